@@ -1,0 +1,1 @@
+"""The three commands: hadar, hadard and hadar-sbatch."""

@@ -1,0 +1,1 @@
+"""The nouns and arithmetic of scheduling: frozen values, standard library only."""

@@ -1,0 +1,80 @@
+"""Every exception the project raises on purpose, and whose fault each one is.
+
+HadarError
+├── UsageError              the caller's words are wrong; commands exit with status 2
+│   ├── ConfigError             a configuration, cluster or table file
+│   ├── JobSpecError            the description of a job
+│   └── TraceError              a workload trace
+├── InvalidPlan             our fault: a policy proposed what cannot be
+├── SolverError             no usable answer from the solver
+│   └── SolverTimeout           none within its time limit
+├── ClusterError            a local cluster could not be started, found or stopped
+└── SlurmError
+    ├── SlurmUnavailable        Slurm did not answer; try again next round
+    ├── SlurmRefused            Slurm said no to this one action
+    └── SlurmOutputError        Slurm answered in a form we do not know; attaches the text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class HadarError(Exception):
+    """Any failure the project names."""
+
+
+class UsageError(HadarError):
+    """The caller asked for something that cannot be: names the value and what is accepted."""
+
+
+class ConfigError(UsageError):
+    """A configuration, cluster or table file is wrong."""
+
+
+class JobSpecError(UsageError):
+    """The description of a job is wrong."""
+
+
+class TraceError(UsageError):
+    """A workload trace is wrong: names file, line and value."""
+
+
+class InvalidPlan(HadarError):
+    """A plan breaks rules; `broken` lists every one of them."""
+
+    def __init__(self, broken: Iterable[str]) -> None:
+        self.broken = tuple(broken)
+        super().__init__("invalid plan: " + "; ".join(self.broken))
+
+
+class SolverError(HadarError):
+    """The solver gave no usable answer."""
+
+
+class SolverTimeout(SolverError):
+    """The solver found nothing within its time limit."""
+
+
+class ClusterError(HadarError):
+    """A local cluster could not be started, found or stopped."""
+
+
+class SlurmError(HadarError):
+    """Something between Slurm and us went wrong."""
+
+
+class SlurmUnavailable(SlurmError):
+    """Slurm did not answer in time; the next round tries again."""
+
+
+class SlurmRefused(SlurmError):
+    """Slurm refused one command; other commands are not affected."""
+
+
+class SlurmOutputError(SlurmError):
+    """Slurm's answer has a form we do not know; `text` holds it."""
+
+    def __init__(self, message: str, text: str) -> None:
+        self.text = text
+        super().__init__(f"{message}: {text[:300]!r}")

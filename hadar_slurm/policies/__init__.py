@@ -1,0 +1,1 @@
+"""Policies: from a Snapshot to a Plan, without I/O, clock or state."""

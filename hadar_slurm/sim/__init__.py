@@ -1,0 +1,1 @@
+"""A cluster in virtual time behind the same Backend as a real Slurm."""

@@ -1,0 +1,76 @@
+"""Run one command as an argument vector, always with a time limit and never through a shell.
+
+Slurm's commands hang for as long as MessageTimeout when slurmctld is away (29 s measured), so a
+limit is not optional.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
+
+# What Slurm's tools print when the controller cannot be reached, 22.05 to 26.05.
+_UNREACHABLE = (
+    "Unable to contact slurm controller",
+    "Connection refused",
+    "Connection timed out",
+    "Zero Bytes were transmitted or received",
+    "Socket timed out on send/recv operation",
+    "Slurm backup controller in standby mode",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs Slurm's command-line tools against one cluster.
+
+    `slurm_conf` of None means the site's own configuration. Times print as seconds since the
+    epoch and messages in English, whatever the caller's environment says.
+    """
+
+    slurm_conf: Path | None = None
+    timeout_s: float = 30.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment that commands run with."""
+        chosen = dict(os.environ) | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+        if self.slurm_conf is not None:
+            chosen["SLURM_CONF"] = str(self.slurm_conf)
+        return chosen | dict(self.environment)
+
+    def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
+        """Return what `argv` prints.
+
+        Raises SlurmUnavailable when the command is missing, too slow or cannot reach slurmctld,
+        and SlurmRefused when it ends with another status than 0.
+        """
+        try:
+            done = subprocess.run(
+                argv,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self.timeout_s,
+                env=self.variables(),
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise SlurmUnavailable(f"{argv[0]} is not installed or not on PATH") from error
+        except subprocess.TimeoutExpired as error:
+            raise SlurmUnavailable(
+                f"{argv[0]} gave no answer within {self.timeout_s:g} s"
+            ) from error
+        if done.returncode == 0:
+            return done.stdout
+        words = (done.stderr.strip() or done.stdout.strip()).replace("\n", "; ")
+        message = f"{' '.join(argv)}: status {done.returncode}: {words}"
+        if any(sign in words for sign in _UNREACHABLE):
+            raise SlurmUnavailable(message)
+        raise SlurmRefused(message)

@@ -1,0 +1,1 @@
+"""From a user's command line to the exact sbatch call."""
