@@ -6,6 +6,7 @@ HadarError
 │   ├── JobSpecError            the description of a job
 │   └── TraceError              a workload trace
 ├── InvalidPlan             our fault: a policy proposed what cannot be
+├── PhaseError              our fault: a job moved between phases that do not follow
 ├── SolverError             no usable answer from the solver
 │   └── SolverTimeout           none within its time limit
 ├── ClusterError            a local cluster could not be started, found or stopped
@@ -46,6 +47,10 @@ class InvalidPlan(HadarError):
     def __init__(self, broken: Iterable[str]) -> None:
         self.broken = tuple(broken)
         super().__init__("invalid plan: " + "; ".join(self.broken))
+
+
+class PhaseError(HadarError):
+    """A job moved between phases that do not follow each other."""
 
 
 class SolverError(HadarError):

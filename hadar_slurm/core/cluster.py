@@ -1,0 +1,87 @@
+"""Nodes and the GPUs they hold.
+
+A GPU type keeps the spelling Slurm gives it, because Slurm's updates need it; look-ups of rates
+ignore case (`throughput.Rates`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, NewType
+
+JobId = NewType("JobId", str)
+NodeName = NewType("NodeName", str)
+GpuType = NewType("GpuType", str)
+
+
+class Slot(NamedTuple):
+    """Where GPUs can be taken: one GPU type on one node."""
+
+    node: NodeName
+    gpu_type: GpuType
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine with `gpus` of each type.
+
+    `is_schedulable` is false while the node is down, drained or reserved: what runs there may
+    stay, nothing new may start.
+    """
+
+    name: NodeName
+    gpus: tuple[tuple[GpuType, int], ...]
+    is_schedulable: bool = True
+
+    @classmethod
+    def of(cls, name: str, gpus: Mapping[str, int], *, is_schedulable: bool = True) -> Node:
+        """Return a node from a mapping of GPU type to count."""
+        counts = tuple(sorted((GpuType(kind), count) for kind, count in gpus.items() if count))
+        return cls(NodeName(name), counts, is_schedulable)
+
+    @property
+    def has_one_type(self) -> bool:
+        """Whether all GPUs of the node are of one type."""
+        return len(self.gpus) == 1
+
+    @property
+    def slots(self) -> tuple[tuple[Slot, int], ...]:
+        """Return each slot of the node with its number of GPUs."""
+        return tuple((Slot(self.name, kind), count) for kind, count in self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All nodes, by name in natural order."""
+
+    nodes: tuple[Node, ...]
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> Cluster:
+        """Return a cluster with its nodes in canonical order."""
+        return cls(tuple(sorted(nodes, key=lambda node: natural_key(node.name))))
+
+    @property
+    def by_name(self) -> dict[NodeName, Node]:
+        """Return the nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    @property
+    def capacity(self) -> dict[Slot, int]:
+        """Return the number of GPUs in every slot, schedulable or not."""
+        return {slot: count for node in self.nodes for slot, count in node.slots}
+
+    @property
+    def gpus_by_type(self) -> dict[GpuType, int]:
+        """Return the number of GPUs of each type, schedulable or not."""
+        total: Counter[GpuType] = Counter()
+        for slot, count in self.capacity.items():
+            total[slot.gpu_type] += count
+        return dict(sorted(total.items()))
+
+
+def natural_key(name: str) -> tuple[int, str]:
+    """Return a sort key that puts n2 before n10 and job 9 before job 10."""
+    return (len(name), name)

@@ -1,0 +1,92 @@
+"""GPUs that train in lock-step, and what a job holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hadar_slurm.core.cluster import GpuType, NodeName, Slot
+from hadar_slurm.core.throughput import Rates
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """GPUs in lock-step: ((node, type), count), sorted and without zero counts."""
+
+    slots: tuple[tuple[Slot, int], ...]
+
+    @classmethod
+    def of(cls, counts: Mapping[tuple[str, str], int]) -> Gang:
+        """Return the gang with `counts` GPUs of each (node, GPU type)."""
+        return cls(
+            tuple(
+                sorted(
+                    (Slot(NodeName(node), GpuType(kind)), count)
+                    for (node, kind), count in counts.items()
+                    if count
+                )
+            )
+        )
+
+    @property
+    def num_gpus(self) -> int:
+        """Return the gang's size."""
+        return sum(count for _, count in self.slots)
+
+    @property
+    def gpus_by_node(self) -> dict[NodeName, int]:
+        """Return the number of GPUs on each node."""
+        total: Counter[NodeName] = Counter()
+        for slot, count in self.slots:
+            total[slot.node] += count
+        return dict(total)
+
+    @property
+    def gpus_by_type(self) -> dict[GpuType, int]:
+        """Return the number of GPUs of each type."""
+        total: Counter[GpuType] = Counter()
+        for slot, count in self.slots:
+            total[slot.gpu_type] += count
+        return dict(sorted(total.items()))
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the gang spans nodes."""
+        return len(self.gpus_by_node) > 1
+
+    def rate(self, rates: Rates) -> float:
+        """Return the gang's steps/s under `rates`."""
+        return rates.of_gang(self.gpus_by_type, self.num_gpus, is_spread=self.is_spread)
+
+    def __str__(self) -> str:
+        return " ".join(f"{slot.node}:{slot.gpu_type}:{count}" for slot, count in self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Copy number to gang. A rigid job has the one copy 0; a job that holds nothing has none."""
+
+    copies: tuple[tuple[int, Gang], ...] = ()
+
+    @classmethod
+    def of(cls, copies: Mapping[int, Gang]) -> Allocation:
+        """Return the allocation with these copies."""
+        return cls(tuple(sorted(copies.items())))
+
+    @classmethod
+    def rigid(cls, gang: Gang) -> Allocation:
+        """Return the allocation of a job with one copy."""
+        return cls(((0, gang),))
+
+    @property
+    def gangs(self) -> tuple[Gang, ...]:
+        """Return the gangs of all copies."""
+        return tuple(gang for _, gang in self.copies)
+
+    def __bool__(self) -> bool:
+        return bool(self.copies)
+
+    def rate(self, rates: Rates) -> float:
+        """Return the steps/s of all copies together under `rates`."""
+        return sum(gang.rate(rates) for gang in self.gangs)

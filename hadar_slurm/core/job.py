@@ -1,0 +1,150 @@
+"""What a user asked for, how far it has come, and the phases it passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Allocation
+from hadar_slurm.core.throughput import Rates
+from hadar_slurm.errors import JobSpecError, PhaseError
+
+
+class Shape(NamedTuple):
+    """A uniform gang: `nodes` nodes with `gpus_per_node` GPUs each."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def num_gpus(self) -> int:
+        """Return the GPUs of the whole gang."""
+        return self.nodes * self.gpus_per_node
+
+    def __str__(self) -> str:
+        return f"{self.gpus_per_node}x{self.nodes}"
+
+
+def uniform_shapes(num_gpus: int) -> tuple[Shape, ...]:
+    """Return every uniform shape of a gang, on the fewest nodes first."""
+    return tuple(
+        Shape(nodes, num_gpus // nodes) for nodes in range(1, num_gpus + 1) if num_gpus % nodes == 0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What the user asked; never changes.
+
+    `num_gpus` is the gang's size W, `shapes` the ways it may be laid out, `total_steps` the
+    training steps of the whole gang, `rates` its speed in steps/s. A job that cannot checkpoint
+    is placed once and never moved. `restart_cost_s` is the time from a move's stop until
+    training goes on elsewhere.
+    """
+
+    job_id: JobId
+    num_gpus: int
+    total_steps: int
+    rates: Rates
+    submitted_s: float = 0.0
+    shapes: tuple[Shape, ...] = ()
+    can_checkpoint: bool = True
+    restart_cost_s: float = 30.0
+    workload: str = ""
+    name: str = ""
+    user: str = ""
+
+    def __post_init__(self) -> None:
+        for what, value in (("GPUs", self.num_gpus), ("total steps", self.total_steps)):
+            if value <= 0:
+                raise JobSpecError(f"job {self.job_id}: {what} must be 1 or more, not {value}")
+        if not self.shapes:
+            object.__setattr__(self, "shapes", uniform_shapes(self.num_gpus))
+        wrong = [str(shape) for shape in self.shapes if shape.num_gpus != self.num_gpus]
+        if wrong:
+            raise JobSpecError(
+                f"job {self.job_id}: {', '.join(wrong)} is not a gang of {self.num_gpus} GPUs"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job has come: steps trained and kept, GPU-seconds received, restarts so far."""
+
+    steps_done: float = 0.0
+    service_gpu_s: float = 0.0
+    restarts: int = 0
+
+
+class Phase(StrEnum):
+    """Where a job stands between submission and end."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended for good."""
+        return not PHASE_MOVES[self]
+
+    @property
+    def is_plannable(self) -> bool:
+        """Whether a policy may give the job GPUs in this round."""
+        return self in (Phase.QUEUED, Phase.STARTING, Phase.RUNNING)
+
+
+_ENDS = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
+
+# Every legal move; anything else is a fault of ours or of the reading of Slurm.
+PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
+    # A job may start and even end between two observations.
+    Phase.QUEUED: frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING}) | _ENDS,
+    # Back to QUEUED when it could not start in time.
+    Phase.STARTING: frozenset({Phase.QUEUED, Phase.RUNNING, Phase.STOPPING}) | _ENDS,
+    # Straight to QUEUED when its node died and Slurm requeued it, to STARTING when moved.
+    Phase.RUNNING: frozenset({Phase.QUEUED, Phase.STARTING, Phase.STOPPING}) | _ENDS,
+    # Stopped to be placed elsewhere, or for good.
+    Phase.STOPPING: frozenset({Phase.QUEUED, Phase.STARTING, Phase.RUNNING}) | _ENDS,
+    Phase.DONE: frozenset(),
+    Phase.FAILED: frozenset(),
+    Phase.CANCELLED: frozenset(),
+}
+
+
+def check_phase_move(job_id: JobId, before: Phase, after: Phase) -> None:
+    """Raise PhaseError unless a job may go from `before` to `after`; staying is always legal."""
+    if before is not after and after not in PHASE_MOVES[before]:
+        raise PhaseError(f"job {job_id} cannot go from {before} to {after}")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as seen at one instant; `allocation` is what it holds or is about to hold."""
+
+    spec: JobSpec
+    phase: Phase = Phase.QUEUED
+    progress: Progress = Progress()
+    allocation: Allocation = field(default_factory=Allocation)
+
+    @property
+    def job_id(self) -> JobId:
+        """Return the job's id."""
+        return self.spec.job_id
+
+    @property
+    def steps_left(self) -> float:
+        """Return the steps still to train, 0 or more."""
+        return max(0.0, self.spec.total_steps - self.progress.steps_done)
+
+    @property
+    def is_pinned_in_place(self) -> bool:
+        """Whether the job must stay where it is: it runs and cannot be checkpointed."""
+        return self.phase is Phase.RUNNING and not self.spec.can_checkpoint

@@ -1,0 +1,129 @@
+"""What should be during a round, and the proof that it can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hadar_slurm.core.cluster import JobId, Slot, natural_key
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.snapshot import Snapshot, shape_of
+from hadar_slurm.errors import InvalidPlan
+
+
+class WaitReason(StrEnum):
+    """Why a job gets no GPUs in a round; "cannot now" is not "cannot ever"."""
+
+    INSUFFICIENT = "no free GPUs fit its gang now"
+    OUTBID = "the price of GPUs is above what it gains"
+    INFEASIBLE = "no node set of this cluster can hold its gang"
+    NO_THROUGHPUT = "its speed is known on none of this cluster's GPU types"
+    STOPPING = "it is still stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Allocations for the round, and a reason for every job without one.
+
+    `figures` are numbers about the decision, for the journal.
+    """
+
+    allocations: tuple[tuple[JobId, Allocation], ...] = ()
+    waiting: tuple[tuple[JobId, WaitReason], ...] = ()
+    figures: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        allocations: Mapping[JobId, Allocation],
+        waiting: Mapping[JobId, WaitReason],
+        figures: Mapping[str, float] | None = None,
+    ) -> Plan:
+        """Return a plan with its parts in canonical order."""
+        return cls(
+            tuple(sorted(allocations.items(), key=lambda item: natural_key(item[0]))),
+            tuple(sorted(waiting.items(), key=lambda item: natural_key(item[0]))),
+            tuple(sorted((figures or {}).items())),
+        )
+
+    @property
+    def by_id(self) -> dict[JobId, Allocation]:
+        """Return the allocations by job."""
+        return dict(self.allocations)
+
+
+def check_plan(snapshot: Snapshot, plan: Plan) -> None:
+    """Raise InvalidPlan with every rule that `plan` breaks on `snapshot`."""
+    broken = [*_broken_by_jobs(snapshot, plan), *_broken_by_capacity(snapshot, plan)]
+    if broken:
+        raise InvalidPlan(broken)
+
+
+def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    jobs = snapshot.by_id
+    waiting = dict(plan.waiting)
+    for job_id, allocation in plan.allocations:
+        if job_id not in jobs:
+            yield f"job {job_id} is not in the snapshot"
+            continue
+        if job_id in waiting:
+            yield f"job {job_id} is both placed and waiting"
+        yield from _broken_by_allocation(snapshot, jobs[job_id], allocation)
+    placed = plan.by_id
+    for job in snapshot.jobs:
+        if job.phase.is_final or job.job_id in placed:
+            continue
+        if job.job_id not in waiting:
+            yield f"job {job.job_id} has neither an allocation nor a reason to wait"
+        if job.is_pinned_in_place:
+            yield f"job {job.job_id} cannot be checkpointed and must keep its GPUs"
+
+
+def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) -> Iterator[str]:
+    name = f"job {job.job_id}"
+    if not job.phase.is_plannable:
+        yield f"{name} is {job.phase} and cannot be placed"
+    if len(allocation.copies) != 1:
+        yield f"{name} has {len(allocation.copies)} copies and may have 1"
+    if job.is_pinned_in_place and allocation != job.allocation:
+        yield f"{name} cannot be checkpointed and must keep its GPUs"
+    for _, gang in allocation.copies:
+        # What runs already is a fact, however it came about; only new places must follow rules.
+        if gang not in job.allocation.gangs:
+            yield from _broken_by_gang(snapshot, job, gang)
+
+
+def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
+    name = f"job {job.job_id}"
+    nodes = snapshot.cluster.by_name
+    unknown = [str(node) for node in gang.gpus_by_node if node not in nodes]
+    if unknown:
+        yield f"{name} is placed on unknown node {', '.join(unknown)}"
+        return
+    if gang.num_gpus != job.spec.num_gpus:
+        yield f"{name} gets {gang.num_gpus} GPUs and its gang is {job.spec.num_gpus}"
+    elif shape_of(gang) is not None and shape_of(gang) not in job.spec.shapes:
+        yield f"{name} gets the shape {shape_of(gang)}, which it does not allow"
+    for node in gang.gpus_by_node:
+        if not nodes[node].is_schedulable:
+            yield f"{name} is placed on {node}, which takes no work"
+    reason = snapshot.rules.why_not(gang, snapshot.cluster)
+    if reason:
+        yield f"{name} gets {gang}, which cannot be expressed: {reason}"
+    if gang.rate(job.spec.rates) <= 0:
+        yield f"{name} does not fit on {gang}"
+
+
+def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    capacity = snapshot.plannable_capacity
+    used: Counter[Slot] = Counter()
+    for _, allocation in plan.allocations:
+        for gang in allocation.gangs:
+            used.update(dict(gang.slots))
+    for slot, count in sorted(used.items()):
+        free = capacity.get(slot, 0)
+        if count > free:
+            yield f"{slot.node} is to give {count} {slot.gpu_type} and has {free}"

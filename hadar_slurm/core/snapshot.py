@@ -1,0 +1,112 @@
+"""Everything seen at one instant: what a policy decides from, and all it may know."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import Job, Phase, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A stretch of time that one plan covers; times in seconds."""
+
+    index: int
+    start_s: float
+    length_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GangRules:
+    """Which gangs a backend can express.
+
+    One Slurm job expresses a uniform gang, k nodes with c GPUs each. Its GPU type is named, or
+    left open; left open, each node must hold a single type, or Slurm would choose.
+    """
+
+    is_uniform: bool = True
+    may_mix_types: bool = True
+
+    def why_not(self, gang: Gang, cluster: Cluster) -> str | None:
+        """Return why the backend cannot express `gang`, or None if it can."""
+        if self.is_uniform and len(set(gang.gpus_by_node.values())) > 1:
+            return "its nodes do not hold equally many GPUs"
+        if len(gang.gpus_by_type) == 1:
+            return None
+        if not self.may_mix_types:
+            return "it mixes GPU types"
+        nodes = cluster.by_name
+        mixed = [str(name) for name in gang.gpus_by_node if not nodes[name].has_one_type]
+        if self.is_uniform and mixed:
+            return f"it mixes GPU types and {', '.join(mixed)} holds several"
+        return None
+
+
+def shape_of(gang: Gang) -> Shape | None:
+    """Return a gang's uniform shape, or None if its nodes hold different numbers of GPUs."""
+    counts = gang.gpus_by_node.values()
+    return Shape(len(counts), next(iter(counts))) if len(set(counts)) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster and its jobs at `now_s` seconds.
+
+    `occupied` is what jobs outside our care hold; nothing of it can be planned. Jobs that have
+    ended are absent.
+    """
+
+    now_s: float
+    cluster: Cluster
+    jobs: tuple[Job, ...]
+    occupied: tuple[tuple[Slot, int], ...] = ()
+    rules: GangRules = GangRules()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        now_s: float,
+        cluster: Cluster,
+        jobs: Iterable[Job],
+        occupied: Mapping[Slot, int] | None = None,
+        rules: GangRules | None = None,
+    ) -> Snapshot:
+        """Return a snapshot with its parts in canonical order."""
+        return cls(
+            now_s,
+            cluster,
+            tuple(sorted(jobs, key=lambda job: natural_key(job.job_id))),
+            tuple(sorted((slot, n) for slot, n in (occupied or {}).items() if n)),
+            rules or GangRules(),
+        )
+
+    @property
+    def by_id(self) -> dict[JobId, Job]:
+        """Return the jobs by id."""
+        return {job.job_id: job for job in self.jobs}
+
+    @property
+    def plannable(self) -> tuple[Job, ...]:
+        """Return the jobs a policy decides on."""
+        return tuple(job for job in self.jobs if job.phase.is_plannable)
+
+    @property
+    def plannable_capacity(self) -> dict[Slot, int]:
+        """Return the GPUs in every slot that a plan may use.
+
+        A slot is free only when Slurm says so: what jobs outside our care hold and what stopping
+        jobs still hold is taken off. Nodes that take no new work are included, for the jobs
+        already on them.
+        """
+        free = Counter(self.cluster.capacity)
+        free.subtract(dict(self.occupied))
+        for job in self.jobs:
+            if job.phase is Phase.STOPPING:
+                for gang in job.allocation.gangs:
+                    free.subtract(dict(gang.slots))
+        return {slot: max(0, count) for slot, count in free.items()}

@@ -1,0 +1,131 @@
+"""How fast a workload trains on which GPUs, in steps per second of the whole gang.
+
+Conventions, and where they come from:
+
+* A row is the rate of a whole gang on one GPU type, measured alone, as in Gavel's tables (OSDI'20,
+  scheduler/simulation_throughputs.json). 0 means that the workload does not fit.
+* Synchronous SGD: the slowest type sets the pace of a mixed gang (Hadar, IPDPS'24, bottleneck
+  constraint), so a gang's rate is the minimum over its types of the row for the gang's full size.
+* A gang that spans nodes uses the row measured across nodes; where the table has none, ours is
+  the row within a node times `SPREAD_FACTOR`.
+* Where a table has no row for a gang size, ours is the next smaller row scaled in proportion.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hadar_slurm.errors import ConfigError
+
+SPREAD_FACTOR = 0.8
+
+
+class Rate(NamedTuple):
+    """Steps per second of a gang within one node and across nodes (None: not measured)."""
+
+    together: float
+    spread: float | None = None
+
+    def when(self, *, is_spread: bool) -> float:
+        """Return the rate for a gang that does or does not span nodes."""
+        if not is_spread:
+            return self.together
+        return self.together * SPREAD_FACTOR if self.spread is None else self.spread
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """One workload's rows: ((gpu type in lower case, gang size), Rate), sorted."""
+
+    rows: tuple[tuple[tuple[str, int], Rate], ...] = ()
+
+    @classmethod
+    def of(cls, rows: Mapping[tuple[str, int], Rate]) -> Rates:
+        """Return rates from a mapping of (GPU type, gang size) to `Rate`."""
+        return cls(
+            tuple(sorted(((kind.lower(), size), rate) for (kind, size), rate in rows.items()))
+        )
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Return the GPU types with at least one row, in lower case."""
+        return tuple(sorted({kind for (kind, _), _ in self.rows}))
+
+    def on(self, gpu_type: str, num_gpus: int, *, is_spread: bool = False) -> float:
+        """Return the steps/s of a gang of `num_gpus` on one type; 0 where unknown or unfit."""
+        wanted = gpu_type.lower()
+        sizes = {size: rate for (kind, size), rate in self.rows if kind == wanted}
+        known = max((size for size in sizes if size <= num_gpus), default=None)
+        if known is None:
+            return 0.0
+        return sizes[known].when(is_spread=is_spread and num_gpus > 1) * num_gpus / known
+
+    def of_gang(self, gpu_types: Iterable[str], num_gpus: int, *, is_spread: bool) -> float:
+        """Return the steps/s of a gang of `num_gpus` on `gpu_types`: its slowest type's."""
+        return min(
+            (self.on(kind, num_gpus, is_spread=is_spread) for kind in set(gpu_types)), default=0.0
+        )
+
+    def best(self, gpu_types: Iterable[str], num_gpus: int) -> float:
+        """Return the steps/s on the fastest of `gpu_types`, within a node."""
+        return max((self.on(kind, num_gpus) for kind in gpu_types), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputTable:
+    """Rates by workload name, such as `ResNet-50 (batch size 64)`."""
+
+    source: str
+    workloads: Mapping[str, Rates]
+
+    def rates(self, workload: str) -> Rates | None:
+        """Return a workload's rates, its name matched without regard to case."""
+        wanted = workload.lower()
+        return next((r for name, r in self.workloads.items() if name.lower() == wanted), None)
+
+
+def workload_name(model: str, batch_size: int | None) -> str:
+    """Return the name a table uses for a model at a batch size."""
+    return model if batch_size is None else f"{model} (batch size {batch_size})"
+
+
+def parse_table(text: str, origin: str) -> ThroughputTable:
+    """Return the table in JSON `text`; `origin` names it in errors.
+
+    Form: `{"source": str, "workloads": {name: {gpu_type: {gang: [together, spread or null]}}}}`,
+    all rates in steps/s. Raises ConfigError naming the place of the first wrong value.
+    """
+    try:
+        tree = json.loads(text)
+        workloads = {
+            name: Rates.of(
+                {
+                    (kind, int(size)): Rate(_rate(pair[0]), _measured(pair[1]))
+                    for kind, sizes in kinds.items()
+                    for size, pair in sizes.items()
+                }
+            )
+            for name, kinds in tree["workloads"].items()
+        }
+        return ThroughputTable(str(tree.get("source", origin)), workloads)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{origin}: not a throughput table: {error!r}") from error
+
+
+def _measured(value: object) -> float | None:
+    return None if value is None else _rate(value)
+
+
+def _rate(value: object) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value < 0
+    ):
+        raise ValueError(f"a rate must be a finite number of steps/s, 0 or more, not {value!r}")
+    return float(value)

@@ -1,0 +1,112 @@
+"""The files that hadard and a training job exchange. Standard library, Python 3.9.
+
+A job keeps one report, `SPOOL/<job id>/progress.json`, and replaces it whole, so that a reader
+never sees half of one. hadard reads it as the word of a stranger: the file must belong to the
+job's owner, be a plain file and be small; its numbers are checked.
+
+How a job is asked to move (docs/adr/0005): hadard sends USR1 to the batch script. The job saves a
+checkpoint, reports state `saved` with the steps that the checkpoint holds, and waits; hadard then
+requeues it. If nobody comes, because the signal was not hadard's, the job reports `running` and
+goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Optional
+
+VERSION = 1
+SPOOL_VARIABLE = "HADAR_SPOOL"
+DEFAULT_SPOOL = "/var/spool/hadar"
+MAX_REPORT_BYTES = 64 * 1024
+
+STATES = ("running", "saved", "done")
+
+
+class ReportError(ValueError):
+    """A report is there and cannot be trusted; says why."""
+
+
+@dataclass(frozen=True)
+class ProgressReport:
+    """What a job says of itself.
+
+    `restart` is Slurm's restart count of the run that wrote it (SLURM_RESTART_COUNT, 0 at
+    first), which tells an old report from a new one. `steps_done` counts the steps of the whole
+    job; in state `saved`, those in the checkpoint. `steps_per_s` is measured over this run (0: not
+    yet). `time_s` is seconds since the epoch by the job's clock.
+    """
+
+    restart: int
+    state: str
+    steps_done: int
+    steps_per_s: float = 0.0
+    time_s: float = 0.0
+    version: int = VERSION
+
+
+def report_path(spool: Path, job_id: str) -> Path:
+    """Return where a job's report lies."""
+    return spool / job_id / "progress.json"
+
+
+def write_report(spool: Path, job_id: str, report: ProgressReport) -> None:
+    """Replace the job's report in one step."""
+    path = report_path(spool, job_id)
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    draft = path.with_name(f".progress.{os.getpid()}")
+    draft.write_text(json.dumps(asdict(report)) + "\n", encoding="utf-8")
+    os.replace(draft, path)
+
+
+def read_report(spool: Path, job_id: str, *, owner_uid: int) -> Optional[ProgressReport]:
+    """Return the job's report, or None where there is none yet.
+
+    Raises ReportError for anything that the job's owner cannot have written in good faith.
+    """
+    path = report_path(spool, job_id)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise ReportError(f"{path}: not a plain file")
+        if facts.st_uid != owner_uid:
+            raise ReportError(f"{path}: owned by user {facts.st_uid}, not by {owner_uid}")
+        text = file.read(MAX_REPORT_BYTES + 1)
+    if len(text) > MAX_REPORT_BYTES:
+        raise ReportError(f"{path}: larger than {MAX_REPORT_BYTES} bytes")
+    return parse_report(text, str(path))
+
+
+def parse_report(text: bytes, origin: str) -> ProgressReport:
+    """Return the report in `text`; `origin` names it in errors."""
+    try:
+        tree = json.loads(text)
+        report = ProgressReport(
+            restart=int(tree["restart"]),
+            state=str(tree["state"]),
+            steps_done=int(tree["steps_done"]),
+            steps_per_s=float(tree.get("steps_per_s", 0.0)),
+            time_s=float(tree.get("time_s", 0.0)),
+            version=int(tree.get("version", 0)),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ReportError(f"{origin}: not a progress report: {error!r}") from error
+    numbers = (report.restart, report.steps_done, report.steps_per_s, report.time_s)
+    if report.version != VERSION:
+        raise ReportError(f"{origin}: version {report.version}, this reads {VERSION}")
+    if report.state not in STATES:
+        raise ReportError(f"{origin}: state {report.state!r}, expected one of {', '.join(STATES)}")
+    if any(number < 0 or not math.isfinite(number) for number in numbers):
+        raise ReportError(f"{origin}: a number is negative or not finite")
+    return report

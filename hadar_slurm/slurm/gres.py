@@ -1,0 +1,34 @@
+"""Slurm's texts about GPUs: inventories and what a job holds. Pure, standard library only.
+
+Job templates read it too, to learn which GPUs they were given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+# One allocation in `scontrol show job -d`: the nodes it is the same on, and their GRES.
+_DETAIL = re.compile(r"(?:^|\s)Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?=[,(]|$)")
+
+
+def parse_gpus(text: str, *, untyped: str = "gpu") -> dict[str, int]:
+    """Return GPUs by type from `gpu:v100:4(S:0),gpu:k80:2`.
+
+    Zero counts are left out: Slurm 22.05 prints `gpu:v100:0` for types a job does not hold.
+    GPUs without a type count under the name `untyped`.
+    """
+    counts: Counter[str] = Counter()
+    for kind, count in _GPU.findall(re.sub(r"\([^)]*\)", "", text)):
+        counts[kind or untyped] += int(count)
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def parse_gpu_detail(text: str) -> list[tuple[str, dict[str, int]]]:
+    """Return (node list, GPUs on each of its nodes) for every part of a job's allocation.
+
+    `text` is what `scontrol show job -d` prints of one job; the node list is still folded, such
+    as `n[1-2]`.
+    """
+    return [(nodes, gpus) for nodes, gres in _DETAIL.findall(text) if (gpus := parse_gpus(gres))]
