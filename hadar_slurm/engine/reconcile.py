@@ -1,0 +1,38 @@
+"""The difference between what is and what should be, as actions."""
+
+from __future__ import annotations
+
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.engine.actions import Action, Renew, Start, Stop
+
+
+def reconcile(snapshot: Snapshot, plan: Plan) -> tuple[Action, ...]:
+    """Return the actions that turn `snapshot` into `plan`: stops, then renewals, then starts.
+
+    A move is a stop and a start of the same copy. Applying all of them and observing again gives
+    the plan, and reconciling that gives only renewals.
+    """
+    stops: list[Action] = []
+    renewals: list[Action] = []
+    starts: list[Action] = []
+    planned = plan.by_id
+    for job in snapshot.plannable:
+        held = _held(job)
+        wanted = dict(planned[job.job_id].copies) if job.job_id in planned else {}
+        for copy, gang in held.items():
+            if wanted.get(copy) == gang:
+                renewals.append(Renew(job.job_id, copy, gang))
+            else:
+                stops.append(Stop(job.job_id, copy, gang))
+        starts += [
+            Start(job.job_id, copy, gang) for copy, gang in wanted.items() if held.get(copy) != gang
+        ]
+    return (*stops, *renewals, *starts)
+
+
+def _held(job: Job) -> dict[int, Gang]:
+    """Return what the job holds or is about to hold; a queued job's old gang is history."""
+    return {} if job.phase is Phase.QUEUED else dict(job.allocation.copies)

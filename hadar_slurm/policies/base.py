@@ -1,0 +1,25 @@
+"""What a policy is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Round, Snapshot
+
+
+class Policy(Protocol):
+    """Decides who holds which GPUs during a round.
+
+    A policy is a pure function of the snapshot: no I/O, no clock, no random source, no memory of
+    earlier rounds. What it needs from history, such as steps done, is in the snapshot.
+    """
+
+    @property
+    def name(self) -> str:
+        """Return the policy's name on the command line and in the journal."""
+        ...
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Return the plan for `round_`: an allocation or a reason to wait for every job."""
+        ...

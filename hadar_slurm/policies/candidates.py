@@ -1,0 +1,124 @@
+"""The ways a job could run: which shape on which GPU types, and staying where it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement
+
+from hadar_slurm.core.cluster import GpuType, Slot
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import Job, Phase, Shape
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.policies.utility import Appraisal
+
+# Beyond this many nodes a mixed gang takes two types at most: every mix of more would be listed.
+_FULL_MIX_NODES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run `job` during the round.
+
+    `types` names the GPU type of each node of the gang, sorted; `present` is the gang itself when
+    the candidate is to stay in place. `value` is the utility at the finish it leads to, restart
+    included; `rate` is in steps/s.
+    """
+
+    job: Job
+    gpus_per_node: int
+    types: tuple[GpuType, ...]
+    rate: float
+    value: float
+    present: Gang | None = None
+
+    @property
+    def usage(self) -> dict[GpuType, int]:
+        """Return the GPUs it takes of each type."""
+        if self.present is not None:
+            return self.present.gpus_by_type
+        return {kind: n * self.gpus_per_node for kind, n in Counter(self.types).items()}
+
+    @property
+    def chunks(self) -> dict[tuple[GpuType, int], int]:
+        """Return how many pieces of (type, GPUs on one node) it takes."""
+        if self.present is None:
+            return {(kind, self.gpus_per_node): n for kind, n in Counter(self.types).items()}
+        return dict(Counter((slot.gpu_type, count) for slot, count in self.present.slots))
+
+
+@dataclass(frozen=True)
+class CandidateSource:
+    """Lists candidates of the jobs of one snapshot, given what may be taken of each slot."""
+
+    snapshot: Snapshot
+    appraisal: Appraisal
+    free: Mapping[Slot, int]
+
+    @cached_property
+    def _kinds(self) -> tuple[GpuType, ...]:
+        return tuple(sorted({slot.gpu_type for slot, count in self.free.items() if count}))
+
+    @cached_property
+    def _open_slots(self) -> dict[Slot, int]:
+        """Return what new gangs may take: nothing of nodes that take no work."""
+        nodes = self.snapshot.cluster.by_name
+        return {s: n for s, n in self.free.items() if n and nodes[s.node].is_schedulable}
+
+    def of(self, job: Job) -> list[Candidate]:
+        """Return the job's candidates, the most valuable first; staying wins ties."""
+        listed = [*self._present(job), *self._new(job)]
+        return sorted(listed, key=lambda c: (-c.value, c.present is None, len(c.types), c.types))
+
+    def _present(self, job: Job) -> Iterator[Candidate]:
+        if job.phase is Phase.QUEUED:
+            return
+        for gang in job.allocation.gangs:
+            rate = gang.rate(job.spec.rates)
+            types = tuple(sorted(slot.gpu_type for slot, _ in gang.slots))
+            fits = all(self.free.get(slot, 0) >= count for slot, count in gang.slots)
+            if fits and (rate > 0 or job.is_pinned_in_place):
+                # Where the rate of a place is unknown, to stay is still worth something.
+                value = self._value(job, rate, restart_s=0.0) if rate > 0 else 0.0
+                yield Candidate(job, 0, types, rate, value, gang)
+
+    def _new(self, job: Job) -> Iterator[Candidate]:
+        if job.is_pinned_in_place:
+            return
+        # A job that has not run yet starts anywhere at the same cost.
+        restart_s = job.spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
+        for shape in job.spec.shapes:
+            for types in self._type_mixes(shape):
+                rate = job.spec.rates.of_gang(types, job.spec.num_gpus, is_spread=shape.nodes > 1)
+                if rate > 0:
+                    value = self._value(job, rate, restart_s=restart_s)
+                    yield Candidate(job, shape.gpus_per_node, types, rate, value)
+
+    def _type_mixes(self, shape: Shape) -> Iterator[tuple[GpuType, ...]]:
+        most = len(self._kinds) if shape.nodes <= _FULL_MIX_NODES else 2
+        if not self.snapshot.rules.may_mix_types:
+            most = 1
+        for types in combinations_with_replacement(self._kinds, shape.nodes):
+            kinds = Counter(types)
+            if len(kinds) <= most and all(
+                self._nodes_with(kind, shape.gpus_per_node, is_mixed=len(kinds) > 1) >= count
+                for kind, count in kinds.items()
+            ):
+                yield types
+
+    def _nodes_with(self, kind: GpuType, gpus: int, *, is_mixed: bool) -> int:
+        """Return how many nodes could give `gpus` of `kind` if nothing else ran."""
+        nodes = self.snapshot.cluster.by_name
+        return sum(
+            count >= gpus
+            for slot, count in self._open_slots.items()
+            if slot.gpu_type == kind
+            and (
+                not is_mixed or nodes[slot.node].has_one_type or not self.snapshot.rules.is_uniform
+            )
+        )
+
+    def _value(self, job: Job, rate: float, *, restart_s: float) -> float:
+        return self.appraisal.value(job, restart_s + job.steps_left / rate)
