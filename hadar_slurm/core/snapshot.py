@@ -46,6 +46,15 @@ class GangRules:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job that has ended: how, and when in seconds."""
+
+    job_id: JobId
+    phase: Phase
+    end_s: float
+
+
 def shape_of(gang: Gang) -> Shape | None:
     """Return a gang's uniform shape, or None if its nodes hold different numbers of GPUs."""
     counts = gang.gpus_by_node.values()
@@ -57,7 +66,7 @@ class Snapshot:
     """The cluster and its jobs at `now_s` seconds.
 
     `occupied` is what jobs outside our care hold; nothing of it can be planned. Jobs that have
-    ended are absent.
+    ended are absent; `ended` names those that ended not long ago.
     """
 
     now_s: float
@@ -65,6 +74,7 @@ class Snapshot:
     jobs: tuple[Job, ...]
     occupied: tuple[tuple[Slot, int], ...] = ()
     rules: GangRules = GangRules()
+    ended: tuple[Ended, ...] = ()
 
     @classmethod
     def of(
@@ -75,6 +85,7 @@ class Snapshot:
         jobs: Iterable[Job],
         occupied: Mapping[Slot, int] | None = None,
         rules: GangRules | None = None,
+        ended: Iterable[Ended] = (),
     ) -> Snapshot:
         """Return a snapshot with its parts in canonical order."""
         return cls(
@@ -83,6 +94,7 @@ class Snapshot:
             tuple(sorted(jobs, key=lambda job: natural_key(job.job_id))),
             tuple(sorted((slot, n) for slot, n in (occupied or {}).items() if n)),
             rules or GangRules(),
+            tuple(sorted(ended, key=lambda end: natural_key(end.job_id))),
         )
 
     @property

@@ -14,7 +14,7 @@ Conventions, and where they come from:
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -101,31 +101,55 @@ def parse_table(text: str, origin: str) -> ThroughputTable:
     """
     try:
         tree = json.loads(text)
-        workloads = {
-            name: Rates.of(
-                {
-                    (kind, int(size)): Rate(_rate(pair[0]), _measured(pair[1]))
-                    for kind, sizes in kinds.items()
-                    for size, pair in sizes.items()
-                }
-            )
-            for name, kinds in tree["workloads"].items()
-        }
-        return ThroughputTable(str(tree.get("source", origin)), workloads)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{origin}: not a throughput table: {error!r}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{origin}: not JSON: {error}") from error
+    if not isinstance(tree, dict) or not isinstance(tree.get("workloads"), dict):
+        raise ConfigError(f'{origin}: expected an object with "workloads", an object of its own')
+    workloads = {
+        name: Rates.of(_rows(kinds, f"{origin}: {name}"))
+        for name, kinds in tree["workloads"].items()
+    }
+    return ThroughputTable(str(tree.get("source", origin)), workloads)
 
 
-def _measured(value: object) -> float | None:
-    return None if value is None else _rate(value)
+def _rows(kinds: object, place: str) -> dict[tuple[str, int], Rate]:
+    rows: dict[tuple[str, int], Rate] = {}
+    for kind, sizes in _items(kinds, place):
+        for size, pair in _items(sizes, f"{place}, {kind}"):
+            here = f"{place}, {kind}, gang {size}"
+            row = (kind.lower(), _gang_size(size, here))
+            if row in rows:
+                raise ConfigError(f"{here}: given twice; upper and lower case are one GPU type")
+            rows[row] = _pair(pair, here)
+    return rows
 
 
-def _rate(value: object) -> float:
+def _items(value: object, place: str) -> Iterable[tuple[str, object]]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{place}: expected an object, not {value!r}")
+    return value.items()
+
+
+def _gang_size(text: str, place: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 9 and int(text) >= 1):
+        raise ConfigError(f"{place}: a gang is a whole number of GPUs, 1 or more")
+    return int(text)
+
+
+def _pair(pair: object, place: str) -> Rate:
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise ConfigError(f"{place}: expected [within a node, across nodes or null], not {pair!r}")
+    together, spread = pair
+    return Rate(_rate(together, place), None if spread is None else _rate(spread, place))
+
+
+def _rate(value: object, place: str) -> float:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value < 0
+        or not 0 <= value <= sys.float_info.max
     ):
-        raise ValueError(f"a rate must be a finite number of steps/s, 0 or more, not {value!r}")
+        raise ConfigError(
+            f"{place}: a rate is a finite number of steps/s, 0 or more, not {value!r}"
+        )
     return float(value)

@@ -92,19 +92,19 @@ def run_rounds(
     record: Callable[[RoundRecord], None],
     *,
     length_s: float,
-    start_s: Callable[[], float],
+    now_s: Callable[[], float],
     clock: Callable[[], float],
     max_rounds: int | None = None,
 ) -> int:
     """Run rounds until the backend says stop, or for `max_rounds`; return how many were run.
 
-    `start_s` tells the backend's time, which is what rounds are measured in; `clock` times our own
+    `now_s` tells the backend's time, which is what rounds are measured in; `clock` times our own
     work. Every round goes to `record` before anything is waited for.
     """
     index = 0
     wake = "start"
     while True:
-        begun_s = start_s()
+        begun_s = now_s()
         round_ = Round(index, begun_s, length_s)
         line = run_round(backend, policy, round_, wake=wake, clock=clock)
         _log(line)

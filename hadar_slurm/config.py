@@ -1,0 +1,102 @@
+"""The configuration file of hadard: YAML, checked as a whole, wrong keys named with their line."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hadar_slurm.errors import ConfigError
+
+DEFAULT_PATH = Path("/etc/hadar/hadar.yaml")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SolverConfig(_Section):
+    """Limits of one solve: seconds, and relative distance from the optimum."""
+
+    time_limit_s: float = Field(default=5.0, gt=0)
+    gap: float = Field(default=1e-3, ge=0, lt=1)
+
+
+class Config(_Section):
+    """Everything hadard can be told; times in seconds, directories absolute.
+
+    Without `partitions`, jobs of every partition are placed. `throughputs` is a table of the
+    site's own, in the form of the shipped one.
+    """
+
+    policy: Literal["hadar-paper"] = "hadar-paper"
+    utility: Literal["throughput", "jct", "ftf"] = "throughput"
+    round_seconds: float = Field(default=360.0, gt=0)
+    poll_seconds: float = Field(default=5.0, gt=0)
+    restart_cost_seconds: float = Field(default=30.0, ge=0)
+    grace_seconds: float = Field(default=60.0, gt=0)
+    pin_timeout_seconds: float = Field(default=60.0, gt=0)
+    command_timeout_seconds: float = Field(default=30.0, gt=0)
+    partitions: tuple[str, ...] | None = None
+    solver: SolverConfig = SolverConfig()
+    throughputs: Path | None = None
+    slurm_conf: Path | None = None
+    run_dir: Path = Path("/run/hadar")
+    spool_dir: Path = Path("/var/spool/hadar")
+    journal: Path = Path("/var/log/hadar/journal.jsonl")
+
+
+def load_config(path: Path) -> Config:
+    """Return the configuration in a file; raises ConfigError naming line, key and remedy."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, origin: str) -> Config:
+    """Return the configuration in `text`; `origin` names it in errors."""
+    try:
+        tree = yaml.safe_load(text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from error
+    if tree is None:
+        return Config()
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{origin}: expected keys and values, such as `round_seconds: 360`")
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        faults = [
+            f"{origin}:{_line(root, fault['loc'])}: {_sentence(fault['loc'], fault)}"
+            for fault in error.errors()
+        ]
+        raise ConfigError("; ".join(faults)) from error
+
+
+def _sentence(place: tuple[int | str, ...], fault: object) -> str:
+    assert isinstance(fault, dict)
+    key = ".".join(map(str, place))
+    if fault["type"] != "extra_forbidden":
+        return f"{key}: {fault['msg']}, not {fault['input']!r}"
+    section = SolverConfig if len(place) > 1 else Config
+    near = difflib.get_close_matches(str(place[-1]), section.model_fields, n=1, cutoff=0.0)
+    return f"unknown key {key!r}; the nearest known one is {near[0]!r}"
+
+
+def _line(root: yaml.Node | None, place: tuple[int | str, ...]) -> int:
+    """Return the line, counted from 1, of the key at `place`."""
+    node, line = root, 1
+    for step in place:
+        if not isinstance(node, yaml.MappingNode):
+            break
+        for key, value in node.value:
+            if key.value == str(step):
+                node, line = value, key.start_mark.line + 1
+                break
+    return line

@@ -1,0 +1,147 @@
+"""The journal: one JSON line a round, the one output that everything else reads.
+
+Fields are explained in docs/journal.md. A gang is `{node: {gpu type: count}}`; times are seconds,
+since the epoch for hadard and since 0 for the simulator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.engine.actions import Outcome
+from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.errors import ConfigError
+
+VERSION = 1
+
+Line = dict[str, Any]
+
+
+def as_line(record: RoundRecord) -> Line:
+    """Return a round as the journal writes it."""
+    seen = _seen(record.snapshot) if record.snapshot else {}
+    plan = record.plan
+    return {
+        "version": VERSION,
+        "round": record.round.index,
+        "time_s": record.round.start_s,
+        "length_s": record.round.length_s,
+        "wake": record.wake,
+        "policy": record.policy,
+        **seen,
+        "plan": {job: _copies(held) for job, held in plan.allocations} if plan else None,
+        "waiting": {job: str(why) for job, why in plan.waiting} if plan else {},
+        "figures": dict(plan.figures) if plan else {},
+        "actions": [_action(outcome) for outcome in record.outcomes],
+        "durations_s": {part: round(time_s, 6) for part, time_s in record.durations.items()},
+        "errors": list(record.errors),
+    }
+
+
+def gang_tree(gang: Gang) -> dict[str, dict[str, int]]:
+    """Return a gang as `{node: {gpu type: count}}`."""
+    tree: dict[str, dict[str, int]] = {}
+    for slot, count in gang.slots:
+        tree.setdefault(slot.node, {})[slot.gpu_type] = count
+    return tree
+
+
+def gang_from_tree(tree: dict[str, dict[str, int]]) -> Gang:
+    """Return the gang in `{node: {gpu type: count}}`."""
+    return Gang.of({(n, kind): count for n, gpus in tree.items() for kind, count in gpus.items()})
+
+
+def _seen(snapshot: Snapshot) -> Line:
+    return {
+        "nodes": {
+            node.name: {"gpus": dict(node.gpus), "open": node.is_schedulable}
+            for node in snapshot.cluster.nodes
+        },
+        "occupied": gang_tree(Gang(snapshot.occupied)),
+        "jobs": {job.job_id: _job(job) for job in snapshot.jobs},
+        "ended": {
+            end.job_id: {"phase": str(end.phase), "end_s": end.end_s} for end in snapshot.ended
+        },
+    }
+
+
+def _job(job: Job) -> Line:
+    return {
+        "phase": str(job.phase),
+        "user": job.spec.user,
+        "workload": job.spec.workload,
+        "gpus": job.spec.num_gpus,
+        "submitted_s": job.spec.submitted_s,
+        "steps": job.spec.total_steps,
+        "steps_done": round(job.progress.steps_done, 3),
+        "restarts": job.progress.restarts,
+        "holds": _copies(job.allocation),
+    }
+
+
+def _copies(allocation: Allocation) -> Line:
+    return {str(copy): gang_tree(gang) for copy, gang in allocation.copies}
+
+
+def _action(outcome: Outcome) -> Line:
+    action = outcome.action
+    return {
+        "do": type(action).__name__.lower(),
+        "job": action.job_id,
+        "copy": action.copy,
+        "gang": gang_tree(action.gang),
+        "status": str(outcome.status),
+        "detail": outcome.detail,
+    }
+
+
+class Journal:
+    """An append-only file of rounds; a line is on its way to disk before the next round begins."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _drop_torn_line(path)
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+
+    def write(self, record: RoundRecord) -> None:
+        """Append one round."""
+        self._file.write(json.dumps(as_line(record), separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off a last line that a crash left without its end; appending to it would spoil two."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        content = file.read()
+        if content and not content.endswith(b"\n"):
+            file.truncate(content.rfind(b"\n") + 1)
+
+
+def read_journal(path: Path) -> Iterator[Line]:
+    """Yield the rounds of a journal; a last line cut short by a crash is left out."""
+    with path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file, start=1):
+            try:
+                line = json.loads(text)
+            except ValueError as error:
+                if not text.endswith("\n"):
+                    return
+                raise ConfigError(f"{path}:{number}: not a journal line: {error}") from error
+            if line.get("version") != VERSION:
+                raise ConfigError(
+                    f"{path}:{number}: journal version {line.get('version')!r}, "
+                    f"this reads {VERSION}"
+                )
+            yield line

@@ -1,0 +1,245 @@
+"""A real Slurm behind the loop's Backend: what is, what to do about it, and when to look again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hadar_slurm.core.cluster import Cluster, JobId
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, Phase, Progress
+from hadar_slurm.core.snapshot import Ended, Snapshot
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
+from hadar_slurm.engine.backend import Wake
+from hadar_slurm.errors import JobSpecError, SlurmError
+from hadar_slurm.handoff import ReportError, read_report
+from hadar_slurm.slurm import enforce
+from hadar_slurm.slurm.metadata import Description, decode, job_spec
+from hadar_slurm.slurm.moves import Mover
+from hadar_slurm.slurm.parse import FAILED_STATES, HOLDING_STATES, UNTYPED, QueueRow
+from hadar_slurm.slurm.reading import Reading, read_all
+from hadar_slurm.slurm.runner import Runner
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How hadard deals with one Slurm; times in seconds.
+
+    `partitions` of None means all. `grace_s` is how long a job may take to save before it is
+    requeued all the same, `pin_timeout_s` how long a released job may wait on its nodes before it
+    is planned anew, `poll_s` the time between two looks at the queue while waiting.
+    """
+
+    spool: Path
+    partitions: frozenset[str] | None = None
+    restart_cost_s: float = 30.0
+    grace_s: float = 60.0
+    pin_timeout_s: float = 60.0
+    poll_s: float = 5.0
+
+
+@dataclass
+class SlurmBackend:
+    """Slurm through its own command-line tools (Slurm 22.05 on).
+
+    It remembers nothing that a restart could not lose: only since when it has seen a job wait on
+    its pin, and what made it wake. `on_wait` is called at least every `poll_s` seconds while
+    waiting or applying, for the heartbeat; `is_stopping` tells that the daemon was asked to end.
+    """
+
+    runner: Runner
+    table: ThroughputTable
+    settings: Settings
+    on_wait: Callable[[], None] = lambda: None
+    is_stopping: Callable[[], bool] = lambda: False
+    now_s: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    _pinned_since: dict[JobId, float] = field(default_factory=dict)
+    _faulty: set[JobId] = field(default_factory=set)
+    _version: tuple[int, int] | None = None
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Return Slurm's version, such as (22, 5)."""
+        if self._version is None:
+            self._version = enforce.parse_version(self.runner.run(["scontrol", "--version"]))
+        return self._version
+
+    def observe(self) -> Snapshot:
+        """Return what Slurm shows now."""
+        reading = read_all(self.runner)
+        cluster = reading.cluster
+        jobs: list[Job] = []
+        ended: list[Ended] = []
+        occupied = reading.in_use
+        for row in reading.queue.values():
+            description = self._description(row)
+            if description is None:
+                continue
+            if row.state in HOLDING_STATES or row.state == "PENDING":
+                job = self._job(row, description, cluster, reading.gangs.get(row.key))
+                if job is not None:
+                    jobs.append(job)
+                    if row.key in reading.gangs:
+                        occupied.subtract(dict(reading.gangs[row.key].slots))
+            else:
+                ended.append(Ended(row.key, _final_phase(row.state), row.ended_s))
+        seen = {job.job_id for job in jobs}
+        self._pinned_since = {k: t for k, t in self._pinned_since.items() if k in seen}
+        return Snapshot.of(
+            now_s=self.now_s(), cluster=cluster, jobs=jobs, occupied=occupied, ended=ended
+        )
+
+    def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
+        """Stop and start jobs; a job that moves is started only once it has stopped."""
+        mover = Mover(
+            self.runner,
+            self.version,
+            self.settings.spool,
+            self.settings.grace_s,
+            self._pause,
+            self.now_s,
+        )
+        outcomes: dict[Action, Outcome] = {
+            **mover.stop([action for action in actions if isinstance(action, Stop)]),
+            **mover.start([action for action in actions if isinstance(action, Start)]),
+        }
+        return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
+
+    def wait(self, until_s: float) -> Wake:
+        """Sleep until the round ends, a job comes or goes, or a node opens or closes."""
+        before: frozenset[tuple[str, str]] | None = None
+        while not self.is_stopping():
+            left_s = until_s - self.now_s()
+            if left_s <= 0:
+                return Wake.ROUND_END
+            try:
+                now = self._signature(read_all(self.runner))
+            except SlurmError as error:
+                log.warning("cannot look at Slurm: %s", error)
+            else:
+                if before is not None and now != before:
+                    return Wake.CHANGE
+                before = now
+            self._pause(min(left_s, self.settings.poll_s))
+        return Wake.STOP
+
+    def describe(self, action: Action) -> list[list[str]]:
+        """Return the commands that an action comes to when nothing gets in its way."""
+        if isinstance(action, Stop):
+            return [enforce.ask_to_save(action.job_id), enforce.requeue_held(action.job_id)]
+        if isinstance(action, Start):
+            return [
+                enforce.clear_request(action.job_id),
+                enforce.set_request(action.job_id, action.gang, self.version, is_restart=False),
+                enforce.release(action.job_id),
+            ]
+        return []
+
+    def _pause(self, seconds: float) -> None:
+        self.on_wait()
+        self.sleep(seconds)
+
+    def _signature(self, reading: Reading) -> frozenset[tuple[str, str]]:
+        """Return what a plan depends on: which jobs are there, which nodes take work."""
+        marks = set()
+        for row in reading.queue.values():
+            if row.state in HOLDING_STATES:
+                marks.add((str(row.key), "ending" if row.state == "COMPLETING" else "live"))
+            elif row.state == "PENDING" and self._description(row) is not None:
+                # A job that starts is no news; one that is held again, by anybody, is.
+                marks.add((str(row.key), "waiting" if row.is_held_by_user else "live"))
+        marks |= {
+            (row.node.name, "open" if row.node.is_schedulable else "closed")
+            for row in reading.nodes
+        }
+        return frozenset(marks)
+
+    def _description(self, row: QueueRow) -> Description | None:
+        """Return what hadar-sbatch said of the job; None for a job that is not ours to place."""
+        partitions = self.settings.partitions
+        if partitions is not None and row.partition not in partitions:
+            return None
+        try:
+            return decode(row.comment)
+        except JobSpecError as error:
+            if row.key not in self._faulty:
+                self._faulty.add(row.key)
+                log.warning("job %s is left to Slurm: %s", row.key, error)
+            return None
+
+    def _job(
+        self, row: QueueRow, description: Description, cluster: Cluster, gang: Gang | None
+    ) -> Job | None:
+        """Return the job as policies see it, or None where Slurm alone decides about it."""
+        spec = job_spec(
+            row.key,
+            description,
+            self.table,
+            submitted_s=row.submitted_s,
+            restart_cost_s=self.settings.restart_cost_s,
+            user=row.user,
+        )
+        phase: Phase
+        if row.state == "PENDING":
+            gang = self._pinned_gang(row, cluster)
+            # Neither held nor pinned: released by its user, or submitted when no daemon was alive.
+            if row.dependency or not (row.is_held_by_user or gang):
+                return None
+            phase = Phase.QUEUED if row.is_held_by_user or gang is None else Phase.STARTING
+        elif gang is None or row.state not in ("RUNNING", "CONFIGURING", "COMPLETING"):
+            return None
+        else:
+            phase = Phase.STOPPING if row.state == "COMPLETING" else Phase.RUNNING
+        if phase is Phase.STARTING and gang is not None and self._is_stuck(row.key, gang, cluster):
+            phase = Phase.QUEUED
+        held = Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation()
+        return Job(spec, phase, self._progress(row, spec.total_steps), held)
+
+    def _is_stuck(self, key: JobId, gang: Gang, cluster: Cluster) -> bool:
+        """Return whether a released job waits on a node that closed, or has waited too long."""
+        since = self._pinned_since.setdefault(key, self.now_s())
+        nodes = cluster.by_name
+        is_closed = any(not nodes[name].is_schedulable for name in gang.gpus_by_node)
+        return is_closed or self.now_s() - since > self.settings.pin_timeout_s
+
+    def _pinned_gang(self, row: QueueRow, cluster: Cluster) -> Gang | None:
+        """Return the gang that a pending job is pinned to by us, read back from its request."""
+        if len(row.gpus_per_node) != 1 or not row.requested_nodes or row.gpus_per_job:
+            return None
+        ((kind, count),) = row.gpus_per_node
+        nodes = cluster.by_name
+        counts: Counter[tuple[str, str]] = Counter()
+        for name in row.requested_nodes:
+            node = nodes.get(name)
+            if node is None:
+                return None
+            if kind != UNTYPED:
+                counts[name, kind] = count
+            elif node.has_one_type:
+                counts[name, node.gpus[0][0]] = count
+            else:
+                return None
+        return Gang.of(counts)
+
+    def _progress(self, row: QueueRow, total_steps: int) -> Progress:
+        try:
+            report = read_report(self.settings.spool, row.key, owner_uid=row.user_id)
+        except ReportError as error:
+            log.warning("job %s: its report is ignored: %s", row.key, error)
+            report = None
+        steps = 0.0 if report is None else float(min(report.steps_done, total_steps))
+        return Progress(steps_done=steps, restarts=row.restarts)
+
+
+def _final_phase(state: str) -> Phase:
+    if state == "COMPLETED":
+        return Phase.DONE
+    return Phase.FAILED if state in FAILED_STATES else Phase.CANCELLED

@@ -1,0 +1,76 @@
+"""The sign of life that hadard leaves for hadar-sbatch. Standard library only.
+
+A job is submitted held only while this is fresh, so that no job waits for a daemon that is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_DIR_VARIABLE = "HADAR_RUN_DIR"
+DEFAULT_RUN_DIR = "/run/hadar"
+FILE_NAME = "heartbeat.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Until when the daemon vouches for itself, and what it enforces.
+
+    `good_until_s` is in seconds since the epoch. `partitions` of None means every partition.
+    """
+
+    pid: int
+    cluster: str
+    good_until_s: float
+    spool: str
+    partitions: tuple[str, ...] | None = None
+
+    def covers(self, partition: str | None, now_s: float) -> bool:
+        """Return whether a job in `partition` (None: the default one) would be placed."""
+        if now_s >= self.good_until_s:
+            return False
+        return self.partitions is None or (partition or "") in self.partitions
+
+
+def run_dir(environment: Mapping[str, str]) -> Path:
+    """Return where the heartbeat lies."""
+    return Path(environment.get(RUN_DIR_VARIABLE) or DEFAULT_RUN_DIR)
+
+
+def write_heartbeat(directory: Path, beat: Heartbeat) -> None:
+    """Replace the heartbeat in one step."""
+    draft = directory / f".{FILE_NAME}.{os.getpid()}"
+    tree = {
+        "pid": beat.pid,
+        "cluster": beat.cluster,
+        "good_until_s": beat.good_until_s,
+        "spool": beat.spool,
+        "partitions": beat.partitions,
+    }
+    draft.write_text(json.dumps(tree) + "\n", encoding="utf-8")
+    os.replace(draft, directory / FILE_NAME)
+
+
+def read_heartbeat(directory: Path) -> Heartbeat | None:
+    """Return the heartbeat, or None where there is none that can be read."""
+    try:
+        tree = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
+        partitions = tree["partitions"]
+        return Heartbeat(
+            int(tree["pid"]),
+            str(tree["cluster"]),
+            float(tree["good_until_s"]),
+            str(tree["spool"]),
+            None if partitions is None else tuple(map(str, partitions)),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remove_heartbeat(directory: Path) -> None:
+    """Remove the heartbeat: from now on jobs are submitted to plain Slurm."""
+    (directory / FILE_NAME).unlink(missing_ok=True)

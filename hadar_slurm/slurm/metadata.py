@@ -1,0 +1,163 @@
+"""A job's description, carried in Slurm's Comment field as JSON. Standard library only.
+
+Comment holds 1024 characters, survives requeues, may be set by the job's owner and is readable by
+whoever may see the job. It is the word of a user: everything in it is checked here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
+from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
+from hadar_slurm.errors import JobSpecError
+
+VERSION = 1
+MAX_COMMENT = 1024
+_KEYS = frozenset("hadar workload rates steps gpus shape checkpoint restart_cost_s comment".split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What `hadar-sbatch` tells hadard about a job.
+
+    `workload` names a row of the throughput table, or `rates` gives the gang's steps/s per GPU
+    type. `shape` of None allows every uniform layout of the `gpus`. `comment` is the user's own
+    comment, which would have stood in the field.
+    """
+
+    steps: int
+    gpus: int = 1
+    workload: str = ""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    shape: Shape | None = None
+    checkpoint: bool = False
+    restart_cost_s: float | None = None
+    comment: str = ""
+
+    def __post_init__(self) -> None:
+        for what, value in (("steps", self.steps), ("GPUs", self.gpus)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise JobSpecError(f"{what} must be a whole number, 1 or more, not {value!r}")
+        if not self.workload and not self.rates:
+            raise JobSpecError("neither a model nor a throughput per GPU type is given")
+        if self.shape is not None and self.shape.num_gpus != self.gpus:
+            raise JobSpecError(f"the shape {self.shape} is not a gang of {self.gpus} GPUs")
+        for kind, rate in self.rates.items():
+            if isinstance(rate, bool) or not isinstance(rate, int | float):
+                raise JobSpecError(f"throughput of {kind} must be a number, not {rate!r}")
+            if not math.isfinite(rate) or rate < 0:
+                raise JobSpecError(f"throughput of {kind} must be 0 or more, not {rate!r}")
+        if not self.workload and not any(self.rates.values()):
+            raise JobSpecError("the throughput is 0 on every GPU type given")
+        if self.restart_cost_s is not None and not 0 <= self.restart_cost_s < math.inf:
+            raise JobSpecError(f"the restart cost must be 0 s or more, not {self.restart_cost_s}")
+
+
+def encode(description: Description) -> str:
+    """Return the comment that carries `description`; raises JobSpecError if it is too long."""
+    tree: dict[str, object] = {
+        "hadar": VERSION,
+        "workload": description.workload,
+        "rates": dict(description.rates),
+        "steps": description.steps,
+        "gpus": description.gpus,
+        "shape": str(description.shape) if description.shape else "",
+        "checkpoint": description.checkpoint,
+        "restart_cost_s": description.restart_cost_s,
+        "comment": description.comment,
+    }
+    text = json.dumps(
+        {key: value for key, value in tree.items() if value not in ("", None, {})},
+        separators=(",", ":"),
+    )
+    if len(text) > MAX_COMMENT:
+        raise JobSpecError(
+            f"the job's description takes {len(text)} of the {MAX_COMMENT} characters that "
+            "Slurm's comment holds; shorten --comment"
+        )
+    return text
+
+
+def decode(comment: str) -> Description | None:
+    """Return the description in a job's comment, or None for a job that is not ours.
+
+    Raises JobSpecError for a comment that claims to be ours and is wrong.
+    """
+    try:
+        tree = json.loads(comment)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(tree, dict) or "hadar" not in tree:
+        return None
+    if tree["hadar"] != VERSION:
+        raise JobSpecError(f"description of version {tree['hadar']!r}, this reads {VERSION}")
+    unknown = sorted(set(tree) - _KEYS)
+    if unknown:
+        raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
+    rates = tree.get("rates", {})
+    restart = tree.get("restart_cost_s")
+    if not isinstance(rates, dict) or not isinstance(restart, int | float | None):
+        raise JobSpecError("rates or restart_cost_s of the job's description has the wrong form")
+    return Description(
+        steps=tree.get("steps", 0),
+        gpus=tree.get("gpus", 1),
+        workload=str(tree.get("workload", "")),
+        rates=rates,
+        shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
+        checkpoint=tree.get("checkpoint") is True,
+        restart_cost_s=None if restart is None else float(restart),
+        comment=str(tree.get("comment", "")),
+    )
+
+
+def parse_shape(text: str) -> Shape:
+    """Return the shape in `GPUSxNODES`, such as 4x2: four GPUs on each of two nodes."""
+    gpus, cross, nodes = text.lower().partition("x")
+    if cross and gpus.isascii() and nodes.isascii() and gpus.isdigit() and nodes.isdigit():
+        shape = Shape(int(nodes), int(gpus))
+        if shape.num_gpus > 0:
+            return shape
+    raise JobSpecError(f"gang {text!r}: expected GPUs per node x nodes, such as 4x2")
+
+
+def job_rates(description: Description, table: ThroughputTable) -> Rates:
+    """Return the job's rates: those it gives, else its workload's rows of the table.
+
+    A workload the table does not know gives no rates; the job then waits, and says why.
+    """
+    if description.rates:
+        return Rates.of(
+            {(kind, description.gpus): Rate(rate) for kind, rate in description.rates.items()}
+        )
+    return table.rates(description.workload) or Rates()
+
+
+def job_spec(
+    job_id: JobId,
+    description: Description,
+    table: ThroughputTable,
+    *,
+    submitted_s: float,
+    restart_cost_s: float,
+    user: str = "",
+) -> JobSpec:
+    """Return what a policy needs to know of a job; `restart_cost_s` where it names none."""
+    shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
+    own_cost = description.restart_cost_s
+    return JobSpec(
+        job_id=job_id,
+        num_gpus=description.gpus,
+        total_steps=description.steps,
+        rates=job_rates(description, table),
+        submitted_s=submitted_s,
+        shapes=shapes,
+        can_checkpoint=description.checkpoint,
+        restart_cost_s=restart_cost_s if own_cost is None else own_cost,
+        workload=description.workload,
+        user=user,
+    )

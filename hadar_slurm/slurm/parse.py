@@ -1,0 +1,227 @@
+"""What Slurm's tools print, as values. Pure.
+
+Users choose job names and comments freely, line breaks included, so texts are cut at a mark that
+changes with every call (`mark`), and only the last field of a record is free text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from hadar_slurm.core.cluster import JobId, Node, NodeName
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.errors import SlurmOutputError
+from hadar_slurm.slurm.gres import parse_gpu_detail, parse_gpus
+
+# The type of GPUs that the site gave none.
+UNTYPED = "gpu"
+
+_QUEUE_FIELDS = (
+    "JobArrayID",
+    "JobID",
+    "State",
+    "Reason",
+    "UserID",
+    "UserName",
+    "Partition",
+    "PriorityLong",
+    "Dependency",
+    "ReqNodes",
+    "NodeList",
+    "NumNodes",
+    "tres-per-node",
+    "tres-per-job",
+    "RestartCnt",
+    "SubmitTime",
+    "StartTime",
+    "EndTime",
+    "Comment",
+)
+_NOTHING = ("", "N/A", "(null)", "NONE", "None")
+_SEPARATOR = "|"
+
+# States in which a job holds GPUs, by squeue's long names.
+HOLDING_STATES = frozenset(
+    "RUNNING CONFIGURING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING".split()
+)
+FAILED_STATES = frozenset(
+    "BOOT_FAIL DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY TIMEOUT PREEMPTED REVOKED".split()
+)
+
+_OPEN_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+# Flags on a node's state that do not keep new work away.
+_HARMLESS_FLAGS = frozenset({"COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One job or array task as squeue shows it; times in seconds since the epoch, 0 if unknown.
+
+    `key` is the id that commands take, `3_1` for a task of an array; `raw_id` is Slurm's number.
+    """
+
+    key: JobId
+    raw_id: str
+    state: str
+    reason: str
+    user_id: int
+    user: str
+    partition: str
+    priority: int
+    dependency: str
+    requested_nodes: tuple[NodeName, ...]
+    nodes: tuple[NodeName, ...]
+    num_nodes: int
+    gpus_per_node: tuple[tuple[str, int], ...]
+    gpus_per_job: tuple[tuple[str, int], ...]
+    restarts: int
+    submitted_s: float
+    started_s: float
+    ended_s: float
+    comment: str
+
+    @property
+    def is_held_by_user(self) -> bool:
+        """Whether the job waits under a hold that its owner could release."""
+        return self.state == "PENDING" and self.priority == 0 and self.reason != "JobHeldAdmin"
+
+
+def queue_format(mark: str) -> str:
+    """Return squeue's -O argument; `mark` must be a text that no user can foresee."""
+    *fixed, free = _QUEUE_FIELDS
+    return ",".join(f"{name}:{_SEPARATOR}" for name in fixed) + f",{free}:{mark}"
+
+
+def parse_queue(text: str, mark: str) -> list[QueueRow]:
+    """Return the jobs in squeue's output for `queue_format(mark)`."""
+    records = text.split(mark + "\n")
+    if records.pop().strip():
+        raise SlurmOutputError("squeue: the last record is not whole", text)
+    return [_queue_row(record) for record in records]
+
+
+def _queue_row(record: str) -> QueueRow:
+    values = record.split(_SEPARATOR, len(_QUEUE_FIELDS) - 1)
+    if len(values) != len(_QUEUE_FIELDS):
+        raise SlurmOutputError(f"squeue: expected {len(_QUEUE_FIELDS)} fields", record)
+    field = dict(zip(_QUEUE_FIELDS, values, strict=True))
+    known = {name: "" if value in _NOTHING else value for name, value in field.items()}
+    try:
+        return QueueRow(
+            key=JobId(field["JobArrayID"]),
+            raw_id=field["JobID"],
+            state=field["State"],
+            reason=field["Reason"],
+            user_id=int(field["UserID"]),
+            user=field["UserName"],
+            partition=field["Partition"],
+            priority=int(field["PriorityLong"]),
+            dependency=known["Dependency"],
+            requested_nodes=fold_out(known["ReqNodes"]),
+            nodes=fold_out(known["NodeList"]),
+            num_nodes=int(field["NumNodes"].split("-")[0]),
+            gpus_per_node=_requested(known["tres-per-node"]),
+            gpus_per_job=_requested(known["tres-per-job"]),
+            restarts=int(known["RestartCnt"] or 0),
+            submitted_s=float(known["SubmitTime"] or 0),
+            started_s=float(known["StartTime"] or 0),
+            ended_s=float(known["EndTime"] or 0),
+            comment=known["Comment"],
+        )
+    except ValueError as error:
+        raise SlurmOutputError(f"squeue: {error}", record) from error
+
+
+def _requested(text: str) -> tuple[tuple[str, int], ...]:
+    """Return GPUs by type from `gres:gpu:k80:2` (22.05) or `gres/gpu:k80:2` (later)."""
+    # A request for one GPU may leave the count out.
+    whole = re.sub(r"gres[:/]", "", text)
+    whole = re.sub(r"(^|,)(gpu(?::[A-Za-z][^:,]*)?)(?=,|$)", r"\1\2:1", whole)
+    return tuple(sorted(parse_gpus(whole, untyped=UNTYPED).items()))
+
+
+def fold_out(text: str) -> tuple[NodeName, ...]:
+    """Return the node names in a Slurm host list such as `n[1-3],gpu7`."""
+    if not text:
+        return ()
+    try:
+        return tuple(NodeName(name) for name in NodeSet(text, autostep=None))
+    except NodeSetException as error:
+        raise SlurmOutputError(f"host list: {error}", text) from error
+
+
+_NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
+_NODE_GRES = re.compile(r" Gres=(\S+)")
+_NODE_STATE = re.compile(r" State=(\S+)")
+_NODE_PARTITIONS = re.compile(r" Partitions=(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node as scontrol shows it."""
+
+    node: Node
+    state: str
+    partitions: tuple[str, ...]
+
+
+def parse_nodes(text: str) -> list[NodeRow]:
+    """Return the nodes in the output of `scontrol show node -o`."""
+    rows = []
+    for match in _NODE.finditer(text):
+        name, rest = match.groups()
+        gres, state = _NODE_GRES.search(rest), _NODE_STATE.search(rest)
+        if gres is None or state is None:
+            raise SlurmOutputError(f"scontrol show node: {name} lacks Gres or State", rest)
+        partitions = _NODE_PARTITIONS.search(rest)
+        listed = tuple(partitions.group(1).split(",")) if partitions else ()
+        gpus = parse_gpus(gres.group(1), untyped=UNTYPED)
+        node = Node.of(name, gpus, is_schedulable=takes_work(state.group(1)))
+        rows.append(NodeRow(node, state.group(1), listed))
+    if text.strip() and not rows:
+        raise SlurmOutputError("scontrol show node: no node found", text)
+    return rows
+
+
+def takes_work(state: str) -> bool:
+    """Return whether a node in `state`, such as `IDLE+DRAIN` or `MIXED*`, takes new work.
+
+    Unknown flags count as reasons not to: a node just coming back shows UNKNOWN for a moment.
+    """
+    base, *flags = state.split("+")
+    return base in _OPEN_STATES and _HARMLESS_FLAGS.issuperset(flags)
+
+
+_JOB_LINE = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
+
+
+def split_job_details(text: str) -> dict[str, list[str]]:
+    """Return the lines of `scontrol show job -d -o` by Slurm's job number.
+
+    A number with more than one line is a forgery by somebody's job name: ask for that job alone.
+    """
+    starts = [match.start() for match in _JOB_LINE.finditer(text)]
+    found: dict[str, list[str]] = {}
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        line = text[start:end]
+        found.setdefault(line[len("JobId=") : line.index(" ")], []).append(line)
+    return found
+
+
+def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:
+    """Return the GPUs that a job holds, from its detail line; only `nodes` are believed.
+
+    `nodes` come from squeue, which a job's name cannot forge. Where the line names a node twice,
+    the larger count is taken: what a job might hold is not free.
+    """
+    allowed = set(nodes)
+    counts: dict[tuple[str, str], int] = {}
+    for names, gpus in parse_gpu_detail(detail):
+        for name in allowed.intersection(fold_out(names)):
+            for kind, count in gpus.items():
+                counts[name, kind] = max(count, counts.get((name, kind), 0))
+    return Gang.of(counts)

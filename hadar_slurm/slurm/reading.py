@@ -1,0 +1,82 @@
+"""One look at a whole Slurm: the queue, the nodes, and which GPUs every job holds."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+
+from hadar_slurm.core.cluster import Cluster, JobId, Slot
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.slurm.parse import (
+    HOLDING_STATES,
+    NodeRow,
+    QueueRow,
+    held_gang,
+    parse_nodes,
+    parse_queue,
+    queue_format,
+    split_job_details,
+)
+from hadar_slurm.slurm.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What Slurm showed at one instant; `gangs` are the GPUs of jobs that hold any."""
+
+    queue: dict[JobId, QueueRow]
+    nodes: tuple[NodeRow, ...]
+    gangs: dict[JobId, Gang]
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the nodes that have GPUs."""
+        return Cluster.of(row.node for row in self.nodes if row.node.gpus)
+
+    @property
+    def in_use(self) -> Counter[Slot]:
+        """Return the GPUs that jobs hold in every slot; a job that is still ending holds them."""
+        used: Counter[Slot] = Counter()
+        for gang in self.gangs.values():
+            used.update(dict(gang.slots))
+        return used
+
+
+def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
+    """Return every job and array task that Slurm remembers, ended ones included."""
+    mark = f"#{secrets.token_hex(16)}"
+    text = runner.run(["squeue", "-h", "-r", "-t", "all", "-O", queue_format(mark)])
+    return {row.key: row for row in parse_queue(text, mark)}
+
+
+def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
+    """Return every node."""
+    return tuple(parse_nodes(runner.run(["scontrol", "show", "node", "-o"])))
+
+
+def read_all(runner: Runner) -> Reading:
+    """Return the queue, the nodes and the GPUs that jobs hold, in three calls.
+
+    The calls are not one instant. The queue is read first: a job that starts right after it is
+    not in the reading at all and is seen by the next; one that ends after it still counts.
+    """
+    queue = read_queue(runner)
+    nodes = read_nodes(runner)
+    holding = [row for row in queue.values() if row.state in HOLDING_STATES]
+    return Reading(queue, nodes, _gangs(runner, holding))
+
+
+def _gangs(runner: Runner, holding: list[QueueRow]) -> dict[JobId, Gang]:
+    if not holding:
+        return {}
+    details = split_job_details(runner.run(["scontrol", "show", "job", "-d", "-o"]))
+    gangs = {}
+    for row in holding:
+        lines = details.get(row.raw_id, [])
+        if len(lines) > 1:
+            # Somebody's job name looks like another job's line: ask for this job alone.
+            lines = [runner.run(["scontrol", "show", "job", "-d", "-o", row.raw_id])]
+        if lines:
+            gangs[row.key] = held_gang(lines[0], row.nodes)
+    return {key: gang for key, gang in gangs.items() if gang.slots}
