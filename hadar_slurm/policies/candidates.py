@@ -18,7 +18,7 @@ from hadar_slurm.policies.utility import Appraisal
 _FULL_MIX_NODES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
     """One way to run `job` during the round.
 
@@ -34,14 +34,14 @@ class Candidate:
     value: float
     present: Gang | None = None
 
-    @property
+    @cached_property
     def usage(self) -> dict[GpuType, int]:
         """Return the GPUs it takes of each type."""
         if self.present is not None:
             return self.present.gpus_by_type
         return {kind: n * self.gpus_per_node for kind, n in Counter(self.types).items()}
 
-    @property
+    @cached_property
     def chunks(self) -> dict[tuple[GpuType, int], int]:
         """Return how many pieces of (type, GPUs on one node) it takes."""
         if self.present is None:

@@ -167,16 +167,22 @@ def _piece_limits(
     A piece of s GPUs holds floor(s / c) pieces of c, and a node with n free GPUs gives
     floor(n / c): necessary for any packing, and for powers of two on empty nodes sufficient.
     """
-    sizes = {key for candidate in flat for key in candidate.chunks}
-    rows = {}
-    for kind, size in sorted(sizes):
-        most = sum(count // size for slot, count in free.items() if slot.gpu_type == kind)
-        pieces = [
-            (variable, held)
-            for candidate, variable in zip(flat, take, strict=True)
-            if (held := sum(n * (s // size) for (k, s), n in candidate.chunks.items() if k == kind))
-        ]
-        rows[kind, size] = (pieces, most)
+    sizes: dict[GpuType, set[int]] = {}
+    for candidate in flat:
+        for kind, size in candidate.chunks:
+            sizes.setdefault(kind, set()).add(size)
+    rows: dict[tuple[GpuType, int], tuple[list[tuple[pulp.LpVariable, int]], int]] = {
+        (kind, size): ([], sum(n // size for slot, n in free.items() if slot.gpu_type == kind))
+        for kind, wanted in sizes.items()
+        for size in wanted
+    }
+    for candidate, variable in zip(flat, take, strict=True):
+        held: Counter[tuple[GpuType, int]] = Counter()
+        for (kind, piece), count in candidate.chunks.items():
+            held.update({(kind, size): count * (piece // size) for size in sizes[kind]})
+        for key, count in held.items():
+            if count:
+                rows[key][0].append((variable, count))
     return rows
 
 
