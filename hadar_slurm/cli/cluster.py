@@ -1,0 +1,142 @@
+"""`hadar cluster`: a real Slurm on this machine with pretended GPUs, to try things and to test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.slurm.local_config import NodeShape, load_nodes, parse_nodes
+from hadar_slurm.slurm.local_directory import default_directory
+
+EXAMPLE_NODES = "v100:4,v100:4,p100:4,k80:4,v100:2+k80:2"
+
+app = typer.Typer(
+    help="Start, show and stop a real Slurm on this machine with pretended GPUs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        help="Where all files of the cluster lie.",
+        show_default="hadar-cluster-UID in $XDG_RUNTIME_DIR or /tmp",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@app.command()
+def up(
+    nodes: Annotated[
+        str,
+        typer.Option(
+            help="GPUs of each node, or a YAML file. + joins the types of a node, 3* repeats it."
+        ),
+    ] = EXAMPLE_NODES,
+    directory: Directory = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds until all nodes must be idle.")
+    ] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Start a cluster and wait until every node is idle."""
+    with _failures_in_one_line():
+        shapes = _read_nodes(nodes)
+        with _progress(len(shapes)) as on_wait:
+            cluster = LocalCluster.up(
+                directory or default_directory(), shapes, timeout_s=timeout_s, on_wait=on_wait
+            )
+        _print_status(cluster, as_json=as_json)
+    if not as_json:
+        typer.echo(_next_steps(cluster))
+
+
+@app.command()
+def status(directory: Directory = None, as_json: AsJson = False) -> None:
+    """Show the nodes and count the jobs."""
+    with _failures_in_one_line():
+        cluster = LocalCluster.attach(directory or default_directory())
+        _print_status(cluster, as_json=as_json)
+
+
+@app.command()
+def down(directory: Directory = None) -> None:
+    """Cancel all jobs, stop the cluster and remove its files."""
+    directory = directory or default_directory()
+    with _failures_in_one_line():
+        if not LocalCluster.exists(directory):
+            typer.echo(f"no cluster in {directory}: nothing to stop")
+            return
+        cluster = LocalCluster.attach(directory)
+        cluster.down()
+    typer.echo(f"stopped the cluster and removed {cluster.directory}")
+
+
+@contextmanager
+def _failures_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except HadarError as error:
+        typer.echo(f"hadar cluster: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+
+
+def _read_nodes(nodes: str) -> tuple[NodeShape, ...]:
+    is_file = nodes.endswith((".yaml", ".yml")) or Path(nodes).is_file()
+    return load_nodes(Path(nodes)) if is_file else parse_nodes(nodes)
+
+
+@contextmanager
+def _progress(num_nodes: int) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many nodes are idle; elsewhere rich prints nothing."""
+    with Console(stderr=True).status("starting Slurm") as line:
+        yield lambda num_idle: line.update(f"starting Slurm: {num_idle} of {num_nodes} nodes idle")
+
+
+def _print_status(cluster: LocalCluster, *, as_json: bool) -> None:
+    seen = cluster.status()
+    if as_json:
+        fields = {
+            "directory": str(cluster.directory),
+            "environment": cluster.environment(),
+            "nodes": [{"name": n.name, "state": n.state, "gpus": dict(n.gpus)} for n in seen.nodes],
+            "running": seen.running,
+            "pending": seen.pending,
+        }
+        typer.echo(json.dumps(fields))
+        return
+    width = max(len(node.name) for node in seen.nodes)
+    for node in seen.nodes:
+        gpus = ", ".join(f"{count} {gpu_type}" for gpu_type, count in node.gpus.items())
+        typer.echo(f"{node.name:{width}}  {node.state:10}  {gpus}")
+    typer.echo(f"{seen.running} jobs running, {seen.pending} pending")
+
+
+def _next_steps(cluster: LocalCluster) -> str:
+    exports = [f"  export {name}={value}" for name, value in cluster.environment().items()]
+    return "\n".join(
+        [
+            "",
+            "To use it from this shell:",
+            *exports,
+            "Then, for example:",
+            "  sbatch --gres=gpu:1 --wrap 'echo $CUDA_VISIBLE_DEVICES'",
+            "  hadar cluster status",
+            "To stop it:",
+            f"  hadar cluster down --dir {cluster.directory}",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,177 @@
+"""hadar demo: see in minutes, on this machine, what hadard does to a queue."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.demo.report import (
+    job_table,
+    plan_mismatches,
+    summarize_run,
+    summary_tree,
+    total_table,
+)
+from hadar_slurm.demo.runs import (
+    Daemon,
+    JobRun,
+    Submitter,
+    Tally,
+    fresh_directory,
+    job_environment,
+    run_jobs,
+)
+from hadar_slurm.demo.workload import DemoWorkload, load_workload
+from hadar_slurm.errors import HadarError
+from hadar_slurm.journal import read_journal
+from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.slurm.local_config import parse_nodes
+from hadar_slurm.slurm.reading import read_nodes
+
+# A run that takes longer has gone wrong; both together stay far below it.
+_LIMIT_S = 240.0
+# Rounds and costs at the scale of jobs that last seconds, where a cluster has hours.
+_CONFIG = {
+    "round_seconds": 5,
+    "poll_seconds": 0.25,
+    "restart_cost_seconds": 2.5,
+    "grace_seconds": 10,
+    "pin_timeout_seconds": 15,
+}
+# Without a terminal, progress is one line in so many seconds.
+_LINE_EVERY_S = 10.0
+
+
+def demo(
+    output: Annotated[Path, typer.Option(help="Where the results go.")] = Path("demo-output"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Run 24 jobs on a real local Slurm, without and with hadard, and compare."""
+    console = Console(stderr=as_json)
+    workload = load_workload()
+    output.mkdir(parents=True, exist_ok=True)
+    console.print(
+        f"A real Slurm on this machine, six nodes: {workload.cluster}\n"
+        f"{len(workload.jobs)} training jobs, {workload.source}"
+    )
+    scratch = Path(tempfile.mkdtemp(prefix="hadar-demo-"))
+    try:
+        with LocalCluster.up(scratch / "cluster", parse_nodes(workload.cluster)) as cluster:
+            plain, hadar = _both_runs(workload, cluster, scratch, output, console)
+            nodes = Cluster.of(row.node for row in read_nodes(cluster.runner()))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    _tell(output, nodes, plain, hadar, console, as_json=as_json)
+
+
+def _both_runs(
+    workload: DemoWorkload,
+    cluster: LocalCluster,
+    scratch: Path,
+    output: Path,
+    console: Console,
+) -> tuple[list[JobRun], list[JobRun]]:
+    environment = job_environment(cluster.environment())
+    daemon = Daemon(
+        fresh_directory(scratch / "hadard"),
+        environment,
+        {
+            **_CONFIG,
+            "slurm_conf": cluster.slurm_conf,
+            "run_dir": environment["HADAR_RUN_DIR"],
+            "spool_dir": environment["HADAR_SPOOL"],
+        },
+    )
+
+    def run(name: str, *, with_hadar: bool) -> list[JobRun]:
+        jobs = fresh_directory(scratch / ("hadar" if with_hadar else "plain"))
+        submitter = Submitter(environment, jobs, with_hadar)
+        with _progress(console, name, len(workload.jobs)) as show:
+            return run_jobs(
+                workload.jobs, submitter, cluster.runner(), limit_s=_LIMIT_S, on_progress=show
+            )
+
+    plain = run("plain Slurm", with_hadar=False)
+    try:
+        with daemon.running():
+            hadar = run("hadar", with_hadar=True)
+    finally:
+        for file in (daemon.journal, daemon.log):
+            if file.exists():
+                shutil.copy(file, output / file.name)
+    return plain, hadar
+
+
+@contextmanager
+def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[Tally], None]]:
+    """Show how a run comes along: a bar on a terminal, a line now and then elsewhere."""
+    if console.is_terminal:
+        with Progress(
+            TextColumn("{task.description:12}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} done, {task.fields[running]} running"),
+            TimeElapsedColumn(),
+            console=console,
+        ) as progress:
+            task = progress.add_task(name, total=total, running=0)
+            yield lambda tally: progress.update(
+                task, completed=tally.finished, running=tally.running
+            )
+        return
+    begun_s = time.monotonic()
+    told_s = -_LINE_EVERY_S
+
+    def show(tally: Tally) -> None:
+        nonlocal told_s
+        now_s = time.monotonic() - begun_s
+        if now_s - told_s >= _LINE_EVERY_S or tally.finished == total:
+            told_s = now_s
+            console.print(
+                f"{name}: {tally.finished}/{total} done, {tally.running} running, {now_s:.0f} s"
+            )
+
+    yield show
+
+
+def _tell(
+    output: Path,
+    cluster: Cluster,
+    plain: Sequence[JobRun],
+    hadar: Sequence[JobRun],
+    console: Console,
+    *,
+    as_json: bool,
+) -> None:
+    # Drawing takes a second to load, and nothing before it needs it.
+    from hadar_slurm.demo.gantt import draw_gantt
+
+    capacity = {str(kind): count for kind, count in cluster.gpus_by_type.items()}
+    mismatches = plan_mismatches(read_journal(output / "journal.jsonl"))
+    tree = summary_tree(plain, hadar, capacity, mismatches)
+    (output / "summary.json").write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+    draw_gantt(output / "gantt.png", cluster, {"plain Slurm": plain, "hadar": hadar})
+    if as_json:
+        json.dump(tree, sys.stdout, indent=2)
+        print()
+    console.print(job_table(plain, hadar))
+    console.print(total_table(summarize_run(plain, capacity), summarize_run(hadar, capacity)))
+    for name in ("summary.json", "journal.jsonl", "gantt.png"):
+        console.print(f"{name}: {output / name}", soft_wrap=True)
+    lost = [run.job.name for run in (*plain, *hadar) if not run.has_finished]
+    if lost or mismatches:
+        raise HadarError(
+            f"jobs not finished as they should: {', '.join(lost) or 'none'}; "
+            f"plan and Slurm differ: {'; '.join(mismatches) or 'nowhere'}"
+        )

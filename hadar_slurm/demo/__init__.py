@@ -1,0 +1,1 @@
+"""The demo: one workload on a real local Slurm, first without and then with hadard."""
