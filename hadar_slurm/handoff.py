@@ -13,7 +13,6 @@ goes on.
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from dataclasses import asdict, dataclass
@@ -24,6 +23,7 @@ VERSION = 1
 SPOOL_VARIABLE = "HADAR_SPOOL"
 DEFAULT_SPOOL = "/var/spool/hadar"
 MAX_REPORT_BYTES = 64 * 1024
+MAX_NUMBER = 1e18  # beyond any count of steps or time; keeps what follows out of overflow
 
 STATES = ("running", "saved", "done")
 
@@ -56,11 +56,19 @@ def report_path(spool: Path, job_id: str) -> Path:
 
 
 def write_report(spool: Path, job_id: str, report: ProgressReport) -> None:
-    """Replace the job's report in one step."""
+    """Replace the job's report in one step, readable by all whatever the job's umask is."""
     path = report_path(spool, job_id)
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(0o755)
     draft = path.with_name(f".progress.{os.getpid()}")
-    draft.write_text(json.dumps(asdict(report)) + "\n", encoding="utf-8")
+    # In a spool that all may write to, someone else may have made the directory and put a link
+    # in the draft's place: O_EXCL follows none.
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, 0o644)
+        file.write(json.dumps(asdict(report)) + "\n")
     os.replace(draft, path)
 
 
@@ -76,13 +84,18 @@ def read_report(spool: Path, job_id: str, *, owner_uid: int) -> Optional[Progres
         return None
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
             raise ReportError(f"{path}: not a plain file")
         if facts.st_uid != owner_uid:
             raise ReportError(f"{path}: owned by user {facts.st_uid}, not by {owner_uid}")
-        text = file.read(MAX_REPORT_BYTES + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            text = file.read(MAX_REPORT_BYTES + 1)
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
     if len(text) > MAX_REPORT_BYTES:
         raise ReportError(f"{path}: larger than {MAX_REPORT_BYTES} bytes")
     return parse_report(text, str(path))
@@ -107,6 +120,6 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
         raise ReportError(f"{origin}: version {report.version}, this reads {VERSION}")
     if report.state not in STATES:
         raise ReportError(f"{origin}: state {report.state!r}, expected one of {', '.join(STATES)}")
-    if any(number < 0 or not math.isfinite(number) for number in numbers):
-        raise ReportError(f"{origin}: a number is negative or not finite")
+    if not all(0 <= number <= MAX_NUMBER for number in numbers):
+        raise ReportError(f"{origin}: a number is negative, not finite or above {MAX_NUMBER:g}")
     return report

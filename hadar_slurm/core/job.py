@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.throughput import Rates
 from hadar_slurm.errors import JobSpecError, PhaseError
@@ -127,12 +127,18 @@ def check_phase_move(job_id: JobId, before: Phase, after: Phase) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as seen at one instant; `allocation` is what it holds or is about to hold."""
+    """A job as seen at one instant; `allocation` is what it holds or is about to hold.
+
+    It may be placed on `allowed_nodes` only (None: on all). One that `must_name_type` can be given
+    gangs of a single GPU type only, because its request names types and cannot stop doing so.
+    """
 
     spec: JobSpec
     phase: Phase = Phase.QUEUED
     progress: Progress = Progress()
     allocation: Allocation = field(default_factory=Allocation)
+    allowed_nodes: frozenset[NodeName] | None = None
+    must_name_type: bool = False
 
     @property
     def job_id(self) -> JobId:
@@ -143,6 +149,10 @@ class Job:
     def steps_left(self) -> float:
         """Return the steps still to train, 0 or more."""
         return max(0.0, self.spec.total_steps - self.progress.steps_done)
+
+    def may_use(self, node: NodeName) -> bool:
+        """Return whether the job may be placed on `node`."""
+        return self.allowed_nodes is None or node in self.allowed_nodes
 
     @property
     def is_pinned_in_place(self) -> bool:

@@ -110,6 +110,10 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
     for node in gang.gpus_by_node:
         if not nodes[node].is_schedulable:
             yield f"{name} is placed on {node}, which takes no work"
+        if not job.may_use(node):
+            yield f"{name} is placed on {node}, where it may not run"
+    if job.must_name_type and len(gang.gpus_by_type) > 1:
+        yield f"{name} gets several GPU types and can ask for one only"
     reason = snapshot.rules.why_not(gang, snapshot.cluster)
     if reason:
         yield f"{name} gets {gang}, which cannot be expressed: {reason}"

@@ -90,31 +90,32 @@ class CandidateSource:
         # A job that has not run yet starts anywhere at the same cost.
         restart_s = job.spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         for shape in job.spec.shapes:
-            for types in self._type_mixes(shape):
+            for types in self._type_mixes(job, shape):
                 rate = job.spec.rates.of_gang(types, job.spec.num_gpus, is_spread=shape.nodes > 1)
                 if rate > 0:
                     value = self._value(job, rate, restart_s=restart_s)
                     yield Candidate(job, shape.gpus_per_node, types, rate, value)
 
-    def _type_mixes(self, shape: Shape) -> Iterator[tuple[GpuType, ...]]:
+    def _type_mixes(self, job: Job, shape: Shape) -> Iterator[tuple[GpuType, ...]]:
         most = len(self._kinds) if shape.nodes <= _FULL_MIX_NODES else 2
-        if not self.snapshot.rules.may_mix_types:
+        if job.must_name_type or not self.snapshot.rules.may_mix_types:
             most = 1
         for types in combinations_with_replacement(self._kinds, shape.nodes):
             kinds = Counter(types)
             if len(kinds) <= most and all(
-                self._nodes_with(kind, shape.gpus_per_node, is_mixed=len(kinds) > 1) >= count
+                self._nodes_with(job, kind, shape.gpus_per_node, is_mixed=len(kinds) > 1) >= count
                 for kind, count in kinds.items()
             ):
                 yield types
 
-    def _nodes_with(self, kind: GpuType, gpus: int, *, is_mixed: bool) -> int:
-        """Return how many nodes could give `gpus` of `kind` if nothing else ran."""
+    def _nodes_with(self, job: Job, kind: GpuType, gpus: int, *, is_mixed: bool) -> int:
+        """Return how many nodes could give a job `gpus` of `kind` if nothing else ran."""
         nodes = self.snapshot.cluster.by_name
         return sum(
             count >= gpus
             for slot, count in self._open_slots.items()
             if slot.gpu_type == kind
+            and job.may_use(slot.node)
             and (
                 not is_mixed or nodes[slot.node].has_one_type or not self.snapshot.rules.is_uniform
             )

@@ -41,7 +41,7 @@ class Packing:
         counts: dict[tuple[str, str], int] = {}
         taken: set[NodeName] = set()
         for kind, num_nodes in sorted(kinds.items()):
-            fits = self._nodes_that_fit(kind, candidate.gpus_per_node, len(kinds) > 1, taken)
+            fits = self._nodes_that_fit(candidate, kind, len(kinds) > 1, taken)
             if len(fits) < num_nodes:
                 return None
             for name in fits[:num_nodes]:
@@ -50,21 +50,31 @@ class Packing:
         return Gang.of(counts)
 
     def _nodes_that_fit(
-        self, kind: GpuType, gpus: int, is_mixed: bool, taken: set[NodeName]
+        self, candidate: Candidate, kind: GpuType, is_mixed: bool, taken: set[NodeName]
     ) -> list[NodeName]:
-        """Return nodes able to give `gpus` of `kind`, the tightest fit first."""
+        """Return nodes able to give a candidate its GPUs of `kind`, the tightest fit first.
+
+        Nodes of a single type go first: on others the request has to name the type, and Slurm
+        keeps a type once named, which ties the job to nodes that have it.
+        """
 
         def is_open(node: Node) -> bool:
             # Slurm cannot be told which type to take where the request names none.
             is_clear = node.has_one_type or not (is_mixed and self.snapshot.rules.is_uniform)
-            return node.is_schedulable and is_clear and node.name not in taken
+            is_allowed = candidate.job.may_use(node.name) and node.name not in taken
+            return node.is_schedulable and is_clear and is_allowed
 
         fits = [
-            (self.free.get(Slot(node.name, kind), 0), natural_key(node.name), node.name)
+            (
+                not node.has_one_type,
+                self.free.get(Slot(node.name, kind), 0),
+                natural_key(node.name),
+                node.name,
+            )
             for node in self.snapshot.cluster.nodes
             if is_open(node)
         ]
-        return [name for left, _, name in sorted(fits) if left >= gpus]
+        return [name for _, left, _, name in sorted(fits) if left >= candidate.gpus_per_node]
 
 
 def pack(snapshot: Snapshot, free: Mapping[Slot, int], chosen: Iterable[Candidate]) -> Packing:

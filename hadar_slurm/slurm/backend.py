@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hadar_slurm.core.cluster import Cluster, JobId
+from hadar_slurm.core.cluster import Cluster, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase, Progress
 from hadar_slurm.core.snapshot import Ended, Snapshot
@@ -20,7 +20,7 @@ from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ReportError, read_report
 from hadar_slurm.slurm import enforce
 from hadar_slurm.slurm.metadata import Description, decode, job_spec
-from hadar_slurm.slurm.moves import Mover
+from hadar_slurm.slurm.moves import Mover, must_name_type
 from hadar_slurm.slurm.parse import FAILED_STATES, HOLDING_STATES, UNTYPED, QueueRow
 from hadar_slurm.slurm.reading import Reading, read_all
 from hadar_slurm.slurm.runner import Runner
@@ -84,7 +84,7 @@ class SlurmBackend:
             if description is None:
                 continue
             if row.state in HOLDING_STATES or row.state == "PENDING":
-                job = self._job(row, description, cluster, reading.gangs.get(row.key))
+                job = self._job(row, description, reading, cluster)
                 if job is not None:
                     jobs.append(job)
                     if row.key in reading.gangs:
@@ -138,10 +138,21 @@ class SlurmBackend:
         if isinstance(action, Start):
             return [
                 enforce.clear_request(action.job_id),
-                enforce.set_request(action.job_id, action.gang, self.version, is_restart=False),
+                enforce.set_request(
+                    action.job_id,
+                    action.gang,
+                    self.version,
+                    names_type=self._names_type(action),
+                    is_restart=False,
+                ),
                 enforce.release(action.job_id),
             ]
         return []
+
+    def _names_type(self, action: Start) -> bool:
+        reading = read_all(self.runner)
+        row = reading.queue.get(action.job_id)
+        return row is not None and must_name_type(row, action.gang, reading.cluster, self.version)
 
     def _pause(self, seconds: float) -> None:
         self.on_wait()
@@ -176,9 +187,10 @@ class SlurmBackend:
             return None
 
     def _job(
-        self, row: QueueRow, description: Description, cluster: Cluster, gang: Gang | None
+        self, row: QueueRow, description: Description, reading: Reading, cluster: Cluster
     ) -> Job | None:
         """Return the job as policies see it, or None where Slurm alone decides about it."""
+        gang = reading.gangs.get(row.key)
         spec = job_spec(
             row.key,
             description,
@@ -201,7 +213,14 @@ class SlurmBackend:
         if phase is Phase.STARTING and gang is not None and self._is_stuck(row.key, gang, cluster):
             phase = Phase.QUEUED
         held = Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation()
-        return Job(spec, phase, self._progress(row, spec.total_steps), held)
+        return Job(
+            spec,
+            phase,
+            self._progress(row, spec.total_steps),
+            held,
+            allowed_nodes(row, reading, self.version),
+            enforce.keeps_types(self.version) and bool(row.named_types),
+        )
 
     def _is_stuck(self, key: JobId, gang: Gang, cluster: Cluster) -> bool:
         """Return whether a released job waits on a node that closed, or has waited too long."""
@@ -212,7 +231,7 @@ class SlurmBackend:
 
     def _pinned_gang(self, row: QueueRow, cluster: Cluster) -> Gang | None:
         """Return the gang that a pending job is pinned to by us, read back from its request."""
-        if len(row.gpus_per_node) != 1 or not row.requested_nodes or row.gpus_per_job:
+        if len(row.gpus_per_node) != 1 or not row.requested_nodes or row.gpus_otherwise:
             return None
         ((kind, count),) = row.gpus_per_node
         nodes = cluster.by_name
@@ -237,6 +256,30 @@ class SlurmBackend:
             report = None
         steps = 0.0 if report is None else float(min(report.steps_done, total_steps))
         return Progress(steps_done=steps, restarts=row.restarts)
+
+
+def allowed_nodes(
+    row: QueueRow, reading: Reading, version: tuple[int, int]
+) -> frozenset[NodeName] | None:
+    """Return the nodes that a job may be placed on, or None for all of them.
+
+    They are those of its partitions, and, where Slurm keeps the types that a request names, those
+    that have every type it may have named: Slurm does not show the zero counts it keeps while the
+    job waits, so all types common to the nodes it was last pinned to count.
+    """
+    partitions = set(row.partition.split(","))
+    nodes = {r.node.name: r.node for r in reading.nodes if partitions.intersection(r.partitions)}
+    named = set(row.named_types)
+    if named and enforce.keeps_types(version):
+        last = [nodes[name] for name in row.requested_nodes if name in nodes]
+        kinds = [{str(kind) for kind, _ in node.gpus} for node in last]
+        needed = set.intersection(*kinds) if kinds else named
+        nodes = {
+            name: node
+            for name, node in nodes.items()
+            if needed.issubset(str(kind) for kind, _ in node.gpus)
+        }
+    return None if len(nodes) == len(reading.nodes) else frozenset(nodes)
 
 
 def _final_phase(state: str) -> Phase:

@@ -14,8 +14,13 @@ from hadar_slurm.slurm.parse import UNTYPED
 
 Argv = list[str]
 
+_REQUEST_KEYS = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket")
+
 # From this version on, Slurm writes gres/gpu:2 where it wrote gres:gpu:2.
 _SLASH_SINCE = (23, 2)
+# Before this version a GPU type once named in a request stays in it, as a count of zero (measured
+# on 22.05.8; gone in 24.11.5; versions in between count as the older).
+_FORGETS_TYPES_SINCE = (24, 11)
 
 
 def node_list(gang: Gang) -> str:
@@ -23,28 +28,34 @@ def node_list(gang: Gang) -> str:
     return str(NodeSet.fromlist(list(gang.gpus_by_node)))
 
 
-def requested_gpus(gang: Gang) -> tuple[tuple[str, int], ...]:
+def requested_gpus(gang: Gang, *, names_type: bool) -> tuple[tuple[str, int], ...]:
     """Return what each node of the gang is asked for, by type.
 
-    A gang of several types asks for untyped GPUs: the type follows from the node.
+    Untyped wherever possible, the type following from the node: see `keeps_types`.
     """
     per_node = next(iter(gang.gpus_by_node.values()))
-    kinds = list(gang.gpus_by_type)
-    return ((str(kinds[0]) if len(kinds) == 1 else UNTYPED, per_node),)
+    return ((str(next(iter(gang.gpus_by_type))) if names_type else UNTYPED, per_node),)
+
+
+def keeps_types(version: tuple[int, int]) -> bool:
+    """Return whether a job stays tied to nodes that have every type its request ever named."""
+    return version < _FORGETS_TYPES_SINCE
 
 
 def clear_request(job: JobId) -> Argv:
     """Return the first half of changing a request; the job then asks for no GPU at all."""
-    return ["scontrol", "update", f"JobId={job}", "TresPerNode=", "TresPerJob=", "TresPerTask="]
+    return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in _REQUEST_KEYS)]
 
 
-def set_request(job: JobId, gang: Gang, version: tuple[int, int], *, is_restart: bool) -> Argv:
+def set_request(
+    job: JobId, gang: Gang, version: tuple[int, int], *, names_type: bool, is_restart: bool
+) -> Argv:
     """Return the second half: nodes, their number, and GPUs of each node.
 
     A requeued job may not begin for two minutes unless told otherwise, and must not begin in the
     second in which it ended ("Job credential revoked"): now+1.
     """
-    ((kind, count),) = requested_gpus(gang)
+    ((kind, count),) = requested_gpus(gang, names_type=names_type)
     name = "gpu" if kind == UNTYPED else f"gpu:{kind}"
     prefix = "gres/" if version >= _SLASH_SINCE else "gres:"
     num_nodes = len(gang.gpus_by_node)

@@ -7,11 +7,11 @@ requeued with a user hold, changed only once it is pending again, then released.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hadar_slurm.core.cluster import JobId, Slot
+from hadar_slurm.core.cluster import Cluster, JobId, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
@@ -73,16 +73,18 @@ class Mover:
         except SlurmUnavailable as error:
             return {start: Outcome(start, Status.DEFERRED, str(error)) for start in starts}
         free = _free_slots(reading)
-        pinned = []
+        pinned: dict[Start, bool] = {}
         for start in starts:
             row = reading.queue.get(start.job_id)
             if row is None or row.state != "PENDING":
                 self._defer(start, f"it is {row.state if row else 'gone'} and not pending")
             elif any(free.get(slot, 0) < count for slot, count in start.gang.slots):
                 self._defer(start, f"{start.gang} is not free yet")
-            elif self._pin(start, row):
-                pinned.append(start)
-                free.subtract(dict(start.gang.slots))
+            else:
+                names_type = must_name_type(row, start.gang, reading.cluster, self.version)
+                if self._pin(start, row, names_type=names_type):
+                    pinned[start] = names_type
+                    free.subtract(dict(start.gang.slots))
         self._release_if_pinned(pinned)
         return {start: self._outcomes[start] for start in starts}
 
@@ -139,31 +141,39 @@ class Mover:
             if waiting:
                 self.pause(_LOOK_EVERY_S)
 
-    def _pin(self, start: Start, row: QueueRow) -> bool:
+    def _pin(self, start: Start, row: QueueRow, *, names_type: bool) -> bool:
         """Make a pending job ask for exactly its gang; it stays held."""
-        is_restart = row.restarts > 0
-        change = enforce.set_request(start.job_id, start.gang, self.version, is_restart=is_restart)
+        change = enforce.set_request(
+            start.job_id,
+            start.gang,
+            self.version,
+            names_type=names_type,
+            is_restart=row.restarts > 0,
+        )
         return (
             (row.is_held_by_user or self._try(start, enforce.hold(start.job_id)))
             and self._try(start, enforce.clear_request(start.job_id))
             and self._try(start, change)
         )
 
-    def _release_if_pinned(self, pinned: Sequence[Start]) -> None:
-        """Release the jobs whose request Slurm really took over; an update can lie."""
+    def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:
+        """Release the jobs whose request Slurm really took over; an update can lie.
+
+        `pinned` tells of each start whether its request names the GPU type.
+        """
         if not pinned:
             return
         queue = self._queue()
-        for start in pinned:
+        for start, names_type in pinned.items():
             row = queue.get(start.job_id)
             if row is None or row.state != "PENDING":
                 self._defer(start, f"it is {row.state if row else 'not to be seen'} by now")
-            elif not asks_for(row, start.gang):
+            elif not asks_for(row, start.gang, names_type=names_type):
                 self._set(
                     start,
                     Status.REFUSED,
                     f"Slurm kept another request: nodes {','.join(row.requested_nodes)}, "
-                    f"{row.gpus_per_node} a node, {row.gpus_per_job} in all",
+                    f"{row.gpus_per_node} a node, {row.gpus_otherwise} otherwise",
                 )
             elif self._try(start, enforce.release(start.job_id)):
                 self._set(start, Status.DONE)
@@ -193,13 +203,27 @@ class Mover:
         self._outcomes[action] = Outcome(action, status, detail)
 
 
-def asks_for(row: QueueRow, gang: Gang) -> bool:
-    """Return whether a job's request, as Slurm shows it, is exactly `gang`."""
+def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, version: tuple[int, int]) -> bool:
+    """Return whether the request for `gang` has to name its GPU type.
+
+    On a node with several types nothing else tells Slurm which; and where Slurm keeps types, a
+    request that has named one cannot become untyped again.
+    """
+    nodes = cluster.by_name
+    is_ambiguous = any(not nodes[name].has_one_type for name in gang.gpus_by_node)
+    is_tied = enforce.keeps_types(version) and bool(row.named_types)
+    return len(gang.gpus_by_type) == 1 and (is_ambiguous or is_tied)
+
+
+def asks_for(row: QueueRow, gang: Gang, *, names_type: bool) -> bool:
+    """Return whether a job's request, as Slurm shows it, is exactly `gang`.
+
+    The number of nodes is not compared: squeue shows that of the job's last run.
+    """
     return (
         set(row.requested_nodes) == set(gang.gpus_by_node)
-        and row.num_nodes == len(gang.gpus_by_node)
-        and row.gpus_per_node == enforce.requested_gpus(gang)
-        and not row.gpus_per_job
+        and row.gpus_per_node == enforce.requested_gpus(gang, names_type=names_type)
+        and not row.gpus_otherwise
     )
 
 

@@ -35,6 +35,8 @@ _QUEUE_FIELDS = (
     "NumNodes",
     "tres-per-node",
     "tres-per-job",
+    "tres-per-task",
+    "tres-per-socket",
     "RestartCnt",
     "SubmitTime",
     "StartTime",
@@ -62,6 +64,7 @@ class QueueRow:
     """One job or array task as squeue shows it; times in seconds since the epoch, 0 if unknown.
 
     `key` is the id that commands take, `3_1` for a task of an array; `raw_id` is Slurm's number.
+    `gpus_per_node` and `gpus_otherwise` (per job, task or socket) are what it asks for.
     """
 
     key: JobId
@@ -77,12 +80,18 @@ class QueueRow:
     nodes: tuple[NodeName, ...]
     num_nodes: int
     gpus_per_node: tuple[tuple[str, int], ...]
-    gpus_per_job: tuple[tuple[str, int], ...]
+    gpus_otherwise: tuple[tuple[str, int], ...]
     restarts: int
     submitted_s: float
     started_s: float
     ended_s: float
     comment: str
+
+    @property
+    def named_types(self) -> frozenset[str]:
+        """Return the GPU types that the job's request names."""
+        asked = (*self.gpus_per_node, *self.gpus_otherwise)
+        return frozenset(kind for kind, _ in asked if kind != UNTYPED)
 
     @property
     def is_held_by_user(self) -> bool:
@@ -125,7 +134,11 @@ def _queue_row(record: str) -> QueueRow:
             nodes=fold_out(known["NodeList"]),
             num_nodes=int(field["NumNodes"].split("-")[0]),
             gpus_per_node=_requested(known["tres-per-node"]),
-            gpus_per_job=_requested(known["tres-per-job"]),
+            gpus_otherwise=tuple(
+                request
+                for field_name in ("tres-per-job", "tres-per-task", "tres-per-socket")
+                for request in _requested(known[field_name])
+            ),
             restarts=int(known["RestartCnt"] or 0),
             submitted_s=float(known["SubmitTime"] or 0),
             started_s=float(known["StartTime"] or 0),
