@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.throughput import Rates
 from hadar_slurm.errors import JobSpecError, PhaseError
@@ -129,8 +129,8 @@ def check_phase_move(job_id: JobId, before: Phase, after: Phase) -> None:
 class Job:
     """A job as seen at one instant; `allocation` is what it holds or is about to hold.
 
-    It may be placed on `allowed_nodes` only (None: on all). One that `must_name_type` can be given
-    gangs of a single GPU type only, because its request names types and cannot stop doing so.
+    It may be placed on `allowed_nodes` only (None: on all), and on `bound_type` only (None: on any
+    type) once its request has named that type and cannot stop naming it.
     """
 
     spec: JobSpec
@@ -138,7 +138,7 @@ class Job:
     progress: Progress = Progress()
     allocation: Allocation = field(default_factory=Allocation)
     allowed_nodes: frozenset[NodeName] | None = None
-    must_name_type: bool = False
+    bound_type: GpuType | None = None
 
     @property
     def job_id(self) -> JobId:
@@ -156,5 +156,6 @@ class Job:
 
     @property
     def is_pinned_in_place(self) -> bool:
-        """Whether the job must stay where it is: it runs and cannot be checkpointed."""
-        return self.phase is Phase.RUNNING and not self.spec.can_checkpoint
+        """Whether the job must keep its GPUs: it cannot be checkpointed, or is about to start."""
+        can_move = self.phase is Phase.RUNNING and self.spec.can_checkpoint
+        return bool(self.allocation) and self.phase is not Phase.QUEUED and not can_move

@@ -78,8 +78,8 @@ def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
             continue
         if job.job_id not in waiting:
             yield f"job {job.job_id} has neither an allocation nor a reason to wait"
-        if job.is_pinned_in_place:
-            yield f"job {job.job_id} cannot be checkpointed and must keep its GPUs"
+        if job.is_pinned_in_place and job.phase.is_plannable:
+            yield f"job {job.job_id} cannot be moved now and must keep its GPUs"
 
 
 def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) 
     if len(allocation.copies) != 1:
         yield f"{name} has {len(allocation.copies)} copies and may have 1"
     if job.is_pinned_in_place and allocation != job.allocation:
-        yield f"{name} cannot be checkpointed and must keep its GPUs"
+        yield f"{name} cannot be moved now and must keep its GPUs"
     for _, gang in allocation.copies:
         # What runs already is a fact, however it came about; only new places must follow rules.
         if gang not in job.allocation.gangs:
@@ -112,8 +112,8 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
             yield f"{name} is placed on {node}, which takes no work"
         if not job.may_use(node):
             yield f"{name} is placed on {node}, where it may not run"
-    if job.must_name_type and len(gang.gpus_by_type) > 1:
-        yield f"{name} gets several GPU types and can ask for one only"
+    if job.bound_type is not None and set(gang.gpus_by_type) != {job.bound_type}:
+        yield f"{name} gets {gang} and can ask for {job.bound_type} only"
     reason = snapshot.rules.why_not(gang, snapshot.cluster)
     if reason:
         yield f"{name} gets {gang}, which cannot be expressed: {reason}"

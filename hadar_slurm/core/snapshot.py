@@ -25,11 +25,13 @@ class GangRules:
     """Which gangs a backend can express.
 
     One Slurm job expresses a uniform gang, k nodes with c GPUs each. Its GPU type is named, or
-    left open; left open, each node must hold a single type, or Slurm would choose.
+    left open; left open, each node must hold a single type, or Slurm would choose. Where
+    `naming_binds`, a type once named can never be left open or changed again.
     """
 
     is_uniform: bool = True
     may_mix_types: bool = True
+    naming_binds: bool = False
 
     def why_not(self, gang: Gang, cluster: Cluster) -> str | None:
         """Return why the backend cannot express `gang`, or None if it can."""

@@ -27,7 +27,9 @@ def plan_mismatches(lines: Iterable[Line]) -> list[str]:
     """Return every job that a round saw on other GPUs than the round before had planned.
 
     A round records what `scontrol show job -d` told (`holds`) and what was planned (`plan`); a
-    running job must hold, node by node and type by type, what the last plan gave it.
+    running job must hold, node by node and type by type, what the last plan gave it. A job whose
+    move was deferred, because it ended meanwhile or its new GPUs were not free yet, is as the
+    actions say, not as planned, and is left out.
     """
     found = []
     planned: Line = {}
@@ -38,7 +40,9 @@ def plan_mismatches(lines: Iterable[Line]) -> list[str]:
                     f"round {line['round']}: job {job_id} holds {job['holds']}, "
                     f"planned {planned[job_id]}"
                 )
-        planned = line["plan"] or planned
+        if line["plan"] is not None:
+            undone = {action["job"] for action in line["actions"] if action["status"] != "done"}
+            planned = {job: held for job, held in line["plan"].items() if job not in undone}
     return found
 
 

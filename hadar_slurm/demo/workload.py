@@ -33,7 +33,7 @@ def load_workload() -> DemoWorkload:
     tree = json.loads(data_file("demo_jobs.json").read_text(encoding="utf-8"))
     jobs = (
         DemoJob(
-            name=f"demo-{job['id']}",
+            name=str(job["id"]),
             submit_s=float(job["submit_s"]),
             workload=str(job["workload"]),
             num_gpus=int(job["num_gpus"]),

@@ -98,9 +98,10 @@ class CandidateSource:
 
     def _type_mixes(self, job: Job, shape: Shape) -> Iterator[tuple[GpuType, ...]]:
         most = len(self._kinds) if shape.nodes <= _FULL_MIX_NODES else 2
-        if job.must_name_type or not self.snapshot.rules.may_mix_types:
+        if not self.snapshot.rules.may_mix_types:
             most = 1
-        for types in combinations_with_replacement(self._kinds, shape.nodes):
+        own = (job.bound_type,) if job.bound_type is not None else self._kinds
+        for types in combinations_with_replacement(own, shape.nodes):
             kinds = Counter(types)
             if len(kinds) <= most and all(
                 self._nodes_with(job, kind, shape.gpus_per_node, is_mixed=len(kinds) > 1) >= count

@@ -54,14 +54,24 @@ class Packing:
     ) -> list[NodeName]:
         """Return nodes able to give a candidate its GPUs of `kind`, the tightest fit first.
 
-        Nodes of a single type go first: on others the request has to name the type, and Slurm
-        keeps a type once named, which ties the job to nodes that have it.
+        Nodes of a single type go first: on others the request has to name the type. Where that
+        binds, a job that may move takes only its fastest type there, not to be bound to a slow one.
         """
+        job = candidate.job
+        kinds = [str(known) for known in self.snapshot.cluster.gpus_by_type]
+        is_fastest = candidate.rate >= job.spec.rates.best(kinds, job.spec.num_gpus)
+        may_name = (
+            not self.snapshot.rules.naming_binds
+            or job.bound_type is not None
+            or not job.spec.can_checkpoint
+            or is_fastest
+        )
 
         def is_open(node: Node) -> bool:
             # Slurm cannot be told which type to take where the request names none.
-            is_clear = node.has_one_type or not (is_mixed and self.snapshot.rules.is_uniform)
-            is_allowed = candidate.job.may_use(node.name) and node.name not in taken
+            is_open_request = is_mixed and self.snapshot.rules.is_uniform
+            is_clear = node.has_one_type or (may_name and not is_open_request)
+            is_allowed = job.may_use(node.name) and node.name not in taken
             return node.is_schedulable and is_clear and is_allowed
 
         fits = [

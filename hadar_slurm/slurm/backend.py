@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hadar_slurm.core.cluster import Cluster, JobId, NodeName
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase, Progress
-from hadar_slurm.core.snapshot import Ended, Snapshot
+from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
@@ -94,7 +94,12 @@ class SlurmBackend:
         seen = {job.job_id for job in jobs}
         self._pinned_since = {k: t for k, t in self._pinned_since.items() if k in seen}
         return Snapshot.of(
-            now_s=self.now_s(), cluster=cluster, jobs=jobs, occupied=occupied, ended=ended
+            now_s=self.now_s(),
+            cluster=cluster,
+            jobs=jobs,
+            occupied=occupied,
+            rules=GangRules(naming_binds=enforce.keeps_types(self.version)),
+            ended=ended,
         )
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
@@ -191,6 +196,9 @@ class SlurmBackend:
     ) -> Job | None:
         """Return the job as policies see it, or None where Slurm alone decides about it."""
         gang = reading.gangs.get(row.key)
+        bound = row.named_types if enforce.keeps_types(self.version) else frozenset()
+        if len(bound) > 1:
+            return None
         spec = job_spec(
             row.key,
             description,
@@ -218,8 +226,8 @@ class SlurmBackend:
             phase,
             self._progress(row, spec.total_steps),
             held,
-            allowed_nodes(row, reading, self.version),
-            enforce.keeps_types(self.version) and bool(row.named_types),
+            allowed_nodes(row, reading),
+            GpuType(next(iter(bound))) if bound else None,
         )
 
     def _is_stuck(self, key: JobId, gang: Gang, cluster: Cluster) -> bool:
@@ -258,28 +266,11 @@ class SlurmBackend:
         return Progress(steps_done=steps, restarts=row.restarts)
 
 
-def allowed_nodes(
-    row: QueueRow, reading: Reading, version: tuple[int, int]
-) -> frozenset[NodeName] | None:
-    """Return the nodes that a job may be placed on, or None for all of them.
-
-    They are those of its partitions, and, where Slurm keeps the types that a request names, those
-    that have every type it may have named: Slurm does not show the zero counts it keeps while the
-    job waits, so all types common to the nodes it was last pinned to count.
-    """
+def allowed_nodes(row: QueueRow, reading: Reading) -> frozenset[NodeName] | None:
+    """Return the nodes of the job's partitions, or None where those are all."""
     partitions = set(row.partition.split(","))
-    nodes = {r.node.name: r.node for r in reading.nodes if partitions.intersection(r.partitions)}
-    named = set(row.named_types)
-    if named and enforce.keeps_types(version):
-        last = [nodes[name] for name in row.requested_nodes if name in nodes]
-        kinds = [{str(kind) for kind, _ in node.gpus} for node in last]
-        needed = set.intersection(*kinds) if kinds else named
-        nodes = {
-            name: node
-            for name, node in nodes.items()
-            if needed.issubset(str(kind) for kind, _ in node.gpus)
-        }
-    return None if len(nodes) == len(reading.nodes) else frozenset(nodes)
+    names = {r.node.name for r in reading.nodes if partitions.intersection(r.partitions)}
+    return None if len(names) == len(reading.nodes) else frozenset(names)
 
 
 def _final_phase(state: str) -> Phase:

@@ -24,6 +24,8 @@ from hadar_slurm.slurm.runner import Runner
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
 _LOOK_EVERY_S = 0.1
+# A job that is only just starting misses the signal, so it is asked again.
+_ASK_EVERY_S = 1.0
 
 Outcomes = dict[Action, Outcome]
 
@@ -58,7 +60,7 @@ class Mover:
             elif row.state == "PENDING":
                 if row.is_held_by_user or self._try(stop, enforce.hold(stop.job_id)):
                     held.append(stop)
-            elif self._try(stop, enforce.ask_to_save(stop.job_id)):
+            elif self._ask(stop):
                 saving[stop] = row.restarts
         self._await_pending(held, self.now_s())
         self._await_pending(self._requeue_when_saved(saving), self.now_s() + _LEAVE_S)
@@ -90,7 +92,8 @@ class Mover:
 
     def _requeue_when_saved(self, saving: dict[Stop, int]) -> list[Stop]:
         """Requeue jobs as they acknowledge, or at the end of their grace; return those requeued."""
-        deadline_s = self.now_s() + self.grace_s
+        asked_s = self.now_s()
+        deadline_s = asked_s + self.grace_s
         requeued = []
         waiting = dict(saving)
         while waiting:
@@ -108,9 +111,15 @@ class Mover:
                     if not self._has_saved(row):
                         self._set(stop, Status.DONE, f"not saved within {self.grace_s:g} s")
                 del waiting[stop]
+            if self.now_s() >= asked_s + _ASK_EVERY_S:
+                asked_s = self.now_s()
+                waiting = {s: n for s, n in waiting.items() if self._ask(s)}
             if waiting:
                 self.pause(_LOOK_EVERY_S)
         return requeued
+
+    def _ask(self, stop: Stop) -> bool:
+        return self._try(stop, enforce.ask_to_save(stop.job_id))
 
     def _has_saved(self, row: QueueRow) -> bool:
         """Return whether this very run of the job says that its checkpoint is written."""

@@ -1,0 +1,91 @@
+"""Real Slurm clusters for the tests, each in its own short directory and stopped in any case."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from hadar_slurm.errors import ClusterError
+from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.slurm.local_config import parse_nodes
+from hadar_slurm.slurm.local_processes import find_binaries, wait_until
+
+SIX_NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
+
+
+def stop(directory: Path) -> None:
+    """Stop the cluster in `directory`, if one is left there."""
+    if LocalCluster.exists(directory):
+        LocalCluster.attach(directory).down()
+
+
+@pytest.fixture(scope="session")
+def new_directory() -> Iterator[Callable[[], Path]]:
+    """Give paths for clusters; whatever cluster lies there at the end of the session is stopped.
+
+    They are short, since unix sockets in them may have 107 characters, and pytest's own are not.
+    """
+    try:
+        find_binaries()
+    except ClusterError as error:
+        pytest.skip(str(error))
+    base = Path(tempfile.mkdtemp(prefix="hadar-test-"))
+    base.chmod(0o755)
+    numbers = count(1)
+    with ExitStack() as at_end:
+        at_end.callback(shutil.rmtree, base)
+
+        def give() -> Path:
+            directory = base / f"c{next(numbers)}"
+            at_end.callback(stop, directory)
+            return directory
+
+        yield give
+
+
+@pytest.fixture(scope="session")
+def local_cluster(new_directory: Callable[[], Path]) -> Callable[..., LocalCluster]:
+    """Start clusters: `local_cluster("v100:4,k80:2")`, with the options of LocalCluster.up."""
+
+    def start(nodes: str, **options: object) -> LocalCluster:
+        return LocalCluster.up(new_directory(), parse_nodes(nodes), **options)  # type: ignore[arg-type]
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(local_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    """A cluster of six nodes for the whole session; tests take `cluster`, which is emptied."""
+    return local_cluster(SIX_NODES, slurmd_timeout_s=10)
+
+
+@pytest.fixture
+def cluster(slurm_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """Give the six nodes idle and without jobs, and leave them so whatever the test did."""
+    yield slurm_cluster
+    reset(slurm_cluster)
+
+
+def reset(cluster: LocalCluster) -> None:
+    """Cancel all jobs, bring back what was stopped, and wait until all is idle."""
+    cluster.start_controller()
+    for node in cluster.nodes:
+        cluster.start_node(node.name)
+    cluster.cancel_jobs()
+    runner = cluster.runner(timeout_s=10)
+    assert wait_until(lambda: not runner.run(["squeue", "-h"]).strip(), 30), "jobs do not end"
+    for seen in cluster.status().nodes:
+        if seen.state.startswith(("down", "drain", "fail")):
+            runner.run(["scontrol", "update", f"NodeName={seen.name}", "State=RESUME"])
+    assert wait_until(lambda: all(node.state == "idle" for node in cluster.status().nodes), 30), (
+        f"nodes do not become idle: {cluster.status().nodes}"
+    )
+    for name in ("run", "spool"):
+        for path in (cluster.directory / name).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

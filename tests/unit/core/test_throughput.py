@@ -1,0 +1,173 @@
+"""Rates: the slowest type sets the pace, and a table says where it is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.throughput import (
+    SPREAD_FACTOR,
+    Rate,
+    Rates,
+    parse_table,
+    workload_name,
+)
+from hadar_slurm.errors import ConfigError
+
+RATES = Rates.of(
+    {
+        ("v100", 1): Rate(10.0),
+        ("v100", 2): Rate(18.0, 9.0),
+        ("v100", 4): Rate(30.0),
+        ("K80", 1): Rate(2.0),
+        ("p100", 2): Rate(0.0),
+    }
+)
+
+kinds = st.sampled_from(["v100", "p100", "k80", "rtx"])
+sizes = st.integers(1, 16)
+speeds = st.floats(0, 1e6)
+some_rates = st.dictionaries(
+    st.tuples(kinds, sizes), st.builds(Rate, speeds, st.none() | speeds), max_size=12
+)
+json_trees = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["workloads", "v100", "1", "0"]), inner, max_size=3)
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "num_gpus", "is_spread", "steps_per_s"),
+    [
+        ("v100", 1, False, 10.0),
+        ("V100", 2, False, 18.0),
+        ("k80", 1, False, 2.0),
+        ("v100", 2, True, 9.0),  # measured across nodes
+        ("v100", 4, True, 30.0 * SPREAD_FACTOR),  # not measured across nodes
+        ("v100", 3, False, 27.0),  # the row for 2, in proportion
+        ("v100", 8, False, 60.0),  # the row for 4, in proportion
+        ("k80", 4, False, 8.0),
+        ("k80", 4, True, 8.0 * SPREAD_FACTOR),
+        ("v100", 1, True, 10.0),  # one GPU spans nothing
+        ("p100", 1, False, 0.0),  # only a larger gang is known
+        ("p100", 4, False, 0.0),  # does not fit
+        ("rtx", 1, False, 0.0),  # unknown
+        ("v100", 0, False, 0.0),
+    ],
+)
+def test_the_rate_on_one_type(
+    gpu_type: str, num_gpus: int, *, is_spread: bool, steps_per_s: float
+) -> None:
+    """Measured rows as they are, the documented rules where there is none."""
+    assert RATES.on(gpu_type, num_gpus, is_spread=is_spread) == pytest.approx(steps_per_s)
+
+
+@given(rows=some_rates, gang=st.lists(kinds, min_size=1), num_gpus=sizes, is_spread=st.booleans())
+def test_the_slowest_type_sets_the_pace(
+    rows: dict[tuple[str, int], Rate], gang: list[str], num_gpus: int, *, is_spread: bool
+) -> None:
+    """A gang runs at the least of its types' rates, in whatever order and number they come."""
+    rates = Rates.of(rows)
+    pace = rates.of_gang(gang, num_gpus, is_spread=is_spread)
+    assert pace == min(rates.on(kind, num_gpus, is_spread=is_spread) for kind in gang)
+    assert pace == rates.of_gang([*gang[::-1], *gang], num_gpus, is_spread=is_spread)
+    assert pace <= rates.best(gang, num_gpus) or is_spread
+
+
+def test_a_gang_of_nothing_makes_no_steps() -> None:
+    """No type, no steps, and no error."""
+    assert RATES.of_gang([], 2, is_spread=False) == 0.0
+    assert RATES.best([], 2) == 0.0
+
+
+def test_the_best_type_counts_within_a_node() -> None:
+    """The fastest of the types asked about, together."""
+    assert RATES.best(["k80", "v100"], 2) == 18.0
+    assert RATES.best(["k80", "rtx"], 2) == 4.0
+
+
+@given(rows=some_rates)
+def test_rates_are_canonical(rows: dict[tuple[str, int], Rate]) -> None:
+    """Equal rows make equal and equally hashed rates, whatever their order and case."""
+    shuffled = {(kind.upper(), size): rows[kind, size] for kind, size in reversed(rows)}
+    assert Rates.of(rows) == Rates.of(shuffled)
+    assert hash(Rates.of(rows)) == hash(Rates.of(shuffled))
+    assert set(Rates.of(rows).gpu_types) == {kind for kind, _ in rows}
+
+
+@given(rows=some_rates)
+def test_a_table_is_read_as_written(rows: dict[tuple[str, int], Rate]) -> None:
+    """Rates survive the file."""
+    tree: dict[str, dict[str, list[float | None]]] = {}
+    for (kind, size), rate in rows.items():
+        tree.setdefault(kind, {})[str(size)] = [rate.together, rate.spread]
+    table = parse_table(json.dumps({"source": "us", "workloads": {"LM": tree}}), "there")
+    assert table.source == "us"
+    assert table.rates("lm") == Rates.of(rows)
+    assert table.rates("CycleGAN") is None
+
+
+def test_a_table_without_a_source_names_its_file() -> None:
+    """Every figure has an origin, if only the path."""
+    assert parse_table('{"workloads": {}}', "there").source == "there"
+
+
+def table_with(value: str) -> str:
+    return f'{{"workloads": {{"LM": {{"v100": {{"1": {value}}}}}}}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "there: not JSON"),
+        ("[" * 100_000, "there: not JSON"),
+        ("[]", 'there: expected an object with "workloads"'),
+        ("{}", 'there: expected an object with "workloads"'),
+        ('{"workloads": []}', 'there: expected an object with "workloads"'),
+        ('{"workloads": {"LM": 3}}', "there: LM: expected an object, not 3"),
+        ('{"workloads": {"LM": {"v100": [1]}}}', "there: LM, v100: expected an object"),
+        ('{"workloads": {"LM": {"v100": {"0": [1, null]}}}}', "gang 0: a gang is a whole number"),
+        ('{"workloads": {"LM": {"v100": {"two": [1, null]}}}}', "gang two: a gang is a whole"),
+        ('{"workloads": {"LM": {"v100": {"-1": [1, null]}}}}', "gang -1: a gang is a whole"),
+        (
+            '{"workloads": {"LM": {"v100": {"1": [1, null]}, "V100": {"1": [1, null]}}}}',
+            "LM, V100, gang 1: given twice",
+        ),
+        (table_with("[1]"), "LM, v100, gang 1: expected .within a node, across nodes or null."),
+        (table_with("[1, 2, 3]"), "LM, v100, gang 1: expected .within a node"),
+        (table_with("7"), "LM, v100, gang 1: expected .within a node"),
+        (table_with('["1", null]'), "LM, v100, gang 1: a rate is a finite number .* not '1'"),
+        (table_with("[null, null]"), "gang 1: a rate is a finite number .* not None"),
+        (table_with("[true, null]"), "gang 1: a rate is a finite number .* not True"),
+        (table_with("[-1, null]"), "gang 1: a rate is a finite number .* not -1"),
+        (table_with("[NaN, null]"), "gang 1: a rate is a finite number .* not nan"),
+        (table_with("[1, Infinity]"), "gang 1: a rate is a finite number .* not inf"),
+        (table_with(f"[1{'0' * 400}, null]"), "gang 1: a rate is a finite number"),
+    ],
+)
+def test_a_wrong_table_names_the_place(text: str, words: str) -> None:
+    """The error names the file, the workload, the type, the gang and what is accepted."""
+    with pytest.raises(ConfigError, match=words):
+        parse_table(text, "there")
+
+
+@given(tree=json_trees)
+def test_nothing_but_a_config_error_comes_of_any_json(tree: object) -> None:
+    """Whatever the file holds, it is a table or a ConfigError."""
+    with contextlib.suppress(ConfigError):
+        parse_table(json.dumps(tree), "there")
+    with contextlib.suppress(ConfigError):
+        parse_table(json.dumps({"workloads": {"LM": tree}}), "there")
+
+
+def test_workload_names_are_gavels() -> None:
+    """A batch size is part of the name, where there is one."""
+    assert workload_name("LM", 80) == "LM (batch size 80)"
+    assert workload_name("A3C", None) == "A3C"

@@ -1,0 +1,149 @@
+"""The example for users' own programs: a real PyTorch loop, moved and killed.
+
+The program runs in its own process, so torch may live in another Python than the tests':
+HADAR_TORCH_PYTHON names it, and the tests' own Python is tried without it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hadar_slurm
+from hadar_slurm.handoff import read_report
+from hadar_slurm.resources import job_template
+
+PROGRAM = job_template("pytorch_loop.py")
+PYTHON = os.environ.get("HADAR_TORCH_PYTHON") or sys.executable
+JOB = "78"
+TOTAL = 2000
+PATIENCE_S = 120.0
+
+SAME_WEIGHTS = """
+import sys, torch
+one, other = (torch.load(path, weights_only=True)["model"] for path in sys.argv[1:])
+sys.exit(one.keys() != other.keys() or not all(torch.equal(one[key], other[key]) for key in one))
+"""
+
+
+def eventually(is_so: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:g} s: {what}"
+        time.sleep(0.01)
+
+
+@functools.cache
+def has_torch() -> bool:
+    """Import torch once, where it would be used: being installed is not yet working."""
+    done = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.fixture
+def needs_torch() -> None:
+    if not has_torch():
+        pytest.skip(f"{PYTHON} cannot import torch; HADAR_TORCH_PYTHON may name one that can")
+
+
+def variables(directory: Path, restart: int) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(hadar_slurm.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",  # only a CPU promises the same bits twice
+        "SLURM_JOB_ID": JOB,
+        "SLURM_RESTART_COUNT": str(restart),
+        "HADAR_SPOOL": str(directory / "spool"),
+    }
+
+
+def start(directory: Path, restart: int, *options: str) -> subprocess.Popen[bytes]:
+    """Start a run of the program in `directory`."""
+    arguments = ["--total-steps", str(TOTAL), "--checkpoint-dir", "kept", *options]
+    return subprocess.Popen(
+        [PYTHON, str(PROGRAM), *arguments],
+        cwd=directory,
+        env=variables(directory, restart),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def has_reported(directory: Path, restart: int, state: str) -> bool:
+    report = read_report(directory / "spool", JOB, owner_uid=os.getuid())
+    return report is not None and (report.restart, report.state) == (restart, state)
+
+
+def finish(directory: Path, restart: int) -> Path:
+    """Run to the end and return the checkpoint."""
+    with start(directory, restart) as process:
+        assert process.wait(PATIENCE_S) == 0
+    assert has_reported(directory, restart, "done")
+    return directory / "kept" / "checkpoint.pt"
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("needs_torch")
+def test_a_moved_and_killed_training_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    """Weights, optimiser and random state are all kept: the final weights are the same bits."""
+    disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
+    disturbed.mkdir()
+    undisturbed.mkdir()
+
+    with start(disturbed, 0, "--checkpoint-every-s", "0.2") as process:
+        eventually(lambda: has_reported(disturbed, 0, "running"), "the first run is under way")
+        process.send_signal(signal.SIGUSR1)
+        eventually(lambda: has_reported(disturbed, 0, "saved"), "it has saved")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    checkpoint = disturbed / "kept" / "checkpoint.pt"
+    saved = checkpoint.stat().st_mtime_ns
+    with start(disturbed, 1, "--checkpoint-every-s", "0.1") as process:
+        eventually(
+            lambda: checkpoint.stat().st_mtime_ns > saved or process.poll() is not None,
+            "a checkpoint of the second run",
+        )
+        process.kill()
+
+    kept = [finish(disturbed, 2), finish(undisturbed, 0)]
+    compared = [PYTHON, "-c", SAME_WEIGHTS, *map(str, kept)]
+    assert subprocess.run(compared, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("needs_torch")
+def test_a_signal_that_nobody_follows_up_does_no_harm(tmp_path: Path) -> None:
+    """It saves, waits, and goes on to the end."""
+    with start(tmp_path, 0, "--move-timeout-s", "0.3") as process:
+        eventually(lambda: has_reported(tmp_path, 0, "running"), "it is under way")
+        process.send_signal(signal.SIGUSR1)
+        eventually(lambda: has_reported(tmp_path, 0, "saved"), "it has saved")
+        eventually(lambda: not has_reported(tmp_path, 0, "saved"), "it goes on")
+        assert process.wait(PATIENCE_S) == 0
+    assert has_reported(tmp_path, 0, "done")
+
+
+def test_the_example_is_python_3_9_and_needs_little() -> None:
+    """Users' environments are not ours to choose: torch, handoff and the standard library."""
+    tree = ast.parse(PROGRAM.read_text(encoding="utf-8"), feature_version=(3, 9))
+    imported = {
+        name.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for name in node.names
+    } | {
+        str(node.module).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert imported - set(sys.stdlib_module_names) == {"torch", "hadar_slurm"}

@@ -1,0 +1,205 @@
+"""The progress report: what is written can be read, and what cannot be trusted is refused."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import math
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm import handoff
+from hadar_slurm.handoff import ProgressReport, ReportError
+
+GOOD = {"restart": 1, "state": "running", "steps_done": 7, "steps_per_s": 2.5, "version": 1}
+RUNNING = ProgressReport(restart=1, state="running", steps_done=7)
+ME = os.getuid()
+
+reports = st.builds(
+    ProgressReport,
+    restart=st.integers(0, 10**6),
+    state=st.sampled_from(handoff.STATES),
+    steps_done=st.integers(0, 10**15),
+    steps_per_s=st.floats(0, 1e9),
+    time_s=st.floats(0, 1e12),
+)
+
+
+@contextlib.contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def text_of(**changes: object) -> bytes:
+    return json.dumps(GOOD | changes).encode()
+
+
+@given(report=reports)
+def test_what_is_written_is_read_back(
+    report: ProgressReport, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every report survives the file unchanged."""
+    spool = tmp_path_factory.mktemp("spool")
+    handoff.write_report(spool, "12", report)
+    assert handoff.read_report(spool, "12", owner_uid=ME) == report
+
+
+def test_no_report_yet_is_none(tmp_path: Path) -> None:
+    """A job that has not reported is not an error."""
+    assert handoff.read_report(tmp_path, "12", owner_uid=ME) is None
+
+
+def test_a_report_replaces_the_one_before_and_leaves_no_draft(tmp_path: Path) -> None:
+    """One file a job, whatever the number of reports."""
+    for steps in range(3):
+        handoff.write_report(tmp_path, "12", ProgressReport(0, "running", steps))
+    assert [path.name for path in (tmp_path / "12").iterdir()] == ["progress.json"]
+    report = handoff.read_report(tmp_path, "12", owner_uid=ME)
+    assert report is not None
+    assert report.steps_done == 2
+
+
+def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
+    """Reading while another thread writes gives one whole report after another."""
+    is_over = threading.Event()
+
+    def write() -> None:
+        for steps in range(500):
+            handoff.write_report(tmp_path, "12", ProgressReport(0, "running", steps))
+        is_over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = [0]
+    try:
+        while not is_over.is_set():
+            report = handoff.read_report(tmp_path, "12", owner_uid=ME)
+            seen.append(report.steps_done if report else 0)
+    finally:
+        writer.join()
+    assert seen == sorted(seen)
+
+
+def test_a_report_is_readable_by_all_under_a_strict_umask(tmp_path: Path) -> None:
+    """The daemon need not run as root to read the report of a user whose umask is 077."""
+    with umask(0o077):
+        handoff.write_report(tmp_path, "12", RUNNING)
+    path = handoff.report_path(tmp_path, "12")
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert path.parent.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
+    """Whoever made the job's directory first cannot have the job overwrite a file of its owner."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine", encoding="utf-8")
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12" / f".progress.{os.getpid()}").symlink_to(precious)
+    handoff.write_report(tmp_path, "12", RUNNING)
+    assert precious.read_text(encoding="utf-8") == "mine"
+    assert handoff.read_report(tmp_path, "12", owner_uid=ME) == RUNNING
+
+
+def test_another_users_file_is_refused(tmp_path: Path) -> None:
+    """Only the job's owner speaks for the job."""
+    handoff.write_report(tmp_path, "12", RUNNING)
+    with pytest.raises(ReportError, match=f"owned by user {ME}, not by {ME + 1}"):
+        handoff.read_report(tmp_path, "12", owner_uid=ME + 1)
+
+
+def test_a_link_is_refused(tmp_path: Path) -> None:
+    """A report that points elsewhere is not followed, even to a good one."""
+    handoff.write_report(tmp_path, "12", RUNNING)
+    (tmp_path / "13").mkdir()
+    handoff.report_path(tmp_path, "13").symlink_to(handoff.report_path(tmp_path, "12"))
+    with pytest.raises(ReportError, match="symbolic links"):
+        handoff.read_report(tmp_path, "13", owner_uid=ME)
+
+
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    """A named pipe nobody writes to must not stop the daemon."""
+    (tmp_path / "12").mkdir()
+    os.mkfifo(handoff.report_path(tmp_path, "12"))
+    with pytest.raises(ReportError, match="not a plain file"):
+        handoff.read_report(tmp_path, "12", owner_uid=ME)
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    """A directory in the report's place is an error of the job, not of the daemon."""
+    handoff.report_path(tmp_path, "12").mkdir(parents=True)
+    with pytest.raises(ReportError, match="not a plain file"):
+        handoff.read_report(tmp_path, "12", owner_uid=ME)
+
+
+def test_a_large_file_is_refused(tmp_path: Path) -> None:
+    """No more than the limit is read, however large the file is."""
+    handoff.write_report(tmp_path, "12", RUNNING)
+    with handoff.report_path(tmp_path, "12").open("ab") as file:
+        file.truncate(10**9)
+    with pytest.raises(ReportError, match="larger than 65536 bytes"):
+        handoff.read_report(tmp_path, "12", owner_uid=ME)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "not a progress report"),
+        (b"[]", "not a progress report"),
+        (b"{}", "not a progress report"),
+        (b"\xff\xfe", "not a progress report"),
+        (b"[" * 50_000, "not a progress report"),
+        (text_of(restart=None), "not a progress report"),
+        (text_of(steps_done="many"), "not a progress report"),
+        (text_of(steps_done=math.nan), "not a progress report"),
+        (text_of(steps_done=math.inf), "not a progress report"),
+        (text_of(version=2), "version 2, this reads 1"),
+        (text_of(state="happy"), "state 'happy', expected one of running, saved, done"),
+        (text_of(restart=-1), "a number is negative"),
+        (text_of(steps_done=-1), "a number is negative"),
+        (text_of(steps_done=10**400), "a number is negative, not finite or above"),
+        (text_of(steps_per_s=math.inf), "a number is negative, not finite"),
+        (text_of(steps_per_s=math.nan), "a number is negative, not finite"),
+        (text_of(time_s=-1.0), "a number is negative"),
+    ],
+)
+def test_a_report_that_cannot_be_true_is_refused(text: bytes, words: str) -> None:
+    """The error names the file and what is wrong with it."""
+    with pytest.raises(ReportError, match=f"there: {words}"):
+        handoff.parse_report(text, "there")
+
+
+@given(
+    text=st.binary(max_size=200)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.dictionaries(st.sampled_from(sorted(GOOD)) | st.text(), inner),
+    ).map(lambda tree: json.dumps(tree).encode())
+)
+def test_nothing_but_a_report_error_comes_of_any_text(text: bytes) -> None:
+    """Whatever a job writes, the daemon meets a report or a ReportError."""
+    with contextlib.suppress(ReportError):
+        assert handoff.parse_report(text, "there").state in handoff.STATES
+
+
+def test_unknown_keys_are_left_alone() -> None:
+    """A later version of the job's library may add keys."""
+    assert handoff.parse_report(text_of(mood="good"), "there") == ProgressReport(
+        1, "running", 7, 2.5
+    )
+
+
+def test_the_module_is_python_3_9() -> None:
+    """It runs inside training environments, which are not ours to choose."""
+    source = Path(handoff.__file__).read_text(encoding="utf-8")
+    ast.parse(source, feature_version=(3, 9))
