@@ -44,8 +44,6 @@ from hadar_slurm.slurm.reading import read_nodes
 _LIMIT_S = 240.0
 # Rounds and costs at the scale of jobs that last seconds, where a cluster has hours.
 _CONFIG = {
-    # Of the paper's utilities the one meant for completion times, which people in a queue feel.
-    "utility": "jct",
     "round_seconds": 5,
     "poll_seconds": 0.25,
     "restart_cost_seconds": 2.5,

@@ -89,7 +89,12 @@ def total_table(plain: Summary, hadar: Summary) -> Table:
         ("mean completion time (JCT)", plain.mean_jct_s, hadar.mean_jct_s),
     ):
         gain = 1 - after / before if before else 0.0
-        table.add_row(name, f"{before:.1f} s", f"{after:.1f} s", f"{gain:.0%} less")
+        table.add_row(
+            name,
+            f"{before:.1f} s",
+            f"{after:.1f} s",
+            f"{abs(gain):.0%} {'less' if gain >= 0 else 'more'}",
+        )
     table.add_row("moves", str(plain.moves), str(hadar.moves), "")
     for kind, share in plain.utilization.items():
         table.add_row(f"{kind} in use", f"{share:.0%}", f"{hadar.utilization[kind]:.0%}", "")

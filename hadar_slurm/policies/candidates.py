@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations_with_replacement
+from itertools import combinations
 
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.core.gang import Gang
@@ -24,7 +24,9 @@ class Candidate:
 
     `types` names the GPU type of each node of the gang, sorted; `present` is the gang itself when
     the candidate is to stay in place. `value` is the utility at the finish it leads to, restart
-    included; `rate` is in steps/s.
+    included. Staying is worth another restart on top (ours): a job that is not chosen counts as 0,
+    which would make it free to stop one for an equal other and start it again later. `rate` is in
+    steps/s.
     """
 
     job: Job
@@ -70,7 +72,16 @@ class CandidateSource:
     def of(self, job: Job) -> list[Candidate]:
         """Return the job's candidates, the most valuable first; staying wins ties."""
         listed = [*self._present(job), *self._new(job)]
+        if job.phase is Phase.RUNNING:
+            listed = [self._with_restart_saved(candidate) for candidate in listed]
         return sorted(listed, key=lambda c: (-c.value, c.present is None, len(c.types), c.types))
+
+    def _with_restart_saved(self, candidate: Candidate) -> Candidate:
+        if candidate.present is None or candidate.rate <= 0:
+            return candidate
+        job = candidate.job
+        later = self._value(job, candidate.rate, restart_s=job.spec.restart_cost_s)
+        return replace(candidate, value=2 * candidate.value - later)
 
     def _present(self, job: Job) -> Iterator[Candidate]:
         if job.phase is Phase.QUEUED:
@@ -79,8 +90,8 @@ class CandidateSource:
             rate = gang.rate(job.spec.rates)
             types = tuple(sorted(slot.gpu_type for slot, _ in gang.slots))
             fits = all(self.free.get(slot, 0) >= count for slot, count in gang.slots)
-            if fits and (rate > 0 or job.is_pinned_in_place):
-                # Where the rate of a place is unknown, to stay is still worth something.
+            if fits:
+                # Where the rate is unknown, a job stays for as long as nobody else gains.
                 value = self._value(job, rate, restart_s=0.0) if rate > 0 else 0.0
                 yield Candidate(job, 0, types, rate, value, gang)
 
@@ -101,13 +112,16 @@ class CandidateSource:
         if not self.snapshot.rules.may_mix_types:
             most = 1
         own = (job.bound_type,) if job.bound_type is not None else self._kinds
-        for types in combinations_with_replacement(own, shape.nodes):
-            kinds = Counter(types)
-            if len(kinds) <= most and all(
-                self._nodes_with(job, kind, shape.gpus_per_node, is_mixed=len(kinds) > 1) >= count
-                for kind, count in kinds.items()
-            ):
-                yield types
+        for num_kinds in range(1, min(most, len(own), shape.nodes) + 1):
+            for kinds in combinations(own, num_kinds):
+                limits = [
+                    self._nodes_with(job, kind, shape.gpus_per_node, is_mixed=num_kinds > 1)
+                    for kind in kinds
+                ]
+                for counts in _splits(shape.nodes, limits):
+                    yield tuple(
+                        kind for kind, n in zip(kinds, counts, strict=True) for _ in range(n)
+                    )
 
     def _nodes_with(self, job: Job, kind: GpuType, gpus: int, *, is_mixed: bool) -> int:
         """Return how many nodes could give a job `gpus` of `kind` if nothing else ran."""
@@ -124,3 +138,16 @@ class CandidateSource:
 
     def _value(self, job: Job, rate: float, *, restart_s: float) -> float:
         return self.appraisal.value(job, restart_s + job.steps_left / rate)
+
+
+def _splits(total: int, limits: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to write `total` as a sum of one count per limit, each from 1 to its limit."""
+    first, *others = limits
+    if not others:
+        if 1 <= total <= first:
+            yield (total,)
+        return
+    least = max(1, total - sum(others))
+    for count in range(least, min(first, total - len(others)) + 1):
+        for rest in _splits(total - count, others):
+            yield (count, *rest)

@@ -22,11 +22,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pulp
 
-from hadar_slurm.core.cluster import GpuType, JobId, Slot
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Slot
 from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan, WaitReason
@@ -83,7 +83,8 @@ class HadarPaper:
             for kind, price in prices.items()
         }
         figures["value"] = packing.value
-        return _as_plan(snapshot, packing, candidates, {c.job.job_id for c in chosen}, figures)
+        why = _Reasons(snapshot, appraisal, candidates, {c.job.job_id for c in chosen})
+        return _as_plan(snapshot, packing, why, figures)
 
     def _select(
         self, candidates: Candidates, prices: Prices, free: Mapping[Slot, int]
@@ -202,6 +203,7 @@ def _select_greedily(
         return candidate.value - sum(
             count * prices[kind].at(units[kind] - left[kind])
             for kind, count in candidate.usage.items()
+            if kind in prices
         )
 
     for listed in order:
@@ -243,27 +245,40 @@ def _fill(packing: Packing, candidates: Candidates) -> None:
         next(filter(packing.place, listed), None)
 
 
-def _as_plan(
-    snapshot: Snapshot,
-    packing: Packing,
-    candidates: Candidates,
-    chosen: set[JobId],
-    figures: Mapping[str, float],
-) -> Plan:
-    def why(job: Job) -> WaitReason:
+@dataclass(frozen=True, slots=True)
+class _Reasons:
+    """Why jobs wait in this round."""
+
+    snapshot: Snapshot
+    appraisal: Appraisal
+    candidates: Candidates
+    chosen: set[JobId]
+
+    def of(self, job: Job) -> WaitReason:
         if not job.phase.is_plannable:
             return WaitReason.STOPPING
-        kinds = [str(kind) for kind in snapshot.cluster.gpus_by_type]
+        kinds = [str(kind) for kind in self.snapshot.cluster.gpus_by_type]
         if job.spec.rates.best(kinds, job.spec.num_gpus) <= 0:
             return WaitReason.NO_THROUGHPUT
-        if not candidates[job.job_id]:
-            return WaitReason.INFEASIBLE
-        return WaitReason.INSUFFICIENT if job.job_id in chosen else WaitReason.OUTBID
+        if all(candidate.present for candidate in self.candidates[job.job_id]):
+            return WaitReason.INSUFFICIENT if self._fits_alone(job) else WaitReason.INFEASIBLE
+        return WaitReason.INSUFFICIENT if job.job_id in self.chosen else WaitReason.OUTBID
 
+    def _fits_alone(self, job: Job) -> bool:
+        """Return whether the job could start if nothing else ran and every node took work."""
+        nodes = (replace(node, is_schedulable=True) for node in self.snapshot.cluster.nodes)
+        empty = replace(self.snapshot, cluster=Cluster.of(nodes), jobs=(), occupied=())
+        source = CandidateSource(empty, self.appraisal, empty.cluster.capacity)
+        return any(candidate.present is None for candidate in source.of(job))
+
+
+def _as_plan(
+    snapshot: Snapshot, packing: Packing, why: _Reasons, figures: Mapping[str, float]
+) -> Plan:
     return Plan.of(
         {job_id: Allocation.rigid(gang) for job_id, (_, gang) in packing.placed.items()},
         {
-            job.job_id: why(job)
+            job.job_id: why.of(job)
             for job in snapshot.jobs
             if not job.phase.is_final and job.job_id not in packing.placed
         },

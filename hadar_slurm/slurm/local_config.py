@@ -227,5 +227,6 @@ def cgroup_conf_text(version: str) -> str:
     match = re.search(r"([0-9]+)\.([0-9]+)", version)
     if match is not None and (int(match[1]), int(match[2])) >= (23, 2):
         return "CgroupPlugin=disabled\n"
-    # An older Slurm does not know that value, and stumbles over a file that is empty.
-    return "# This version uses control groups only where slurm.conf says so.\n"
+    # An older slurmd does not know that value, and looks for control groups of its own choice
+    # before it learns that none are used: on a machine with v2, or with none, it would give up.
+    return "CgroupPlugin=cgroup/v1\n"

@@ -1,0 +1,46 @@
+# `make` alone says what there is. demo and test install what they need first.
+#
+#   ARGS='...'   options for hadar demo or pytest
+#   YES=1        allow apt-get although this machine has a Slurm configuration
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt lint type golden clean prepared
+
+BIN := .venv/bin
+PREPARE := sh .ci/prepare $(if $(YES),--yes)
+
+help: ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^#   /  /p' Makefile
+
+demo: ## run one workload on a Slurm of its own, without and with Hadar
+	@$(PREPARE) demo
+	$(BIN)/hadar demo $(ARGS)
+
+test: prepared ## run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint type test ## everything a commit has to pass
+
+fmt: prepared ## put the code in the house's form
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lint: prepared ## check form, imports between layers, spelling and pyproject.toml
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+	$(BIN)/validate-pyproject pyproject.toml
+
+type: prepared ## check types
+	$(BIN)/mypy
+
+clean: ## remove what make, the tests and the demo have made, .venv too
+	rm -rf .venv build dist demo-output .coverage .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+prepared:
+	@$(PREPARE) test

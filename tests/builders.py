@@ -1,0 +1,226 @@
+"""Values for tests from a few words, so that a test names only what it cares about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations, product
+from pathlib import Path
+
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, Slot
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape
+from hadar_slurm.core.plan import Plan, WaitReason
+from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
+from hadar_slurm.core.throughput import Rate, Rates
+
+ROUND = Round(0, 0.0, 360.0)
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def a_cluster(text: str, *, closed: Iterable[str] = ()) -> Cluster:
+    """Return nodes n1, n2, ... from `2xV100,4xK80,2xV100+2xK80`; those in `closed` take no work."""
+    nodes = []
+    for number, part in enumerate(text.split(","), start=1):
+        pairs = (piece.split("x", 1) for piece in part.split("+"))
+        gpus = {kind: int(count) for count, kind in pairs}
+        name = f"n{number}"
+        nodes.append(Node.of(name, gpus, is_schedulable=name not in closed))
+    return Cluster.of(nodes)
+
+
+def a_gang(text: str) -> Gang:
+    """Return the gang in `n1:V100:2 n2:K80:1`, the form that `str` gives."""
+    parts = (part.split(":") for part in text.split())
+    return Gang.of({(node, kind): int(count) for node, kind, count in parts})
+
+
+def some_rates(**steps_per_s: float) -> Rates:
+    """Return rates of one GPU per type; a gang's are in proportion, 0.8 of it across nodes."""
+    return Rates.of({(kind, 1): Rate(speed) for kind, speed in steps_per_s.items()})
+
+
+def a_spec(
+    job_id: str = "1",
+    gpus: int = 1,
+    *,
+    steps: int = 1000,
+    rates: Rates | None = None,
+    shapes: Iterable[Shape] = (),
+    submitted_s: float = 0.0,
+    restart_cost_s: float = 0.0,
+    can_checkpoint: bool = True,
+    workload: str = "",
+    user: str = "",
+) -> JobSpec:
+    """Return a job's spec; it moves at no cost unless told otherwise."""
+    return JobSpec(
+        job_id=JobId(job_id),
+        num_gpus=gpus,
+        total_steps=steps,
+        rates=some_rates(V100=10.0, P100=4.0, K80=1.0) if rates is None else rates,
+        submitted_s=submitted_s,
+        shapes=tuple(shapes),
+        can_checkpoint=can_checkpoint,
+        restart_cost_s=restart_cost_s,
+        workload=workload,
+        user=user,
+    )
+
+
+def a_job(
+    job_id: str = "1",
+    gpus: int = 1,
+    *,
+    on: str = "",
+    phase: Phase | None = None,
+    steps: int = 1000,
+    done: float = 0.0,
+    rates: Rates | None = None,
+    shapes: Iterable[Shape] = (),
+    submitted_s: float = 0.0,
+    restart_cost_s: float = 0.0,
+    can_checkpoint: bool = True,
+) -> Job:
+    """Return a job; with `on` it runs on that gang, without it is queued."""
+    spec = a_spec(
+        job_id,
+        gpus,
+        steps=steps,
+        rates=rates,
+        shapes=shapes,
+        submitted_s=submitted_s,
+        restart_cost_s=restart_cost_s,
+        can_checkpoint=can_checkpoint,
+    )
+    held = Allocation.rigid(a_gang(on)) if on else Allocation()
+    return Job(spec, phase or (Phase.RUNNING if on else Phase.QUEUED), Progress(done), held)
+
+
+def a_snapshot(
+    cluster: Cluster | str,
+    *jobs: Job,
+    now_s: float = 0.0,
+    occupied: str = "",
+    rules: GangRules | None = None,
+) -> Snapshot:
+    """Return a snapshot; `occupied` names GPUs of others as `a_gang` does."""
+    return Snapshot.of(
+        now_s=now_s,
+        cluster=a_cluster(cluster) if isinstance(cluster, str) else cluster,
+        jobs=jobs,
+        occupied=dict(a_gang(occupied).slots),
+        rules=rules,
+    )
+
+
+def a_plan(
+    placed: Mapping[str, str] | None = None, waiting: Mapping[str, WaitReason] | None = None
+) -> Plan:
+    """Return a plan from job id to gang in words, and reasons for the others."""
+    return Plan.of(
+        {JobId(key): Allocation.rigid(a_gang(gang)) for key, gang in (placed or {}).items()},
+        {JobId(key): why for key, why in (waiting or {}).items()},
+    )
+
+
+def placed_by(plan: Plan) -> dict[str, str]:
+    """Return a plan's gangs in words, by job."""
+    return {
+        job_id: " + ".join(map(str, allocation.gangs)) for job_id, allocation in plan.allocations
+    }
+
+
+def reasons_of(plan: Plan) -> dict[str, WaitReason]:
+    """Return why each job without GPUs waits."""
+    return {str(job_id): why for job_id, why in plan.waiting}
+
+
+def free_after(snapshot: Snapshot, plan: Plan) -> dict[Slot, int]:
+    """Return what a plan leaves of every slot that it may use."""
+    free = snapshot.plannable_capacity
+    for _, allocation in plan.allocations:
+        for gang in allocation.gangs:
+            for slot, count in gang.slots:
+                free[slot] -= count
+    return free
+
+
+def gangs_that_fit(snapshot: Snapshot, spec: JobSpec, free: Mapping[Slot, int]) -> Iterator[Gang]:
+    """Yield every gang on which `spec` could start within `free`, by trying all node sets.
+
+    An oracle for small clusters: it shares no code with the policies.
+    """
+    open_nodes = [node for node in snapshot.cluster.nodes if node.is_schedulable]
+    for shape in spec.shapes:
+        for nodes in combinations(open_nodes, shape.nodes):
+            for kinds in product(*([kind for kind, _ in node.gpus] for node in nodes)):
+                if len(set(kinds)) > 1 and not _may_mix(snapshot.rules, nodes):
+                    continue
+                gang = _gang(nodes, kinds, shape)
+                has_room = all(free.get(slot, 0) >= count for slot, count in gang.slots)
+                if has_room and gang.rate(spec.rates) > 0:
+                    yield gang
+
+
+def _may_mix(rules: GangRules, nodes: Iterable[Node]) -> bool:
+    are_plain = all(len(node.gpus) == 1 for node in nodes)
+    return rules.may_mix_types and (are_plain or not rules.is_uniform)
+
+
+def _gang(nodes: Iterable[Node], kinds: Iterable[GpuType], shape: Shape) -> Gang:
+    return Gang.of(
+        {
+            (node.name, kind): shape.gpus_per_node
+            for node, kind in zip(nodes, kinds, strict=True)
+        }
+    )
+
+
+def a_slot(text: str) -> Slot:
+    """Return the slot in `n1:V100`."""
+    node, kind = text.split(":")
+    return Slot(NodeName(node), GpuType(kind))
+
+
+class FirstFit:
+    """A policy without a solver: jobs stay where they are, others take the first gang that fits."""
+
+    name = "first-fit"
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Return the plan of a queue served in order of job ids."""
+        allocations = {}
+        free = snapshot.plannable_capacity
+        queue = [job for job in snapshot.plannable if not job.allocation]
+        for job in snapshot.plannable:
+            if job.allocation:
+                allocations[job.job_id] = job.allocation
+                _take(free, job.allocation.gangs)
+        for job in queue:
+            gang = next(gangs_that_fit(snapshot, job.spec, free), None)
+            if gang is not None:
+                allocations[job.job_id] = Allocation.rigid(gang)
+                _take(free, [gang])
+        waiting = {
+            job.job_id: WaitReason.INSUFFICIENT
+            if job.phase.is_plannable
+            else WaitReason.STOPPING
+            for job in snapshot.jobs
+            if job.job_id not in allocations
+        }
+        return Plan.of(allocations, waiting)
+
+
+def _take(free: dict[Slot, int], gangs: Iterable[Gang]) -> None:
+    for gang in gangs:
+        for slot, count in gang.slots:
+            free[slot] -= count
+
+
+def golden(name: str, text: str) -> str:
+    """Return a golden file's text; with HADAR_WRITE_GOLDEN=1, write `text` there first."""
+    path = GOLDEN / name
+    if os.environ.get("HADAR_WRITE_GOLDEN") == "1":
+        path.write_text(text, encoding="utf-8")
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,199 @@
+"""Random clusters, jobs, snapshots, plans and traces; small, but with everything odd in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from builders import a_spec, gangs_that_fit
+from hypothesis import strategies as st
+
+from hadar_slurm.core.cluster import Cluster, JobId, Node, Slot
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, uniform_shapes
+from hadar_slurm.core.plan import Plan, WaitReason
+from hadar_slurm.core.snapshot import GangRules, Snapshot
+from hadar_slurm.core.throughput import Rate, Rates
+
+KINDS = ("V100", "P100", "K80")
+# Powers of two and a few others; with n2 and n10 in it, order by name is not order by text.
+_NODE_NUMBERS = (1, 2, 3, 10, 11)
+_GANG_SIZES = (1, 1, 2, 2, 3, 4, 6)
+_NOW_S = 10_000.0
+
+speeds = st.sampled_from((0.25, 1.0, 2.5, 4.0, 10.0, 37.5))
+
+
+@st.composite
+def rates(draw: st.DrawFn, *, may_lack: bool = True) -> Rates:
+    """Rates on the three types: some unknown, some 0, some with rows for larger gangs."""
+    rows: dict[tuple[str, int], Rate] = {}
+    for kind in KINDS:
+        form = draw(st.sampled_from(("linear", "rows", "linear", "zero", "unknown")))
+        if form == "zero" and may_lack:
+            rows[kind, 1] = Rate(0.0)
+        elif form == "unknown" and may_lack:
+            continue
+        else:
+            speed = draw(speeds)
+            rows[kind, 1] = Rate(speed)
+            if form == "rows":
+                rows[kind, 2] = Rate(1.5 * speed, draw(st.sampled_from((None, 0.75 * speed))))
+                rows[kind, 4] = Rate(2.5 * speed)
+    return Rates.of(rows)
+
+
+@st.composite
+def clusters(draw: st.DrawFn, *, max_nodes: int = 4, may_close: bool = True) -> Cluster:
+    """Up to five nodes of one type or two, some of them closed."""
+    numbers = draw(
+        st.lists(
+            st.sampled_from(_NODE_NUMBERS), min_size=1, max_size=min(max_nodes, 5), unique=True
+        )
+    )
+    nodes = []
+    for number in numbers:
+        kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=2, unique=True))
+        gpus = {kind: draw(st.sampled_from((1, 2, 4, 3))) for kind in kinds}
+        is_open = not (may_close and draw(st.integers(0, 5)) == 5)
+        nodes.append(Node.of(f"n{number}", gpus, is_schedulable=is_open))
+    return Cluster.of(nodes)
+
+
+@st.composite
+def specs(
+    draw: st.DrawFn,
+    job_id: str,
+    *,
+    now_s: float = _NOW_S,
+    restart_costs: Sequence[float] = (0.0, 30.0, 120.0),
+    may_lack: bool = True,
+    sizes: Sequence[int] = _GANG_SIZES,
+    max_steps: int = 1_000_000,
+) -> JobSpec:
+    """Jobs of 1 to 6 GPUs, in every layout or in some only."""
+    size = draw(st.sampled_from(sizes))
+    every = uniform_shapes(size)
+    shapes = draw(
+        st.just(every) | st.lists(st.sampled_from(every), min_size=1, unique=True).map(tuple)
+    )
+    return a_spec(
+        job_id,
+        size,
+        steps=draw(st.integers(1, max_steps)),
+        rates=draw(rates(may_lack=may_lack)),
+        shapes=shapes,
+        submitted_s=draw(st.floats(0, now_s)) if now_s else 0.0,
+        restart_cost_s=draw(st.sampled_from(restart_costs)),
+        can_checkpoint=draw(st.integers(0, 3)) > 0,
+    )
+
+
+@st.composite
+def snapshots(
+    draw: st.DrawFn,
+    *,
+    max_jobs: int = 6,
+    max_nodes: int = 4,
+    is_fresh: bool = False,
+    restart_costs: Sequence[float] = (0.0, 30.0, 120.0),
+) -> Snapshot:
+    """One instant: GPUs of others, queued jobs, and jobs that start, run or stop somewhere.
+
+    What runs was started by a policy, or by plain Slurm in a form that no policy would choose.
+    With `is_fresh` every job has just been submitted.
+    """
+    cluster = draw(clusters(max_nodes=max_nodes))
+    now_s = 0.0 if is_fresh else _NOW_S
+    free = Counter(cluster.capacity)
+    occupied: Counter[Slot] = Counter()
+    for slot, count in cluster.capacity.items():
+        if draw(st.integers(0, 4)) == 4:
+            occupied[slot] = draw(st.integers(1, count))
+    free.subtract(occupied)
+    jobs = []
+    for number in range(draw(st.integers(0, max_jobs))):
+        spec = draw(specs(str(number + 7), now_s=now_s, restart_costs=restart_costs))
+        phase = draw(
+            st.sampled_from((Phase.QUEUED, Phase.RUNNING, Phase.STARTING, Phase.STOPPING))
+            | st.just(Phase.QUEUED)
+        )
+        gang = None if phase is Phase.QUEUED else draw(held_gangs(spec, free))
+        if gang is None:
+            jobs.append(Job(spec))
+            continue
+        free.subtract(dict(gang.slots))
+        progress = Progress(float(draw(st.integers(0, spec.total_steps))))
+        jobs.append(Job(spec, phase, progress, Allocation.rigid(gang)))
+    return Snapshot.of(
+        now_s=now_s,
+        cluster=cluster,
+        jobs=jobs,
+        occupied=occupied,
+        rules=draw(st.sampled_from((GangRules(), GangRules(may_mix_types=False)))),
+    )
+
+
+@st.composite
+def held_gangs(draw: st.DrawFn, spec: JobSpec, free: Mapping[Slot, int]) -> Gang | None:
+    """What a job may hold: its number of GPUs, now and then another, scattered at random."""
+    units = [slot for slot, count in sorted(free.items()) for _ in range(max(0, count))]
+    size = spec.num_gpus if draw(st.integers(0, 9)) else draw(st.integers(1, 4))
+    if len(units) < size:
+        return None
+    by_node = draw(st.booleans())
+    chosen = units[:size] if by_node else draw(st.permutations(units))[:size]
+    return Gang.of(Counter((slot.node, slot.gpu_type) for slot in chosen))
+
+
+@st.composite
+def valid_plans(draw: st.DrawFn, snapshot: Snapshot) -> Plan:
+    """Any plan that breaks no rule, however foolish."""
+    free = snapshot.plannable_capacity
+    allocations: dict[JobId, Allocation] = {}
+    pinned = [job for job in snapshot.plannable if job.is_pinned_in_place]
+    others = draw(st.permutations([j for j in snapshot.plannable if not j.is_pinned_in_place]))
+    for job in pinned:
+        allocations[job.job_id] = job.allocation
+        for slot, count in job.allocation.gangs[0].slots:
+            free[slot] -= count
+    for job in others:
+        fitting = list(gangs_that_fit(snapshot, job.spec, free))
+        for gang in job.allocation.gangs:
+            if all(free.get(slot, 0) >= count for slot, count in gang.slots):
+                fitting.append(gang)
+        if fitting and draw(st.integers(0, 4)):
+            gang = draw(st.sampled_from(fitting))
+            allocations[job.job_id] = Allocation.rigid(gang)
+            for slot, count in gang.slots:
+                free[slot] -= count
+    waiting = {
+        job.job_id: WaitReason.OUTBID if job.phase.is_plannable else WaitReason.STOPPING
+        for job in snapshot.jobs
+        if job.job_id not in allocations
+    }
+    return Plan.of(allocations, waiting)
+
+
+@st.composite
+def traces(
+    draw: st.DrawFn, *, max_jobs: int = 5, restart_costs: Sequence[float] = (0.0, 30.0)
+) -> tuple[Cluster, tuple[JobSpec, ...]]:
+    """A cluster and jobs that come over time, each of which it could hold."""
+    cluster = draw(clusters(max_nodes=3, may_close=False))
+    empty = Snapshot.of(now_s=0.0, cluster=cluster, jobs=())
+    jobs: list[JobSpec] = []
+    for number in range(draw(st.integers(1, max_jobs))):
+        spec = draw(
+            specs(
+                str(number),
+                now_s=draw(st.sampled_from((0.0, 2000.0))),
+                restart_costs=restart_costs,
+                may_lack=False,
+                sizes=(1, 1, 2, 3, 4),
+                max_steps=3000,
+            )
+        )
+        if next(gangs_that_fit(empty, spec, cluster.capacity), None) is not None:
+            jobs.append(spec)
+    return cluster, tuple(sorted(jobs, key=lambda spec: spec.submitted_s))
