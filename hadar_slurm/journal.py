@@ -33,6 +33,7 @@ def as_line(record: RoundRecord) -> Line:
         "time_s": record.round.start_s,
         "length_s": record.round.length_s,
         "wake": record.wake,
+        "may_move": record.round.may_move,
         "policy": record.policy,
         **seen,
         "plan": {job: _copies(held) for job, held in plan.allocations} if plan else None,

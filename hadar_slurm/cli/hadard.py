@@ -263,16 +263,28 @@ def _signs_of_life(
         except OSError as error:
             log.error("cannot write the heartbeat to %s: %s", config.run_dir, error)
 
-    try:
-        config.run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"run_dir: {config.run_dir}: {error.strerror}") from error
+    _make_directories(config)
     beat()
     backend.on_wait = beat
     try:
         yield
     finally:
         remove_heartbeat(config.run_dir)
+
+
+def _make_directories(config: Config) -> None:
+    try:
+        config.run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run_dir: {config.run_dir}: {error.strerror}") from error
+    if config.spool_dir.is_dir():
+        return
+    try:
+        config.spool_dir.mkdir(parents=True)
+        # Every user's jobs report here, and none may touch another's report.
+        config.spool_dir.chmod(0o1777)
+    except OSError as error:
+        raise ConfigError(f"spool_dir: {config.spool_dir}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

@@ -13,11 +13,16 @@ from hadar_slurm.core.job import Job, Phase, Shape
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A stretch of time that one plan covers; times in seconds."""
+    """A stretch of time that one plan covers; times in seconds.
+
+    Jobs are moved at the beginning of a round only. Within it, when a job came or ended, a plan may
+    give out what is free (`may_move` is false), so that no job is moved before it got going.
+    """
 
     index: int
     start_s: float
     length_s: float
+    may_move: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from hadar_slurm.core.plan import Plan, check_plan
@@ -70,7 +70,7 @@ def run_round(
     try:
         snapshot = watch.timed("observe", backend.observe)
         seen = snapshot
-        round_ = Round(round_.index, snapshot.now_s, round_.length_s)
+        round_ = replace(round_, start_s=snapshot.now_s)
         proposed = watch.timed("plan", lambda: policy.plan(seen, round_))
         watch.timed("check", lambda: check_plan(seen, proposed))
         plan = proposed
@@ -103,16 +103,19 @@ def run_rounds(
     """
     index = 0
     wake = "start"
+    ends_s = now_s()
     while True:
         begun_s = now_s()
-        round_ = Round(index, begun_s, length_s)
+        may_move = begun_s >= ends_s
+        ends_s = begun_s + length_s if may_move else ends_s
+        round_ = Round(index, begun_s, length_s, may_move)
         line = run_round(backend, policy, round_, wake=wake, clock=clock)
         _log(line)
         record(line)
         index += 1
         if index == max_rounds:
             return index
-        waited = backend.wait(begun_s + length_s)
+        waited = backend.wait(ends_s)
         if waited is Wake.STOP:
             return index
         wake = str(waited)

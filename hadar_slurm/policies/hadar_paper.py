@@ -28,7 +28,7 @@ import pulp
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Slot
 from hadar_slurm.core.gang import Allocation
-from hadar_slurm.core.job import Job
+from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
@@ -61,17 +61,14 @@ class HadarPaper:
         appraisal = Appraisal.of(snapshot, UTILITIES[self.utility])
         source = CandidateSource(snapshot, appraisal, free)
         candidates = {job.job_id: source.of(job) for job in snapshot.plannable}
-        pinned = pack(
-            snapshot,
-            free,
-            (
-                c
-                for job in snapshot.plannable
-                if job.is_pinned_in_place
-                for c in candidates[job.job_id]
-            ),
-        )
-        movable = [j for j in snapshot.plannable if not j.is_pinned_in_place]
+        stay = {
+            job.job_id
+            for job in snapshot.plannable
+            if job.is_pinned_in_place or (job.phase is Phase.RUNNING and not round_.may_move)
+        }
+        places = (c for job_id in stay for c in candidates[job_id] if c.present is not None)
+        pinned = pack(snapshot, free, places)
+        movable = [job for job in snapshot.plannable if job.job_id not in pinned.placed]
         units = _units_by_type(pinned.free)
         prices = exponential_prices(movable, appraisal, units)
         open_ = {job.job_id: candidates[job.job_id] for job in movable}

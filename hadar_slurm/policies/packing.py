@@ -6,8 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.cluster import GpuType, JobId, Node, NodeName, Slot, natural_key
+from hadar_slurm.core.cluster import (
+    Cluster,
+    GpuType,
+    JobId,
+    Node,
+    NodeName,
+    Slot,
+    natural_key,
+)
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import Job
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.policies.candidates import Candidate
 
@@ -58,13 +67,11 @@ class Packing:
         binds, a job that may move takes only its fastest type there, not to be bound to a slow one.
         """
         job = candidate.job
-        kinds = [str(known) for known in self.snapshot.cluster.gpus_by_type]
-        is_fastest = candidate.rate >= job.spec.rates.best(kinds, job.spec.num_gpus)
         may_name = (
             not self.snapshot.rules.naming_binds
             or job.bound_type is not None
             or not job.spec.can_checkpoint
-            or is_fastest
+            or kind in _fastest_types(job, self.snapshot.cluster)
         )
 
         def is_open(node: Node) -> bool:
@@ -85,6 +92,21 @@ class Packing:
             if is_open(node)
         ]
         return [name for _, left, _, name in sorted(fits) if left >= candidate.gpus_per_node]
+
+
+def _fastest_types(job: Job, cluster: Cluster) -> frozenset[GpuType]:
+    """Return the GPU types on which a job trains fastest, of those that could hold its gang."""
+    rates: dict[GpuType, float] = {}
+    for shape in job.spec.shapes:
+        num_nodes = Counter(
+            slot.gpu_type
+            for slot, count in cluster.capacity.items()
+            if count >= shape.gpus_per_node and job.may_use(slot.node)
+        )
+        for kind in (kind for kind, number in num_nodes.items() if number >= shape.nodes):
+            rate = job.spec.rates.on(kind, job.spec.num_gpus, is_spread=shape.nodes > 1)
+            rates[kind] = max(rate, rates.get(kind, 0.0))
+    return frozenset(kind for kind, rate in rates.items() if rate >= max(rates.values()))
 
 
 def pack(snapshot: Snapshot, free: Mapping[Slot, int], chosen: Iterable[Candidate]) -> Packing:
