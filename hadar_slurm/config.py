@@ -15,7 +15,7 @@ DEFAULT_PATH = Path("/etc/hadar/hadar.yaml")
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class SolverConfig(_Section):
@@ -63,7 +63,7 @@ def parse_config(text: str, origin: str) -> Config:
     try:
         tree = yaml.safe_load(text)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2020-13-45 looks like a date
         raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from error
     if tree is None:
         return Config()

@@ -140,9 +140,9 @@ def read_journal(path: Path) -> Iterator[Line]:
                 if not text.endswith("\n"):
                     return
                 raise ConfigError(f"{path}:{number}: not a journal line: {error}") from error
-            if line.get("version") != VERSION:
+            version = line.get("version") if isinstance(line, dict) else None
+            if version != VERSION:
                 raise ConfigError(
-                    f"{path}:{number}: journal version {line.get('version')!r}, "
-                    f"this reads {VERSION}"
+                    f"{path}:{number}: journal version {version!r}, this reads {VERSION}"
                 )
             yield line

@@ -1,8 +1,8 @@
 """What a run was worth, from its journal: completion times, duration, use of the GPUs. Pure.
 
 JCT is the time from a job's submission to its end; TTD (total time duration) from the first
-submission to the last end; utilisation of a GPU type is the share of its GPU-time in the TTD that
-jobs held. All in seconds.
+submission to the last end; utilisation of a GPU type is the share of its GPU-time that jobs held,
+from the first submission to the last end or, in a run under way, to the last round. All in seconds.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Summary:
 def segments(lines: Iterable[Line]) -> list[Segment]:
     """Return who held what, from the jobs that each round of a journal saw.
 
-    A gang's segment begins with the start that was carried out and ends with its stop or the
-    job's end.
+    A gang's segment begins with the start that was carried out and ends with its stop, the job's
+    end, or the first round that saw the job queued again.
     """
     found: list[Segment] = []
     running: dict[JobId, tuple[Gang, float]] = {}
@@ -57,6 +57,9 @@ def segments(lines: Iterable[Line]) -> list[Segment]:
         last_s = float(line["time_s"])
         for job_id, end in line.get("ended", {}).items():
             close(JobId(job_id), float(end["end_s"]))
+        for job_id, job in line.get("jobs", {}).items():
+            if job["phase"] == "queued":
+                close(JobId(job_id), last_s)
         for action in line["actions"]:
             if action["status"] != "done":
                 continue
@@ -96,7 +99,9 @@ def figures(
     """Return the figures of a run from when jobs came, ended, and what they held."""
     held = list(held)
     done = {job: end_s - submitted[job] for job, end_s in ended.items() if job in submitted}
-    ttd_s = max(ended.values(), default=0.0) - min(submitted.values(), default=0.0)
+    first_s = min(submitted.values(), default=0.0)
+    ttd_s = max((ended[job] for job in done), default=first_s) - first_s
+    seen_s = max([ttd_s, *(segment.end_s - first_s for segment in held)])
     busy = dict.fromkeys(capacity, 0.0)
     for segment in held:
         for kind, count in segment.gang.gpus_by_type.items():
@@ -108,7 +113,7 @@ def figures(
         mean_jct_s=sum(done.values()) / len(done) if done else 0.0,
         moves=len(held) - len({segment.job_id for segment in held}),
         utilization={
-            kind: busy[kind] / (count * ttd_s) if ttd_s > 0 else 0.0
+            kind: busy[kind] / (count * seen_s) if seen_s > 0 else 0.0
             for kind, count in sorted(capacity.items())
         },
     )

@@ -81,6 +81,8 @@ def a_job(
     submitted_s: float = 0.0,
     restart_cost_s: float = 0.0,
     can_checkpoint: bool = True,
+    allowed: Iterable[str] | None = None,
+    bound_type: str | None = None,
 ) -> Job:
     """Return a job; with `on` it runs on that gang, without it is queued."""
     spec = a_spec(
@@ -94,7 +96,14 @@ def a_job(
         can_checkpoint=can_checkpoint,
     )
     held = Allocation.rigid(a_gang(on)) if on else Allocation()
-    return Job(spec, phase or (Phase.RUNNING if on else Phase.QUEUED), Progress(done), held)
+    return Job(
+        spec,
+        phase or (Phase.RUNNING if on else Phase.QUEUED),
+        Progress(done),
+        held,
+        None if allowed is None else frozenset(map(NodeName, allowed)),
+        None if bound_type is None else GpuType(bound_type),
+    )
 
 
 def a_snapshot(
@@ -146,20 +155,22 @@ def free_after(snapshot: Snapshot, plan: Plan) -> dict[Slot, int]:
     return free
 
 
-def gangs_that_fit(snapshot: Snapshot, spec: JobSpec, free: Mapping[Slot, int]) -> Iterator[Gang]:
-    """Yield every gang on which `spec` could start within `free`, by trying all node sets.
+def gangs_that_fit(snapshot: Snapshot, job: Job, free: Mapping[Slot, int]) -> Iterator[Gang]:
+    """Yield every gang on which `job` could start within `free`, by trying all node sets.
 
     An oracle for small clusters: it shares no code with the policies.
     """
-    open_nodes = [node for node in snapshot.cluster.nodes if node.is_schedulable]
-    for shape in spec.shapes:
-        for nodes in combinations(open_nodes, shape.nodes):
+    usable = [n for n in snapshot.cluster.nodes if n.is_schedulable and job.may_use(n.name)]
+    for shape in job.spec.shapes:
+        for nodes in combinations(usable, shape.nodes):
             for kinds in product(*([kind for kind, _ in node.gpus] for node in nodes)):
                 if len(set(kinds)) > 1 and not _may_mix(snapshot.rules, nodes):
                     continue
+                if job.bound_type is not None and set(kinds) != {job.bound_type}:
+                    continue
                 gang = _gang(nodes, kinds, shape)
                 has_room = all(free.get(slot, 0) >= count for slot, count in gang.slots)
-                if has_room and gang.rate(spec.rates) > 0:
+                if has_room and gang.rate(job.spec.rates) > 0:
                     yield gang
 
 
@@ -170,10 +181,7 @@ def _may_mix(rules: GangRules, nodes: Iterable[Node]) -> bool:
 
 def _gang(nodes: Iterable[Node], kinds: Iterable[GpuType], shape: Shape) -> Gang:
     return Gang.of(
-        {
-            (node.name, kind): shape.gpus_per_node
-            for node, kind in zip(nodes, kinds, strict=True)
-        }
+        {(node.name, kind): shape.gpus_per_node for node, kind in zip(nodes, kinds, strict=True)}
     )
 
 
@@ -198,14 +206,12 @@ class FirstFit:
                 allocations[job.job_id] = job.allocation
                 _take(free, job.allocation.gangs)
         for job in queue:
-            gang = next(gangs_that_fit(snapshot, job.spec, free), None)
+            gang = next(gangs_that_fit(snapshot, job, free), None)
             if gang is not None:
                 allocations[job.job_id] = Allocation.rigid(gang)
                 _take(free, [gang])
         waiting = {
-            job.job_id: WaitReason.INSUFFICIENT
-            if job.phase.is_plannable
-            else WaitReason.STOPPING
+            job.job_id: WaitReason.INSUFFICIENT if job.phase.is_plannable else WaitReason.STOPPING
             for job in snapshot.jobs
             if job.job_id not in allocations
         }

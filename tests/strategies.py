@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from builders import a_spec, gangs_that_fit
 from hypothesis import strategies as st
 
-from hadar_slurm.core.cluster import Cluster, JobId, Node, Slot
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, Slot
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, uniform_shapes
 from hadar_slurm.core.plan import Plan, WaitReason
@@ -21,6 +21,9 @@ _NODE_NUMBERS = (1, 2, 3, 10, 11)
 _GANG_SIZES = (1, 1, 2, 2, 3, 4, 6)
 _NOW_S = 10_000.0
 
+rules = st.sampled_from(
+    (GangRules(), GangRules(), GangRules(may_mix_types=False), GangRules(naming_binds=True))
+)
 speeds = st.sampled_from((0.25, 1.0, 2.5, 4.0, 10.0, 37.5))
 
 
@@ -119,18 +122,19 @@ def snapshots(
             | st.just(Phase.QUEUED)
         )
         gang = None if phase is Phase.QUEUED else draw(held_gangs(spec, free))
+        allowed = None
+        if not draw(st.integers(0, 4)):
+            names = [node.name for node in cluster.nodes]
+            allowed = frozenset(draw(st.sets(st.sampled_from(names))))
+        bound = GpuType(draw(st.sampled_from(KINDS))) if not draw(st.integers(0, 5)) else None
         if gang is None:
-            jobs.append(Job(spec))
+            jobs.append(Job(spec, allowed_nodes=allowed, bound_type=bound))
             continue
         free.subtract(dict(gang.slots))
         progress = Progress(float(draw(st.integers(0, spec.total_steps))))
-        jobs.append(Job(spec, phase, progress, Allocation.rigid(gang)))
+        jobs.append(Job(spec, phase, progress, Allocation.rigid(gang), allowed, bound))
     return Snapshot.of(
-        now_s=now_s,
-        cluster=cluster,
-        jobs=jobs,
-        occupied=occupied,
-        rules=draw(st.sampled_from((GangRules(), GangRules(may_mix_types=False)))),
+        now_s=now_s, cluster=cluster, jobs=jobs, occupied=occupied, rules=draw(rules)
     )
 
 
@@ -158,10 +162,12 @@ def valid_plans(draw: st.DrawFn, snapshot: Snapshot) -> Plan:
         for slot, count in job.allocation.gangs[0].slots:
             free[slot] -= count
     for job in others:
-        fitting = list(gangs_that_fit(snapshot, job.spec, free))
-        for gang in job.allocation.gangs:
-            if all(free.get(slot, 0) >= count for slot, count in gang.slots):
-                fitting.append(gang)
+        fitting = list(gangs_that_fit(snapshot, job, free))
+        fitting += [
+            gang
+            for gang in job.allocation.gangs
+            if all(free.get(slot, 0) >= count for slot, count in gang.slots)
+        ]
         if fitting and draw(st.integers(0, 4)):
             gang = draw(st.sampled_from(fitting))
             allocations[job.job_id] = Allocation.rigid(gang)
@@ -194,6 +200,6 @@ def traces(
                 max_steps=3000,
             )
         )
-        if next(gangs_that_fit(empty, spec, cluster.capacity), None) is not None:
+        if next(gangs_that_fit(empty, Job(spec), cluster.capacity), None) is not None:
             jobs.append(spec)
     return cluster, tuple(sorted(jobs, key=lambda spec: spec.submitted_s))

@@ -86,8 +86,10 @@ def _own_choice(request: Request) -> str:
 
 
 def _script_text(path: str) -> str:
+    file = Path(path)
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        # What comes through a pipe can be read only once, and by sbatch.
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     except OSError:
         return ""  # sbatch will say what is wrong with it
 

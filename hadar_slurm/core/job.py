@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
@@ -28,6 +29,7 @@ class Shape(NamedTuple):
         return f"{self.gpus_per_node}x{self.nodes}"
 
 
+@cache
 def uniform_shapes(num_gpus: int) -> tuple[Shape, ...]:
     """Return every uniform shape of a gang, on the fewest nodes first."""
     return tuple(

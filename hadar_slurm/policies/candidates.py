@@ -11,7 +11,7 @@ from itertools import combinations
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase, Shape
-from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.policies.reach import Reach
 from hadar_slurm.policies.utility import Appraisal
 
 # Beyond this many nodes a mixed gang takes two types at most: every mix of more would be listed.
@@ -55,19 +55,13 @@ class Candidate:
 class CandidateSource:
     """Lists candidates of the jobs of one snapshot, given what may be taken of each slot."""
 
-    snapshot: Snapshot
+    reach: Reach
     appraisal: Appraisal
     free: Mapping[Slot, int]
 
     @cached_property
     def _kinds(self) -> tuple[GpuType, ...]:
         return tuple(sorted({slot.gpu_type for slot, count in self.free.items() if count}))
-
-    @cached_property
-    def _open_slots(self) -> dict[Slot, int]:
-        """Return what new gangs may take: nothing of nodes that take no work."""
-        nodes = self.snapshot.cluster.by_name
-        return {s: n for s, n in self.free.items() if n and nodes[s.node].is_schedulable}
 
     def of(self, job: Job) -> list[Candidate]:
         """Return the job's candidates, the most valuable first; staying wins ties."""
@@ -109,7 +103,7 @@ class CandidateSource:
 
     def _type_mixes(self, job: Job, shape: Shape) -> Iterator[tuple[GpuType, ...]]:
         most = len(self._kinds) if shape.nodes <= _FULL_MIX_NODES else 2
-        if not self.snapshot.rules.may_mix_types:
+        if not self.reach.snapshot.rules.may_mix_types:
             most = 1
         own = (job.bound_type,) if job.bound_type is not None else self._kinds
         for num_kinds in range(1, min(most, len(own), shape.nodes) + 1):
@@ -124,17 +118,9 @@ class CandidateSource:
                     )
 
     def _nodes_with(self, job: Job, kind: GpuType, gpus: int, *, is_mixed: bool) -> int:
-        """Return how many nodes could give a job `gpus` of `kind` if nothing else ran."""
-        nodes = self.snapshot.cluster.by_name
-        return sum(
-            count >= gpus
-            for slot, count in self._open_slots.items()
-            if slot.gpu_type == kind
-            and job.may_use(slot.node)
-            and (
-                not is_mixed or nodes[slot.node].has_one_type or not self.snapshot.rules.is_uniform
-            )
-        )
+        """Return how many nodes could give a job `gpus` of `kind` if no movable job ran."""
+        nodes = self.reach.nodes(job, kind, is_mixed=is_mixed)
+        return sum(self.free.get(Slot(node.name, kind), 0) >= gpus for node in nodes)
 
     def _value(self, job: Job, rate: float, *, restart_s: float) -> float:
         return self.appraisal.value(job, restart_s + job.steps_left / rate)

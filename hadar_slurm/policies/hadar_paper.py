@@ -36,6 +36,7 @@ from hadar_slurm.policies.candidates import Candidate, CandidateSource
 from hadar_slurm.policies.lp import SolverLimits, solve
 from hadar_slurm.policies.packing import Packing, pack
 from hadar_slurm.policies.prices import ExponentialPrice, exponential_prices
+from hadar_slurm.policies.reach import Reach
 from hadar_slurm.policies.utility import UTILITIES, Appraisal
 
 # Price steps per GPU type in the ILP; more would not change who runs at the sizes we know.
@@ -57,9 +58,10 @@ class HadarPaper:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`; it looks at nothing but the snapshot."""
-        free = _reachable(snapshot)
+        reach = Reach(snapshot)
+        free = reach.capacity()
         appraisal = Appraisal.of(snapshot, UTILITIES[self.utility])
-        source = CandidateSource(snapshot, appraisal, free)
+        source = CandidateSource(reach, appraisal, free)
         candidates = {job.job_id: source.of(job) for job in snapshot.plannable}
         stay = {
             job.job_id
@@ -67,20 +69,21 @@ class HadarPaper:
             if job.is_pinned_in_place or (job.phase is Phase.RUNNING and not round_.may_move)
         }
         places = (c for job_id in stay for c in candidates[job_id] if c.present is not None)
-        pinned = pack(snapshot, free, places)
+        pinned = pack(reach, free, places)
         movable = [job for job in snapshot.plannable if job.job_id not in pinned.placed]
         units = _units_by_type(pinned.free)
         prices = exponential_prices(movable, appraisal, units)
-        open_ = {job.job_id: candidates[job.job_id] for job in movable}
+        rest = CandidateSource(reach, appraisal, pinned.free)
+        open_ = {job.job_id: rest.of(job) for job in movable}
         chosen, figures = self._select(open_, prices, pinned.free)
-        packing = _best_packing(snapshot, pinned, chosen, open_)
+        packing = _best_packing(reach, pinned, chosen, open_)
         _fill(packing, open_)
         figures |= {
             f"price.{kind}": price.at(units[kind] - _units_by_type(packing.free).get(kind, 0))
             for kind, price in prices.items()
         }
         figures["value"] = packing.value
-        why = _Reasons(snapshot, appraisal, candidates, {c.job.job_id for c in chosen})
+        why = _Reasons(snapshot, appraisal, open_, {c.job.job_id for c in chosen})
         return _as_plan(snapshot, packing, why, figures)
 
     def _select(
@@ -95,19 +98,6 @@ class HadarPaper:
         except SolverError:
             return _select_greedily(candidates, prices, free), figures | {"solver_fallback": 1.0}
         return chosen, figures | {"solver_fallback": 0.0, "solver_optimal": float(is_optimal)}
-
-
-def _reachable(snapshot: Snapshot) -> dict[Slot, int]:
-    """Return the GPUs a plan may use: of closed nodes, only what jobs there hold already."""
-    nodes = snapshot.cluster.by_name
-    held: Counter[Slot] = Counter()
-    for job in snapshot.plannable:
-        for gang in job.allocation.gangs:
-            held.update(dict(gang.slots))
-    return {
-        slot: count if nodes[slot.node].is_schedulable else min(count, held[slot])
-        for slot, count in snapshot.plannable_capacity.items()
-    }
 
 
 def _units_by_type(free: Mapping[Slot, int]) -> dict[GpuType, int]:
@@ -214,7 +204,7 @@ def _select_greedily(
 
 
 def _best_packing(
-    snapshot: Snapshot, pinned: Packing, chosen: Iterable[Candidate], candidates: Candidates
+    reach: Reach, pinned: Packing, chosen: Iterable[Candidate], candidates: Candidates
 ) -> Packing:
     """Pack around those that stay, or everybody anew where that is worth more."""
     chosen = list(chosen)
@@ -227,7 +217,7 @@ def _best_packing(
         else old
         for old in chosen
     ]
-    packings = [pack(snapshot, pinned.free, choice) for choice in (chosen, anew)]
+    packings = [pack(reach, pinned.free, choice) for choice in (chosen, anew)]
     best = max(packings, key=lambda packing: packing.value)
     best.placed.update(pinned.placed)
     return best
@@ -265,7 +255,7 @@ class _Reasons:
         """Return whether the job could start if nothing else ran and every node took work."""
         nodes = (replace(node, is_schedulable=True) for node in self.snapshot.cluster.nodes)
         empty = replace(self.snapshot, cluster=Cluster.of(nodes), jobs=(), occupied=())
-        source = CandidateSource(empty, self.appraisal, empty.cluster.capacity)
+        source = CandidateSource(Reach(empty), self.appraisal, empty.cluster.capacity)
         return any(candidate.present is None for candidate in source.of(job))
 
 

@@ -6,26 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.cluster import (
-    Cluster,
-    GpuType,
-    JobId,
-    Node,
-    NodeName,
-    Slot,
-    natural_key,
-)
+from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot, natural_key
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.job import Job
-from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.policies.candidates import Candidate
+from hadar_slurm.policies.reach import Reach
 
 
 @dataclass
 class Packing:
     """Gangs placed so far in one round, and what is left of every slot."""
 
-    snapshot: Snapshot
+    reach: Reach
     free: dict[Slot, int]
     placed: dict[JobId, tuple[Candidate, Gang]] = field(default_factory=dict)
 
@@ -63,24 +54,8 @@ class Packing:
     ) -> list[NodeName]:
         """Return nodes able to give a candidate its GPUs of `kind`, the tightest fit first.
 
-        Nodes of a single type go first: on others the request has to name the type. Where that
-        binds, a job that may move takes only its fastest type there, not to be bound to a slow one.
+        Nodes of a single type go before all others, so that the request need not name the type.
         """
-        job = candidate.job
-        may_name = (
-            not self.snapshot.rules.naming_binds
-            or job.bound_type is not None
-            or not job.spec.can_checkpoint
-            or kind in _fastest_types(job, self.snapshot.cluster)
-        )
-
-        def is_open(node: Node) -> bool:
-            # Slurm cannot be told which type to take where the request names none.
-            is_open_request = is_mixed and self.snapshot.rules.is_uniform
-            is_clear = node.has_one_type or (may_name and not is_open_request)
-            is_allowed = job.may_use(node.name) and node.name not in taken
-            return node.is_schedulable and is_clear and is_allowed
-
         fits = [
             (
                 not node.has_one_type,
@@ -88,30 +63,15 @@ class Packing:
                 natural_key(node.name),
                 node.name,
             )
-            for node in self.snapshot.cluster.nodes
-            if is_open(node)
+            for node in self.reach.nodes(candidate.job, kind, is_mixed=is_mixed)
+            if node.name not in taken
         ]
         return [name for _, left, _, name in sorted(fits) if left >= candidate.gpus_per_node]
 
 
-def _fastest_types(job: Job, cluster: Cluster) -> frozenset[GpuType]:
-    """Return the GPU types on which a job trains fastest, of those that could hold its gang."""
-    rates: dict[GpuType, float] = {}
-    for shape in job.spec.shapes:
-        num_nodes = Counter(
-            slot.gpu_type
-            for slot, count in cluster.capacity.items()
-            if count >= shape.gpus_per_node and job.may_use(slot.node)
-        )
-        for kind in (kind for kind, number in num_nodes.items() if number >= shape.nodes):
-            rate = job.spec.rates.on(kind, job.spec.num_gpus, is_spread=shape.nodes > 1)
-            rates[kind] = max(rate, rates.get(kind, 0.0))
-    return frozenset(kind for kind, rate in rates.items() if rate >= max(rates.values()))
-
-
-def pack(snapshot: Snapshot, free: Mapping[Slot, int], chosen: Iterable[Candidate]) -> Packing:
+def pack(reach: Reach, free: Mapping[Slot, int], chosen: Iterable[Candidate]) -> Packing:
     """Place the chosen candidates: those that stay, then the others, large pieces first."""
-    packing = Packing(snapshot, dict(free))
+    packing = Packing(reach, dict(free))
     order = sorted(
         chosen,
         key=lambda c: (

@@ -75,14 +75,13 @@ class SimBackend:
         return sum(not run.phase.is_final for run in self._runs.values())
 
     def observe(self) -> Snapshot:
-        """Return the jobs that have arrived and not ended, and those that ended since last."""
-        ended, self._ended = self._ended, []
+        """Return the jobs that have arrived and not ended, and those that the last wait ended."""
         return Snapshot.of(
             now_s=self.now_s,
             cluster=self.cluster,
             jobs=[self._job(run) for run in self._present()],
             rules=self.rules,
-            ended=ended,
+            ended=self._ended,
         )
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
@@ -103,6 +102,7 @@ class SimBackend:
             # Nothing to do before somebody comes: no rounds in an empty cluster.
             until_s = max(until_s, min(arrivals))
         next_s = min([until_s, *arrivals, *finishes])
+        self._ended.clear()
         self._advance(max(next_s, self.now_s))
         return Wake.CHANGE if next_s < until_s else Wake.ROUND_END
 

@@ -258,7 +258,7 @@ class SlurmBackend:
 
     def _progress(self, row: QueueRow, total_steps: int) -> Progress:
         try:
-            report = read_report(self.settings.spool, row.key, owner_uid=row.user_id)
+            report = read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
             report = None

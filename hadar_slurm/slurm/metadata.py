@@ -18,6 +18,9 @@ from hadar_slurm.errors import JobSpecError
 
 VERSION = 1
 MAX_COMMENT = 1024
+# Bounds that no honest job meets: what stands in a comment must not cost the daemon its time.
+MAX_GPUS = 4096
+MAX_STEPS = 10**15
 _KEYS = frozenset("hadar workload rates steps gpus shape checkpoint restart_cost_s comment".split())
 
 
@@ -40,9 +43,12 @@ class Description:
     comment: str = ""
 
     def __post_init__(self) -> None:
-        for what, value in (("steps", self.steps), ("GPUs", self.gpus)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise JobSpecError(f"{what} must be a whole number, 1 or more, not {value!r}")
+        for what, value, most in (
+            ("steps", self.steps, MAX_STEPS),
+            ("GPUs", self.gpus, MAX_GPUS),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise JobSpecError(f"{what} must be a whole number, 1 to {most}, not {value!r}")
         if not self.workload and not self.rates:
             raise JobSpecError("neither a model nor a throughput per GPU type is given")
         if self.shape is not None and self.shape.num_gpus != self.gpus:

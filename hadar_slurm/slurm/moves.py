@@ -124,7 +124,7 @@ class Mover:
     def _has_saved(self, row: QueueRow) -> bool:
         """Return whether this very run of the job says that its checkpoint is written."""
         try:
-            report = read_report(self.spool, row.key, owner_uid=row.user_id)
+            report = read_report(self.spool, row.raw_id, owner_uid=row.user_id)
         except ReportError:
             return False
         return report is not None and report.state == "saved" and report.restart == row.restarts

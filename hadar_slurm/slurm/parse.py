@@ -63,7 +63,8 @@ _HARMLESS_FLAGS = frozenset({"COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "
 class QueueRow:
     """One job or array task as squeue shows it; times in seconds since the epoch, 0 if unknown.
 
-    `key` is the id that commands take, `3_1` for a task of an array; `raw_id` is Slurm's number.
+    `key` is the id that commands take, `3_1` for a task of an array; `raw_id` is Slurm's number,
+    which the job knows as SLURM_JOB_ID.
     `gpus_per_node` and `gpus_otherwise` (per job, task or socket) are what it asks for.
     """
 

@@ -10,7 +10,6 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Shape, uniform_shapes
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.slurm.gres import parse_gpus
 from hadar_slurm.slurm.metadata import Description, encode, parse_shape
 from hadar_slurm.submit.directives import read_directives
 from hadar_slurm.submit.options import SbatchOption, split_options
@@ -81,7 +80,7 @@ def _take_own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             if not options:
                 rest += script
                 break
-            first = options[0].words
+            first = next(option.words for option in options if option.words)
             rest += first
             position += len(first)
             continue
@@ -160,22 +159,31 @@ def _gang(request: Request) -> tuple[int, Shape | None]:
 
 def _gang_from_sbatch(request: Request) -> tuple[int, Shape | None]:
     """Return the gang that sbatch's own options ask for, else a single GPU."""
-    per_node = request.last("gpus-per-node") or request.last("gres")
-    in_all = request.last("gpus")
-    if per_node:
-        count = _count(per_node)
+    per_node = _count(request.last("gpus-per-node") or "") or _count_in_gres(request.last("gres"))
+    if per_node is not None:
         nodes = _whole((request.last("nodes") or "1").split("-")[-1], "gang: --nodes")
-        return count * nodes, Shape(nodes, count)
-    return (_count(in_all), None) if in_all else (1, None)
+        return per_node * nodes, Shape(nodes, per_node)
+    in_all = _count(request.last("gpus") or "")
+    if in_all is not None:
+        return in_all, None
+    for name in ("gpus-per-task", "gpus-per-socket"):
+        if _given(request, name):
+            raise JobSpecError(f"--{name} is given: say with {PREFIX}gang how many GPUs it makes")
+    return 1, None
 
 
-def _count(text: str) -> int:
-    """Return the GPUs in `4`, `v100:4`, `gpu:4` or `gpu:v100:4`."""
-    last = text.rsplit(":", 1)[-1]
-    if last.isdigit():
-        return int(last)
-    counts = parse_gpus(text if text.startswith("gpu") else f"gpu:{text}")
-    return sum(counts.values()) or 1
+def _count(text: str) -> int | None:
+    """Return the GPUs in `4`, `v100:4` or `v100:2,k80:2`; a type alone is one; None of nothing."""
+    if not text:
+        return None
+    counts = [part.rsplit(":", 1)[-1] for part in text.split(",")]
+    return sum(int(count) if count.isascii() and count.isdigit() else 1 for count in counts)
+
+
+def _count_in_gres(text: str | None) -> int | None:
+    """Return the GPUs in `gpu`, `gpu:4` or `gpu:v100:4,other:1`; None where there are none."""
+    parts = [part for part in (text or "").split(",") if part.split(":")[0] == "gpu"]
+    return _count(",".join(parts))
 
 
 def _given(request: Request, *names: str) -> bool:

@@ -1,0 +1,83 @@
+"""Which nodes a job could be given, and which GPUs anybody could be given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hadar_slurm.core.cluster import GpuType, Node, NodeName, Slot
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Answers for one snapshot; the same question of like jobs is answered once."""
+
+    snapshot: Snapshot
+    _answers: dict[object, tuple[Node, ...]] = field(default_factory=dict)
+    _fastest: dict[object, frozenset[GpuType]] = field(default_factory=dict)
+
+    def nodes(self, job: Job, kind: GpuType, *, is_mixed: bool) -> tuple[Node, ...]:
+        """Return the nodes on which `job` may start on GPUs of `kind`.
+
+        On a node with several types the request has to name one: a gang that mixes types
+        (`is_mixed`) cannot. And where naming binds, a job that may move takes only its fastest
+        type there, not to be bound to a slow one for good.
+        """
+        rules = self.snapshot.rules
+        may_name = not (is_mixed and rules.is_uniform) and (
+            not rules.naming_binds
+            or job.bound_type is not None
+            or not job.spec.can_checkpoint
+            or kind in self.fastest_types(job)
+        )
+        key = (job.allowed_nodes, job.bound_type, kind, may_name)
+        if key not in self._answers:
+            self._answers[key] = tuple(
+                node
+                for node in self.snapshot.cluster.nodes
+                if node.is_schedulable
+                and kind in dict(node.gpus)
+                and job.may_use(node.name)
+                and job.bound_type in (None, kind)
+                and (node.has_one_type or may_name)
+            )
+        return self._answers[key]
+
+    def fastest_types(self, job: Job) -> frozenset[GpuType]:
+        """Return the GPU types on which a job trains fastest, of those that could hold its gang."""
+        spec = job.spec
+        key = (spec.rates, spec.shapes, job.allowed_nodes)
+        if key not in self._fastest:
+            rates: dict[GpuType, float] = {}
+            for shape in spec.shapes:
+                num_nodes = Counter(
+                    slot.gpu_type
+                    for slot, count in self.snapshot.cluster.capacity.items()
+                    if count >= shape.gpus_per_node and job.may_use(slot.node)
+                )
+                for kind in (kind for kind, number in num_nodes.items() if number >= shape.nodes):
+                    rate = spec.rates.on(kind, spec.num_gpus, is_spread=shape.nodes > 1)
+                    rates[kind] = max(rate, rates.get(kind, 0.0))
+            best = max(rates.values(), default=0.0)
+            self._fastest[key] = frozenset(kind for kind, rate in rates.items() if rate >= best)
+        return self._fastest[key]
+
+    def capacity(self) -> dict[Slot, int]:
+        """Return the GPUs that a plan may use: what jobs hold, and what any job could be given.
+
+        A closed node keeps what runs on it and gives nothing new; GPUs that no job here may start
+        on would only mislead a choice that does not look at single nodes.
+        """
+        held: Counter[Slot] = Counter()
+        takeable: set[tuple[NodeName, GpuType]] = set()
+        for job in self.snapshot.plannable:
+            for gang in job.allocation.gangs:
+                held.update(dict(gang.slots))
+            for kind in self.snapshot.cluster.gpus_by_type:
+                takeable |= {(node.name, kind) for node in self.nodes(job, kind, is_mixed=False)}
+        return {
+            slot: count if slot in takeable else min(count, held[slot])
+            for slot, count in self.snapshot.plannable_capacity.items()
+        }

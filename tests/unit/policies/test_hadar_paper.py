@@ -1,0 +1,379 @@
+"""Policy hadar-paper on toys worked out by hand, and its ILP against trying everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import product
+
+import pytest
+from builders import (
+    ROUND,
+    a_cluster,
+    a_job,
+    a_snapshot,
+    placed_by,
+    reasons_of,
+    some_rates,
+)
+from hypothesis import event, given
+from strategies import snapshots
+
+from hadar_slurm.core.cluster import GpuType, JobId, Slot
+from hadar_slurm.core.job import Job, Shape
+from hadar_slurm.core.plan import Plan, WaitReason
+from hadar_slurm.core.snapshot import GangRules, Snapshot
+from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.policies.candidates import Candidate, CandidateSource
+from hadar_slurm.policies.hadar_paper import HadarPaper, _select_by_ilp, _select_greedily
+from hadar_slurm.policies.lp import SolverLimits
+from hadar_slurm.policies.prices import ExponentialPrice, exponential_prices
+from hadar_slurm.policies.reach import Reach
+from hadar_slurm.policies.utility import UTILITIES, Appraisal
+
+NO_TIME = SolverLimits(time_limit_s=0.0)
+STEPS = 16  # price steps per GPU type, as the policy has them
+
+both_forms = pytest.mark.parametrize(
+    "policy", [HadarPaper(), HadarPaper(limits=NO_TIME)], ids=["ilp", "greedy"]
+)
+
+
+def plan_of(snapshot: Snapshot, policy: HadarPaper | None = None) -> Plan:
+    return (policy or HadarPaper()).plan(snapshot, ROUND)
+
+
+# Two jobs of 1000 steps on one GPU, both at 10 steps/s on a V100; job 2 loses less on a K80.
+A = a_job("1", rates=some_rates(V100=10.0, K80=1.0))
+B = a_job("2", rates=some_rates(V100=10.0, K80=5.0))
+TOY = a_snapshot("1xV100,1xK80", A, B)
+
+
+def test_the_fast_gpu_goes_to_who_gains_more_by_it() -> None:
+    """Not the first in line, and not the fastest on it: the one that loses most elsewhere."""
+    # Worth = 100 s on a V100 over the time it takes: job 1 has 1 and 0.1, job 2 has 1 and 0.5.
+    # 1 on V100 and 2 on K80: 1 + 0.5. The other way round: 0.1 + 1.
+    plan = plan_of(TOY)
+    assert placed_by(plan) == {"1": "n1:V100:1", "2": "n2:K80:1"}
+    assert dict(plan.figures)["value"] == pytest.approx(1.5)
+
+
+def test_the_prices_of_the_toy() -> None:
+    """U_min and U_max as the formulas give them."""
+    appraisal = Appraisal.of(TOY, UTILITIES["throughput"])
+    prices = exponential_prices(TOY.jobs, appraisal, {GpuType("V100"): 1, GpuType("K80"): 1})
+    # V100: both take 100 s; horizon max(200 / 2, 100) = 100; 1/eta = 100 / (100 * 2) = 1/2.
+    # U_max = 1, U_min = (1/4)(1/2) U(100) = 1/8.
+    fast = prices[GpuType("V100")]
+    assert (fast.u_min, fast.u_max, fast.capacity) == (pytest.approx(0.125), pytest.approx(1), 1)
+    # K80: 1000 s and 200 s; horizon max(1200 / 2, 1000) = 1000; 1/eta = 200 / (1000 * 2) = 1/10.
+    # U_max = 0.5, U_min = (1/4)(1/10) U(1000) = 0.1 / 40.
+    slow = prices[GpuType("K80")]
+    assert (slow.u_min, slow.u_max) == (pytest.approx(0.0025), pytest.approx(0.5))
+    # Both types end up full, so each costs its U_max.
+    figures = dict(plan_of(TOY).figures)
+    assert figures["price.V100"] == pytest.approx(1.0)
+    assert figures["price.K80"] == pytest.approx(0.5)
+
+
+def test_the_shortest_job_comes_first_for_mean_completion_time() -> None:
+    """Utility jct gives the fast GPU to the job that is done with it soonest."""
+    rates = some_rates(V100=10.0, K80=5.0)
+    snapshot = a_snapshot(
+        "1xV100,1xK80", a_job("1", steps=1000, rates=rates), a_job("2", steps=100, rates=rates)
+    )
+    # Shortest of all is 10 s. Job 1: 0.1 and 0.05; job 2: 1 and 0.5. Together 1.05 against 0.6.
+    plan = plan_of(snapshot, HadarPaper(utility="jct"))
+    assert placed_by(plan) == {"1": "n2:K80:1", "2": "n1:V100:1"}
+
+
+def test_the_younger_of_equal_jobs_has_more_to_win_under_ftf() -> None:
+    """The utility falls with a job's age, so that of two equal jobs the older one waits."""
+    # Both take 100 s, with a 1/2 share 200 s. Old: 200 / (1000 + 100), young: 200 / 100.
+    old, young = a_job("1", submitted_s=0.0), a_job("2", submitted_s=1000.0)
+    plan = plan_of(a_snapshot("1xV100", old, young, now_s=1000.0), HadarPaper(utility="ftf"))
+    assert placed_by(plan) == {"2": "n1:V100:1"}
+
+
+@both_forms
+def test_a_mixed_gang_is_taken_when_it_is_the_only_way(policy: HadarPaper) -> None:
+    """Two single GPUs of different types make a gang of two, at the pace of the slower."""
+    snapshot = a_snapshot("1xV100,1xK80", a_job("1", 2))
+    assert placed_by(plan_of(snapshot, policy)) == {"1": "n1:V100:1 n2:K80:1"}
+
+
+@both_forms
+def test_a_mixed_gang_is_not_taken_when_one_type_will_do(policy: HadarPaper) -> None:
+    """The slow GPU would set the pace of the fast one."""
+    snapshot = a_snapshot("1xV100,1xV100,1xK80", a_job("1", 2))
+    assert placed_by(plan_of(snapshot, policy)) == {"1": "n1:V100:1 n2:V100:1"}
+
+
+@both_forms
+def test_a_gang_stays_together_when_it_can(policy: HadarPaper) -> None:
+    """Within one node it loses nothing to the network."""
+    snapshot = a_snapshot("1xV100,2xV100,1xV100", a_job("1", 2))
+    assert placed_by(plan_of(snapshot, policy)) == {"1": "n2:V100:2"}
+
+
+def test_the_tightest_node_is_filled_first() -> None:
+    """A single GPU does not break up a whole node while another is broken up already."""
+    snapshot = a_snapshot("4xV100,2xV100,4xV100", a_job("1"), occupied="n3:V100:3")
+    assert placed_by(plan_of(snapshot)) == {"1": "n3:V100:1"}
+
+
+def moving(*, left: int, now_s: float) -> Snapshot:
+    """A job of 1000 steps that runs at 1 step/s on a K80; a V100 at 10 is free, a move costs 30 s.
+
+    One GPU of each type and one job: 1/eta is 1/2, and a type costs sqrt(1/8) = 0.354 of its U_max.
+    """
+    rates = some_rates(V100=10.0, K80=1.0)
+    job = a_job("1", on="n2:K80:1", done=1000 - left, rates=rates, restart_cost_s=30.0)
+    return a_snapshot("1xV100,1xK80", job, now_s=now_s)
+
+
+@both_forms
+def test_a_job_stays_when_the_move_gains_little(policy: HadarPaper) -> None:
+    """A restart that lasts longer than what is left is not worth it."""
+    # 20 steps left at an age of 980 s, worth 100 s over the age at the end.
+    # Stay: 980 + 20, worth 0.1 and the restart it spares; it pays 0.354 * 0.1.
+    # Move: 980 + 30 + 2, worth 0.0988; it pays 0.354 * 100 / 982 = 0.036.
+    assert placed_by(plan_of(moving(left=20, now_s=980.0), policy)) == {"1": "n2:K80:1"}
+
+
+@both_forms
+def test_a_job_moves_when_the_gain_is_large(policy: HadarPaper) -> None:
+    """A restart of 30 s is little against 1000 s that become 100 s."""
+    # Stay: 1000 s, worth 0.1 + 0.003, pays 0.035. Move: 130 s, worth 0.77, pays 0.354.
+    assert placed_by(plan_of(moving(left=1000, now_s=0.0), policy)) == {"1": "n1:V100:1"}
+
+
+def fragmented(*, restart_cost_s: float) -> Snapshot:
+    """Two single GPUs run on two nodes of two; job 3 waits for both GPUs of one node."""
+    rates = some_rates(V100=1.0)
+    return a_snapshot(
+        "2xV100,2xV100",
+        a_job("1", on="n1:V100:1", rates=rates, restart_cost_s=restart_cost_s),
+        a_job("2", on="n2:V100:1", rates=rates, restart_cost_s=restart_cost_s),
+        a_job("3", 2, rates=rates, shapes=[Shape(nodes=1, gpus_per_node=2)]),
+    )
+
+
+def test_jobs_are_packed_anew_where_that_is_worth_more() -> None:
+    """One short restart makes room for a gang of two."""
+    # In place: 2 (1 + 0.03) = 2.06 and job 3 gets nothing. Anew: 2 * 1000/1030 + 1 = 2.94.
+    plan = plan_of(fragmented(restart_cost_s=30.0))
+    assert placed_by(plan) == {"1": "n2:V100:1", "2": "n2:V100:1", "3": "n1:V100:2"}
+
+
+def test_jobs_stay_where_packing_anew_costs_more() -> None:
+    """A long restart is not paid for a gang that is worth less."""
+    # In place: 2 (1 + 0.5) = 3. Anew: 2 * 1000/2000 + 1 = 2.
+    plan = plan_of(fragmented(restart_cost_s=1000.0))
+    assert placed_by(plan) == {"1": "n1:V100:1", "2": "n2:V100:1"}
+    # It was chosen at a positive payoff, only no node has two GPUs left.
+    assert reasons_of(plan) == {"3": WaitReason.INSUFFICIENT}
+
+
+@both_forms
+def test_equal_jobs_do_not_push_each_other_out(policy: HadarPaper) -> None:
+    """Who runs goes on when another is worth just the same."""
+    for runs, waits in (("1", "2"), ("2", "1")):
+        running = a_job(runs, on="n1:V100:1", restart_cost_s=30.0)
+        plan = plan_of(a_snapshot("1xV100", running, a_job(waits)), policy)
+        assert placed_by(plan) == {runs: "n1:V100:1"}
+        assert reasons_of(plan) == {waits: WaitReason.OUTBID}
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "why"),
+    [
+        (a_snapshot("2xV100", a_job("1", 4)), WaitReason.INFEASIBLE),
+        (
+            a_snapshot("1xV100,1xK80", a_job("1", 2), rules=GangRules(may_mix_types=False)),
+            WaitReason.INFEASIBLE,
+        ),
+        (a_snapshot("1xV100,1xV100", a_job("1", allowed=[])), WaitReason.INFEASIBLE),
+        (a_snapshot("1xV100", a_job("1", bound_type="K80")), WaitReason.INFEASIBLE),
+        (a_snapshot("1xV100", a_job("1", rates=some_rates(A100=5.0))), WaitReason.NO_THROUGHPUT),
+        (a_snapshot("1xV100", a_job("1", rates=some_rates(V100=0.0))), WaitReason.NO_THROUGHPUT),
+        (a_snapshot("1xV100", a_job("1"), occupied="n1:V100:1"), WaitReason.INSUFFICIENT),
+        (a_snapshot("4xV100", a_job("1", 4), occupied="n1:V100:1"), WaitReason.INSUFFICIENT),
+        (a_snapshot(a_cluster("1xV100", closed=["n1"]), a_job("1")), WaitReason.INSUFFICIENT),
+        (
+            a_snapshot("1xV100", a_job("1"), a_job("2", on="n1:V100:1", can_checkpoint=False)),
+            WaitReason.INSUFFICIENT,
+        ),
+    ],
+    ids=[
+        "too large",
+        "would have to mix",
+        "no node allowed",
+        "bound to an absent type",
+        "type unknown",
+        "does not fit",
+        "others hold the GPU",
+        "others hold a part",
+        "node closed",
+        "behind a job that stays",
+    ],
+)
+def test_a_job_is_told_why_it_waits(snapshot: Snapshot, why: WaitReason) -> None:
+    """Cannot ever, cannot now, and unknown are three things."""
+    assert reasons_of(plan_of(snapshot)) == {"1": why}
+
+
+def test_pieces_that_do_not_fit_together_wait_for_room() -> None:
+    """Three, three and two GPUs make eight, yet no two nodes of four hold them."""
+    rates = some_rates(V100=1.0)
+    jobs = [
+        a_job(key, gpus, rates=rates, shapes=[Shape(nodes=1, gpus_per_node=gpus)])
+        for key, gpus in (("1", 3), ("2", 3), ("3", 2))
+    ]
+    plan = plan_of(a_snapshot("4xV100,4xV100", *jobs))
+    assert placed_by(plan) == {"1": "n1:V100:3", "2": "n2:V100:3"}
+    assert reasons_of(plan) == {"3": WaitReason.INSUFFICIENT}
+
+
+def test_a_job_without_a_known_rate_runs_on_while_nobody_gains_by_its_gpus() -> None:
+    """What plain Slurm started is not stopped for nothing, and not kept against others."""
+    stranger = a_job("1", on="n1:V100:1", rates=some_rates(A100=5.0))
+    assert placed_by(plan_of(a_snapshot("1xV100", stranger))) == {"1": "n1:V100:1"}
+    plan = plan_of(a_snapshot("1xV100", stranger, a_job("2")))
+    assert placed_by(plan) == {"2": "n1:V100:1"}
+    assert reasons_of(plan) == {"1": WaitReason.NO_THROUGHPUT}
+
+
+def test_a_job_is_not_bound_to_a_slow_type() -> None:
+    """Where a type once named stays named, a job that moves waits rather than take a slow one."""
+    rules = GangRules(naming_binds=True)
+    cluster = "1xV100,1xP100+1xK80"
+    busy = a_snapshot(cluster, a_job("1"), occupied="n1:V100:1", rules=rules)
+    assert reasons_of(plan_of(busy)) == {"1": WaitReason.INSUFFICIENT}
+    # Who never moves, or is bound already, has nothing to lose.
+    fixed = a_snapshot(cluster, a_job("1", can_checkpoint=False), occupied="n1:V100:1", rules=rules)
+    assert placed_by(plan_of(fixed)) == {"1": "n2:P100:1"}
+    bound = a_snapshot(cluster, a_job("1", bound_type="K80"), rules=rules)
+    assert placed_by(plan_of(bound)) == {"1": "n2:K80:1"}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gang"),
+    [("2xP100+1xV100", "n1:P100:2"), ("1xP100+1xK80,1xP100+1xK80", "n1:P100:1 n2:P100:1")],
+    ids=["the faster type is too few", "only across nodes"],
+)
+def test_a_type_binds_when_there_is_no_faster_one_for_the_gang(cluster: str, gang: str) -> None:
+    """A job takes the fastest type that can ever hold it and does not wait for one that cannot."""
+    snapshot = a_snapshot(cluster, a_job("1", 2), rules=GangRules(naming_binds=True))
+    assert placed_by(plan_of(snapshot)) == {"1": gang}
+
+
+def test_the_plan_says_when_the_solver_gave_nothing() -> None:
+    """The journal counts the rounds that were decided greedily."""
+    assert dict(plan_of(TOY).figures)["solver_fallback"] == 0.0
+    assert dict(plan_of(TOY, HadarPaper(limits=NO_TIME)).figures)["solver_fallback"] == 1.0
+    assert dict(plan_of(TOY).figures)["solver_optimal"] == 1.0
+
+
+def test_nothing_to_decide_is_decided_without_a_solver() -> None:
+    """An empty queue is an empty plan."""
+    plan = plan_of(a_snapshot("1xV100"))
+    assert plan.allocations == plan.waiting == ()
+    assert dict(plan.figures) == {"candidates": 0.0, "value": 0.0}
+
+
+def test_a_type_that_pays_only_across_nodes_has_no_price_and_is_used() -> None:
+    """A row that is 0 within a node and not across nodes is odd, and no reason to fail."""
+    odd = Rates.of({("V100", 1): Rate(1.0), ("V100", 2): Rate(0.0, 1.0), ("K80", 1): Rate(0.1)})
+    snapshot = a_snapshot("2xV100,2xV100", a_job("1", 2, rates=odd), a_job("2"))
+    for policy in (HadarPaper(), HadarPaper(limits=NO_TIME)):
+        assert "2" in placed_by(plan_of(snapshot, policy))
+
+
+Listed = Mapping[JobId, list[Candidate]]
+
+
+def listed_of(
+    snapshot: Snapshot,
+) -> tuple[Listed, dict[GpuType, ExponentialPrice], dict[Slot, int]]:
+    """Return candidates, prices and free GPUs as the policy sees them; nobody is pinned."""
+    appraisal = Appraisal.of(snapshot, UTILITIES["throughput"])
+    free = snapshot.plannable_capacity
+    jobs: list[Job] = [job for job in snapshot.plannable if not job.is_pinned_in_place]
+    source = CandidateSource(Reach(snapshot), appraisal, free)
+    units: Counter[GpuType] = Counter()
+    for slot, count in free.items():
+        units[slot.gpu_type] += count
+    return (
+        {job.job_id: source.of(job) for job in jobs},
+        exponential_prices(jobs, appraisal, units),
+        free,
+    )
+
+
+def objective(
+    chosen: Iterable[Candidate], prices: Mapping[GpuType, ExponentialPrice]
+) -> float | None:
+    """Return utility minus priced GPUs, each unit at its own place in line; None if too many."""
+    chosen = list(chosen)
+    usage: Counter[GpuType] = Counter()
+    for candidate in chosen:
+        usage.update(candidate.usage)
+    value = sum(candidate.value for candidate in chosen)
+    for kind, used in usage.items():
+        left = float(used)
+        for step in prices[kind].segments(STEPS) if kind in prices else ():
+            taken = min(left, step.units)
+            value -= taken * step.price
+            left -= taken
+        if kind in prices and left > 1e-9:
+            return None
+    return value
+
+
+def fits_in_pieces(chosen: Iterable[Candidate], free: Mapping[Slot, int]) -> bool:
+    """Whether nodes could give that many pieces of every size that somebody asks for."""
+    pieces: Counter[tuple[GpuType, int]] = Counter()
+    for candidate in chosen:
+        pieces.update(candidate.chunks)
+    return all(
+        sum(n * (size // wanted) for (k, size), n in pieces.items() if k == kind)
+        <= sum(n // wanted for slot, n in free.items() if slot.gpu_type == kind)
+        for kind, wanted in pieces
+    )
+
+
+@given(snapshot=snapshots(max_jobs=4, max_nodes=3))
+def test_the_ilp_is_as_good_as_trying_everything(snapshot: Snapshot) -> None:
+    """No selection of at most one candidate a job has a higher payoff at the stepped prices."""
+    candidates, prices, free = listed_of(snapshot)
+    if not any(candidates.values()):
+        return
+    event(f"{sum(map(bool, candidates.values()))} jobs")
+    best = 0.0
+    for selection in product(*([None, *listed] for listed in candidates.values())):
+        chosen = [candidate for candidate in selection if candidate is not None]
+        value = objective(chosen, prices)
+        if value is not None and value > best and fits_in_pieces(chosen, free):
+            best = value
+    chosen, is_optimal = _select_by_ilp(candidates, prices, free, SolverLimits(gap=0.0))
+    assert is_optimal
+    assert fits_in_pieces(chosen, free)
+    assert objective(chosen, prices) == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+
+@given(snapshot=snapshots(max_jobs=4, max_nodes=3))
+def test_the_greedy_form_takes_nobody_at_a_loss(snapshot: Snapshot) -> None:
+    """At most one candidate a job, within the GPUs there are, each worth more than it pays."""
+    candidates, prices, free = listed_of(snapshot)
+    chosen = _select_greedily(candidates, prices, free)
+    assert len({candidate.job.job_id for candidate in chosen}) == len(chosen)
+    units: Counter[GpuType] = Counter()
+    for slot, count in free.items():
+        units[slot.gpu_type] += count
+    taken: Counter[GpuType] = Counter()
+    for candidate in chosen:
+        paid = sum(n * prices[k].at(taken[k]) for k, n in candidate.usage.items() if k in prices)
+        assert candidate.value > paid
+        taken.update(candidate.usage)
+    assert all(taken[kind] <= units[kind] for kind in taken)
