@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from hadar_slurm import __version__
 from hadar_slurm.config import DEFAULT_PATH, Config, load_config
@@ -62,8 +63,16 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every fault of ours is told."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _OneLineParser(
         prog="hadard",
         description="Places the jobs of hadar-sbatch on the GPUs of a Slurm cluster.",
     )
@@ -135,12 +144,19 @@ def _run(config: Config, *, once: bool) -> int:
         except OSError as error:
             raise ConfigError(f"journal: {config.journal}: {error.strerror}") from error
         log.info("hadard %s on cluster %s, policy %s", __version__, site.name, policy.name)
+        faults: tuple[str, ...] = ()
+
+        def record(line: RoundRecord) -> None:
+            nonlocal faults
+            faults = line.errors
+            journal.write(line)
+
         try:
             with _signs_of_life(config, site, backend, is_daemon=not once):
                 run_rounds(
                     backend,
                     policy,
-                    journal.write,
+                    record,
                     length_s=config.round_seconds,
                     now_s=time.time,
                     clock=time.perf_counter,
@@ -148,7 +164,7 @@ def _run(config: Config, *, once: bool) -> int:
                 )
         finally:
             journal.close()
-    return 0
+    return 1 if once and faults else 0
 
 
 @dataclass

@@ -69,12 +69,19 @@ def prepare(words: Sequence[str]) -> tuple[tuple[str, ...], list[str], dict[str,
             environment,
         )
     beat = read_heartbeat(run_dir(os.environ))
-    partition = request.last("partition") or os.environ.get("SBATCH_PARTITION")
-    is_held = beat is not None and beat.covers(partition, time.time())
+    is_held = beat is not None and beat.covers(_partition(request), time.time())
     if beat is not None:
         environment.setdefault(SPOOL_VARIABLE, beat.spool)
     notes = [] if is_held else ["hadard is not at work here: submitted to plain Slurm, unheld"]
     return compose(request, description, is_held=is_held), notes, environment
+
+
+def _partition(request: Request) -> str | None:
+    """Return the partition that sbatch will take: command line, environment, script."""
+    on_command_line = [option.value for option in request.options if option.name == "partition"]
+    if on_command_line:
+        return on_command_line[-1]
+    return os.environ.get("SBATCH_PARTITION") or request.last("partition")
 
 
 def _own_choice(request: Request) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +17,7 @@ from rich.table import Table
 
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.rounds import RoundRecord, run_rounds
-from hadar_slurm.errors import ConfigError, TraceError, UsageError
+from hadar_slurm.errors import ConfigError, HadarError, TraceError, UsageError
 from hadar_slurm.journal import Journal, Line, as_line
 from hadar_slurm.metrics import Summary, summarize
 from hadar_slurm.policies.lp import SolverLimits
@@ -49,9 +51,12 @@ def simulate(
     """Run TRACE through a policy and the very loop that hadard runs, in virtual time."""
     _check_choice("--policy", policy, POLICY_NAMES)
     _check_choice("--utility", utility, tuple(UTILITIES))
-    for name, value in (("--round-seconds", round_seconds), ("--restart-seconds", restart_seconds)):
-        if not (value > 0 or (name == "--restart-seconds" and value == 0)):
-            raise UsageError(f"{name} {value:g}: expected a number of seconds above 0")
+    if not 0 < round_seconds < float("inf"):
+        raise UsageError(f"--round-seconds {round_seconds:g}: expected a number above 0")
+    if not 0 <= restart_seconds < float("inf"):
+        raise UsageError(f"--restart-seconds {restart_seconds:g}: expected a number, 0 or more")
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"--jobs {jobs}: expected a whole number, 1 or more")
     table_path = throughputs or data_file("throughputs.json")
     table = parse_table(_read(table_path, ConfigError), str(table_path))
     specs = parse_gavel_trace(
@@ -59,21 +64,23 @@ def simulate(
     )[:jobs]
     world = SimBackend(parse_cluster(cluster, gpus_per_node=gpus_per_node), specs)
     lines: list[Line] = []
-    file = Journal(journal) if journal else None
 
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} jobs"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as progress:
+    with (
+        _journal(journal) as file,
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} jobs"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        ) as progress,
+    ):
         task = progress.add_task(policy, total=len(specs))
 
         def record(line: RoundRecord) -> None:
             if line.errors:
-                raise ConfigError(f"round {line.round.index}: {'; '.join(line.errors)}")
+                raise HadarError(f"round {line.round.index}: {'; '.join(line.errors)}")
             lines.append(as_line(line))
             if file:
                 file.write(line)
@@ -90,6 +97,21 @@ def simulate(
         )
     summary = summarize(lines)
     _show(summary, policy, rounds, time.perf_counter() - started_s, as_json=as_json)
+
+
+@contextmanager
+def _journal(path: Path | None) -> Iterator[Journal | None]:
+    if path is None:
+        yield None
+        return
+    try:
+        file = Journal(path)
+    except OSError as error:
+        raise ConfigError(f"--journal {path}: {error.strerror}") from error
+    try:
+        yield file
+    finally:
+        file.close()
 
 
 def _show(summary: Summary, policy: str, rounds: int, took_s: float, *, as_json: bool) -> None:

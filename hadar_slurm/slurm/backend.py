@@ -49,9 +49,10 @@ class Settings:
 class SlurmBackend:
     """Slurm through its own command-line tools (Slurm 22.05 on).
 
-    It remembers nothing that a restart could not lose: only since when it has seen a job wait on
-    its pin, and what made it wake. `on_wait` is called at least every `poll_s` seconds while
-    waiting or applying, for the heartbeat; `is_stopping` tells that the daemon was asked to end.
+    It remembers nothing that a restart could not lose: since when a job waits on its pin, which
+    jobs' descriptions it has complained of, and what the last plan was made for. `on_wait` is
+    called at least every `poll_s` seconds while waiting or applying, for the heartbeat;
+    `is_stopping` tells that the daemon was asked to end.
     """
 
     runner: Runner
@@ -63,6 +64,7 @@ class SlurmBackend:
     sleep: Callable[[float], None] = time.sleep
     _pinned_since: dict[JobId, float] = field(default_factory=dict)
     _faulty: set[JobId] = field(default_factory=set)
+    _planned_for: frozenset[tuple[str, str]] = frozenset()
     _version: tuple[int, int] | None = None
 
     @property
@@ -91,8 +93,9 @@ class SlurmBackend:
                         occupied.subtract(dict(reading.gangs[row.key].slots))
             else:
                 ended.append(Ended(row.key, _final_phase(row.state), row.ended_s))
-        seen = {job.job_id for job in jobs}
-        self._pinned_since = {k: t for k, t in self._pinned_since.items() if k in seen}
+        starting = {job.job_id for job in jobs if job.phase is Phase.STARTING}
+        self._pinned_since = {k: t for k, t in self._pinned_since.items() if k in starting}
+        self._planned_for = self._signature(reading)
         return Snapshot.of(
             now_s=self.now_s(),
             cluster=cluster,
@@ -116,24 +119,31 @@ class SlurmBackend:
             **mover.stop([action for action in actions if isinstance(action, Stop)]),
             **mover.start([action for action in actions if isinstance(action, Start)]),
         }
+        now_s = self.now_s()
+        for action, outcome in outcomes.items():
+            if isinstance(action, Start) and outcome.status is Status.DONE:
+                self._pinned_since[action.job_id] = now_s
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def wait(self, until_s: float) -> Wake:
-        """Sleep until the round ends, a job comes or goes, or a node opens or closes."""
-        before: frozenset[tuple[str, str]] | None = None
+        """Sleep until the round ends, or until what was planned for is no longer what is.
+
+        That is when a job comes or goes, a node opens or closes, or a job has waited on its pin
+        for too long.
+        """
+        pins_end_s = min(self._pinned_since.values(), default=until_s) + self.settings.pin_timeout_s
         while not self.is_stopping():
-            left_s = until_s - self.now_s()
-            if left_s <= 0:
+            now_s = self.now_s()
+            if now_s >= until_s:
                 return Wake.ROUND_END
+            if now_s >= pins_end_s:
+                return Wake.CHANGE
             try:
-                now = self._signature(read_all(self.runner))
+                if self._signature(read_all(self.runner)) != self._planned_for:
+                    return Wake.CHANGE
             except SlurmError as error:
                 log.warning("cannot look at Slurm: %s", error)
-            else:
-                if before is not None and now != before:
-                    return Wake.CHANGE
-                before = now
-            self._pause(min(left_s, self.settings.poll_s))
+            self._pause(min(until_s - now_s, self.settings.poll_s))
         return Wake.STOP
 
     def describe(self, action: Action) -> list[list[str]]:
@@ -167,11 +177,13 @@ class SlurmBackend:
         """Return what a plan depends on: which jobs are there, which nodes take work."""
         marks = set()
         for row in reading.queue.values():
-            if row.state in HOLDING_STATES:
-                marks.add((str(row.key), "ending" if row.state == "COMPLETING" else "live"))
-            elif row.state == "PENDING" and self._description(row) is not None:
-                # A job that starts is no news; one that is held again, by anybody, is.
-                marks.add((str(row.key), "waiting" if row.is_held_by_user else "live"))
+            if row.state == "COMPLETING":
+                marks.add((str(row.key), "ending"))
+            elif row.state in HOLDING_STATES or (
+                row.state == "PENDING" and self._description(row) is not None
+            ):
+                # That a job starts is no news.
+                marks.add((str(row.key), "there"))
         marks |= {
             (row.node.name, "open" if row.node.is_schedulable else "closed")
             for row in reading.nodes

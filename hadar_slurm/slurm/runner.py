@@ -60,6 +60,9 @@ class Runner:
                 timeout=self.timeout_s,
                 env=self.variables(),
                 check=False,
+                # A Control-C at the terminal is ours to heed, not the command's: cut in two, a
+                # change would leave a job without GPUs in its request.
+                process_group=0,
             )
         except FileNotFoundError as error:
             raise SlurmUnavailable(f"{argv[0]} is not installed or not on PATH") from error
