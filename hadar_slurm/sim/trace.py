@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.quantity import parse_count, parse_number
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import TraceError
 
@@ -38,7 +39,7 @@ def parse_gavel_trace(
                 f"{place}: workload {workload!r} is not in the throughput table, which has "
                 f"{known}, ...; give another table with --throughputs"
             )
-        arrival_s = _number(columns[_ARRIVAL], f"{place}: arrival")
+        arrival_s = parse_number(columns[_ARRIVAL], f"{place}: arrival", TraceError)
         if jobs and arrival_s < jobs[-1].submitted_s:
             raise TraceError(
                 f"{place}: arrival {arrival_s:g} s is before the line above's; sort the trace"
@@ -46,8 +47,8 @@ def parse_gavel_trace(
         jobs.append(
             JobSpec(
                 job_id=JobId(str(len(jobs))),
-                num_gpus=_count(columns[_GANG], f"{place}: gang size"),
-                total_steps=_count(columns[_STEPS], f"{place}: total steps"),
+                num_gpus=parse_count(columns[_GANG], f"{place}: gang size", TraceError),
+                total_steps=parse_count(columns[_STEPS], f"{place}: total steps", TraceError),
                 rates=rates,
                 submitted_s=arrival_s,
                 restart_cost_s=restart_cost_s,
@@ -57,20 +58,3 @@ def parse_gavel_trace(
     if not jobs:
         raise TraceError(f"{origin}: no job in it")
     return jobs
-
-
-def _number(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise TraceError(f"{what} {text!r}: expected a number, 0 or more")
-    return value
-
-
-def _count(text: str, what: str) -> int:
-    value = _number(text, what)
-    if value < 1 or value != int(value):
-        raise TraceError(f"{what} {text!r}: expected a whole number, 1 or more")
-    return int(value)

@@ -22,6 +22,7 @@ from hadar_slurm.slurm import enforce
 from hadar_slurm.slurm.metadata import Description, decode, job_spec
 from hadar_slurm.slurm.moves import Mover, must_name_type
 from hadar_slurm.slurm.parse import FAILED_STATES, HOLDING_STATES, UNTYPED, QueueRow
+from hadar_slurm.slurm.pins import Pins
 from hadar_slurm.slurm.reading import Reading, read_all
 from hadar_slurm.slurm.runner import Runner
 
@@ -49,8 +50,8 @@ class Settings:
 class SlurmBackend:
     """Slurm through its own command-line tools (Slurm 22.05 on).
 
-    It remembers nothing that a restart could not lose: since when a job waits on its pin, which
-    jobs' descriptions it has complained of, and what the last plan was made for. `on_wait` is
+    It remembers nothing that a restart could not lose: what became of pins, which jobs'
+    descriptions it has complained of, and what the last plan was made for. `on_wait` is
     called at least every `poll_s` seconds while waiting or applying, for the heartbeat;
     `is_stopping` tells that the daemon was asked to end.
     """
@@ -62,10 +63,13 @@ class SlurmBackend:
     is_stopping: Callable[[], bool] = lambda: False
     now_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    _pinned_since: dict[JobId, float] = field(default_factory=dict)
+    _pins: Pins = field(init=False)
     _faulty: set[JobId] = field(default_factory=set)
     _planned_for: frozenset[tuple[str, str]] = frozenset()
     _version: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self._pins = Pins(self.settings.pin_timeout_s)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -94,7 +98,8 @@ class SlurmBackend:
             else:
                 ended.append(Ended(row.key, _final_phase(row.state), row.ended_s))
         starting = {job.job_id for job in jobs if job.phase is Phase.STARTING}
-        self._pinned_since = {k: t for k, t in self._pinned_since.items() if k in starting}
+        queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
+        self._pins.keep(starting=starting, pending=starting | queued)
         self._planned_for = self._signature(reading)
         return Snapshot.of(
             now_s=self.now_s(),
@@ -122,7 +127,7 @@ class SlurmBackend:
         now_s = self.now_s()
         for action, outcome in outcomes.items():
             if isinstance(action, Start) and outcome.status is Status.DONE:
-                self._pinned_since[action.job_id] = now_s
+                self._pins.begin(action.job_id, now_s)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def wait(self, until_s: float) -> Wake:
@@ -131,7 +136,7 @@ class SlurmBackend:
         That is when a job comes or goes, a node opens or closes, or a job has waited on its pin
         for too long.
         """
-        pins_end_s = min(self._pinned_since.values(), default=until_s) + self.settings.pin_timeout_s
+        pins_end_s = self._pins.next_timeout_s()
         while not self.is_stopping():
             now_s = self.now_s()
             if now_s >= until_s:
@@ -225,29 +230,46 @@ class SlurmBackend:
             # Neither held nor pinned: released by its user, or submitted when no daemon was alive.
             if row.dependency or not (row.is_held_by_user or gang):
                 return None
-            phase = Phase.QUEUED if row.is_held_by_user or gang is None else Phase.STARTING
+            # A begin time of the user's; one that a requeue brought is ours to change.
+            if row.is_held_by_user and row.restarts == 0 and row.started_s > self.now_s():
+                return None
+            is_stuck = gang is not None and self._is_stuck(row, gang, cluster)
+            is_waiting = row.is_held_by_user or gang is None or is_stuck
+            phase = Phase.QUEUED if is_waiting else Phase.STARTING
         elif gang is None or row.state not in ("RUNNING", "CONFIGURING", "COMPLETING"):
+            return None
+        elif gang.num_gpus != spec.num_gpus:
+            # Slurm gave it whole nodes (--exclusive, or a partition that is): not ours to move.
             return None
         else:
             phase = Phase.STOPPING if row.state == "COMPLETING" else Phase.RUNNING
-        if phase is Phase.STARTING and gang is not None and self._is_stuck(row.key, gang, cluster):
-            phase = Phase.QUEUED
         held = Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation()
         return Job(
             spec,
             phase,
             self._progress(row, spec.total_steps),
             held,
-            allowed_nodes(row, reading),
+            self._allowed_nodes(row, reading),
             GpuType(next(iter(bound))) if bound else None,
         )
 
-    def _is_stuck(self, key: JobId, gang: Gang, cluster: Cluster) -> bool:
-        """Return whether a released job waits on a node that closed, or has waited too long."""
-        since = self._pinned_since.setdefault(key, self.now_s())
+    def _is_stuck(self, row: QueueRow, gang: Gang, cluster: Cluster) -> bool:
+        """Return whether a job waits in vain on the nodes that it is pinned to."""
         nodes = cluster.by_name
-        is_closed = any(not nodes[name].is_schedulable for name in gang.gpus_by_node)
-        return is_closed or self.now_s() - since > self.settings.pin_timeout_s
+        if any(not nodes[name].is_schedulable for name in gang.gpus_by_node):
+            return True
+        now_s = self.now_s()
+        if row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
+            self._pins.avoid(row.key, gang.gpus_by_node, now_s)
+        return self._pins.is_stuck(row.key, gang.gpus_by_node, now_s)
+
+    def _allowed_nodes(self, row: QueueRow, reading: Reading) -> frozenset[NodeName] | None:
+        """Return the nodes that a job may be given, or None where those are all."""
+        allowed = allowed_nodes(row, reading)
+        avoided = self._pins.avoided(row.key, self.now_s())
+        if not avoided:
+            return allowed
+        return (allowed or frozenset(r.node.name for r in reading.nodes)) - avoided
 
     def _pinned_gang(self, row: QueueRow, cluster: Cluster) -> Gang | None:
         """Return the gang that a pending job is pinned to by us, read back from its request."""

@@ -20,7 +20,8 @@ FILE_NAME = "heartbeat.json"
 class Heartbeat:
     """Until when the daemon vouches for itself, and what it enforces.
 
-    `good_until_s` is in seconds since the epoch. `partitions` of None means every partition.
+    `good_until_s` is in seconds since the epoch. `partitions` of None means every partition; an
+    empty name among them stands for the default one.
     """
 
     pid: int

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Shape, uniform_shapes
+from hadar_slurm.core.quantity import parse_count, parse_number
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.slurm.metadata import Description, encode, parse_shape
@@ -191,23 +192,11 @@ def _given(request: Request, *names: str) -> bool:
 
 
 def _whole(text: str, what: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise JobSpecError(f"{PREFIX}{what} {text!r}: expected a whole number, 1 or more")
-    return value
+    return parse_count(text, PREFIX + what, JobSpecError)
 
 
 def _number(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise JobSpecError(f"{PREFIX}{what} {text!r}: expected a number, 0 or more")
-    return value
+    return parse_number(text, PREFIX + what, JobSpecError)
 
 
 def check_fits(description: Description, cluster: Cluster) -> None:
