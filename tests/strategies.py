@@ -72,6 +72,7 @@ def specs(
     restart_costs: Sequence[float] = (0.0, 30.0, 120.0),
     may_lack: bool = True,
     sizes: Sequence[int] = _GANG_SIZES,
+    min_steps: int = 1,
     max_steps: int = 1_000_000,
 ) -> JobSpec:
     """Jobs of 1 to 6 GPUs, in every layout or in some only."""
@@ -83,7 +84,7 @@ def specs(
     return a_spec(
         job_id,
         size,
-        steps=draw(st.integers(1, max_steps)),
+        steps=draw(st.integers(min_steps, max_steps)),
         rates=draw(rates(may_lack=may_lack)),
         shapes=shapes,
         submitted_s=draw(st.floats(0, now_s)) if now_s else 0.0,
@@ -104,7 +105,7 @@ def snapshots(
     """One instant: GPUs of others, queued jobs, and jobs that start, run or stop somewhere.
 
     What runs was started by a policy, or by plain Slurm in a form that no policy would choose.
-    With `is_fresh` every job has just been submitted.
+    With `is_fresh` every job has just been submitted and takes half a minute at least.
     """
     cluster = draw(clusters(max_nodes=max_nodes))
     now_s = 0.0 if is_fresh else _NOW_S
@@ -116,7 +117,14 @@ def snapshots(
     free.subtract(occupied)
     jobs = []
     for number in range(draw(st.integers(0, max_jobs))):
-        spec = draw(specs(str(number + 7), now_s=now_s, restart_costs=restart_costs))
+        spec = draw(
+            specs(
+                str(number + 7),
+                now_s=now_s,
+                restart_costs=restart_costs,
+                min_steps=10_000 if is_fresh else 1,
+            )
+        )
         phase = draw(
             st.sampled_from((Phase.QUEUED, Phase.RUNNING, Phase.STARTING, Phase.STOPPING))
             | st.just(Phase.QUEUED)
@@ -131,7 +139,8 @@ def snapshots(
             jobs.append(Job(spec, allowed_nodes=allowed, bound_type=bound))
             continue
         free.subtract(dict(gang.slots))
-        progress = Progress(float(draw(st.integers(0, spec.total_steps))))
+        most = spec.total_steps // 2 if is_fresh else spec.total_steps
+        progress = Progress(float(draw(st.integers(0, most))))
         jobs.append(Job(spec, phase, progress, Allocation.rigid(gang), allowed, bound))
     return Snapshot.of(
         now_s=now_s, cluster=cluster, jobs=jobs, occupied=occupied, rules=draw(rules)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
+import errno
+import hashlib
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +26,7 @@ from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.actions import Action, Outcome, Status
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.engine.rounds import RoundRecord, run_rounds
-from hadar_slurm.errors import ConfigError, HadarError, SlurmError, UsageError
+from hadar_slurm.errors import ConfigError, HadarError, UsageError
 from hadar_slurm.journal import Journal, as_line
 from hadar_slurm.policies.base import Policy
 from hadar_slurm.policies.lp import SolverLimits
@@ -136,14 +138,14 @@ def _backend(config: Config) -> SlurmBackend:
 def _run(config: Config, *, once: bool) -> int:
     backend = _backend(config)
     policy = _policy(config)
-    site = _site(backend.runner)
-    with _only_daemon(site), _asked_to_end() as ending:
+    cluster = site(backend.runner)
+    with only_daemon(cluster), _asked_to_end() as ending:
         backend.is_stopping = lambda: bool(ending)
         try:
             journal = Journal(config.journal)
         except OSError as error:
             raise ConfigError(f"journal: {config.journal}: {error.strerror}") from error
-        log.info("hadard %s on cluster %s, policy %s", __version__, site.name, policy.name)
+        log.info("hadard %s on cluster %s, policy %s", __version__, cluster.name, policy.name)
         faults: tuple[str, ...] = ()
 
         def record(line: RoundRecord) -> None:
@@ -152,7 +154,7 @@ def _run(config: Config, *, once: bool) -> int:
             journal.write(line)
 
         try:
-            with _signs_of_life(config, site, backend, is_daemon=not once):
+            with _signs_of_life(config, cluster, backend, is_daemon=not once):
                 run_rounds(
                     backend,
                     policy,
@@ -206,38 +208,38 @@ def _dry_run(config: Config) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Which Slurm this is: its name and its configuration file."""
+    """Which Slurm this is: its name, and where its controller listens."""
 
     name: str
-    conf: Path
+    address: str
 
 
-def _site(runner: Runner) -> Site:
+def site(runner: Runner) -> Site:
+    """Return which Slurm a runner's commands reach."""
     lines = runner.run(["scontrol", "show", "config"]).splitlines()
     facts = {key.strip(): value.strip() for key, _, value in (s.partition("=") for s in lines)}
-    return Site(facts.get("ClusterName", ""), Path(facts.get("SLURM_CONF", "")))
+    host, port = facts.get("SlurmctldHost[0]", ""), facts.get("SlurmctldPort", "")
+    return Site(facts.get("ClusterName", ""), f"{host}:{port}")
 
 
 @contextmanager
-def _only_daemon(site: Site) -> Iterator[None]:
-    """Hold the cluster's own configuration file locked, for reading: one daemon a cluster.
+def only_daemon(cluster: Site) -> Iterator[None]:
+    """Hold a name of the cluster that this machine gives out once: one daemon a cluster.
 
-    The lock goes with the process, however it ends, and needs no directory of ours.
+    It is that of a unix socket without a file. It goes with the process, however it ends, and
+    needs no directory of ours; a lock on slurm.conf would be lost when that file is replaced.
     """
-    try:
-        descriptor = os.open(site.conf, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise SlurmError(f"cannot open Slurm's configuration {site.conf}: {error}") from error
-    try:
+    digest = hashlib.sha256(f"{cluster.name} {cluster.address}".encode()).hexdigest()
+    with socket.socket(socket.AF_UNIX) as held:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            held.bind(f"\0hadard-{digest[:32]}")
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
             raise HadarError(
-                f"another hadard is at work on cluster {site.name} ({site.conf}); stop it first"
+                f"another hadard is at work on cluster {cluster.name} ({cluster.address}); stop it first"
             ) from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -258,21 +260,22 @@ def _asked_to_end() -> Iterator[list[int]]:
 
 @contextmanager
 def _signs_of_life(
-    config: Config, site: Site, backend: SlurmBackend, *, is_daemon: bool
+    config: Config, cluster: Site, backend: SlurmBackend, *, is_daemon: bool
 ) -> Iterator[None]:
     """Keep the heartbeat fresh while the daemon lives; a single round leaves none."""
     if not is_daemon:
         yield
         return
     good_for_s = max(_BEAT_LEAST_S, _BEAT_POLLS * config.poll_seconds)
+    partitions = _vouched_for(config, backend.runner)
 
     def beat() -> None:
         sign = Heartbeat(
             os.getpid(),
-            site.name,
+            cluster.name,
             time.time() + good_for_s,
             str(config.spool_dir),
-            config.partitions,
+            partitions,
         )
         try:
             write_heartbeat(config.run_dir, sign)
@@ -286,6 +289,16 @@ def _signs_of_life(
         yield
     finally:
         remove_heartbeat(config.run_dir)
+
+
+def _vouched_for(config: Config, runner: Runner) -> tuple[str, ...] | None:
+    """Return the partitions whose jobs are placed; "" is that of jobs which name none."""
+    if config.partitions is None:
+        return None
+    # sinfo marks the default partition.
+    marked = runner.run(["sinfo", "-h", "-o", "%P"]).split()
+    has_default = any(f"{name}*" in marked for name in config.partitions)
+    return (*config.partitions, *([""] if has_default else []))
 
 
 def _make_directories(config: Config) -> None:

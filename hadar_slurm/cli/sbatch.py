@@ -86,7 +86,7 @@ def _partition(request: Request) -> str | None:
 
 def _own_choice(request: Request) -> str:
     """Return the option by which the user chose the place, or nothing."""
-    for name in ("nodelist", "exclude", "reservation", "nodefile"):
+    for name in ("nodelist", "exclude", "constraint", "reservation", "nodefile", "clusters"):
         if request.last(name) is not None:
             return f"--{name} is given"
     return ""

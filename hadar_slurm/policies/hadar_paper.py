@@ -41,8 +41,12 @@ from hadar_slurm.policies.utility import UTILITIES, Appraisal
 
 # Price steps per GPU type in the ILP; more would not change who runs at the sizes we know.
 _PRICE_STEPS = 16
-# Breaks ties between equal candidates by order, far below any real difference.
+# Breaks ties between equal candidates by order, as a share of their value, far below any real
+# difference.
 _TIE = 1e-7
+# Solvers do not tell objectives apart that differ by less than about 1e-5 (CBC's increment), and
+# next to a job that is almost done all others are worth that little.
+_SCALE = 1e4
 
 Candidates = Mapping[JobId, Sequence[Candidate]]
 Prices = Mapping[GpuType, ExponentialPrice]
@@ -113,8 +117,11 @@ def _select_by_ilp(
     """Maximise utility minus priced GPUs; return the choice and whether it is optimal.
 
     max sum_c value_c x_c - sum_{r,u} k_r(u) y_{r,u}
-    s.t. sum_{c of j} x_c <= 1;  sum_c usage_{c,r} x_c = sum_u y_{r,u};  0 <= y_{r,u} <= units_u;
+    s.t. sum_{c of j} x_c <= 1;  sum_c usage_{c,r} x_c <= sum_u y_{r,u};  0 <= y_{r,u} <= units_u;
          pieces of c GPUs of type r <= pieces the nodes can give, for every piece size c.
+
+    As prices are above 0, what is used is what is paid. Written as an equation it would be wrong
+    now and then: the preprocessing of CBC 2.10.3 then returns selections that are not optimal.
     """
     problem = pulp.LpProblem("hadar_round", pulp.LpMaximize)
     flat = [c for listed in candidates.values() for c in listed]
@@ -123,7 +130,8 @@ def _select_by_ilp(
     for candidate, variable in zip(flat, take, strict=True):
         by_job.setdefault(candidate.job.job_id, []).append(variable)
     gain = [
-        (v, c.value - _TIE * i / len(flat)) for i, (c, v) in enumerate(zip(flat, take, strict=True))
+        (v, _SCALE * c.value * (1 - _TIE * i / len(flat)))
+        for i, (c, v) in enumerate(zip(flat, take, strict=True))
     ]
     cost: list[tuple[pulp.LpVariable, float]] = []
     balances = []
@@ -131,10 +139,10 @@ def _select_by_ilp(
         paid = []
         for index, segment in enumerate(price.segments(_PRICE_STEPS)):
             units = problem.add_variable(f"y_{len(cost)}_{index}", 0, segment.units)
-            cost.append((units, -segment.price))
+            cost.append((units, -_SCALE * segment.price))
             paid.append((units, -1))
         used = [(v, c.usage[kind]) for c, v in zip(flat, take, strict=True) if kind in c.usage]
-        balances.append(pulp.LpAffineExpression([*used, *paid]) == 0)
+        balances.append(pulp.LpAffineExpression([*used, *paid]) <= 0)
     problem += pulp.LpAffineExpression([*gain, *cost])
     for variables in by_job.values():
         problem += pulp.lpSum(variables) <= 1

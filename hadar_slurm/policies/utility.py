@@ -16,6 +16,9 @@ from hadar_slurm.core.snapshot import Snapshot
 
 # Times below this are taken as this, so that a job at its very end has a finite worth.
 _SHORTEST_S = 1e-3
+# The shortest time of all is taken as this at least: next to a job that only has to end, what all
+# others are worth would drown in the tolerances of a solver.
+_LEAST_LEFT_S = 1.0
 
 Utility = Callable[["Worth"], float]
 
@@ -92,7 +95,7 @@ class Appraisal:
             utility,
             snapshot.now_s,
             len(snapshot.plannable),
-            max(_SHORTEST_S, min(left, default=_SHORTEST_S)),
+            max(_LEAST_LEFT_S, min(left, default=_LEAST_LEFT_S)),
             {str(job_id): rate for job_id, rate in ideal.items()},
         )
 

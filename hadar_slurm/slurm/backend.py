@@ -188,7 +188,7 @@ class SlurmBackend:
                 row.state == "PENDING" and self._description(row) is not None
             ):
                 # That a job starts is no news.
-                marks.add((str(row.key), "there"))
+                marks.add((str(row.key), "later" if self._is_for_later(row) else "there"))
         marks |= {
             (row.node.name, "open" if row.node.is_schedulable else "closed")
             for row in reading.nodes
@@ -228,10 +228,7 @@ class SlurmBackend:
         if row.state == "PENDING":
             gang = self._pinned_gang(row, cluster)
             # Neither held nor pinned: released by its user, or submitted when no daemon was alive.
-            if row.dependency or not (row.is_held_by_user or gang):
-                return None
-            # A begin time of the user's; one that a requeue brought is ours to change.
-            if row.is_held_by_user and row.restarts == 0 and row.started_s > self.now_s():
+            if self._is_for_later(row) or not (row.is_held_by_user or gang):
                 return None
             is_stuck = gang is not None and self._is_stuck(row, gang, cluster)
             is_waiting = row.is_held_by_user or gang is None or is_stuck
@@ -252,6 +249,14 @@ class SlurmBackend:
             self._allowed_nodes(row, reading),
             GpuType(next(iter(bound))) if bound else None,
         )
+
+    def _is_for_later(self, row: QueueRow) -> bool:
+        """Return whether a pending job waits for another job or for a time of its user's choice.
+
+        The begin time that a requeue brings is ours to change.
+        """
+        begins_later = row.restarts == 0 and row.started_s > self.now_s()
+        return bool(row.dependency) or (row.is_held_by_user and begins_later)
 
     def _is_stuck(self, row: QueueRow, gang: Gang, cluster: Cluster) -> bool:
         """Return whether a job waits in vain on the nodes that it is pinned to."""

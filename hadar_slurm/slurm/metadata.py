@@ -7,7 +7,6 @@ whoever may see the job. It is the word of a user: everything in it is checked h
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +20,8 @@ MAX_COMMENT = 1024
 # Bounds that no honest job meets: what stands in a comment must not cost the daemon its time.
 MAX_GPUS = 4096
 MAX_STEPS = 10**15
+MIN_RATE, MAX_RATE = 1e-9, 1e12
+MAX_RESTART_S = 1e9
 _KEYS = frozenset("hadar workload rates steps gpus shape checkpoint restart_cost_s comment".split())
 
 
@@ -56,12 +57,15 @@ class Description:
         for kind, rate in self.rates.items():
             if isinstance(rate, bool) or not isinstance(rate, int | float):
                 raise JobSpecError(f"throughput of {kind} must be a number, not {rate!r}")
-            if not math.isfinite(rate) or rate < 0:
-                raise JobSpecError(f"throughput of {kind} must be 0 or more, not {rate!r}")
+            if rate != 0 and not MIN_RATE <= rate <= MAX_RATE:
+                raise JobSpecError(
+                    f"throughput of {kind} must be 0 or {MIN_RATE:g} to {MAX_RATE:g}, not {rate!r}"
+                )
         if not self.workload and not any(self.rates.values()):
             raise JobSpecError("the throughput is 0 on every GPU type given")
-        if self.restart_cost_s is not None and not 0 <= self.restart_cost_s < math.inf:
-            raise JobSpecError(f"the restart cost must be 0 s or more, not {self.restart_cost_s}")
+        cost_s = self.restart_cost_s
+        if isinstance(cost_s, bool) or not (cost_s is None or 0 <= cost_s <= MAX_RESTART_S):
+            raise JobSpecError(f"restart cost must be 0 to {MAX_RESTART_S:g} s, not {cost_s!r}")
 
 
 def encode(description: Description) -> str:
@@ -116,7 +120,7 @@ def decode(comment: str) -> Description | None:
         rates=rates,
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
         checkpoint=tree.get("checkpoint") is True,
-        restart_cost_s=None if restart is None else float(restart),
+        restart_cost_s=restart,
         comment=str(tree.get("comment", "")),
     )
 

@@ -7,8 +7,10 @@ changes with every call (`mark`), and only the last field of a record is free te
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
@@ -213,17 +215,25 @@ def takes_work(state: str) -> bool:
 _JOB_LINE = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
 
 
-def split_job_details(text: str) -> dict[str, list[str]]:
-    """Return the lines of `scontrol show job -d -o` by Slurm's job number.
+def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
+    """Return the lines of `scontrol show job -d -o` that are sure to be whole, by job number.
 
-    A number with more than one line is a forgery by somebody's job name: ask for that job alone.
+    A job's name may hold line breaks and look like the line of another job. A number that is not
+    `known`, or that comes twice, gives such a name away; the line before it may then have been cut
+    short. Neither is returned: ask for those jobs alone.
     """
     starts = [match.start() for match in _JOB_LINE.finditer(text)]
-    found: dict[str, list[str]] = {}
-    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
-        line = text[start:end]
-        found.setdefault(line[len("JobId=") : line.index(" ")], []).append(line)
-    return found
+    lines = [text[start:end] for start, end in pairwise([*starts, len(text)])]
+    numbers = [line[len("JobId=") : line.index(" ")] for line in lines]
+    times = Counter(numbers)
+    is_odd = [number not in known or times[number] > 1 for number in numbers]
+    return {
+        number: line
+        for number, line, odd, next_odd in zip(
+            numbers, lines, is_odd, [*is_odd[1:], False], strict=True
+        )
+        if not (odd or next_odd)
+    }
 
 
 def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.slurm.parse import (
     HOLDING_STATES,
     NodeRow,
@@ -63,20 +65,25 @@ def read_all(runner: Runner) -> Reading:
     """
     queue = read_queue(runner)
     nodes = read_nodes(runner)
+    return Reading(queue, nodes, _gangs(runner, queue))
+
+
+def _gangs(runner: Runner, queue: Mapping[JobId, QueueRow]) -> dict[JobId, Gang]:
     holding = [row for row in queue.values() if row.state in HOLDING_STATES]
-    return Reading(queue, nodes, _gangs(runner, holding))
-
-
-def _gangs(runner: Runner, holding: list[QueueRow]) -> dict[JobId, Gang]:
     if not holding:
         return {}
-    details = split_job_details(runner.run(["scontrol", "show", "job", "-d", "-o"]))
-    gangs = {}
-    for row in holding:
-        lines = details.get(row.raw_id, [])
-        if len(lines) > 1:
-            # Somebody's job name looks like another job's line: ask for this job alone.
-            lines = [runner.run(["scontrol", "show", "job", "-d", "-o", row.raw_id])]
-        if lines:
-            gangs[row.key] = held_gang(lines[0], row.nodes)
+    known = {row.raw_id for row in queue.values()}
+    details = split_job_details(runner.run(["scontrol", "show", "job", "-d", "-o"]), known)
+    gangs = {
+        row.key: held_gang(details.get(row.raw_id) or _detail(runner, row.raw_id), row.nodes)
+        for row in holding
+    }
     return {key: gang for key, gang in gangs.items() if gang.slots}
+
+
+def _detail(runner: Runner, raw_id: str) -> str:
+    """Return what Slurm tells of one job; nothing of a job that is gone by now."""
+    try:
+        return runner.run(["scontrol", "show", "job", "-d", "-o", raw_id])
+    except SlurmRefused:
+        return ""

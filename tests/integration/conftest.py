@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from integration.site import Site
 
 from hadar_slurm.errors import ClusterError
 from hadar_slurm.slurm.local_cluster import LocalCluster
@@ -70,6 +71,14 @@ def cluster(slurm_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """Give the six nodes idle and without jobs, and leave them so whatever the test did."""
     yield slurm_cluster
     reset(slurm_cluster)
+
+
+@pytest.fixture
+def site(cluster: LocalCluster, tmp_path: Path) -> Iterator[Site]:
+    """Give the six nodes with a hadard that a test starts; it is ended whatever the test did."""
+    site = Site(cluster, tmp_path)
+    yield site
+    site.close()
 
 
 def reset(cluster: LocalCluster) -> None:

@@ -93,9 +93,7 @@ def test_a_node_that_takes_no_work_gets_none() -> None:
     """A drained node keeps what it has and gets nothing new."""
     cluster = a_cluster("1xV100,1xV100", closed=["n1"])
     staying, coming = a_job("1", on="n1:V100:1"), a_job("2")
-    check_plan(
-        a_snapshot(cluster, staying, coming), a_plan({"1": "n1:V100:1", "2": "n2:V100:1"})
-    )
+    check_plan(a_snapshot(cluster, staying, coming), a_plan({"1": "n1:V100:1", "2": "n2:V100:1"}))
     assert broken_by(a_snapshot(cluster, coming), a_plan({"2": "n1:V100:1"})) == (
         "job 2 is placed on n1, which takes no work",
     )
@@ -214,9 +212,7 @@ def test_a_job_that_cannot_be_moved_keeps_its_gpus(job: object) -> None:
 
 def test_a_job_that_cannot_be_checkpointed_may_be_placed_once() -> None:
     """Before it runs it goes anywhere."""
-    check_plan(
-        a_snapshot("1xV100", a_job("1", can_checkpoint=False)), a_plan({"1": "n1:V100:1"})
-    )
+    check_plan(a_snapshot("1xV100", a_job("1", can_checkpoint=False)), a_plan({"1": "n1:V100:1"}))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,333 @@
+"""A cluster with a hadard of its own: what tests submit to it, do to it and ask of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ClusterShell.NodeSet import NodeSet
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.demo.runs import Daemon, job_environment
+from hadar_slurm.handoff import ProgressReport, read_report
+from hadar_slurm.journal import Line, read_journal
+from hadar_slurm.resources import data_file, job_template
+from hadar_slurm.slurm.backend import Settings, SlurmBackend
+from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.slurm.local_processes import wait_until
+from hadar_slurm.slurm.parse import QueueRow
+from hadar_slurm.slurm.reading import read_queue
+from hadar_slurm.slurm.runner import Runner
+
+# Far above what anything takes here, for machines that do a lot besides.
+LIMIT_S = 60.0
+HADARD = (sys.executable, "-m", "hadar_slurm.cli.hadard")
+HADAR_SBATCH = (sys.executable, "-m", "hadar_slurm.cli.sbatch")
+# Rounds and costs at the scale of jobs that last seconds.
+SETTINGS = {
+    "round_seconds": 2,
+    "poll_seconds": 0.2,
+    "restart_cost_seconds": 0.5,
+    "grace_seconds": 20,
+    "pin_timeout_seconds": 20,
+}
+GpuTree = dict[str, dict[str, int]]  # as in the journal: node -> GPU type -> count
+
+
+def eventually(condition: Callable[[], bool], what: object = "", limit_s: float = LIMIT_S) -> None:
+    """Wait until `condition` holds, and fail with `what`, called if it can be, when it does not."""
+    if not wait_until(condition, limit_s, every_s=0.1):
+        raise AssertionError(f"not within {limit_s:g} s: {what() if callable(what) else what}")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU of the cluster, as Slurm numbers it on its node."""
+
+    node: str
+    kind: str
+    index: int
+
+
+def gpu_tree(gpus: Iterable[Gpu]) -> GpuTree:
+    """Return GPUs in the form of the journal's gangs."""
+    tree: GpuTree = {}
+    for gpu in gpus:
+        here = tree.setdefault(gpu.node, {})
+        here[gpu.kind] = here.get(gpu.kind, 0) + 1
+    return tree
+
+
+_DETAIL = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_GPUS = re.compile(r"gpu:([^:(]+):[1-9]\d*\(IDX:([^)]*)\)")
+
+
+def gpus_in(detail: str) -> frozenset[Gpu]:
+    """Return the GPUs in a line of `scontrol show job -d -o`, read apart from the product."""
+    return frozenset(
+        Gpu(node, kind, index)
+        for nodes, gres in _DETAIL.findall(detail)
+        for kind, indices in _GPUS.findall(gres)
+        for node in NodeSet(nodes)
+        for index in map(int, NodeSet(f"[{indices}]"))
+    )
+
+
+@dataclass
+class Site:
+    """What a test has: a cluster without jobs, and a daemon that it starts when it wants one.
+
+    `directory` is where jobs run and the daemon keeps its files.
+    """
+
+    cluster: LocalCluster
+    directory: Path
+    settings: dict[str, object] = field(default_factory=lambda: dict(SETTINGS))
+    daemons: list[Daemon] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.environment = job_environment(self.cluster.environment())
+        self.runner: Runner = self.cluster.runner()
+        self.run_dir = Path(self.environment["HADAR_RUN_DIR"])
+        self.spool = Path(self.environment["HADAR_SPOOL"])
+        self.hadard = self.new_daemon("hadard")
+
+    def config(self, **changes: object) -> dict[str, object]:
+        """Return the daemon's configuration."""
+        places = {
+            "slurm_conf": self.cluster.slurm_conf,
+            "run_dir": self.run_dir,
+            "spool_dir": self.spool,
+        }
+        return {**self.settings, **places, **changes}
+
+    def new_daemon(self, name: str, **changes: object) -> Daemon:
+        """Return a daemon with files of its own, not yet started."""
+        directory = self.directory / name
+        directory.mkdir()
+        self.daemons.append(Daemon(directory, self.environment, self.config(**changes)))
+        return self.daemons[-1]
+
+    def close(self) -> None:
+        """End every daemon."""
+        for daemon in self.daemons:
+            daemon.stop()
+
+    def start(self, **changes: object) -> Daemon:
+        """Start the daemon, with other settings if given, and return it."""
+        self.hadard.config = self.config(**changes)
+        self.hadard.start()
+        return self.hadard
+
+    def kill(self, daemon: Daemon) -> None:
+        """Kill a daemon as a crash would, and reap it."""
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait(LIMIT_S)
+
+    def run(
+        self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as a user would, where jobs run."""
+        return subprocess.run(
+            argv,
+            cwd=self.directory,
+            env={**self.environment, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    def run_hadard(self, *options: str, **changes: object) -> subprocess.CompletedProcess[str]:
+        """Run hadard with the daemon's own journal until it ends by itself."""
+        path = self.directory / "run_hadard.yaml"
+        lines = {"journal": self.hadard.journal, **self.config(**changes)}
+        path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
+        return self.run([*HADARD, "--config", str(path), *options])
+
+    def once(self) -> None:
+        """Run one round."""
+        done = self.run_hadard("--once")
+        assert done.returncode == 0, done.stderr
+
+    def backend(self, runner: Runner | None = None, *, grace_s: float = 20.0) -> SlurmBackend:
+        """Return a backend in this process."""
+        table = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
+        settings = Settings(spool=self.spool, restart_cost_s=0.5, grace_s=grace_s, poll_s=0.2)
+        return SlurmBackend(runner or self.runner, table, settings)
+
+    def hadar_sbatch(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run hadar-sbatch."""
+        return self.run([*HADAR_SBATCH, *words])
+
+    def submit(self, *words: str, command: Sequence[str] = HADAR_SBATCH) -> JobId:
+        """Submit a job with hadar-sbatch, or with plain sbatch, and return its id."""
+        done = self.run([*command, *words])
+        match = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
+        assert match is not None, f"{done.stdout} {done.stderr}"
+        return JobId(match[1])
+
+    def script(self, name: str, *lines: str) -> str:
+        """Write a batch script and return its path."""
+        path = self.directory / f"{name}.sh"
+        path.write_text("\n".join(["#!/bin/bash", *lines, ""]))
+        return str(path)
+
+    def train(
+        self,
+        rates: Mapping[str, float],
+        *options: str,
+        steps: int,
+        gpus: int = 2,
+        checkpoint: str = "yes",
+        script: str | None = None,
+        program: Sequence[str] = (),
+    ) -> JobId:
+        """Submit a job that trains at `rates`, steps/s of the whole gang, and return its id."""
+        told = ",".join(f"{kind}={rate}" for kind, rate in rates.items())
+        return self.submit(
+            f"--hadar-throughput={told}",
+            f"--hadar-gang={gpus}",
+            f"--hadar-steps={steps}",
+            f"--hadar-checkpoint={checkpoint}",
+            *options,
+            script or str(job_template("paced_training.sbatch")),
+            *(f"--rate={kind}={rate / gpus}" for kind, rate in rates.items()),
+            f"--total-steps={steps}",
+            *program,
+        )
+
+    def occupy(self, **gres: str) -> dict[str, JobId]:
+        """Take GPUs of nodes by plain jobs, `n1="gpu:2"`, and return their ids by node."""
+        jobs = {
+            node: self.submit(
+                f"--nodelist={node}", f"--gres={gpus}", "--wrap=sleep 600", command=["sbatch"]
+            )
+            for node, gpus in gres.items()
+        }
+        self.until_running(*jobs.values())
+        return jobs
+
+    def free(self, *jobs: JobId) -> None:
+        """Cancel jobs and wait until they have left their GPUs."""
+        self.runner.run(["scancel", *jobs])
+        eventually(lambda: all(self.state(job) == "CANCELLED" for job in jobs), "jobs cancelled")
+
+    def queue(self) -> dict[JobId, QueueRow]:
+        """Return every job that Slurm remembers."""
+        return read_queue(self.runner)
+
+    def state(self, job: JobId) -> str:
+        """Return a job's state."""
+        return self.queue()[job].state
+
+    def until_running(self, *jobs: JobId) -> None:
+        """Wait until all of these jobs run."""
+        eventually(
+            lambda: all(self.state(job) == "RUNNING" for job in jobs),
+            lambda: self.told(*jobs),
+        )
+
+    def until_completed(self, *jobs: JobId) -> None:
+        """Wait until all of these jobs have ended well; fail as soon as one ends otherwise."""
+
+        def are_completed() -> bool:
+            states = [self.state(job) for job in jobs]
+            lost = {"FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
+            assert lost.isdisjoint(states), self.told(*jobs)
+            return set(states) == {"COMPLETED"}
+
+        eventually(are_completed, lambda: self.told(*jobs))
+
+    def told(self, *jobs: JobId) -> str:
+        """Return what there is to read about jobs, for a test that fails."""
+        rows = self.queue()
+        log = self.hadard.log.read_text()[-3000:] if self.hadard.log.exists() else ""
+        return "\n".join([*(str(rows.get(job)) for job in jobs), log])
+
+    def details(self) -> dict[JobId, str]:
+        """Return the line that `scontrol show job -d -o` prints of every job."""
+        text = self.runner.run(["scontrol", "show", "job", "-d", "-o"])
+        return {JobId(line.split()[0].removeprefix("JobId=")): line for line in text.splitlines()}
+
+    def gpus(self, job: JobId) -> frozenset[Gpu]:
+        """Return the GPUs that Slurm gave a job."""
+        return gpus_in(self.details()[job])
+
+    def tree(self, job: JobId) -> GpuTree:
+        """Return the GPUs that Slurm gave a job in the form of the journal."""
+        return gpu_tree(self.gpus(job))
+
+    def check_gpus_are_apart(self) -> None:
+        """Fail when two jobs hold one GPU."""
+        owners: dict[Gpu, JobId] = {}
+        for job, line in self.details().items():
+            if re.search(r" JobState=(RUNNING|COMPLETING) ", line):
+                for gpu in gpus_in(line):
+                    assert owners.setdefault(gpu, job) == job, f"{gpu}: {owners[gpu]} and {job}"
+
+    def lines(self) -> list[Line]:
+        """Return the daemon's journal."""
+        journal = self.hadard.journal
+        return list(read_journal(journal)) if journal.exists() else []
+
+    def planned(self, job: JobId) -> GpuTree | None:
+        """Return where the newest plan has a job."""
+        plans = [line["plan"] for line in self.lines() if line["plan"] is not None]
+        return plans[-1][job]["0"] if plans and job in plans[-1] else None
+
+    def until_rounds(self, count: int) -> None:
+        """Wait until the daemon has gone through so many more rounds."""
+        before = len(self.lines())
+        eventually(lambda: len(self.lines()) >= before + count, f"{count} rounds")
+
+    def actions(self, job: JobId) -> Iterator[Line]:
+        """Yield what the daemon did to a job, in order."""
+        for line in self.lines():
+            yield from (action for action in line["actions"] if action["job"] == job)
+
+    def report(self, job: JobId) -> ProgressReport | None:
+        """Return what a job says of itself."""
+        return read_report(self.spool, job, owner_uid=os.geteuid())
+
+    def steps(self, job: JobId) -> int:
+        """Return how many steps a job says that it has trained."""
+        report = self.report(job)
+        return 0 if report is None else report.steps_done
+
+    def segments(self, job: JobId) -> list[dict[str, Any]]:
+        """Return the stretches that a training job wrote down."""
+        path = self.directory / "checkpoints" / job / "history.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def check_training(self, job: JobId, steps: int) -> list[dict[str, Any]]:
+        """Fail unless a job trained every step once, to the bit as without a stop."""
+        segments = self.segments(job)
+        bounds = [0, *(segment["to_step"] for segment in segments)]
+        assert [segment["from_step"] for segment in segments] == bounds[:-1]
+        assert bounds[-1] == steps
+        result = json.loads((self.directory / "checkpoints" / job / "result.json").read_text())
+        assert result == self.uninterrupted(steps)
+        return segments
+
+    def uninterrupted(self, steps: int) -> dict[str, Any]:
+        """Return the result of a training that was never stopped."""
+        directory = self.directory / f"uninterrupted-{steps}"
+        program = str(job_template("paced_training.py"))
+        gpus = ["--gpus=n1:v100:1", "--rate=v100=100000"]
+        ends = [f"--total-steps={steps}", f"--checkpoint-dir={directory}"]
+        done = self.run([sys.executable, program, *gpus, *ends])
+        assert done.returncode == 0, done.stderr
+        result: dict[str, Any] = json.loads((directory / "result.json").read_text())
+        return result

@@ -1,0 +1,162 @@
+"""The daemon may be killed, stopped, doubled or left without Slurm, and no job suffers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+
+import pytest
+from integration.site import LIMIT_S, Site, eventually, gpu_tree
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.demo.report import plan_mismatches
+from hadar_slurm.demo.runs import Daemon
+from hadar_slurm.slurm import enforce
+from hadar_slurm.slurm.heartbeat import read_heartbeat
+
+pytestmark = pytest.mark.slurm
+
+RATES = {"v100": 40.0, "p100": 20.0, "k80": 4.0}
+# No reason to move.
+EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
+
+
+def ended(daemon: Daemon) -> int:
+    """Return a daemon's exit status, once it has ended by itself."""
+    assert daemon.process is not None
+    return daemon.process.wait(LIMIT_S)
+
+
+def test_after_a_kill_a_new_daemon_goes_on_from_what_slurm_shows(site: Site) -> None:
+    """Jobs that run are left running, jobs that wait are placed, and all train every step once."""
+    daemon = site.start()
+    running = [site.train(EQUAL, steps=steps, gpus=4) for steps in (200, 100, 150)]
+    site.until_running(*running)
+    before = {job: site.gpus(job) for job in running}
+    site.kill(daemon)
+    waiting = [site.train(EQUAL, steps=60, gpus=2) for _ in range(3)]
+    assert all(site.queue()[job].is_held_by_user for job in waiting)
+    assert {job: site.gpus(job) for job in running} == before
+    site.start()
+    site.until_completed(*running, *waiting)
+    for job, steps in zip((*running, *waiting), (200, 100, 150, 60, 60, 60), strict=True):
+        [only] = site.check_training(job, steps)
+        assert site.queue()[job].restarts == 0
+        if job in before:
+            assert only["gpus"] == gpu_tree(before[job])
+    assert plan_mismatches(site.lines()) == []
+
+
+def test_a_job_left_half_moved_is_placed_by_the_next_daemon(site: Site) -> None:
+    """A daemon that died in a move may leave a job held and without GPUs in its request."""
+    job = site.train(EQUAL, "--hold", steps=60)
+    site.once()
+    site.until_running(job)
+    eventually(lambda: site.steps(job) > 0, "first steps")
+    site.run(enforce.requeue_held(job))
+    eventually(lambda: site.queue()[job].is_held_by_user, lambda: site.told(job))
+    site.run(enforce.clear_request(job))
+    assert site.queue()[job].gpus_per_node == ()
+    site.start()
+    site.until_completed(job)
+    assert [segment["restart"] for segment in site.check_training(job, 60)] == [0, 1]
+
+
+def test_one_daemon_a_cluster(site: Site) -> None:
+    """A second one ends at once, whatever its files, and takes over only when the first is gone."""
+    first = site.start()
+    elsewhere = site.directory / "elsewhere"
+    for changes in ({}, {"run_dir": elsewhere, "journal": elsewhere / "journal"}):
+        for options in ([], ["--once"]):
+            check_refused(site, *options, **changes)
+    assert not elsewhere.exists()
+    beat = read_heartbeat(site.run_dir)
+    assert beat is not None
+    assert first.process is not None
+    assert beat.pid == first.process.pid
+    site.kill(first)
+    second = site.new_daemon("second")
+    second.start()
+    assert second.process is not None
+    assert second.process.poll() is None
+
+
+def check_refused(site: Site, *options: str, **changes: object) -> None:
+    """Fail unless hadard ends with 1 and one line that names the cluster."""
+    done = site.run_hadard(*options, **changes)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert f"cluster {site.cluster.name} " in line
+
+
+def test_one_daemon_a_cluster_though_slurm_conf_was_replaced(site: Site) -> None:
+    """As configuration management replaces files: with a new one of the same name."""
+    site.start()
+    new = site.cluster.slurm_conf.with_suffix(".new")
+    shutil.copy(site.cluster.slurm_conf, new)
+    new.replace(site.cluster.slurm_conf)
+    check_refused(site)
+    copy = site.directory / "slurm.conf"
+    shutil.copy(site.cluster.slurm_conf, copy)
+    check_refused(site, "--once", slurm_conf=copy)
+
+
+def deaf_job(site: Site, name: str) -> JobId:
+    """Submit a job that trains nothing, notes when it is asked to save, and does not answer."""
+    script = site.script(
+        name, f"trap 'touch {site.directory / name}.asked' USR1", "while :; do sleep 0.1; done"
+    )
+    return site.train(RATES, steps=200, script=script)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_daemon_told_to_end_finishes_what_it_is_doing(site: Site, number: int) -> None:
+    """In the middle of a move it completes the move, then ends well; no job is left half-moved."""
+    busy = site.occupy(n1="gpu:4", n2="gpu:4", n3="gpu:4", n4="gpu:4", n6="gpu:v100:2,gpu:k80:2")
+    daemon = site.start(grace_seconds=3)
+    jobs = [deaf_job(site, name) for name in ("one", "other")]
+    site.until_running(*jobs)
+    site.free(*busy.values())
+    eventually((site.directory / "one.asked").exists, "asked to save")
+    assert daemon.process is not None
+    daemon.process.send_signal(number)
+    asked_s = time.monotonic()
+    assert ended(daemon) == 0
+    assert time.monotonic() - asked_s < 3 + LIMIT_S / 2
+    site.until_running(*jobs)
+    last = site.lines()[-1]
+    assert {a["status"] for a in last["actions"]} == {"done"}
+    assert {a["do"] for a in last["actions"]} == {"stop", "start"}
+    assert [site.tree(job) for job in jobs] == [site.planned(job) for job in jobs]
+    assert all(
+        row.gpus_per_node == (("gpu", 2),) for row in site.queue().values() if row.key in jobs
+    )
+    assert read_heartbeat(site.run_dir) is None
+
+
+def test_control_c_does_not_reach_the_commands_of_the_daemon(site: Site) -> None:
+    """A terminal signals a whole group, and a change cut in two would leave a job half-moved."""
+    groups = site.runner.run(["sh", "-c", "ps -o pgid= -p $$"])
+    assert int(groups) != os.getpgrp()
+
+
+def test_while_slurm_is_away_nothing_is_done(site: Site) -> None:
+    """Rounds say that they saw nothing; jobs run on, and are looked after when Slurm is back."""
+    site.start(command_timeout_seconds=1)
+    running = site.train(RATES, steps=300)
+    site.until_running(running)
+    before = site.gpus(running)
+    site.cluster.stop_controller()
+    try:
+        eventually(lambda: bool(site.lines()[-1]["errors"]), "a round without Slurm")
+        assert site.lines()[-1]["plan"] is None
+    finally:
+        site.cluster.start_controller()
+    waiting = site.train(RATES, steps=20)
+    site.until_completed(running, waiting)
+    [only] = site.check_training(running, 300)
+    assert only["restart"] == 0
+    assert only["gpus"] == {gpu.node: {gpu.kind: 2} for gpu in before}
+    site.check_training(waiting, 20)

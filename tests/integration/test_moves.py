@@ -1,0 +1,200 @@
+"""A job that moves goes on where it stopped, and Slurm gives it exactly what the plan says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from integration.site import GpuTree, Site, eventually, gpu_tree, gpus_in
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.demo.report import plan_mismatches
+
+pytestmark = pytest.mark.slurm
+
+# Every GPU but the K80s of n5.
+ALL_FAST = {
+    "n1": "gpu:4",
+    "n2": "gpu:4",
+    "n3": "gpu:4",
+    "n4": "gpu:4",
+    "n6": "gpu:v100:2,gpu:k80:2",
+}
+# Steps/s of a gang: a K80 is slow enough to be worth leaving at any time.
+RATES = {"v100": 60.0, "p100": 30.0, "k80": 4.0}
+
+
+def start_on_slow(site: Site, *jobs: JobId) -> None:
+    """Wait until jobs train on the K80s of n5, and have got somewhere."""
+    site.until_running(*jobs)
+    assert {kind for job in jobs for kind in site.tree(job)["n5"]} == {"k80"}
+    eventually(lambda: all(site.steps(job) > 0 for job in jobs), "first steps")
+
+
+def test_a_job_moves_to_faster_gpus_and_trains_every_step_once(site: Site) -> None:
+    """Its second run begins at the step that its first one saved, and the result is the same.
+
+    Beside it runs a job that cannot save: that one stays where it is, to its end.
+    """
+    fast = site.occupy(**ALL_FAST)
+    site.start()
+    steps = 200
+    mover = site.train(RATES, steps=steps)
+    stayer = site.train(RATES, steps=20, checkpoint="no")
+    start_on_slow(site, mover, stayer)
+    site.free(*fast.values())
+    site.until_completed(mover, stayer)
+    first, second = site.check_training(mover, steps)
+    assert (first["ended"], first["gpus"]) == ("saved", {"n5": {"k80": 2}})
+    assert (second["ended"], list(second["gpus"].values())) == ("done", [{"v100": 2}])
+    assert 0 < second["from_step"] < steps
+    assert site.queue()[mover].restarts == 1
+    [only] = site.check_training(stayer, 20)
+    assert (only["ended"], only["gpus"]) == ("done", {"n5": {"k80": 2}})
+    assert [action["do"] for action in site.actions(stayer)].count("start") == 1
+    assert "stop" not in [action["do"] for action in site.actions(stayer)]
+    assert plan_mismatches(site.lines()) == []
+
+
+def test_a_job_that_ignores_the_signal_is_moved_after_the_grace(site: Site) -> None:
+    """It is requeued without its word, the journal says so, and it still trains every step once."""
+    fast = site.occupy(**ALL_FAST)
+    site.start(grace_seconds=1)
+    deaf = site.script(
+        "deaf",
+        "#SBATCH --cpus-per-task=1",
+        "trap '' USR1",
+        # Not executed, so that a signal to the batch shell does not reach the program.
+        '"$HADAR_PYTHON" "$HADAR_TEMPLATES/paced_training.py" '
+        '--checkpoint-dir "checkpoints/$SLURM_JOB_ID" "$@"',
+    )
+    job = site.train(RATES, steps=200, script=deaf)
+    start_on_slow(site, job)
+    site.free(*fast.values())
+    site.until_completed(job)
+    [stop] = [action for action in site.actions(job) if action["do"] == "stop"]
+    assert (stop["status"], stop["detail"]) == ("done", "not saved within 1 s")
+    first, second = site.check_training(job, 200)
+    assert first["ended"] == "terminated"
+    assert list(second["gpus"].values()) == [{"v100": 2}]
+
+
+def test_a_signal_that_hadard_did_not_send_loses_nothing(site: Site) -> None:
+    """The job saves, waits in vain for its move and trains on, in the same run."""
+    site.start()
+    job = site.train({"v100": 20.0}, steps=60, program=["--move-timeout-s=0.5"])
+    site.until_running(job)
+    eventually(lambda: site.steps(job) > 0, "first steps")
+    site.run(["scancel", "--signal=USR1", "--batch", job])
+    site.until_completed(job)
+    first, second = site.check_training(job, 60)
+    assert (first["ended"], second["ended"]) == ("saved", "done")
+    assert site.queue()[job].restarts == 0
+    assert "stop" not in [action["do"] for action in site.actions(job)]
+
+
+def test_jobs_of_a_dead_node_go_on_elsewhere(site: Site) -> None:
+    """Slurm requeues them, hadard gives them other nodes, and only unsaved steps are trained again.
+
+    One of the two runs on the dead node alone, the other is a gang across it and a living one.
+    """
+    site.start()
+    rates = {"p100": 20.0, "v100": 10.0}
+    saving = ["--checkpoint-every-s=0.3"]
+    gang = site.train(rates, "--hadar-gang=2x2", gpus=4, steps=50, program=saving)
+    site.until_running(gang)
+    alone = site.train(rates, gpus=2, steps=50, program=saving)
+    site.until_running(alone)
+    [node] = site.tree(alone)
+    assert set(site.tree(gang)) == {"n3", "n4"}
+    saved = [site.directory / "checkpoints" / job for job in (gang, alone)]
+    eventually(lambda: all(any(path.glob("checkpoint-*")) for path in saved), "checkpoints")
+    site.cluster.kill_node(node)
+    site.until_completed(gang, alone)
+    for job in (gang, alone):
+        first, *others = site.check_training(job, 50)
+        assert node in first["gpus"]
+        assert others
+        assert all(node not in segment["gpus"] for segment in others)
+    assert plan_mismatches(site.lines()) == []
+
+
+@dataclass
+class Samples:
+    """What `scontrol show job -d` told while a daemon worked: when, and each running job's GPUs."""
+
+    site: Site
+    seen: list[tuple[float, float, dict[JobId, GpuTree]]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Take samples for the length of a block."""
+        has_ended = threading.Event()
+        thread = threading.Thread(target=self._take, args=(has_ended,))
+        thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            thread.join()
+
+    def _take(self, has_ended: threading.Event) -> None:
+        while not has_ended.wait(0.1):
+            before_s = time.time()
+            try:
+                details = self.site.details()
+                self.site.check_gpus_are_apart()
+            except Exception as error:
+                self.faults.append(repr(error))
+                return
+            running = {
+                job: gpu_tree(gpus_in(line))
+                for job, line in details.items()
+                if " JobState=RUNNING " in line and '"hadar"' in line
+            }
+            self.seen.append((before_s, time.time(), running))
+
+    def against_plans(self) -> tuple[int, list[str]]:
+        """Return how many times a running job was compared with its plan, and what differed.
+
+        A sample taken while a round was carried out may show the plan before or the one after.
+        """
+        compared, wrong = 0, []
+        rounds = [
+            (line["time_s"], line["time_s"] + sum(line["durations_s"].values()), line["plan"])
+            for line in self.site.lines()
+        ]
+        for before_s, after_s, running in self.seen:
+            done = [plan for _, end_s, plan in rounds if end_s <= before_s][-1:]
+            during = [plan for at_s, end_s, plan in rounds if end_s > before_s and at_s <= after_s]
+            for job, held in running.items():
+                compared += not during
+                if held not in [plan.get(job, {}).get("0") for plan in (*done, *during)]:
+                    wrong.append(f"{before_s}: {job} holds {held}, planned {done} or {during}")
+        return compared, wrong
+
+
+def test_what_slurm_shows_is_the_plan_at_every_moment(site: Site) -> None:
+    """Eight jobs, more than the fast GPUs hold, move up as others end: Slurm and journal agree."""
+    site.start(round_seconds=1)
+    samples = Samples(site)
+    with samples.taken():
+        short = [site.train(RATES, steps=150 + 10 * n) for n in range(5)]
+        long = [site.train(RATES, steps=300 + 10 * n, gpus=4) for n in range(3)]
+        site.until_completed(*short, *long)
+    assert samples.faults == []
+    compared, wrong = samples.against_plans()
+    assert wrong == []
+    assert compared > 20
+    assert plan_mismatches(site.lines()) == []
+    stops = [a for job in (*short, *long) for a in site.actions(job) if a["do"] == "stop"]
+    assert len(stops) >= 2
+    for number, job in enumerate(short):
+        site.check_training(job, 150 + 10 * number)
+    for number, job in enumerate(long):
+        site.check_training(job, 300 + 10 * number)

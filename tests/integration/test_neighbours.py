@@ -1,0 +1,185 @@
+"""What hadard leaves alone, and how it gets along with jobs and limits that are not its own."""
+
+from __future__ import annotations
+
+import pytest
+from integration.site import Site, eventually
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.slurm.local_processes import wait_until
+
+pytestmark = pytest.mark.slurm
+
+EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
+V100_ONLY = {"v100": 20.0}
+# Every V100 of the cluster.
+ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
+LONG = 10**6  # steps of a job that outlasts its test
+
+
+def test_no_gpu_is_ever_given_twice(site: Site) -> None:
+    """Plain jobs come and go beside jobs of hadard; at every look each GPU has one job at most."""
+    site.start(round_seconds=1)
+    ours, theirs = [], []
+    for number in range(5):
+        theirs.append(
+            site.submit(f"--gpus={number % 4 + 1}", "--wrap=sleep 1.5", command=["sbatch"])
+        )
+        ours.append(site.train(EQUAL, gpus=(2, 4)[number % 2], steps=30))
+    looks = 0
+
+    def all_done() -> bool:
+        nonlocal looks
+        looks += 1
+        site.check_gpus_are_apart()
+        rows = site.queue()
+        return all(rows[job].state == "COMPLETED" for job in (*ours, *theirs))
+
+    eventually(all_done, lambda: site.told(*ours, *theirs))
+    assert looks > 20
+    for job in ours:
+        site.check_training(job, 30)
+
+
+def test_gpus_of_plain_jobs_are_respected(site: Site) -> None:
+    """They are in no plan; a job waits with a reason until they are free, and then gets them."""
+    plain = site.occupy(**ALL_V100)
+    before = {job: site.gpus(job) for job in plain.values()}
+    site.start()
+    job = site.train(V100_ONLY, steps=20)
+    site.until_rounds(3)
+    assert site.queue()[job].is_held_by_user
+    assert site.lines()[-1]["plan"] == {}
+    assert site.lines()[-1]["waiting"][job] == "no free GPUs fit its gang now"
+    assert {job: site.gpus(job) for job in plain.values()} == before
+    site.free(plain["n2"])
+    site.until_running(job)
+    assert site.tree(job) == {"n2": {"v100": 2}}
+    site.until_completed(job)
+
+
+def test_a_job_that_its_user_releases_runs_under_plain_slurm(site: Site) -> None:
+    """The hold is one that its owner may lift; the job then starts on any GPUs that are free."""
+    site.occupy(**ALL_V100)
+    site.start()
+    script = site.script("any", "sleep 600")
+    job = site.train(V100_ONLY, steps=LONG, script=script)
+    site.until_rounds(2)
+    assert site.queue()[job].is_held_by_user
+    site.run(["scontrol", "release", job])
+    site.until_running(job)
+    [gpus] = site.tree(job).values()
+    assert gpus in ({"p100": 2}, {"k80": 2})
+    held = site.gpus(job)
+    site.until_rounds(3)
+    assert (site.gpus(job), site.queue()[job].restarts) == (held, 0)
+    assert list(site.actions(job)) == [] or {a["do"] for a in site.actions(job)} == {"renew"}
+
+
+@pytest.mark.parametrize(
+    ("comment", "fault"),
+    [
+        ('{"hadar":1,"steps":-5,"rates":{"v100":1}}', "steps"),
+        ('{"hadar":7,"steps":5,"rates":{"v100":1}}', "version 7"),
+        ('{"hadar":1,"steps":5,"rates":{"v100":1},"colour":"red"}', "colour"),
+        ('{"hadar":1,"steps":5,"rates":{"v100":"fast"}}', "'fast'"),
+    ],
+)
+def test_a_job_with_a_wrong_description_is_left_alone(site: Site, comment: str, fault: str) -> None:
+    """The log says once which job and what is wrong; the job stays as it was, others are placed."""
+    wrong = site.submit(
+        "--hold", f"--comment={comment}", "--gpus=1", "--wrap=sleep 600", command=["sbatch"]
+    )
+    site.start()
+    job = site.train(EQUAL, steps=20)
+    site.until_completed(job)
+    assert site.queue()[wrong].is_held_by_user
+    told = [line for line in site.hadard.log.read_text().splitlines() if f"job {wrong} " in line]
+    assert len(told) == 1
+    assert fault in told[0]
+    assert all(wrong not in line["jobs"] for line in site.lines())
+
+
+def test_a_node_that_lacks_something_else_is_given_up(site: Site) -> None:
+    """A job that waits on free GPUs for cores that another job took is given other nodes."""
+    site.submit("--nodelist=n1", "--cpus-per-task=16", "--wrap=sleep 600", command=["sbatch"])
+    site.start(pin_timeout_seconds=2)
+    job = site.train(V100_ONLY, steps=20)
+    site.until_completed(job)
+    [only] = site.check_training(job, 20)
+    assert list(only["gpus"]) == ["n2"]
+
+
+def test_a_feature_that_the_job_needs_is_found(site: Site) -> None:
+    """Slurm refuses to start it where the feature is missing, and hadard tries other nodes."""
+    job = site.train({"v100": 20.0, "p100": 19.0}, "--hold", steps=20)
+    site.run(["scontrol", "update", f"JobId={job}", "Features=p100"])
+    site.start(round_seconds=1)
+    site.until_completed(job)
+    [only] = site.check_training(job, 20)
+    assert set(only["gpus"]) <= {"n3", "n4"}
+
+
+def test_a_job_that_got_whole_nodes_is_not_moved(site: Site) -> None:
+    """With --exclusive Slurm gives every GPU of the node; that is no reason to start anew."""
+    site.start(round_seconds=1)
+    job = site.train(EQUAL, "--exclusive", steps=60)
+    site.until_completed(job)
+    [only] = site.check_training(job, 60)
+    assert [count for gpus in only["gpus"].values() for count in gpus.values()] == [4]
+
+
+def test_a_job_takes_no_gpus_before_its_begin_time(site: Site) -> None:
+    """It is in no plan until then, and starts after it, though no round begins."""
+    site.start(round_seconds=600)
+    later = site.train(EQUAL, "--begin=now+4", steps=20)
+    now = site.train(EQUAL, steps=20)
+    site.until_completed(now)
+    assert site.queue()[later].is_held_by_user
+    assert all(later not in (line["plan"] or {}) for line in site.lines())
+    site.until_completed(later)
+    row = site.queue()[later]
+    assert row.started_s >= row.submitted_s + 4
+
+
+def test_a_job_that_depends_on_another_is_in_no_plan(site: Site) -> None:
+    """It is placed as soon as Slurm, which may take a minute over it, or its user lifts that."""
+    site.start(round_seconds=600)
+    first = site.train(EQUAL, steps=LONG)
+    second = site.train(EQUAL, f"--dependency=afterok:{first}", steps=20)
+    site.until_running(first)
+    assert site.queue()[second].is_held_by_user
+    assert all(second not in line["jobs"] for line in site.lines())
+    site.run(["scontrol", "update", f"JobId={second}", "Dependency="])
+    site.until_completed(second)
+    assert site.state(first) == "RUNNING"
+
+
+def test_a_name_that_looks_like_another_job_deceives_nobody(site: Site) -> None:
+    """GPUs are free or not by what Slurm says, whatever a job's name claims to hold."""
+    [plain] = site.occupy(n5="gpu:1").values()
+    forged = f"x\nJobId={plain} JobName=x\n  Nodes=n[1-6] CPU_IDs=0 Mem=1 GRES=gpu:v100:4"
+    named = ["--nodelist=n3", f"--job-name={forged}", "--wrap=sleep 600"]
+    site.until_running(site.submit(*named, command=["sbatch"]))
+    site.start()
+    job = site.train(V100_ONLY, f"--job-name={forged}", gpus=4, steps=LONG)
+    site.until_running(job)
+    assert site.planned(job) == {"n1": {"v100": 4}}
+    assert site.lines()[-1]["occupied"] == {"n5": {"k80": 1}}
+
+
+def test_a_drained_node_keeps_its_job_and_gets_no_other(site: Site) -> None:
+    """What runs there stays to its end; new jobs go elsewhere, or wait."""
+    site.start()
+    staying = site.train({"k80": 20.0}, gpus=4, steps=60)
+    site.until_running(staying)
+    assert site.tree(staying) == {"n5": {"k80": 4}}
+    site.run(["scontrol", "update", "NodeName=n5", "State=DRAIN", "Reason=test"])
+    other = site.train({"k80": 20.0}, steps=20)
+    waiting = JobId(site.train({"k80": 20.0}, gpus=4, steps=20))
+    site.until_completed(staying, other)
+    assert [set(segment["gpus"]) for segment in site.check_training(staying, 60)] == [{"n5"}]
+    assert [set(segment["gpus"]) for segment in site.check_training(other, 20)] == [{"n6"}]
+    assert not wait_until(lambda: site.state(waiting) != "PENDING", 1)
+    site.run(["scontrol", "update", "NodeName=n5", "State=RESUME"])
+    site.until_completed(waiting)

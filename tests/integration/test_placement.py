@@ -1,0 +1,130 @@
+"""A job lands on the GPUs that the plan names: type, number and nodes, as Slurm itself tells."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from integration.site import Site, eventually
+
+from hadar_slurm.core.cluster import JobId
+
+pytestmark = pytest.mark.slurm
+
+EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
+LONG = 10**6  # steps of a job that outlasts its test
+
+
+def check_placed(site: Site, job: JobId) -> dict[str, dict[str, int]]:
+    """Wait until a job runs, fail unless it does so as planned, and return its GPUs."""
+    site.until_running(job)
+    assert site.tree(job) == site.planned(job)
+    return site.tree(job)
+
+
+@pytest.mark.parametrize(
+    ("best", "busy", "nodes"),
+    [
+        ("v100", {}, {"n1", "n2"}),
+        ("p100", {}, {"n3", "n4"}),
+        ("k80", {}, {"n5"}),
+        ("v100", {"n1": "gpu:4", "n2": "gpu:3"}, {"n6"}),
+        ("k80", {"n5": "gpu:3"}, {"n6"}),
+    ],
+)
+@pytest.mark.parametrize("others", [0.0, 1.0])
+def test_a_held_job_starts_on_its_best_type(
+    site: Site, best: str, busy: dict[str, str], nodes: set[str], others: float
+) -> None:
+    """One round puts two GPUs of the fastest type under the job, on a mixed node as well."""
+    site.occupy(**busy)
+    rates = {kind: others for kind in EQUAL if others} | {best: 20.0}
+    job = site.train(rates, "--hold", steps=LONG)
+    assert site.queue()[job].is_held_by_user
+    site.once()
+    held = check_placed(site, job)
+    assert list(held.values()) == [{best: 2}]
+    assert set(held) <= nodes
+
+
+@pytest.mark.parametrize("gang", ["2x2", "4"])
+def test_a_gang_over_two_types_gets_two_gpus_on_each_node(site: Site, gang: str) -> None:
+    """Where two nodes of different types have two free GPUs each, the gang runs across them."""
+    site.occupy(
+        n1="gpu:2", n2="gpu:4", n3="gpu:2", n4="gpu:4", n5="gpu:4", n6="gpu:v100:2,gpu:k80:2"
+    )
+    seen = site.directory / "seen"
+    script = site.script(
+        "gang",
+        "srun sh -c 'echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES'"
+        f" > {seen}.new",
+        f"mv {seen}.new {seen}",
+        "sleep 600",
+    )
+    rates = ",".join(f"{kind}={rate}" for kind, rate in EQUAL.items())
+    job = site.submit(
+        f"--hadar-throughput={rates}", f"--hadar-gang={gang}", "--hadar-steps=9", "--hold", script
+    )
+    site.once()
+    assert check_placed(site, job) == {"n1": {"v100": 2}, "n3": {"p100": 2}}
+    eventually(seen.exists, "what srun printed")
+    tasks = sorted(line.split() for line in seen.read_text().splitlines())
+    assert [task[:2] for task in tasks] == [["n1", "2"], ["n3", "2"]]
+    assert [len(task[2].split(",")) for task in tasks] == [2, 2]
+
+
+def test_tasks_of_an_array_are_placed_one_by_one(site: Site) -> None:
+    """Each task gets GPUs of its own, and its progress is its own."""
+    site.start()
+    job = site.train({"v100": 20.0, "k80": 1.0}, "--array=0-2", steps=30)
+    tasks = [JobId(f"{job}_{index}") for index in range(3)]
+    site.until_running(*tasks)
+    planned = [site.planned(task) for task in tasks]
+    assert all(place is not None and "v100" in next(iter(place.values())) for place in planned)
+    site.check_gpus_are_apart()
+    eventually(lambda: any(0 < steps < 30 for steps in steps_seen(site, tasks[0])), "progress")
+    site.until_completed(*tasks)
+
+
+def steps_seen(site: Site, job: JobId) -> list[float]:
+    """Return the steps that every round knew of."""
+    return [line["jobs"][job]["steps_done"] for line in site.lines() if job in line["jobs"]]
+
+
+def test_a_dry_run_changes_nothing_and_prints_the_commands(site: Site) -> None:
+    """Plan and commands are printed; no job, journal or heartbeat is touched."""
+    [blocker] = site.occupy(n1="gpu:4").values()
+    waiting = site.train({"v100": 20.0, "k80": 1.0}, "--hold", steps=LONG)
+    running = site.train({"p100": 20.0}, "--hold", steps=LONG)
+    site.run(["scontrol", "release", running])
+    site.run(["scontrol", "update", f"JobId={running}", "Features=p100"])
+    site.until_running(running)
+    before = still_details(site)
+    done = site.run_hadard("--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert still_details(site) == before
+    assert site.state(blocker) == "RUNNING"
+    assert not site.hadard.journal.exists()
+    assert list(site.run_dir.iterdir()) == []
+    line = json.loads(done.stdout)
+    assert line["plan"][waiting] == {"0": {"n2": {"v100": 2}}}
+    [start] = [action for action in line["actions"] if action["job"] == waiting]
+    assert (start["do"], start["status"]) == ("start", "skipped")
+    assert re.fullmatch(
+        rf"scontrol update JobId={waiting} TresPerNode= TresPerJob= .*; "
+        rf"scontrol update JobId={waiting} NumNodes=1-1 ReqNodeList=n2 TresPerNode=gres.gpu:2; "
+        rf"scontrol release {waiting}",
+        start["detail"],
+    )
+
+
+def still_details(site: Site) -> dict[JobId, str]:
+    """Return what Slurm says of jobs without what changes by itself.
+
+    RunTime counts on, and LastSchedEval tells when Slurm's own scheduler last looked.
+    """
+    return {
+        job: re.sub(r"\b(RunTime|LastSchedEval)=\S+", "", line)
+        for job, line in site.details().items()
+    }

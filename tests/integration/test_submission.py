@@ -1,0 +1,178 @@
+"""hadar-sbatch holds a job only for a daemon that will place it, and tells faults in one line."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from integration.site import HADARD, Site, eventually
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.slurm.heartbeat import read_heartbeat, write_heartbeat
+
+pytestmark = pytest.mark.slurm
+
+OWN = ["--hadar-throughput=v100=20,p100=20,k80=20", "--hadar-steps=100"]
+WRAP = "--wrap=sleep 600"
+
+
+def submitted(site: Site, *words: str) -> tuple[JobId, list[str]]:
+    """Submit with hadar-sbatch, and return the job and the lines on standard error."""
+    done = site.hadar_sbatch(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Submitted batch job ")
+    return JobId(done.stdout.split()[-1]), done.stderr.splitlines()
+
+
+def check_unheld(site: Site, *words: str) -> None:
+    """Fail unless a job goes to plain Slurm, which starts it, with one line that says so."""
+    job, notes = submitted(site, *OWN, *words, WRAP)
+    assert len(notes) == 1
+    assert "submitted to plain Slurm, unheld" in notes[0]
+    site.until_running(job)
+
+
+def test_a_job_is_held_for_a_living_daemon_alone(site: Site) -> None:
+    """Not before there is one, and not after it was killed and its word has run out."""
+    check_unheld(site)
+    daemon = site.start()
+    job, notes = submitted(site, *OWN, WRAP)
+    assert notes == []
+    site.until_running(job)
+    assert next(action["do"] for action in site.actions(job)) == "start"
+    site.kill(daemon)
+    beat = read_heartbeat(site.run_dir)
+    assert beat is not None
+    assert time.time() < beat.good_until_s < time.time() + 60
+    write_heartbeat(site.run_dir, replace(beat, good_until_s=time.time()))
+    check_unheld(site)
+
+
+def test_a_daemon_that_ends_takes_its_word_back(site: Site) -> None:
+    """From SIGTERM on jobs go to plain Slurm."""
+    daemon = site.start()
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(60) == 0
+    check_unheld(site)
+
+
+def test_a_job_of_another_partition_is_not_held(site: Site) -> None:
+    """A daemon that places other partitions leaves it to Slurm, unnamed or named."""
+    site.start(partitions=["other"])
+    check_unheld(site)
+    check_unheld(site, "--partition=main")
+
+
+def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
+    """A daemon that places this partition gets it, unnamed, named or from the environment."""
+    site.start(partitions=["main"])
+    jobs = [submitted(site, *OWN, *words, WRAP) for words in ([], ["--partition=main"], ["-pmain"])]
+    assert [notes for _, notes in jobs] == [[], [], []]
+    site.until_running(*(job for job, _ in jobs))
+    assert all(site.tree(job) == site.planned(job) for job, _ in jobs)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["-w", "n4"], "nodelist"),
+        (["-x", "n[1-3,5-6]"], "exclude"),
+        (["-C", "p100", "-xn3"], "exclude"),
+        (["-Cp100", "--begin=now"], "constraint"),
+    ],
+)
+def test_a_job_with_nodes_of_its_own_choice_is_left_alone(
+    site: Site, words: list[str], option: str
+) -> None:
+    """It runs where its user said, carries no description, and is in no plan."""
+    site.start()
+    job, notes = submitted(site, *OWN, *words, "--gpus=1", WRAP)
+    assert notes == [f"hadar-sbatch: --{option} is given: left to Slurm, not placed by Hadar"]
+    site.until_running(job)
+    site.until_rounds(1)
+    assert site.tree(job) in ({"n4": {"p100": 1}}, {"n3": {"p100": 1}})
+    assert site.queue()[job].comment == ""
+    assert all(job not in line["jobs"] for line in site.lines())
+    assert site.lines()[-1]["occupied"] == site.tree(job)
+
+
+MODEL = "--hadar-model=ResNet-50"
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong", "accepted"),
+    [
+        (["--hadar-stepps=5"], "--hadar-stepps", "--hadar-steps"),
+        (["--hadar-throughput=h200=5", "--hadar-steps=5"], "'h200'", "v100"),
+        (["--hadar-throughput=v100=fast", "--hadar-steps=5"], "'fast'", "a number, 0 or more"),
+        (["--hadar-throughput=v100", "--hadar-steps=5"], "'v100'", "TYPE=STEPS_PER_S"),
+        (["--hadar-throughput=v100=5"], "--hadar-steps", "is missing"),
+        (["--hadar-throughput=v100=5", "--hadar-steps=-5"], "'-5'", "a whole number, 1 or more"),
+        (["--hadar-throughput=v100=5", "--hadar-steps=0"], "'0'", "a whole number, 1 or more"),
+        (["--hadar-throughput=v100=5", "--hadar-steps=1.5"], "'1.5'", "a whole number"),
+        (["--hadar-steps=5"], "--hadar-model or --hadar-throughput", "is missing"),
+        ([MODEL, "--hadar-batch-size=33", "--hadar-steps=5"], "(batch size 33)", "(batch size 32)"),
+        ([*OWN, "--hadar-gang=4x7"], "4x7", "on 6 nodes"),
+        ([*OWN, "--hadar-gang=999"], "999", "on 6 nodes"),
+        ([*OWN, "--hadar-gang=4by2"], "'4by2'", "a whole number"),
+        ([*OWN, "--hadar-gang=2x"], "'2x'", "4x2"),
+        ([*OWN, "--hadar-checkpoint=maybe"], "'maybe'", "yes or no"),
+        ([*OWN, "--hadar-restart-cost=-1"], "'-1'", "a number, 0 or more"),
+        ([*OWN, f"--comment={'x' * 1100}"], "1024", "shorten --comment"),
+    ],
+)
+def test_wrong_words_are_told_in_one_line_and_nothing_is_submitted(
+    site: Site, words: list[str], wrong: str, accepted: str
+) -> None:
+    """hadar-sbatch ends with 2 and names the value and what would do."""
+    before = set(site.queue())
+    done = site.hadar_sbatch(*words, WRAP)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("hadar-sbatch: ")
+    assert wrong in line
+    assert accepted in line
+    assert set(site.queue()) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "accepted"),
+    [
+        ("round_secondz: 5\n", ":1: unknown key 'round_secondz'", "'round_seconds'"),
+        ("round_seconds: 5\npoll_seconds: -1\n", ":2: poll_seconds", "greater than 0, not -1"),
+        ("policy: best\n", ":1: policy", "hadar-paper"),
+        ("round_seconds: [\n", "not YAML", "line 3"),
+        ("- round_seconds\n", "expected keys and values", "round_seconds: 360"),
+        ("throughputs: /nonexistent/table.json\n", "/nonexistent/table.json", "No such file"),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--once"], ["--dry-run"]])
+def test_a_wrong_configuration_is_told_in_one_line(
+    site: Site, text: str, wrong: str, accepted: str, options: list[str]
+) -> None:
+    """hadard ends with 2 before it does anything, and names file, line and key."""
+    path = site.directory / "hadar.yaml"
+    places = f"slurm_conf: {site.cluster.slurm_conf}\nrun_dir: {site.run_dir}\n"
+    path.write_text(text if text.startswith("-") else text + places)
+    done = site.run([*HADARD, "--config", str(path), *options])
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("hadard: ")
+    assert str(path) in line or "throughputs" in line
+    assert wrong in line
+    assert accepted in line
+    assert list(site.run_dir.iterdir()) == []
+
+
+def test_a_daemon_without_slurm_says_so_and_ends(site: Site) -> None:
+    """The status is 1, and the line names the command that found nothing."""
+    site.cluster.stop_controller()
+    done = site.run_hadard("--once", command_timeout_seconds=2)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "scontrol" in line
+    site.cluster.start_controller()
+    eventually(lambda: site.cluster.status().running == 0, "Slurm is back")

@@ -1,0 +1,166 @@
+"""hadard's command line: what is wrong is one line, and one round leaves what it should."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from hadar_slurm import __version__
+from hadar_slurm.cli.hadard import main, only_daemon, site
+from hadar_slurm.journal import read_journal
+from hadar_slurm.slurm.runner import Runner
+
+
+def ended_with(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Return status, output and errors of a run."""
+    try:
+        status = main(words)
+    except SystemExit as end:  # argparse ends the program itself
+        status = int(end.code or 0)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--no-such"], "unrecognized arguments: --no-such"),
+        (["now"], "unrecognized arguments: now"),
+        (["--config"], "argument --config: expected one argument"),
+        (["--round-seconds", "soon"], "argument --round-seconds: invalid float value: 'soon'"),
+        (["--log-level", "loud"], "invalid choice: 'loud'"),
+        (["--config", "GOOD", "--round-seconds", "0"], "--round-seconds 0: expected a number of"),
+        (["--config", "GOOD", "--round-seconds", "-5"], "--round-seconds -5: expected a number"),
+        (["--config", "GOOD", "--round-seconds", "nan"], "--round-seconds nan: expected a num"),
+        (["--config", "GOOD", "--round-seconds", "inf"], "--round-seconds inf: expected a num"),
+        (["--config", "missing.yaml"], "missing.yaml: cannot be read"),
+        (["--config", "BAD"], "bad.yaml:2: unknown key 'polcy'; the nearest known one is 'policy'"),
+        (["--config", "TABLE"], "throughputs: "),
+    ],
+)
+def test_a_fault_is_one_line_and_status_2(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the option or the file, the value, and what is accepted."""
+    files = {
+        "GOOD": ("good.yaml", "utility: jct\n"),
+        "BAD": ("bad.yaml", "utility: jct\npolcy: x\n"),
+        "TABLE": ("table.yaml", f"throughputs: {tmp_path}/nowhere.json\n"),
+    }
+    for name, text in files.values():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    named = [str(tmp_path / files[word][0]) if word in files else word for word in words]
+    status, out, err = ended_with(named, capsys)
+    assert (status, out) == (2, "")
+    assert err.startswith("hadard: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The version is the package's, and help lists every option."""
+    assert ended_with(["--version"], capsys) == (0, f"hadard {__version__}\n", "")
+    status, out, _ = ended_with(["--help"], capsys)
+    assert status == 0
+    assert all(option in out for option in ("--config", "--once", "--dry-run", "--round-seconds"))
+
+
+SCONTROL = """
+import os, sys
+if sys.argv[1:] == ["show", "config"]:
+    print("ClusterName             = toy")
+    print("SlurmctldHost[0]        = " + os.environ["TOY_HOST"])
+elif sys.argv[1:] == ["--version"]:
+    print("slurm 24.11.5")
+elif sys.argv[1:] == ["show", "node", "-o"]:
+    print("NodeName=n1 Arch=x86_64 Gres=gpu:v100:2 State=IDLE Partitions=all")
+else:
+    sys.exit(f"scontrol: {sys.argv[1:]} is not for a toy")
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Slurm of two programs that shows one idle node and no jobs; returns the configuration."""
+    for name, text in (("scontrol", SCONTROL), ("squeue", "")):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
+        program.chmod(0o755)
+    (tmp_path / "slurm.conf").touch()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    # Two runs of these tests on one machine are two clusters.
+    monkeypatch.setenv("TOY_HOST", f"toy-{uuid4()}")
+    config = tmp_path / "hadar.yaml"
+    config.write_text(
+        f"run_dir: {tmp_path}/run\nspool_dir: {tmp_path}/spool\njournal: {tmp_path}/log/j.jsonl\n",
+        encoding="utf-8",
+    )
+    return config
+
+
+def test_one_round_is_written_and_leaves_no_heartbeat(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """hadard --once looks, decides, writes a line and ends; nobody is to wait for it later."""
+    assert ended_with(["--config", str(toy), "--once"], capsys)[0] == 0
+    (line,) = read_journal(toy.parent / "log" / "j.jsonl")
+    assert line["nodes"] == {"n1": {"gpus": {"v100": 2}, "open": True}}
+    assert line["errors"] == []
+    assert not (toy.parent / "run" / "heartbeat.json").exists()
+
+
+def test_a_single_round_that_failed_has_another_status(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever runs hadard --once from a script learns that nothing was decided."""
+    (toy.parent / "bin" / "squeue").unlink()
+    assert ended_with(["--config", str(toy), "--once"], capsys)[0] == 1
+    (line,) = read_journal(toy.parent / "log" / "j.jsonl")
+    assert line["errors"] == ["squeue is not installed or not on PATH"]
+
+
+def test_a_dry_run_prints_the_round_and_writes_nothing(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line of the journal on standard output, and no file."""
+    before = set(toy.parent.rglob("*"))
+    status, out, _ = ended_with(["--config", str(toy), "--dry-run"], capsys)
+    assert status == 0
+    assert json.loads(out)["nodes"]["n1"]["open"]
+    assert set(toy.parent.rglob("*")) == before
+
+
+def test_two_daemons_do_not_serve_one_cluster(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second one ends at once and says so; afterwards the way is free."""
+    with only_daemon(site(Runner())):
+        status, _, err = ended_with(["--config", str(toy), "--once"], capsys)
+        assert status == 1
+        assert "another hadard is at work on cluster toy" in err
+    assert ended_with(["--config", str(toy), "--once"], capsys)[0] == 0
+
+
+@pytest.mark.parametrize("mode", ["--once", "--dry-run"])
+def test_without_slurm_it_says_so(mode: str, toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1 and the command that is missing."""
+    (toy.parent / "bin" / "scontrol").unlink()
+    (toy.parent / "bin" / "squeue").unlink()
+    status, out, err = ended_with(["--config", str(toy), mode], capsys)
+    assert status == 1
+    assert "is not installed or not on PATH" in out + err
+
+
+def test_a_journal_that_cannot_be_written_is_told(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory in the journal's place is named before anything is done."""
+    (toy.parent / "log" / "j.jsonl").mkdir(parents=True)
+    status, _, err = ended_with(["--config", str(toy), "--once"], capsys)
+    assert status == 2
+    assert f"journal: {toy.parent}/log/j.jsonl: Is a directory" in err

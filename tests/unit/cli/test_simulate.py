@@ -1,0 +1,162 @@
+"""hadar simulate: a tiny trace through the command, and every way a trace can be wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hadar_slurm.cli.main import app
+from hadar_slurm.journal import read_journal
+
+# A3C makes 7.1758 steps/s on a V100 and 3.4388 on a K80.
+JOB = "A3C\tpython3 train.py\ta3c\t--steps\t0\t{steps}\t{gang}\t1\t-1\t{arrival}\n"
+
+
+def job(steps: str = "7176", gang: str = "1", arrival: str = "0") -> str:
+    return JOB.format(steps=steps, gang=gang, arrival=arrival)
+
+
+def simulate(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    """Return status, output and errors of `hadar simulate`."""
+    monkeypatch.setattr(sys, "argv", ["hadar", "simulate", *words])
+    with pytest.raises(SystemExit) as end:
+        app()
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "two.trace"
+    path.write_text(job() + job(steps="3439", arrival="50"), encoding="utf-8")
+    return path
+
+
+def test_a_tiny_trace(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two jobs on two GPUs, with figures that can be worked out, and a journal."""
+    journal = trace.parent / "journal.jsonl"
+    words = [str(trace), "--cluster", "1xv100,1xk80", "--journal", str(journal), "--json"]
+    status, out, _ = simulate(words, monkeypatch, capsys)
+    summary = json.loads(out)
+    assert status == 0
+    assert (summary["policy"], summary["jobs"], summary["finished"]) == ("hadar-paper", 2, 2)
+    # The first runs 1000 s on the V100; the second comes at 50 s and runs 1000 s on the K80.
+    assert summary["ttd_s"] == pytest.approx(1050.0, abs=1.0)
+    assert summary["mean_jct_s"] == pytest.approx(1000.0, abs=1.0)
+    assert summary["moves"] == 0
+    lines = list(read_journal(journal))
+    assert len(lines) == summary["rounds"]
+    assert [line["plan"] for line in lines][-2] == {"1": {"0": {"n2": {"k80": 1}}}}
+
+
+def test_the_table_is_for_people(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Times in hours, shares in per cent."""
+    words = [str(trace), "--cluster", "1xv100", "--jobs", "1"]
+    status, out, _ = simulate(words, monkeypatch, capsys)
+    assert status == 0
+    words_shown = " ".join(out.split())
+    for part in ("1 of 1 jobs finished", "TTD │ 0.28 h", "moves │ 0", "v100 held │ 100.0%"):
+        assert part in words_shown
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "bad.trace: no job in it"),
+        ("\n\n", "bad.trace: no job in it"),
+        (job() + "A3C\tpython3 train.py\n", "bad.trace:2: 2 columns, expected 10 with tabs"),
+        (job().replace("\t", " "), "bad.trace:1: 1 columns, expected 10 with tabs"),
+        (job().strip() + "\t1\n", "bad.trace:1: 11 columns, expected 10"),
+        (job(steps="-5"), "bad.trace:1: total steps '-5': expected a whole number, 1 or more"),
+        (job(steps="0"), "bad.trace:1: total steps '0': expected a whole number, 1 or more"),
+        (job(steps="many"), "bad.trace:1: total steps 'many': expected a whole number"),
+        (job(steps="1.5"), "bad.trace:1: total steps '1.5': expected a whole number"),
+        (job(gang="0"), "bad.trace:1: gang size '0': expected a whole number, 1 or more"),
+        (job(gang="two"), "bad.trace:1: gang size 'two': expected a whole number"),
+        (job(arrival="-1"), "bad.trace:1: arrival '-1': expected a number, 0 or more"),
+        (job(arrival="nan"), "bad.trace:1: arrival 'nan': expected a number"),
+        (job(arrival="inf"), "bad.trace:1: arrival 'inf': expected a number"),
+        (
+            job(arrival="10") + "\n" + job(arrival="5"),
+            "bad.trace:3: arrival 5 s is before the line above's; sort the trace",
+        ),
+        (job().replace("A3C", "GPT-9"), "bad.trace:1: workload 'GPT-9' is not in the throughput"),
+    ],
+)
+def test_a_wrong_trace_is_told_with_line_and_value(
+    text: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Status 2 and one line: the file, the line, the value, what is expected."""
+    path = tmp_path / "bad.trace"
+    path.write_text(text, encoding="utf-8")
+    status, out, err = simulate([str(path)], monkeypatch, capsys)
+    assert (status, out) == (2, "")
+    assert err.startswith("hadar: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--policy", "gavel"], "--policy 'gavel': expected one of hadar-paper"),
+        (["--utility", "speed"], "--utility 'speed': expected one of throughput, jct, ftf"),
+        (["--round-seconds", "0"], "--round-seconds 0: expected a number above 0"),
+        (["--round-seconds", "inf"], "--round-seconds inf: expected a number above 0"),
+        (["--restart-seconds", "-1"], "--restart-seconds -1: expected a number, 0 or more"),
+        (["--restart-seconds", "inf"], "--restart-seconds inf: expected a number, 0 or more"),
+        (["--jobs", "0"], "--jobs 0: expected a whole number, 1 or more"),
+        (["--jobs", "-1"], "--jobs -1: expected a whole number, 1 or more"),
+        (["--cluster", "v100"], "cluster 'v100': expected COUNTxTYPE, such as 20xV100"),
+        (["--cluster", "2xv100,"], "cluster '': expected COUNTxTYPE"),
+        (["--cluster", "0xv100"], "cluster '0xv100': expected COUNTxTYPE"),
+        (["--cluster", "-1xv100"], "cluster '-1xv100': expected COUNTxTYPE"),
+        (["--gpus-per-node", "0"], "0 GPUs per node: expected 1 or more"),
+        (["--throughputs", "/nowhere/table.json"], "/nowhere/table.json: cannot be read"),
+        (["--journal", "/"], "--journal /: Is a directory"),
+    ],
+)
+def test_a_wrong_option_is_told_with_its_value(
+    words: list[str],
+    said: str,
+    trace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Status 2 and one line: the option, the value, what is expected."""
+    status, out, err = simulate([str(trace), *words], monkeypatch, capsys)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_missing_trace_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The path and why."""
+    status, _, err = simulate([str(tmp_path / "no.trace")], monkeypatch, capsys)
+    assert status == 2
+    assert f"{tmp_path}/no.trace: cannot be read" in err
+
+
+def test_a_job_that_never_fits_ends_the_simulation_with_its_name(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told, not simulated for ever; the workload is not wrong, so the status is 1."""
+    trace.write_text(job() + job(gang="4"), encoding="utf-8")
+    status, _, err = simulate([str(trace), "--cluster", "2xv100"], monkeypatch, capsys)
+    assert status == 1
+    assert "jobs that never start: 1" in err

@@ -1,0 +1,411 @@
+"""From a user's words to the sbatch call: nothing lost or misread, every fault in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from builders import a_cluster, some_rates
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.job import Shape
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.errors import JobSpecError
+from hadar_slurm.slurm.metadata import Description, decode
+from hadar_slurm.submit.directives import read_directives
+from hadar_slurm.submit.submission import (
+    Request,
+    check_fits,
+    compose,
+    describe,
+    parse_request,
+    without_hadar,
+)
+
+TABLE = ThroughputTable(
+    "test",
+    {
+        name: some_rates(V100=10.0, K80=1.0)
+        for name in ("ResNet-50 (batch size 64)", "ResNet-18 (batch size 64)", "A3C")
+    },
+)
+OWN = ["--hadar-model=A3C", "--hadar-steps=100"]
+
+
+def request_of(words: Sequence[str], script: str = "") -> Request:
+    """Return the parsed command line; only the file job.sh can be read."""
+    return parse_request(words, lambda path: script if path == "job.sh" else "")
+
+
+def described(words: Sequence[str], script: str = "") -> Description:
+    return describe(request_of(words, script), TABLE)
+
+
+def argv_of(words: Sequence[str], script: str = "", *, is_held: bool = True) -> tuple[str, ...]:
+    request = request_of(words, script)
+    return compose(request, describe(request, TABLE), is_held=is_held)
+
+
+def carried(argv: Sequence[str]) -> Description:
+    """Return the description in the one comment of an sbatch call."""
+    (comment,) = [word.removeprefix("--comment=") for word in argv if "--comment" in word]
+    found = decode(comment)
+    assert found is not None
+    return found
+
+
+def fault_of(words: Sequence[str], script: str = "") -> str:
+    with pytest.raises(JobSpecError) as caught:
+        described(words, script)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# What is described
+
+
+def test_the_least_that_must_be_said() -> None:
+    """A model and the steps: one GPU, not to be moved."""
+    assert described([*OWN, "job.sh"]) == Description(workload="A3C", steps=100, gpus=1)
+
+
+def test_everything_that_can_be_said() -> None:
+    """Each option reaches the description, in both of its forms."""
+    expected = Description(
+        workload="ResNet-50 (batch size 64)",
+        steps=5000,
+        gpus=4,
+        shape=Shape(nodes=2, gpus_per_node=2),
+        checkpoint=True,
+        restart_cost_s=12.5,
+        comment="mine",
+    )
+    pairs = {
+        "model": "resnet-50",
+        "batch-size": "64",
+        "steps": "5000",
+        "gang": "2x2",
+        "checkpoint": "yes",
+        "restart-cost": "12.5",
+    }
+    joined = [f"--hadar-{name}={value}" for name, value in pairs.items()]
+    parted = [word for name, value in pairs.items() for word in (f"--hadar-{name}", value)]
+    for own in (joined, parted):
+        assert described([*own, "--comment=mine", "job.sh"]) == expected
+
+
+def test_rates_may_be_given_instead_of_a_model() -> None:
+    """GPU types are not case-sensitive; the model stays empty."""
+    found = described(["--hadar-throughput=V100=12.5, k80=1", "--hadar-steps=1"])
+    assert found.rates == {"v100": 12.5, "k80": 1.0}
+    assert found.workload == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "shape"),
+    [
+        ([], 1, None),
+        (["--hadar-gang=4"], 4, None),
+        (["--hadar-gang=2x3"], 6, Shape(nodes=3, gpus_per_node=2)),
+        (["--hadar-gang=4", "--gpus=2"], 4, None),
+        (["--gpus=4"], 4, None),
+        (["-G4"], 4, None),
+        (["-G", "v100:4"], 4, None),
+        (["--gpus=v100:2,k80:1"], 3, None),
+        (["--gpus=v100"], 1, None),
+        (["--gpus-per-node=2"], 2, Shape(1, 2)),
+        (["--gpus-per-node=v100:2", "--nodes=3"], 6, Shape(3, 2)),
+        (["--gpus-per-node=2", "-N", "3"], 6, Shape(3, 2)),
+        (["--gres=gpu:2"], 2, Shape(1, 2)),
+        (["--gres=gpu"], 1, Shape(1, 1)),
+        (["--gres=gpu:v100"], 1, Shape(1, 1)),
+        (["--gres=gpu:v100:2", "-HN2"], 4, Shape(2, 2)),
+        (["--gres=gpu:v100:2,gpu:k80:2"], 4, Shape(1, 4)),
+        (["--gres=gpu:2,craynetwork:1"], 2, Shape(1, 2)),
+        (["--gres=craynetwork:4"], 1, None),
+        (["--gres=craynetwork:4", "--gpus=2"], 2, None),
+        (["--gpus=2", "--gpus=8"], 8, None),
+        (["--gpus-per-task=2", "--ntasks=2", "--hadar-gang=4"], 4, None),
+    ],
+)
+def test_the_gang_is_what_sbatch_is_asked_for(
+    options: list[str], gpus: int, shape: Shape | None
+) -> None:
+    """--hadar-gang first, then sbatch's own options, the last of each; else a single GPU."""
+    found = described([*OWN, *options, "job.sh"])
+    assert (found.gpus, found.shape) == (gpus, shape)
+
+
+def test_a_job_that_must_not_be_requeued_is_not_moved() -> None:
+    """sbatch's --no-requeue, from the command line or the script, outweighs our option."""
+    own = [*OWN, "--hadar-checkpoint=yes"]
+    assert described([*own, "job.sh"]).checkpoint
+    assert not described([*own, "--no-requeue", "job.sh"]).checkpoint
+    assert not described([*own, "job.sh"], "#!/bin/sh\n#SBATCH --no-requeue\n").checkpoint
+
+
+# Lines in the script
+
+SCRIPT = """#!/bin/bash
+#SBATCH --gpus=2 --job-name="two words"
+#HADAR --hadar-model=A3C
+# a comment
+#HADAR --hadar-steps 300   # three hundred
+
+#HADAR --hadar-checkpoint=yes
+echo train
+#HADAR --hadar-steps=999
+#SBATCH --gpus=8
+"""
+
+
+def test_options_may_stand_in_the_script() -> None:
+    """Up to the first line that is a command, as sbatch does."""
+    assert described(["job.sh"], SCRIPT) == Description(
+        workload="A3C", steps=300, gpus=2, checkpoint=True
+    )
+    assert described(["--", "job.sh"], SCRIPT).steps == 300
+
+
+def test_the_command_line_wins_over_the_script() -> None:
+    """For our options and for sbatch's."""
+    found = described(["--hadar-steps=7", "--gpus=4", "job.sh"], SCRIPT)
+    assert (found.steps, found.gpus, found.workload) == (7, 4, "A3C")
+
+
+def test_lines_that_end_as_on_windows_are_read() -> None:
+    """sbatch refuses such a script; ours does not stumble before it can say so."""
+    assert described(["job.sh"], SCRIPT.replace("\n", "\r\n")).steps == 300
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("#HADAR --hadar-model 'A (size 64)'", ["--hadar-model", "A (size 64)"]),
+        ('#HADAR --a="b c" d', ["--a=b c", "d"]),
+        ("#HADAR\t--a", ["--a"]),
+        ("#HADAR --a # rest", ["--a"]),
+        ("#HADAR", []),
+        ("#HADARX --a", []),
+        ("# HADAR --a", []),
+        (" #HADAR --a", []),
+        ("#hadar --a", []),
+    ],
+)
+def test_a_line_is_read_as_a_shell_would(line: str, words: list[str]) -> None:
+    """Quotes join words; the mark stands at the beginning, in capitals, and alone."""
+    assert read_directives(f"#!/bin/sh\n{line}\n", "#HADAR") == words
+
+
+def test_a_quote_that_does_not_close_is_told_with_its_line() -> None:
+    """Which of many lines it is, the user need not guess."""
+    with pytest.raises(JobSpecError, match="line 3 of the script: #HADAR: No closing quotation"):
+        read_directives("#!/bin/sh\n\n#HADAR --hadar-model='x\n", "#HADAR")
+
+
+def test_sbatchs_options_do_not_belong_on_our_lines() -> None:
+    """They would be lost there, so they are refused."""
+    assert "#HADAR --gpus=2: only --hadar-... options may stand there" in fault_of(
+        ["job.sh"], "#!/bin/sh\n#HADAR --gpus=2\n"
+    )
+
+
+# The sbatch call
+
+
+def test_the_call_of_a_held_job() -> None:
+    """Ours first, then the user's words in their order, then the script with its arguments."""
+    argv = argv_of(["-p", "gpu", *OWN, "--mem=1G", "-HN1", "job.sh", "-N", "7", "--gpus=9"])
+    comment = '--comment={"hadar":1,"workload":"A3C","steps":100,"gpus":1,"checkpoint":false}'
+    assert argv == (
+        "sbatch", comment, "--hold", "--gpus=1", "-p", "gpu", "--mem=1G", "-HN1",
+        "job.sh", "-N", "7", "--gpus=9",
+    )  # fmt: skip
+
+
+def test_the_call_of_a_job_that_is_not_held() -> None:
+    """The same without the hold."""
+    held, unheld = argv_of([*OWN, "job.sh"]), argv_of([*OWN, "job.sh"], is_held=False)
+    assert [word for word in held if word != "--hold"] == list(unheld)
+    assert "--hold" in held
+
+
+def test_gpus_are_asked_for_once() -> None:
+    """The gang is turned into GPUs only where the user's own options ask for none."""
+    assert "--gpus=4" in argv_of([*OWN, "--hadar-gang=4", "job.sh"])
+    shaped = argv_of([*OWN, "--hadar-gang=2x3", "job.sh"])
+    assert {"--nodes=3", "--gpus-per-node=2"} <= set(shaped)
+    for given_by_user in (["--gres=gpu:2"], ["-G", "2"], ["--gpus-per-node=2"]):
+        _, _comment, _hold, *rest = argv_of([*OWN, *given_by_user, "job.sh"])
+        assert rest == [*given_by_user, "job.sh"]
+    assert not any(word.startswith("--gpus") for word in argv_of(["job.sh"], SCRIPT))
+
+
+def test_a_job_that_moves_is_requeued_and_keeps_its_output() -> None:
+    """A restart appends to the output file unless the user chose otherwise."""
+    own = [*OWN, "--hadar-checkpoint=yes"]
+    assert {"--requeue", "--open-mode=append"} <= set(argv_of([*own, "job.sh"]))
+    chosen = argv_of([*own, "--open-mode", "truncate", "job.sh"])
+    assert "--open-mode=append" not in chosen
+    assert "--requeue" not in argv_of([*OWN, "job.sh"])
+
+
+def test_the_users_comment_is_carried_inside() -> None:
+    """Slurm has one comment a job: ours holds theirs, and the last one given counts."""
+    argv = argv_of([*OWN, "--comment", "first", "--mem=1", "--comment=second", "job.sh"])
+    assert carried(argv).comment == "second"
+    assert argv[-2:] == ("--mem=1", "job.sh")
+    in_script = argv_of([*OWN, "job.sh"], "#!/bin/sh\n#SBATCH --comment='in the script'\n")
+    assert carried(in_script).comment == "in the script"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*OWN],
+        [*OWN, "-"],
+        [*OWN, "--wrap", "python train.py --hadar-steps=1; echo $HOME"],
+        [*OWN, "--wrap=python train.py"],
+        [*OWN, "--", "-job.sh", "--hadar-steps=2"],
+        [*OWN, "job.sh", "--hadar-nonsense", "--comment=x", "--", "-HN2"],
+        ["--wait", *OWN, "job.sh", "arg"],
+        ["-HN", "2", *OWN, "job.sh", "arg"],
+        ["--part", "gpu", *OWN, "--kill-on-invalid-dep", "yes", "job.sh"],
+    ],
+)
+def test_the_rest_passes_untouched(words: list[str]) -> None:
+    """Standard input, --wrap, --, abbreviations, clusters, arguments that look like options."""
+    rest = tuple(word for word in words if word not in OWN)
+    request = request_of(words)
+    assert dict(request.own) == {"model": "A3C", "steps": "100"}
+    assert without_hadar(request) == ("sbatch", *rest)
+    argv = argv_of(words)
+    assert argv[len(argv) - len(rest) :] == rest
+
+
+def test_without_our_options_nothing_is_ours() -> None:
+    """A plain sbatch command line goes to sbatch as it is."""
+    words = ["-p", "gpu", "-HN2", "--comment=x", "job.sh", "--hadar-steps=3"]
+    request = request_of(words)
+    assert not request.own
+    assert without_hadar(request) == ("sbatch", *words)
+
+
+hostile = st.text(
+    st.sampled_from("a\"'\\\n\r\t|;$`&<>{}[]=,:#- \u2028é🦀\x00\ud800"), min_size=1, max_size=20
+)
+
+
+@given(comment=hostile, value=hostile)
+def test_hostile_characters_survive(comment: str, value: str) -> None:
+    """No shell, no separator: quotes, breaks and pipes arrive as they were given."""
+    argv = argv_of([*OWN, f"--comment={comment}", f"--job-name={value}", "job.sh", value])
+    assert carried(argv).comment == comment
+    assert argv[-3:] == (f"--job-name={value}", "job.sh", value)
+    (ours,) = [word for word in argv if word.startswith("--comment=")]
+    assert ours.isascii()
+    assert ours.isprintable()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hadar-model=A3C"], "--hadar-steps is missing"),
+        (["--hadar-steps=5"], "--hadar-model or --hadar-throughput is missing"),
+        ([*OWN, "--hadar-steps=0"], "--hadar-steps '0': expected a whole number, 1 or more"),
+        ([*OWN, "--hadar-steps=-3"], "--hadar-steps '-3': expected a whole number"),
+        ([*OWN, "--hadar-steps=1.5"], "--hadar-steps '1.5': expected a whole number"),
+        ([*OWN, "--hadar-steps="], "--hadar-steps '': expected a whole number"),
+        ([*OWN, "--hadar-steps", "--mem=1"], "--hadar-steps '--mem=1': expected a whole number"),
+        ([*OWN, "--hadar-steps"], "--hadar-steps needs a value"),
+        ([*OWN, "--hadar-step=5"], "unknown option --hadar-step; the nearest is --hadar-steps"),
+        ([*OWN, "--hadar-modell=x"], "unknown option --hadar-modell; the nearest is --hadar-model"),
+        ([*OWN, "--hadar-gang=four"], "--hadar-gang 'four': expected a whole number"),
+        ([*OWN, "--hadar-gang=0"], "--hadar-gang '0': expected a whole number"),
+        ([*OWN, "--hadar-gang=2x"], "gang '2x': expected GPUs per node x nodes, such as 4x2"),
+        ([*OWN, "--hadar-gang=2x0"], "gang '2x0': expected GPUs per node x nodes"),
+        ([*OWN, "--hadar-gang=2x2x2"], "gang '2x2x2': expected GPUs per node x nodes"),
+        ([*OWN, "--hadar-gang=-2x1"], "gang '-2x1': expected GPUs per node x nodes"),
+        ([*OWN, "--hadar-checkpoint=maybe"], "--hadar-checkpoint 'maybe': expected yes or no"),
+        ([*OWN, "--hadar-restart-cost=-1"], "--hadar-restart-cost '-1': expected a number, 0 or"),
+        ([*OWN, "--hadar-restart-cost=inf"], "--hadar-restart-cost 'inf': expected a number"),
+        ([*OWN, "--hadar-restart-cost=nan"], "--hadar-restart-cost 'nan': expected a number"),
+        ([*OWN, "--hadar-restart-cost=soon"], "--hadar-restart-cost 'soon': expected a number"),
+        ([*OWN, "--hadar-throughput=v100=1"], "--hadar-model or --hadar-throughput, not both"),
+        (["--hadar-steps=1", "--hadar-throughput=12"], "'12': expected TYPE=STEPS_PER_S"),
+        (["--hadar-steps=1", "--hadar-throughput=v100=fast"], "--hadar-throughput 'fast': expect"),
+        (["--hadar-steps=1", "--hadar-throughput=v100=-1"], "--hadar-throughput '-1': expected"),
+        (["--hadar-steps=1", "--hadar-throughput=v100=0"], "throughput is 0 on every GPU type"),
+        (["--hadar-steps=1", "--hadar-throughput=v100=1,"], "'': expected TYPE=STEPS_PER_S"),
+        (["--hadar-steps=1", "--hadar-throughput=="], "'=': expected TYPE=STEPS_PER_S"),
+        (["--hadar-steps=1", "--hadar-throughput"], "--hadar-throughput needs a value"),
+        ([*OWN, "--hadar-model=ResNet-5"], "near it: ResNet-50 (batch size 64), ResNet-18"),
+        ([*OWN, "--hadar-model=ResNet-50", "--hadar-batch-size=x"], "--hadar-batch-size 'x'"),
+        (
+            [*OWN, "--hadar-model=ResNet-50", "--hadar-batch-size=65"],
+            "'ResNet-50 (batch size 65)' is not in the throughput table; near it: ResNet-50 (b",
+        ),
+        ([*OWN, "--hadar-model=%"], "'%' is not in the throughput table; near it: hadar-sbatch --"),
+        ([*OWN, "--gpus=0"], "GPUs must be a whole number, 1 to"),
+        ([*OWN, "--gpus-per-node=2", "--nodes=many"], "--nodes 'many': expected a whole number"),
+        ([*OWN, "--hadar-gang=100000000000"], "GPUs must be a whole number, 1 to"),
+        ([*OWN, "--hadar-steps=1" + "0" * 30], "steps must be a whole number, 1 to"),
+        ([*OWN, "--gpus-per-task=2"], "--gpus-per-task is given: say with --hadar-gang how many"),
+        ([*OWN, "--gpus-per-socket=2"], "--gpus-per-socket is given: say with --hadar-gang"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_one_line_with_the_value(words: list[str], said: str) -> None:
+    """It names what was given and what is accepted."""
+    assert said in fault_of([*words, "job.sh"] if words[-1].find("=") > 0 else words)
+
+
+def test_a_comment_that_is_too_long_is_told() -> None:
+    """Slurm's comment holds 1024 characters, and the user's is the part that can shrink."""
+    with pytest.raises(JobSpecError, match=r"of the 1024 characters .* shorten --comment"):
+        argv_of([*OWN, f"--comment={'x' * 1000}", "job.sh"])
+
+
+def fits(words: Sequence[str], cluster: str) -> None:
+    check_fits(described([*words, "job.sh"]), a_cluster(cluster))
+
+
+@pytest.mark.parametrize(
+    ("words", "cluster"),
+    [
+        ([*OWN], "1xV100"),
+        ([*OWN, "--hadar-gang=4"], "2xV100,2xK80"),
+        ([*OWN, "--hadar-gang=4"], "1xV100,1xV100,1xK80,1xK80+4xP100"),
+        ([*OWN, "--hadar-gang=2x2"], "2xV100,4xK80"),
+        (["--hadar-steps=1", "--hadar-throughput=V100=1"], "1xv100"),
+    ],
+)
+def test_a_gang_that_the_cluster_could_hold_is_taken(words: list[str], cluster: str) -> None:
+    """Whatever runs there now."""
+    fits(words, cluster)
+
+
+@pytest.mark.parametrize(
+    ("words", "cluster", "said"),
+    [
+        ([*OWN, "--hadar-gang=4"], "2xV100", "hold the gang 4x1, 2x2, 1x4 (GPUs per node x nodes)"),
+        ([*OWN, "--hadar-gang=4x1"], "2xV100,2xK80", "it has 2 K80, 2 V100 on 2 nodes"),
+        ([*OWN, "--hadar-gang=4x1"], "2xV100+2xK80", "hold the gang 4x1"),
+        ([*OWN, "--hadar-gang=1x3"], "4xV100,4xV100", "hold the gang 1x3"),
+        (
+            ["--hadar-steps=1", "--hadar-throughput=a100=1"],
+            "2xV100,1xK80",
+            "GPU type 'a100' is not in this cluster, which has K80, V100",
+        ),
+    ],
+)
+def test_a_gang_that_the_cluster_can_never_hold_is_refused(
+    words: list[str], cluster: str, said: str
+) -> None:
+    """A job that would wait for ever is not submitted."""
+    with pytest.raises(JobSpecError) as caught:
+        fits(words, cluster)
+    assert said in str(caught.value)

@@ -1,0 +1,154 @@
+"""hadar.yaml: every fault is told with its line, its key or value, and what would be accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hadar_slurm.config import Config, load_config, parse_config
+from hadar_slurm.errors import ConfigError
+
+SHIPPED = sorted((Path(__file__).parents[2] / "slurm_conf").glob("*.yaml"))
+
+
+def fault_in(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "hadar.yaml")
+    words = str(caught.value)
+    assert "\n" not in words
+    return words
+
+
+@pytest.mark.parametrize("text", ["", "# nothing but words\n", "---\n"])
+def test_an_empty_file_is_the_default(text: str) -> None:
+    """A site need not say anything."""
+    assert parse_config(text, "hadar.yaml") == Config()
+
+
+def test_values_are_read() -> None:
+    """Every form of value that the file may hold."""
+    config = parse_config(
+        """
+        utility: jct
+        round_seconds: 120
+        poll_seconds: 2.5
+        partitions: [gpu, gpu-long]
+        solver:
+          time_limit_s: 1
+          gap: 0.01
+        throughputs: /etc/hadar/throughputs.json
+        slurm_conf: null
+        journal: /var/log/hadar/rounds.jsonl
+        """,
+        "hadar.yaml",
+    )
+    assert (config.utility, config.round_seconds, config.poll_seconds) == ("jct", 120.0, 2.5)
+    assert config.partitions == ("gpu", "gpu-long")
+    assert (config.solver.time_limit_s, config.solver.gap) == (1.0, 0.01)
+    assert config.throughputs == Path("/etc/hadar/throughputs.json")
+    assert config.slurm_conf is None
+    assert config.journal == Path("/var/log/hadar/rounds.jsonl")
+    assert config.restart_cost_seconds == Config().restart_cost_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "utility: jct\nround_secs: 60\n",
+            "hadar.yaml:2: unknown key 'round_secs'; the nearest known one is 'round_seconds'",
+        ),
+        (
+            "\n\n# solver\nsolver:\n  gap: 0\n  time_limit: 3\n",
+            "hadar.yaml:6: unknown key 'solver.time_limit'; the nearest known one is "
+            "'time_limit_s'",
+        ),
+        ("polcy: hadar-paper", "hadar.yaml:1: unknown key 'polcy'; the nearest known one is 'pol"),
+    ],
+)
+def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: str) -> None:
+    """A misspelt key is never ignored."""
+    assert words in fault_in(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "value"),
+    [
+        ("policy: gavel", 1, "policy", "'gavel'"),
+        ("utility: fast", 1, "utility", "'fast'"),
+        ("\nround_seconds: 0", 2, "round_seconds", "not 0"),
+        ("round_seconds: -5", 1, "round_seconds", "not -5"),
+        ("round_seconds: soon", 1, "round_seconds", "'soon'"),
+        ("round_seconds: .inf", 1, "round_seconds", "not inf"),
+        ("poll_seconds: .nan", 1, "poll_seconds", "not nan"),
+        ("restart_cost_seconds: -1", 1, "restart_cost_seconds", "not -1"),
+        ("round_seconds: [1, 2]", 1, "round_seconds", "[1, 2]"),
+        ("solver:\n  gap: 1", 2, "solver.gap", "not 1"),
+        ("solver:\n  time_limit_s: 0", 2, "solver.time_limit_s", "not 0"),
+        ("solver: 3", 1, "solver", "not 3"),
+        ("solver:", 1, "solver", "None"),
+        ("partitions: gpu", 1, "partitions", "'gpu'"),
+        ("partitions:\n- gpu\n- 7", 1, "partitions.1", "not 7"),
+        ("journal: [a]", 1, "journal", "['a']"),
+        ("1: 2", 1, "1", "not 1"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_line(text: str, line: int, key: str, value: str) -> None:
+    """The error names the line, the key, the value and what is accepted."""
+    words = fault_in(text)
+    assert words.startswith(f"hadar.yaml:{line}: {key}: ")
+    assert value in words
+
+
+def test_every_fault_is_told() -> None:
+    """One reading shows all that is wrong."""
+    words = fault_in("round_seconds: 0\nutility: x\nsolvr: 1\n")
+    assert all(part in words for part in ("yaml:1: round_seconds", "yaml:2: utility", "'solvr'"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: [1", "a: b: c", "\tutility: jct", "a: *nothing", "{", "utility: \x07", "[[1]]: 2"],
+)
+def test_broken_yaml_is_one_line(text: str) -> None:
+    """What the YAML reader says comes in one line that names the file."""
+    assert fault_in(text).startswith("hadar.yaml: not YAML: ")
+
+
+def test_a_date_that_is_none_is_one_line() -> None:
+    """YAML reads 2020-13-45 as a date, and there is no such date."""
+    assert "hadar.yaml: not YAML" in fault_in("journal: 2020-13-45")
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "hadar", "3"])
+def test_a_file_without_keys_is_refused(text: str) -> None:
+    """A list or a word is no configuration."""
+    assert fault_in(text) == ("hadar.yaml: expected keys and values, such as `round_seconds: 360`")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A missing file, a directory and a file that is not text."""
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "missing.yaml", tmp_path, binary):
+        with pytest.raises(ConfigError, match="cannot be read") as caught:
+            load_config(path)
+        assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    """The path stands in errors."""
+    path = tmp_path / "hadar.yaml"
+    path.write_text("utility: ftf\n", encoding="utf-8")
+    assert load_config(path).utility == "ftf"
+    path.write_text("utlity: ftf\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"^{path}:1: unknown key 'utlity'"):
+        load_config(path)
+
+
+@pytest.mark.skipif(not SHIPPED, reason="slurm_conf/ holds no example yet")
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_the_shipped_examples_are_right(path: Path) -> None:
+    """An administrator can begin with them."""
+    load_config(path)

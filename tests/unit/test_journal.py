@@ -1,0 +1,186 @@
+"""The journal: one line a round, read back as written, whatever a crash left at its end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import a_cluster, a_gang, a_job, a_plan, a_snapshot, golden
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import snapshots, valid_plans
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Phase
+from hadar_slurm.core.plan import WaitReason
+from hadar_slurm.core.snapshot import Ended, Round, Snapshot
+from hadar_slurm.engine.actions import Outcome, Renew, Start, Status, Stop
+from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.errors import ConfigError
+from hadar_slurm.journal import (
+    VERSION,
+    Journal,
+    as_line,
+    gang_from_tree,
+    gang_tree,
+    read_journal,
+)
+
+# The demo and `hadar explain` depend on these names; docs/journal.md explains them.
+SNAPSHOT = replace(
+    a_snapshot(
+        a_cluster("2xV100,2xV100+2xK80,1xP100", closed=["n3"]),
+        a_job("9", 2, on="n1:V100:2", done=250.0, submitted_s=10.0),
+        a_job("10", on="n2:V100:1", submitted_s=20.0),
+        a_job("11", submitted_s=30.0),
+        a_job("12", on="n3:P100:1", phase=Phase.STOPPING),
+        now_s=720.0,
+        occupied="n2:K80:2",
+    ),
+    ended=(Ended(JobId("8"), Phase.DONE, 700.5),),
+)
+RECORD = RoundRecord(
+    Round(2, 720.0, 360.0),
+    "round end",
+    "hadar-paper",
+    SNAPSHOT,
+    replace(
+        a_plan(
+            {"9": "n1:V100:2", "11": "n2:V100:1"},
+            {"10": WaitReason.OUTBID, "12": WaitReason.STOPPING},
+        ),
+        figures=(("price.V100", 0.5), ("value", 1.5)),
+    ),
+    (
+        Outcome(Stop(JobId("10"), 0, a_gang("n2:V100:1")), Status.DONE, "not saved within 60 s"),
+        Outcome(Renew(JobId("9"), 0, a_gang("n1:V100:2")), Status.DONE),
+        Outcome(Start(JobId("11"), 0, a_gang("n2:V100:1")), Status.DEFERRED, "not free yet"),
+    ),
+    {"observe": 0.0312345678, "plan": 0.25},
+)
+
+
+def write(path: Path, *records: RoundRecord) -> None:
+    journal = Journal(path)
+    for record in records:
+        journal.write(record)
+    journal.close()
+
+
+def test_the_line_is_the_one_documented(tmp_path: Path) -> None:
+    """Programs read the journal: its form changes on purpose only, and with its version."""
+    write(tmp_path / "journal.jsonl", RECORD)
+    text = (tmp_path / "journal.jsonl").read_text(encoding="utf-8")
+    assert text == golden("round.jsonl", text)
+
+
+@given(snapshot=snapshots(), data=st.data())
+def test_every_round_is_read_back(
+    snapshot: Snapshot, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever was seen and planned survives the file."""
+    plan = data.draw(valid_plans(snapshot))
+    outcomes = [Outcome(action, Status.DONE, "ok") for action in reconcile(snapshot, plan)]
+    record = RoundRecord(
+        Round(3, snapshot.now_s, 360.0, may_move=False), "change", "p", snapshot, plan, outcomes
+    )
+    path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
+    write(path, record, record)
+    lines = list(read_journal(path))
+    assert lines == [as_line(record)] * 2
+    assert {key: gang_from_tree(held["0"]) for key, held in lines[0]["plan"].items()} == {
+        job_id: allocation.gangs[0] for job_id, allocation in plan.allocations
+    }
+    assert set(lines[0]["jobs"]) == set(snapshot.by_id)
+    assert set(lines[0]["waiting"]) == set(dict(plan.waiting))
+    assert len(lines[0]["actions"]) == len(outcomes)
+
+
+def test_a_round_that_saw_nothing_says_why(tmp_path: Path) -> None:
+    """Without a snapshot and a plan there is still a line."""
+    record = RoundRecord(Round(0, 5.0, 360.0), "start", "p", errors=("squeue is not installed",))
+    write(tmp_path / "j", record)
+    (line,) = read_journal(tmp_path / "j")
+    assert line["plan"] is None
+    assert line["errors"] == ["squeue is not installed"]
+    assert (line["time_s"], line["waiting"], line["actions"]) == (5.0, {}, [])
+    assert "jobs" not in line
+
+
+@given(gang=snapshots().map(lambda s: [g for job in s.jobs for g in job.allocation.gangs]))
+def test_a_gang_survives_its_tree(gang: list[object]) -> None:
+    """Node, type and count are all there is to a gang."""
+    for one in gang:
+        assert gang_from_tree(gang_tree(one)) == one  # type: ignore[arg-type]
+
+
+def test_a_journal_is_appended_to(tmp_path: Path) -> None:
+    """A restart of the daemon goes on where the last one ended, in a directory that it makes."""
+    path = tmp_path / "log" / "journal.jsonl"
+    write(path, RECORD)
+    write(path, RECORD)
+    assert len(list(read_journal(path))) == 2
+
+
+@pytest.mark.parametrize("kept", [1, 10, 200])
+def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path, kept: int) -> None:
+    """Half a line at the end is neither an error nor a round."""
+    path = tmp_path / "journal.jsonl"
+    write(path, RECORD)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:kept])
+    assert len(list(read_journal(path))) == 1
+
+
+def test_a_line_cut_short_is_not_appended_to(tmp_path: Path) -> None:
+    """The next round stands on a line of its own."""
+    path = tmp_path / "journal.jsonl"
+    write(path, RECORD)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:50])
+    write(path, RECORD)
+    assert path.read_bytes() == whole + whole
+    path.write_bytes(whole[:50])
+    write(path, RECORD)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("not json\n", ":2: not a journal line"),
+        ('{"version": 99}\n', f":2: journal version 99, this reads {VERSION}"),
+        ("{}\n", f":2: journal version None, this reads {VERSION}"),
+        ("[1]\n", f":2: journal version None, this reads {VERSION}"),
+        ("\n", ":2: not a journal line"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
+    """Any other damage is told with file and line."""
+    path = tmp_path / "journal.jsonl"
+    write(path, RECORD)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+    with pytest.raises(ConfigError, match=f"^{path}{words}"):
+        list(read_journal(path))
+
+
+def test_a_hostile_name_stays_on_its_line(tmp_path: Path) -> None:
+    """Line breaks and quotes in a detail do not make another line."""
+    evil = 'x"\n{"version": 1}\n\u2028\ud800'
+    action = Start(JobId("11"), 0, a_gang("n2:V100:1"))
+    record = replace(RECORD, outcomes=[Outcome(action, Status.REFUSED, evil)])
+    write(tmp_path / "j", record)
+    (line,) = read_journal(tmp_path / "j")
+    assert line["actions"][0]["detail"] == evil
+
+
+def test_the_line_is_written_before_the_round_is_over(tmp_path: Path) -> None:
+    """Who follows the file sees a round as soon as it is recorded."""
+    journal = Journal(tmp_path / "j")
+    journal.write(RECORD)
+    assert json.loads((tmp_path / "j").read_text(encoding="utf-8"))["round"] == 2
+    journal.close()
