@@ -171,16 +171,16 @@ def valid_plans(draw: st.DrawFn, snapshot: Snapshot) -> Plan:
         for slot, count in job.allocation.gangs[0].slots:
             free[slot] -= count
     for job in others:
-        fitting = list(gangs_that_fit(snapshot, job, free))
+        fitting: list[Gang] = list(gangs_that_fit(snapshot, job, free))
         fitting += [
             gang
             for gang in job.allocation.gangs
             if all(free.get(slot, 0) >= count for slot, count in gang.slots)
         ]
-        if fitting and draw(st.integers(0, 4)):
-            gang = draw(st.sampled_from(fitting))
-            allocations[job.job_id] = Allocation.rigid(gang)
-            for slot, count in gang.slots:
+        if fitting and draw(st.integers(0, 4)) > 0:
+            chosen: Gang = draw(st.sampled_from(fitting))
+            allocations[job.job_id] = Allocation.rigid(chosen)
+            for slot, count in chosen.slots:
                 free[slot] -= count
     waiting = {
         job.job_id: WaitReason.OUTBID if job.phase.is_plannable else WaitReason.STOPPING

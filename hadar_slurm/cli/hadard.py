@@ -237,7 +237,8 @@ def only_daemon(cluster: Site) -> Iterator[None]:
             if error.errno != errno.EADDRINUSE:
                 raise
             raise HadarError(
-                f"another hadard is at work on cluster {cluster.name} ({cluster.address}); stop it first"
+                f"another hadard is at work on cluster {cluster.name} ({cluster.address}); "
+                "stop it first"
             ) from None
         yield
 

@@ -229,10 +229,8 @@ def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
     is_odd = [number not in known or times[number] > 1 for number in numbers]
     return {
         number: line
-        for number, line, odd, next_odd in zip(
-            numbers, lines, is_odd, [*is_odd[1:], False], strict=True
-        )
-        if not (odd or next_odd)
+        for number, line, odd in zip(numbers, lines, pairwise([*is_odd, False]), strict=True)
+        if not any(odd)
     }
 
 

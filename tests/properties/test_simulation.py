@@ -381,6 +381,28 @@ def test_what_could_not_be_applied_is_tried_again() -> None:
     assert [action.job_id for action in backend.applied] == ["1"]
 
 
+def test_a_refused_action_is_logged_and_the_others_are_done(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One job that Slurm says no to does not keep the next from its GPUs."""
+
+    class Stubborn(Patchy):
+        def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
+            """Refuse job 1 and do the rest."""
+            return [
+                Outcome(action, Status.REFUSED, "no such account")
+                if action.job_id == "1"
+                else super(Stubborn, self).apply([action])[0]
+                for action in actions
+            ]
+
+    backend = Stubborn(SimBackend(a_cluster("1xV100,1xV100"), [a_spec("1"), a_spec("2")]))
+    (record,) = run_patchy(backend, FirstFit(), rounds=1)
+    assert [outcome.status for outcome in record.outcomes] == [Status.REFUSED, Status.DONE]
+    assert [bool(job.allocation) for job in backend.world.observe().jobs] == [False, True]
+    assert "no such account" in caplog.text
+
+
 def test_jobs_are_moved_at_the_beginning_of_a_round_only() -> None:
     """When a job comes in the middle of a round, the policy is told not to move others."""
     records = run_patchy(Patchy(long_world()), FirstFit(), rounds=7)

@@ -77,6 +77,12 @@ def test_the_line_is_the_one_documented(tmp_path: Path) -> None:
     assert text == golden("round.jsonl", text)
 
 
+def test_every_field_is_documented() -> None:
+    """docs/journal.md speaks of every field of a line."""
+    page = (Path(__file__).parents[2] / "docs" / "journal.md").read_text(encoding="utf-8")
+    assert [name for name in as_line(RECORD) if f"`{name}`" not in page] == []
+
+
 @given(snapshot=snapshots(), data=st.data())
 def test_every_round_is_read_back(
     snapshot: Snapshot, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

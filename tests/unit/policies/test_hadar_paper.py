@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import product
 
 import pytest
 from builders import (
+    GOLDEN,
     ROUND,
     a_cluster,
     a_job,
     a_snapshot,
+    golden,
     placed_by,
     reasons_of,
     some_rates,
@@ -23,13 +26,17 @@ from hadar_slurm.core.cluster import GpuType, JobId, Slot
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Snapshot
-from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
+from hadar_slurm.engine.rounds import run_rounds
+from hadar_slurm.journal import Line, as_line
 from hadar_slurm.policies.candidates import Candidate, CandidateSource
 from hadar_slurm.policies.hadar_paper import HadarPaper, _select_by_ilp, _select_greedily
 from hadar_slurm.policies.lp import SolverLimits
 from hadar_slurm.policies.prices import ExponentialPrice, exponential_prices
 from hadar_slurm.policies.reach import Reach
 from hadar_slurm.policies.utility import UTILITIES, Appraisal
+from hadar_slurm.sim.backend import SimBackend
+from hadar_slurm.sim.trace import parse_gavel_trace
 
 NO_TIME = SolverLimits(time_limit_s=0.0)
 STEPS = 16  # price steps per GPU type, as the policy has them
@@ -302,6 +309,61 @@ def test_a_type_that_pays_only_across_nodes_has_no_price_and_is_used() -> None:
     snapshot = a_snapshot("2xV100,2xV100", a_job("1", 2, rates=odd), a_job("2"))
     for policy in (HadarPaper(), HadarPaper(limits=NO_TIME)):
         assert "2" in placed_by(plan_of(snapshot, policy))
+
+
+TOY_TABLE = ThroughputTable(
+    "toy",
+    {
+        "Steep": some_rates(V100=10.0, P100=5.0, K80=1.0),
+        "Flat": some_rates(V100=10.0, P100=8.0, K80=5.0),
+    },
+)
+
+
+def rounded(tree: object) -> object:
+    """Return a JSON tree with its numbers cut to six digits, the same on every machine."""
+    if isinstance(tree, dict):
+        return {key: rounded(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [rounded(value) for value in tree]
+    return float(f"{tree:.6g}") if isinstance(tree, float) else tree
+
+
+def test_the_journal_of_the_toy_is_the_one_worked_out() -> None:
+    """Three jobs on a V100, a P100 and a K80, round by round.
+
+    0 s: job 0 loses more than job 1 off the V100: 1 + 0.8 on V100 and P100 against 0.5 + 1.
+    360 s: job 0 has ended. Job 1 has 720 of 3600 steps left, 90 s here; on the V100 72 s and a
+    restart of 30 s. It stays.
+    400 s: job 2 comes for two GPUs. Only the V100 and the K80 are free, where it makes
+    0.8 * 2 steps/s; 80 s of work become 1000 s, not worth the price, yet nobody else wants them.
+    450 s: job 1 ends. Within a round job 2 is not moved.
+    720 s: job 2 has made 512 of 1600 steps; 680 s more here, 136 s and a restart on V100 and P100
+    at 0.8 * 10 steps/s. It moves, and ends at 886 s.
+    """
+    trace = (GOLDEN / "toy.trace").read_text(encoding="utf-8")
+    jobs = parse_gavel_trace(trace.splitlines(), TOY_TABLE, "toy.trace")
+    world = SimBackend(a_cluster("1xV100,1xP100,1xK80"), jobs)
+    lines: list[Line] = []
+    run_rounds(
+        world,
+        HadarPaper(),
+        lambda record: lines.append(as_line(record)),
+        length_s=360.0,
+        now_s=lambda: world.now_s,
+        clock=lambda: 0.0,
+    )
+    assert [(line["time_s"], line["may_move"]) for line in lines] == [
+        (0.0, True),
+        (360.0, True),
+        (400.0, False),
+        (450.0, False),
+        (720.0, True),
+        (pytest.approx(886.0), False),
+    ]
+    text = "".join(json.dumps(rounded(line), separators=(",", ":")) + "\n" for line in lines)
+    expected = golden("toy.journal.jsonl", text).splitlines()
+    assert [json.loads(line) for line in expected] == [rounded(line) for line in lines]
 
 
 Listed = Mapping[JobId, list[Candidate]]

@@ -1,0 +1,368 @@
+"""Slurm's texts as values. What stands in quotes was printed by Slurm 22.05.8."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from builders import a_gang
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.cluster import Node, NodeName
+from hadar_slurm.errors import SlurmOutputError, SlurmRefused
+from hadar_slurm.slurm.parse import (
+    fold_out,
+    held_gang,
+    parse_nodes,
+    parse_queue,
+    queue_format,
+    split_job_details,
+    takes_work,
+)
+from hadar_slurm.slurm.reading import read_all
+from hadar_slurm.slurm.runner import Runner
+
+MARK = "#0123"
+QUEUE = (
+    "1|1|CANCELLED|None|0|root|main|4294901759|(null)||n1|1|gres:gpu:1|N/A|N/A|N/A|0|"
+    "1795259392|1795259393|1795259473|(null)#0123\n"
+    "6|6|COMPLETED|None|0|root|main|4294901756|(null)|n1|n1|1|gres:gpu:1|N/A|N/A|N/A|0|"
+    "1795259474|1795259474|1795259474|(null)#0123\n"
+    "3_1|3|PENDING|JobHeldUser|0|root|main|0|(null)|||1|N/A|gres:gpu:k80:2|N/A|N/A|0|"
+    "1795259474|N/A|N/A|one|two\nthree #0 #0123\n"
+    "4|4|RUNNING|None|0|root|main|4294901757|(null)||n1|1|gres:gpu:v100:1|N/A|N/A|N/A|0|"
+    "1795259474|1795259474|1826795474|(null)#0123\n"
+)
+NODES = (
+    "NodeName=n1 Arch=x86_64 CoresPerSocket=16  CPUAlloc=2 CPUEfctv=16 CPUTot=16 CPULoad=0.52 "
+    "AvailableFeatures=v100 ActiveFeatures=v100 Gres=gpu:v100:2 NodeAddr=127.0.0.1 "
+    "NodeHostName=localhost Port=13026 Version=22.05.8 OS=Linux 6.18.44 #1 SMP @0  "
+    "RealMemory=8000 AllocMem=200 FreeMem=23638 Sockets=1 Boards=1 State=MIXED ThreadsPerCore=1 "
+    "TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A Partitions=main,long  BootTime=1795251518 \n"
+    "NodeName=n2 Arch=x86_64 CoresPerSocket=16  CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=0.52 "
+    "AvailableFeatures=k80 ActiveFeatures=k80 Gres=gpu:k80:2(S:0),gpu:v100:1(S:0) "
+    "NodeAddr=127.0.0.1 NodeHostName=localhost Port=10794 Version=22.05.8 OS=Linux 6.18.44 "
+    "RealMemory=8000 Sockets=1 Boards=1 State=IDLE+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1 "
+    "Owner=N/A MCS_label=N/A BootTime=1795251517 Reason=disk State=IDLE [root@1795251600]\n"
+    "NodeName=n3 Arch=x86_64 Gres=(null) State=IDLE Partitions=main\n"
+)
+
+
+def a_detail(number: str, nodes: str = "n1", gpus: str = "gpu:v100:1", name: str = "x") -> str:
+    """Return the line that `scontrol show job -d -o` prints of a job, shortened."""
+    return (
+        f"JobId={number} JobName={name} UserId=root(0) JobState=RUNNING NodeList={nodes} "
+        f"NumNodes=1 JOB_GRES={gpus}   Nodes={nodes} CPU_IDs=0 Mem=100 GRES={gpus}(IDX:0) "
+        "MinCPUsNode=1 Command=(null) Power= TresPerNode=gres:gpu:1 \n"
+    )
+
+
+# The queue
+
+
+def test_the_queue_is_read() -> None:
+    """Every field of a record, and a comment with breaks and separators in it."""
+    cancelled, completed, held, running = parse_queue(QUEUE, MARK)
+    assert (cancelled.key, cancelled.state, cancelled.ended_s) == ("1", "CANCELLED", 1795259473.0)
+    assert completed.requested_nodes == completed.nodes == (NodeName("n1"),)
+    assert (held.key, held.raw_id, held.restarts) == ("3_1", "3", 0)
+    assert held.comment == "one|two\nthree #0 "
+    assert held.gpus_otherwise == (("k80", 2),)
+    assert held.named_types == frozenset({"k80"})
+    assert (held.started_s, held.ended_s, held.dependency) == (0.0, 0.0, "")
+    assert held.is_held_by_user
+    assert not running.is_held_by_user
+    assert (running.user, running.user_id, running.partition) == ("root", 0, "main")
+    assert running.gpus_per_node == (("v100", 1),)
+    assert (running.submitted_s, running.num_nodes, running.comment) == (1795259474.0, 1, "")
+
+
+def test_an_empty_queue_is_read() -> None:
+    """No jobs, no rows."""
+    assert parse_queue("", MARK) == []
+
+
+def test_squeue_is_asked_for_the_fields_that_are_read() -> None:
+    """As many as a record has, free text last, each record closed by the mark."""
+    *fixed, free = queue_format(MARK).split(",")
+    assert free == f"Comment:{MARK}"
+    assert all(part.endswith(":|") for part in fixed)
+    assert len(fixed) == QUEUE.split(MARK)[0].count("|")
+
+
+def with_field(index: int, text: str) -> str:
+    values = QUEUE.split("#0123\n")[3].split("|")
+    values[index] = text
+    return "|".join(values) + "#0123\n"
+
+
+@given(comment=st.text(st.sampled_from("ab|#\n,:{}\"' \u2028é"), max_size=30))
+def test_a_comment_can_hold_anything_but_the_mark(comment: str) -> None:
+    """Neither separators nor line breaks make another field or record."""
+    record = with_field(20, comment)
+    rows = parse_queue(record * 2, MARK)
+    assert [row.comment for row in rows] == [comment] * 2
+    assert {row.key for row in rows} == {"4"}
+
+
+def test_a_forged_record_stays_in_its_comment() -> None:
+    """Who does not know the mark cannot add a job to the queue."""
+    forged = QUEUE.split(MARK)[0].replace("1|1|", "99|99|", 1)
+    (row,) = parse_queue(with_field(20, f"x#\n{forged}#4567\n"), MARK)
+    assert row.key == "4"
+    assert forged in row.comment
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (QUEUE[:-3], "the last record is not whole"),
+        (QUEUE + "squeue: something else", "the last record is not whole"),
+        ("1|2|3#0123\n", "expected 21 fields"),
+        (with_field(4, "root"), "invalid literal"),
+        (with_field(7, "high"), "invalid literal"),
+        (with_field(11, "many"), "invalid literal"),
+        (with_field(17, "yesterday"), "could not convert"),
+        (with_field(10, "n[1-"), "host list"),
+    ],
+)
+def test_output_in_another_form_is_told_with_its_text(text: str, words: str) -> None:
+    """A Slurm that we do not know is not guessed at."""
+    with pytest.raises(SlurmOutputError, match=words) as caught:
+        parse_queue(text, MARK)
+    assert caught.value.text
+
+
+@pytest.mark.parametrize(
+    ("field", "request_", "gpus"),
+    [
+        (12, "gres:gpu:k80:2", {"k80": 2}),
+        (12, "gres/gpu:k80:2", {"k80": 2}),
+        (12, "gres:gpu:2", {"gpu": 2}),
+        (12, "gres:gpu", {"gpu": 1}),
+        (12, "gres/gpu:v100", {"v100": 1}),
+        (12, "gres:gpu:v100:2,gres:gpu:k80:1", {"v100": 2, "k80": 1}),
+        (12, "gres/gpu:a100_3g.20gb:2", {"a100_3g.20gb": 2}),
+        (12, "gres:craynetwork:1", {}),
+        (12, "N/A", {}),
+        (12, "", {}),
+    ],
+)
+def test_requests_for_gpus(field: int, request_: str, gpus: dict[str, int]) -> None:
+    """As Slurm before and since 23.02 writes them, with and without type and count."""
+    (row,) = parse_queue(with_field(field, request_), MARK)
+    assert dict(row.gpus_per_node) == gpus
+
+
+def test_gpus_asked_for_in_other_ways_are_seen() -> None:
+    """Per job, per task and per socket: whoever asks so is not pinned."""
+    for field_ in (13, 14, 15):
+        (row,) = parse_queue(with_field(field_, "gres:gpu:2"), MARK)
+        assert row.gpus_otherwise == (("gpu", 2),)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "priority", "is_held"),
+    [
+        ("PENDING", "JobHeldUser", "0", True),
+        ("PENDING", "JobHeldAdmin", "0", False),
+        ("PENDING", "Priority", "7", False),
+        ("RUNNING", "None", "0", False),
+    ],
+)
+def test_who_is_held_by_its_user(state: str, reason: str, priority: str, *, is_held: bool) -> None:
+    """An administrator's hold is not ours to lift."""
+    values = QUEUE.split("#0123\n")[3].split("|")
+    values[2], values[3], values[7] = state, reason, priority
+    (row,) = parse_queue("|".join(values) + "#0123\n", MARK)
+    assert row.is_held_by_user is is_held
+
+
+# Nodes
+
+
+def test_nodes_are_read() -> None:
+    """GPUs by type, whether they take work, and their partitions; CPU nodes have no GPUs."""
+    first, second, third = parse_nodes(NODES)
+    assert first.node == Node.of("n1", {"v100": 2})
+    assert first.partitions == ("main", "long")
+    assert second.node == Node.of("n2", {"k80": 2, "v100": 1}, is_schedulable=False)
+    assert (second.state, second.partitions) == ("IDLE+DRAIN", ())
+    assert third.node.gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "is_open"),
+    [
+        ("IDLE", True),
+        ("MIXED", True),
+        ("ALLOCATED", True),
+        ("IDLE+CLOUD", True),
+        ("MIXED+PLANNED", True),
+        ("IDLE+COMPLETING", True),
+        ("IDLE+DYNAMIC_NORM", True),
+        ("ALLOCATED+COMPLETING+CLOUD", True),
+        ("IDLE+DRAIN", False),
+        ("MIXED+DRAIN", False),
+        ("ALLOCATED+COMPLETING+DRAIN", False),
+        ("DOWN", False),
+        ("DOWN*", False),
+        ("IDLE*", False),
+        ("IDLE+NOT_RESPONDING", False),
+        ("MIXED+MAINTENANCE", False),
+        ("IDLE+MAINTENANCE+RESERVED", False),
+        ("IDLE+RESERVED", False),
+        ("IDLE+POWERED_DOWN", False),
+        ("IDLE+POWERING_UP", False),
+        ("IDLE+REBOOT_REQUESTED", False),
+        ("FUTURE", False),
+        ("UNKNOWN", False),
+        ("INVAL", False),
+        ("ERROR", False),
+        ("IDLE+SOMETHING_NEW", False),
+        ("", False),
+    ],
+)
+def test_which_nodes_take_work(state: str, *, is_open: bool) -> None:
+    """Only a node that is sure to take work is given any."""
+    assert takes_work(state) is is_open
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NodeName=n1 Arch=x86_64 State=IDLE\n", "NodeName=n1 Arch=x86_64 Gres=gpu:1\n", "no nodes\n"],
+)
+def test_nodes_in_another_form_are_an_error(text: str) -> None:
+    """A node without GRES or state, or no node at all."""
+    with pytest.raises(SlurmOutputError):
+        parse_nodes(text)
+
+
+def test_no_nodes_are_read() -> None:
+    """A Slurm without nodes prints nothing."""
+    assert parse_nodes("") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("n1", ("n1",)),
+        ("n[1-3,7]", ("n1", "n2", "n3", "n7")),
+        ("n[08-11]", ("n08", "n09", "n10", "n11")),
+        ("gpu7,n[1-2]", ("gpu7", "n1", "n2")),
+        ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
+        ("a-b[1-2]-x", ("a-b1-x", "a-b2-x")),
+    ],
+)
+def test_host_lists_are_folded_out(text: str, names: tuple[str, ...]) -> None:
+    """As Slurm folds them."""
+    assert sorted(fold_out(text)) == sorted(names)
+
+
+# What jobs hold
+
+
+def test_a_job_holds_what_its_line_tells() -> None:
+    """Node by node and type by type, folded lists folded out."""
+    line = (
+        "JobId=31 JobName=x NodeList=n[1-3] JOB_GRES=gpu:v100:4   "
+        "Nodes=n[1-2] CPU_IDs=0 Mem=100 GRES=gpu:v100:2(IDX:0-1)   "
+        "Nodes=n3 CPU_IDs=0 Mem=100 GRES=gpu:k80:1(IDX:0),gpu:v100:0(IDX:) MinCPUsNode=1 \n"
+    )
+    nodes = fold_out("n[1-3]")
+    assert held_gang(line, nodes) == a_gang("n1:v100:2 n2:v100:2 n3:k80:1")
+
+
+def test_only_nodes_of_the_queue_are_believed() -> None:
+    """A job's name can claim GPUs, yet not on nodes where the job is not."""
+    name = "x Nodes=n9 CPU_IDs=0 Mem=1 GRES=gpu:v100:8"
+    assert held_gang(a_detail("1", name=name), [NodeName("n1")]) == a_gang("n1:v100:1")
+
+
+def test_where_a_line_speaks_twice_of_a_node_the_more_counts() -> None:
+    """What a job might hold is not given to another."""
+    name = "x Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:v100:2"
+    assert held_gang(a_detail("1", name=name), [NodeName("n1")]) == a_gang("n1:v100:2")
+
+
+def test_a_job_without_gpus_holds_none() -> None:
+    """Jobs on CPUs alone are no gangs."""
+    line = "JobId=2 JobName=x   Nodes=n1 CPU_IDs=0 Mem=100 GRES= MinCPUsNode=1 \n"
+    assert held_gang(line, [NodeName("n1")]) == a_gang("")
+    assert held_gang("", [NodeName("n1")]) == a_gang("")
+
+
+def test_every_job_has_its_line() -> None:
+    """By Slurm's number."""
+    text = a_detail("1") + a_detail("2") + a_detail("10")
+    found = split_job_details(text, {"1", "2", "10"})
+    assert found == {number: a_detail(number) for number in ("1", "2", "10")}
+    assert split_job_details("No jobs in the system\n", set()) == {}
+
+
+@pytest.mark.parametrize(
+    ("forged", "sound"),
+    [
+        # Job 2 pretends to be another number: its own line is cut short before its GPUs.
+        ("x\nJobId=999 JobName=y", {"1", "3"}),
+        # It pretends to be job 1, before or after it.
+        ("x\nJobId=1 JobName=y", {"3"}),
+        ("x\nJobId=3 JobName=y", {"1"}),
+        # It pretends to be itself.
+        ("x\nJobId=2 JobName=y", {"3"}),
+        # Without the exact form it is but a name.
+        ("x\n JobId=1 JobName=y", {"1", "2", "3"}),
+        ("x JobId=1 JobName=y", {"1", "2", "3"}),
+    ],
+)
+def test_a_forged_line_gives_nobody_a_line_that_is_not_whole(forged: str, sound: set[str]) -> None:
+    """A name with a line break in it neither takes from others nor hides what the job holds."""
+    lines = [a_detail("1"), a_detail("2", name=forged), a_detail("3")]
+    found = split_job_details("".join(lines), {"1", "2", "3"})
+    assert sound <= set(found)
+    for number, line in found.items():
+        assert line == lines[int(number) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Runner):
+    """Answers for Slurm's commands; job 4 is gone by the time that it is asked about."""
+
+    queue: str = ""
+    details: dict[str, str] = field(default_factory=dict)
+
+    def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
+        """Return what the command would print."""
+        if argv[0] == "squeue":
+            return self.queue.replace(MARK, argv[-1].rpartition(":")[2])
+        if argv[:3] == ["scontrol", "show", "node"]:
+            return NODES
+        asked = [word for word in argv[3:] if not word.startswith("-")]
+        if not asked:
+            return "".join(self.details.values())
+        if asked[0] not in self.details:
+            raise SlurmRefused("slurm_load_jobs error: Invalid job id specified")
+        return self.details[asked[0]]
+
+
+def running(number: str) -> str:
+    values = QUEUE.split("#0123\n")[3].split("|")
+    values[0] = values[1] = number
+    return "|".join(values) + "#0123\n"
+
+
+def test_a_job_cannot_hide_its_gpus_behind_its_name(tmp_path: Path) -> None:
+    """A line that may have been cut short is asked for alone; a job that is gone holds nothing."""
+    details = {
+        "1": a_detail("1", name="x\nJobId=999 JobName=y"),
+        "2": a_detail("2"),
+        "3": a_detail("3", gpus="gpu:v100:0"),
+    }
+    reading = read_all(Told(queue="".join(map(running, "1234")), details=details))
+    assert reading.gangs == {key: a_gang("n1:v100:1") for key in ("1", "2")}
+    assert sum(reading.in_use.values()) == 2
+    assert [node.name for node in reading.cluster.nodes] == ["n1", "n2"]
