@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import time
 
 import pytest
@@ -138,8 +139,8 @@ def test_a_daemon_told_to_end_finishes_what_it_is_doing(site: Site, number: int)
 
 def test_control_c_does_not_reach_the_commands_of_the_daemon(site: Site) -> None:
     """A terminal signals a whole group, and a change cut in two would leave a job half-moved."""
-    groups = site.runner.run(["sh", "-c", "ps -o pgid= -p $$"])
-    assert int(groups) != os.getpgrp()
+    group = site.runner.run([sys.executable, "-c", "import os; print(os.getpgrp())"])
+    assert int(group) != os.getpgrp()
 
 
 def test_while_slurm_is_away_nothing_is_done(site: Site) -> None:
