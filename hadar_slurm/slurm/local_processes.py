@@ -28,6 +28,8 @@ _PACKAGES = "slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
 _DIRECTORY_MARK = "HADAR_LOCAL_CLUSTER"
 _NODE_MARK = "HADAR_LOCAL_NODE"
 _START_LIMIT_S = 15.0
+# Longer than a fork takes to become a program, on a busy machine.
+_SETTLE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +201,11 @@ def end(find: Callable[[], list[Process]], *, grace_s: float, limit_s: float = 5
     """Ask the processes that `find` returns to end, and kill them after `grace_s` seconds."""
 
     def are_gone() -> bool:
-        # Twice, since a process shows no environment at the moment it executes a program.
-        return not find() and not find()
+        # Twice and apart, since a process is not known between its fork and its program's start.
+        if find():
+            return False
+        time.sleep(_SETTLE_S)
+        return not find()
 
     def are_killed() -> bool:
         _signal(find(), signal.SIGKILL)

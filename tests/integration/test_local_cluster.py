@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -80,7 +81,9 @@ def _mentions(directory: bytes) -> Iterator[str]:
 def kill_daemons(cluster: LocalCluster) -> None:
     """Kill every daemon at once, as a crash or a reboot would."""
     for process in cluster.processes():
-        os.kill(process.pid, signal.SIGKILL)
+        # One may have ended with the one before it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
     assert wait_until(lambda: not cluster.processes(), 5)
 
 
