@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from hadar_slurm.demo.runs import JobRun
@@ -48,19 +49,21 @@ def plan_mismatches(lines: Iterable[Line]) -> list[str]:
 
 def job_table(plain: Sequence[JobRun], hadar: Sequence[JobRun]) -> Table:
     """Return the jobs side by side: the GPU types each ran on, its moves and its JCT."""
-    table = Table(title="The same 24 jobs, without and with hadard", title_justify="left")
-    for heading in ("job", "model", "GPUs"):
-        table.add_column(heading)
-    for run in ("plain Slurm", "hadar"):
-        table.add_column(f"{run}: GPU types")
+    # Narrow enough for a terminal of 80 columns.
+    title = f"The same {len(plain)} jobs, without and with hadard"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("job", "model (batch)", "GPUs"):
+        table.add_column(heading, no_wrap=True)
+    for run in ("plain Slurm on", "hadar on"):
+        table.add_column(run)
         table.add_column("moves", justify="right")
-        table.add_column("JCT", justify="right")
+        table.add_column("JCT", justify="right", no_wrap=True)
     by_name = {run.job.name: run for run in hadar}
     for before in plain:
         after = by_name[before.job.name]
         table.add_row(
             before.job.name.removeprefix("demo-"),
-            before.job.workload.replace("batch size", "bs"),
+            before.job.workload.replace("batch size ", ""),
             str(before.job.num_gpus),
             *_cells(before),
             *_cells(after),
