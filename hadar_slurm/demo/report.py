@@ -51,12 +51,12 @@ def job_table(plain: Sequence[JobRun], hadar: Sequence[JobRun]) -> Table:
     """Return the jobs side by side: the GPU types each ran on, its moves and its JCT."""
     # Narrow enough for a terminal of 80 columns.
     title = f"The same {len(plain)} jobs, without and with hadard"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("job", "model (batch)", "GPUs"):
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("job", "model (batch)", "size"):
         table.add_column(heading, no_wrap=True)
-    for run in ("plain Slurm on", "hadar on"):
-        table.add_column(run)
-        table.add_column("moves", justify="right")
+    for run in ("plain on", "hadar on"):
+        table.add_column(run, min_width=9, overflow="fold")
+        table.add_column("moves", justify="right", min_width=5)
         table.add_column("JCT", justify="right", no_wrap=True)
     by_name = {run.job.name: run for run in hadar}
     for before in plain:
@@ -78,7 +78,7 @@ def _cells(run: JobRun) -> tuple[str, str, str]:
         if kinds[-1:] != [kind]:
             kinds.append(kind)
     jct = f"{run.jct_s:.1f} s" if run.has_finished else run.state
-    return " > ".join(kinds), str(max(0, len(run.segments) - 1)), jct
+    return " ".join(kinds), str(max(0, len(run.segments) - 1)), jct
 
 
 def total_table(plain: Summary, hadar: Summary) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +15,8 @@ from integration.site import GpuTree, Site, eventually, gpu_tree, gpus_in
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.demo.report import plan_mismatches
+from hadar_slurm.handoff import read_report
+from hadar_slurm.slurm.metadata import Description, encode
 
 pytestmark = pytest.mark.slurm
 
@@ -24,6 +28,7 @@ ALL_FAST = {
     "n4": "gpu:4",
     "n6": "gpu:v100:2,gpu:k80:2",
 }
+OTHER_USER = "daemon"  # an account of every Debian
 # Steps/s of a gang: a K80 is slow enough to be worth leaving at any time.
 RATES = {"v100": 60.0, "p100": 30.0, "k80": 4.0}
 
@@ -95,6 +100,49 @@ def test_a_signal_that_hadard_did_not_send_loses_nothing(site: Site) -> None:
     assert (first["ended"], second["ended"]) == ("saved", "done")
     assert site.queue()[job].restarts == 0
     assert "stop" not in [action["do"] for action in site.actions(job)]
+
+
+# What the handshake takes of a program, in a language that is not ours.
+SHELL_PROGRAM = """
+own=$HADAR_SPOOL/$SLURM_JOB_ID
+report() {
+    mkdir -p "$own"
+    printf '{"version":1,"restart":%d,"state":"%s","steps_done":7}' \\
+        "${SLURM_RESTART_COUNT:-0}" "$1" > "$own/new"
+    mv "$own/new" "$own/progress.json"
+}
+trap 'report saved' USR1
+trap 'exit 1' TERM
+report running
+while :; do sleep 0.1; done
+"""
+
+
+def test_a_job_of_another_user_in_another_language_moves(site: Site) -> None:
+    """It needs a file and two signals, no library of ours; its user is not that of hadard."""
+    if os.geteuid() != 0:
+        pytest.skip("only root submits for others")
+    fast = site.occupy(**ALL_FAST)
+    site.start()
+    description = Description(steps=1000, gpus=2, rates=RATES, checkpoint=True)
+    script = site.script("shell", SHELL_PROGRAM)
+    job = site.submit(
+        *("--hold", "--requeue", "--gpus=2", f"--uid={OTHER_USER}", "--chdir=/"),
+        *("--output=/dev/null", f"--comment={encode(description)}"),
+        script,
+        command=["sbatch"],
+    )
+    site.until_running(job)
+    assert site.tree(job) == {"n5": {"k80": 2}}
+    user_id = pwd.getpwnam(OTHER_USER).pw_uid
+    eventually(lambda: read_report(site.spool, job, owner_uid=user_id) is not None, "its report")
+    site.free(*fast.values())
+    eventually(lambda: site.queue()[job].restarts == 1, lambda: site.told(job))
+    site.until_running(job)
+    assert list(site.tree(job).values()) == [{"v100": 2}]
+    [stop] = [action for action in site.actions(job) if action["do"] == "stop"]
+    assert (stop["status"], stop["detail"]) == ("done", "")
+    assert site.lines()[-1]["jobs"][job]["steps_done"] == 7
 
 
 def test_jobs_of_a_dead_node_go_on_elsewhere(site: Site) -> None:

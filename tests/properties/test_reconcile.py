@@ -86,6 +86,15 @@ def test_a_move_is_a_stop_and_a_start() -> None:
     )
 
 
+def test_what_a_queued_job_held_is_history() -> None:
+    """Who waits has nothing to give back, and is started even where it has been before."""
+    job = a_job("1", on="n1:V100:1", phase=Phase.QUEUED)
+    snapshot = a_snapshot("1xV100", job)
+    start = Start(job.job_id, 0, a_gang("n1:V100:1"))
+    assert reconcile(snapshot, a_plan({"1": "n1:V100:1"})) == (start,)
+    assert reconcile(snapshot, a_plan(waiting={"1": WaitReason.OUTBID})) == ()
+
+
 def test_a_stopping_job_is_left_alone() -> None:
     """It has been told already."""
     job = a_job("1", on="n1:V100:1", phase=Phase.STOPPING)

@@ -289,6 +289,15 @@ def test_a_type_binds_when_there_is_no_faster_one_for_the_gang(cluster: str, gan
     assert placed_by(plan_of(snapshot)) == {"1": gang}
 
 
+def test_the_type_to_be_bound_to_is_the_fastest_in_the_layout_there_is() -> None:
+    """A type that is fast within a node and slow across nodes is slow where gangs must spread."""
+    rates = Rates.of({("V100", 2): Rate(10.0, 1.0), ("P100", 2): Rate(4.0, 3.0)})
+    cluster = ",".join(["1xV100+1xK80"] * 2 + ["1xP100+1xK80"] * 2)
+    job = a_job("1", 2, rates=rates)
+    plan = plan_of(a_snapshot(cluster, job, rules=GangRules(naming_binds=True)))
+    assert placed_by(plan) == {"1": "n3:P100:1 n4:P100:1"}
+
+
 def test_the_plan_says_when_the_solver_gave_nothing() -> None:
     """The journal counts the rounds that were decided greedily."""
     assert dict(plan_of(TOY).figures)["solver_fallback"] == 0.0

@@ -90,6 +90,15 @@ def test_the_shortest_time_is_of_what_is_left() -> None:
     assert appraisal.value(one, 100.0) == pytest.approx(0.05)
 
 
+def test_a_job_that_only_has_to_end_counts_as_a_second_of_work() -> None:
+    """Nothing left at all would make what takes hours look worthless beside it."""
+    ending, long = a_job("1", done=1000.0), a_job("2")
+    appraisal = Appraisal.of(a_snapshot("1xV100", ending, long), shortest_remaining)
+    assert appraisal.shortest_s == 1.0
+    assert appraisal.value(ending, 0.0) == 1.0
+    assert appraisal.value(long, 100.0) == pytest.approx(0.01)
+
+
 def test_a_job_without_a_rate_is_worth_nothing() -> None:
     """Who can train nowhere gains nothing anywhere."""
     job = a_job("1", rates=some_rates(A100=1.0))
