@@ -79,12 +79,16 @@ def _mentions(directory: bytes) -> Iterator[str]:
 
 
 def kill_daemons(cluster: LocalCluster) -> None:
-    """Kill every daemon at once, as a crash or a reboot would."""
-    for process in cluster.processes():
-        # One may have ended with the one before it.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-    assert wait_until(lambda: not cluster.processes(), 5)
+    """Kill every daemon, as a crash or a reboot would."""
+
+    def are_killed() -> bool:
+        # One may have ended with the one before it, another have just been forked.
+        for process in cluster.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        return not cluster.processes()
+
+    assert wait_until(are_killed, 10)
 
 
 def runner_for_anyone() -> Runner:
