@@ -64,7 +64,10 @@ def test_values_are_read() -> None:
             "hadar.yaml:6: unknown key 'solver.time_limit'; the nearest known one is "
             "'time_limit_s'",
         ),
-        ("polcy: hadar-paper", "hadar.yaml:1: unknown key 'polcy'; the nearest known one is 'pol"),
+        (
+            "policies: hadar-paper",
+            "hadar.yaml:1: unknown key 'policies'; the nearest known one is 'pol",
+        ),
     ],
 )
 def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: str) -> None:
@@ -103,8 +106,8 @@ def test_a_wrong_value_is_told_with_its_line(text: str, line: int, key: str, val
 
 def test_every_fault_is_told() -> None:
     """One reading shows all that is wrong."""
-    words = fault_in("round_seconds: 0\nutility: x\nsolvr: 1\n")
-    assert all(part in words for part in ("yaml:1: round_seconds", "yaml:2: utility", "'solvr'"))
+    words = fault_in("round_seconds: 0\nutility: x\nsolvers: 1\n")
+    assert all(part in words for part in ("yaml:1: round_seconds", "yaml:2: utility", "'solvers'"))
 
 
 @pytest.mark.parametrize(
@@ -142,8 +145,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "hadar.yaml"
     path.write_text("utility: ftf\n", encoding="utf-8")
     assert load_config(path).utility == "ftf"
-    path.write_text("utlity: ftf\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=f"^{path}:1: unknown key 'utlity'"):
+    path.write_text("utilities: ftf\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"^{path}:1: unknown key 'utilities'"):
         load_config(path)
 
 

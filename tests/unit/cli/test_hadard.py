@@ -38,7 +38,10 @@ def ended_with(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[in
         (["--config", "GOOD", "--round-seconds", "nan"], "--round-seconds nan: expected a num"),
         (["--config", "GOOD", "--round-seconds", "inf"], "--round-seconds inf: expected a num"),
         (["--config", "missing.yaml"], "missing.yaml: cannot be read"),
-        (["--config", "BAD"], "bad.yaml:2: unknown key 'polcy'; the nearest known one is 'policy'"),
+        (
+            ["--config", "BAD"],
+            "bad.yaml:2: unknown key 'policies'; the nearest known one is 'policy'",
+        ),
         (["--config", "TABLE"], "throughputs: "),
     ],
 )
@@ -48,7 +51,7 @@ def test_a_fault_is_one_line_and_status_2(
     """It names the option or the file, the value, and what is accepted."""
     files = {
         "GOOD": ("good.yaml", "utility: jct\n"),
-        "BAD": ("bad.yaml", "utility: jct\npolcy: x\n"),
+        "BAD": ("bad.yaml", "utility: jct\npolicies: x\n"),
         "TABLE": ("table.yaml", f"throughputs: {tmp_path}/nowhere.json\n"),
     }
     for name, text in files.values():
