@@ -37,6 +37,9 @@ lint: prepared ## check form, imports between layers, spelling and pyproject.tom
 type: prepared ## check types
 	$(BIN)/mypy
 
+golden: prepared ## write the golden files anew; review the difference as code
+	HADAR_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/unit tests/properties
+
 clean: ## remove what make, the tests and the demo have made, .venv too
 	rm -rf .venv build dist demo-output .coverage .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache

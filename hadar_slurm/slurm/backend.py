@@ -230,7 +230,7 @@ class SlurmBackend:
             # Neither held nor pinned: released by its user, or submitted when no daemon was alive.
             if self._is_for_later(row) or not (row.is_held_by_user or gang):
                 return None
-            is_stuck = gang is not None and self._is_stuck(row, gang, cluster)
+            is_stuck = gang is not None and self._is_stuck(row, gang, reading)
             is_waiting = row.is_held_by_user or gang is None or is_stuck
             phase = Phase.QUEUED if is_waiting else Phase.STARTING
         elif gang is None or row.state not in ("RUNNING", "CONFIGURING", "COMPLETING"):
@@ -258,11 +258,14 @@ class SlurmBackend:
         begins_later = row.restarts == 0 and row.started_s > self.now_s()
         return bool(row.dependency) or (row.is_held_by_user and begins_later)
 
-    def _is_stuck(self, row: QueueRow, gang: Gang, cluster: Cluster) -> bool:
+    def _is_stuck(self, row: QueueRow, gang: Gang, reading: Reading) -> bool:
         """Return whether a job waits in vain on the nodes that it is pinned to."""
-        nodes = cluster.by_name
+        nodes = reading.cluster.by_name
         if any(not nodes[name].is_schedulable for name in gang.gpus_by_node):
             return True
+        capacity, used = reading.cluster.capacity, reading.in_use
+        if any(capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
+            return True  # others were quicker; it would wait for them to end
         now_s = self.now_s()
         if row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
             self._pins.avoid(row.key, gang.gpus_by_node, now_s)
