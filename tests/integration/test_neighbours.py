@@ -45,7 +45,7 @@ def test_gpus_of_plain_jobs_are_respected(site: Site) -> None:
     """They are in no plan; a job waits with a reason until they are free, and then gets them."""
     plain = site.occupy(**ALL_V100)
     before = {job: site.gpus(job) for job in plain.values()}
-    site.start()
+    site.start(round_seconds=1)
     job = site.train(V100_ONLY, steps=20)
     site.until_rounds(3)
     assert site.queue()[job].is_held_by_user
@@ -61,7 +61,7 @@ def test_gpus_of_plain_jobs_are_respected(site: Site) -> None:
 def test_a_job_that_its_user_releases_runs_under_plain_slurm(site: Site) -> None:
     """The hold is one that its owner may lift; the job then starts on any GPUs that are free."""
     site.occupy(**ALL_V100)
-    site.start()
+    site.start(round_seconds=1)
     script = site.script("any", "sleep 600")
     job = site.train(V100_ONLY, steps=LONG, script=script)
     site.until_rounds(2)
@@ -76,28 +76,30 @@ def test_a_job_that_its_user_releases_runs_under_plain_slurm(site: Site) -> None
     assert list(site.actions(job)) == [] or {a["do"] for a in site.actions(job)} == {"renew"}
 
 
-@pytest.mark.parametrize(
-    ("comment", "fault"),
-    [
-        ('{"hadar":1,"steps":-5,"rates":{"v100":1}}', "steps"),
-        ('{"hadar":7,"steps":5,"rates":{"v100":1}}', "version 7"),
-        ('{"hadar":1,"steps":5,"rates":{"v100":1},"colour":"red"}', "colour"),
-        ('{"hadar":1,"steps":5,"rates":{"v100":"fast"}}', "'fast'"),
-    ],
-)
-def test_a_job_with_a_wrong_description_is_left_alone(site: Site, comment: str, fault: str) -> None:
-    """The log says once which job and what is wrong; the job stays as it was, others are placed."""
-    wrong = site.submit(
-        "--hold", f"--comment={comment}", "--gpus=1", "--wrap=sleep 600", command=["sbatch"]
-    )
-    site.start()
-    job = site.train(EQUAL, steps=20)
-    site.until_completed(job)
-    assert site.queue()[wrong].is_held_by_user
-    told = [line for line in site.hadard.log.read_text().splitlines() if f"job {wrong} " in line]
-    assert len(told) == 1
-    assert fault in told[0]
-    assert all(wrong not in line["jobs"] for line in site.lines())
+WRONG = {
+    '{"hadar":1,"steps":-5,"rates":{"v100":1}}': "steps",
+    '{"hadar":7,"steps":5,"rates":{"v100":1}}': "version 7",
+    '{"hadar":1,"steps":5,"rates":{"v100":1},"colour":"red"}': "colour",
+    '{"hadar":1,"steps":5,"rates":{"v100":"fast"}}': "'fast'",
+    '{"hadar":1,"steps":5,"rates":{"v100":1},"gpus":1000000}': "1000000",
+}
+
+
+def test_jobs_with_wrong_descriptions_are_left_alone(site: Site) -> None:
+    """The log says once which job and what is wrong; they stay as they were, others are placed."""
+    plain = ["--hold", "--gpus=1", "--wrap=sleep 600"]
+    faults = {
+        site.submit(f"--comment={comment}", *plain, command=["sbatch"]): fault
+        for comment, fault in WRONG.items()
+    }
+    site.start(round_seconds=1)
+    site.until_completed(site.train(EQUAL, steps=20))
+    log = site.hadard.log.read_text().splitlines()
+    for wrong, fault in faults.items():
+        [told] = [line for line in log if f"job {wrong} " in line]
+        assert fault in told
+        assert site.queue()[wrong].is_held_by_user
+        assert all(wrong not in line["jobs"] for line in site.lines())
 
 
 def test_a_node_that_lacks_something_else_is_given_up(site: Site) -> None:
