@@ -173,6 +173,9 @@ def fold_out(text: str) -> tuple[NodeName, ...]:
 _NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
 _NODE_GRES = re.compile(r" Gres=(\S+)")
 _NODE_STATE = re.compile(r" State=(\S+)")
+# What slurmctld shows after its own restart until the node has reported to it. 22.05.8 may start a
+# job there without any of its GPUs when another ended in between; 24.11.5 does not.
+_NODE_UNREPORTED = re.compile(r" SlurmdStartTime=None\b")
 _NODE_PARTITIONS = re.compile(r" Partitions=(\S+)")
 
 
@@ -196,7 +199,9 @@ def parse_nodes(text: str) -> list[NodeRow]:
         partitions = _NODE_PARTITIONS.search(rest)
         listed = tuple(partitions.group(1).split(",")) if partitions else ()
         gpus = parse_gpus(gres.group(1), untyped=UNTYPED)
-        node = Node.of(name, gpus, is_schedulable=takes_work(state.group(1)))
+        has_reported = _NODE_UNREPORTED.search(rest) is None
+        is_schedulable = has_reported and takes_work(state.group(1))
+        node = Node.of(name, gpus, is_schedulable=is_schedulable)
         rows.append(NodeRow(node, state.group(1), listed))
     if text.strip() and not rows:
         raise SlurmOutputError("scontrol show node: no node found", text)

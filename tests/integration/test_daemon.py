@@ -161,3 +161,18 @@ def test_while_slurm_is_away_nothing_is_done(site: Site) -> None:
     assert only["restart"] == 0
     assert only["gpus"] == {gpu.node: {gpu.kind: 2} for gpu in before}
     site.check_training(waiting, 20)
+
+
+def test_no_job_starts_before_its_node_has_reported_to_slurm(site: Site) -> None:
+    """Right after slurmctld's restart 22.05.8 may start a job without any of the GPUs it asks for.
+
+    That is when another job of the node ended in between; the one that waits for it must not fail.
+    """
+    site.occupy(n1="gpu:2", n2="gpu:4", n6="gpu:v100:2")
+    site.start(round_seconds=1, command_timeout_seconds=1)
+    first = site.train({"v100": 20.0}, steps=60)
+    site.until_running(first)
+    second = site.train({"v100": 20.0}, steps=20)
+    site.cluster.restart_controller()
+    site.until_completed(first, second)
+    assert site.segments(second)[0]["gpus"] == {"n1": {"v100": 2}}
