@@ -9,21 +9,74 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.engine.actions import Start, Status, Stop
+from hadar_slurm.engine.rounds import RoundRecord
 from hadar_slurm.journal import Line, gang_from_tree
 
 
 class Segment(NamedTuple):
-    """A job on a gang, from start to end in seconds."""
+    """A copy of a job on a gang, from start to end in seconds."""
 
     job_id: JobId
     gang: Gang
     start_s: float
     end_s: float
+    copy: int = 0
+
+
+@dataclass
+class Segments:
+    """Collects who held what, from a run under way."""
+
+    found: list[Segment] = field(default_factory=list)
+    open: dict[JobId, dict[int, tuple[Gang, float]]] = field(default_factory=dict)
+
+    def start(self, job_id: JobId, copy: int, gang: Gang, start_s: float) -> None:
+        """Begin a segment."""
+        self.open.setdefault(job_id, {})[copy] = (gang, start_s)
+
+    def stop(self, job_id: JobId, copy: int, end_s: float) -> None:
+        """End a copy's segment if it has one."""
+        copies = self.open.get(job_id, {})
+        if copy in copies:
+            gang, start_s = copies.pop(copy)
+            self.found.append(Segment(job_id, gang, start_s, end_s, copy))
+            if not copies:
+                del self.open[job_id]
+
+    def stop_all(self, job_id: JobId, end_s: float) -> None:
+        """End the segments of all copies of a job."""
+        for copy in list(self.open.get(job_id, ())):
+            self.stop(job_id, copy, end_s)
+
+    def add(self, record: RoundRecord) -> None:
+        """Take in what one round saw and did."""
+        if record.snapshot is None:
+            return
+        now_s = record.snapshot.now_s
+        for end in record.snapshot.ended:
+            self.stop_all(end.job_id, end.end_s)
+        jobs = record.snapshot.by_id
+        for job_id, copies in list(self.open.items()):
+            # What a copy held and holds no longer was lost with its node.
+            held = dict(jobs[job_id].allocation.copies) if job_id in jobs else {}
+            for copy in [copy for copy in copies if copy not in held]:
+                self.stop(job_id, copy, now_s)
+        for outcome in record.outcomes:
+            action = outcome.action
+            if outcome.status is Status.DONE and isinstance(action, Stop):
+                self.stop(action.job_id, action.copy, now_s)
+            elif outcome.status is Status.DONE and isinstance(action, Start):
+                self.start(action.job_id, action.copy, action.gang, now_s)
+
+    def all(self) -> list[Segment]:
+        """Return the segments that have ended, by start."""
+        return sorted(self.found, key=lambda segment: (segment.start_s, segment.job_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +97,26 @@ def segments(lines: Iterable[Line]) -> list[Segment]:
     A gang's segment begins with the start that was carried out and ends with its stop, the job's
     end, or the first round that saw the job queued again.
     """
-    found: list[Segment] = []
-    running: dict[JobId, tuple[Gang, float]] = {}
-
-    def close(job_id: JobId, end_s: float) -> None:
-        if job_id in running:
-            gang, start_s = running.pop(job_id)
-            found.append(Segment(job_id, gang, start_s, end_s))
-
+    book = Segments()
     last_s = 0.0
     for line in lines:
         last_s = float(line["time_s"])
         for job_id, end in line.get("ended", {}).items():
-            close(JobId(job_id), float(end["end_s"]))
+            book.stop_all(JobId(job_id), float(end["end_s"]))
         for job_id, job in line.get("jobs", {}).items():
             if job["phase"] == "queued":
-                close(JobId(job_id), last_s)
+                book.stop_all(JobId(job_id), last_s)
         for action in line["actions"]:
             if action["status"] != "done":
                 continue
-            job_id = JobId(action["job"])
+            job_id, copy = JobId(action["job"]), int(action["copy"])
             if action["do"] == "stop":
-                close(job_id, last_s)
+                book.stop(job_id, copy, last_s)
             elif action["do"] == "start":
-                running[job_id] = (gang_from_tree(action["gang"]), last_s)
-    for job_id in list(running):
-        close(job_id, last_s)
-    return sorted(found, key=lambda segment: (segment.start_s, segment.job_id))
+                book.start(job_id, copy, gang_from_tree(action["gang"]), last_s)
+    for job_id in list(book.open):
+        book.stop_all(job_id, last_s)
+    return book.all()
 
 
 def summarize(lines: Iterable[Line]) -> Summary:
@@ -88,6 +134,12 @@ def summarize(lines: Iterable[Line]) -> Summary:
         for node in line.get("nodes", {}).values() if not capacity else ():
             capacity.update(node["gpus"])
     return figures(submitted, ended, segments(lines), capacity)
+
+
+def num_moves(held: Iterable[Segment]) -> int:
+    """Return the starts of copies beyond the first of each copy's job."""
+    starts = Counter(segment.job_id for segment in held)
+    return sum(starts.values()) - len(starts)
 
 
 def figures(
@@ -111,7 +163,7 @@ def figures(
         finished=len(done),
         ttd_s=ttd_s,
         mean_jct_s=sum(done.values()) / len(done) if done else 0.0,
-        moves=len(held) - len({segment.job_id for segment in held}),
+        moves=num_moves(held),
         utilization={
             kind: busy[kind] / (count * seen_s) if seen_s > 0 else 0.0
             for kind, count in sorted(capacity.items())

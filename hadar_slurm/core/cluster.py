@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, NewType
 
 JobId = NewType("JobId", str)
@@ -23,7 +24,7 @@ class Slot(NamedTuple):
     gpu_type: GpuType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
     """A machine with `gpus` of each type.
 
@@ -41,18 +42,23 @@ class Node:
         counts = tuple(sorted((GpuType(kind), count) for kind, count in gpus.items() if count))
         return cls(NodeName(name), counts, is_schedulable)
 
+    @cached_property
+    def by_type(self) -> Mapping[GpuType, int]:
+        """Return the number of GPUs by type."""
+        return dict(self.gpus)
+
     @property
     def has_one_type(self) -> bool:
         """Whether all GPUs of the node are of one type."""
         return len(self.gpus) == 1
 
-    @property
+    @cached_property
     def slots(self) -> tuple[tuple[Slot, int], ...]:
         """Return each slot of the node with its number of GPUs."""
         return tuple((Slot(self.name, kind), count) for kind, count in self.gpus)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cluster:
     """All nodes, by name in natural order."""
 
@@ -63,23 +69,38 @@ class Cluster:
         """Return a cluster with its nodes in canonical order."""
         return cls(tuple(sorted(nodes, key=lambda node: natural_key(node.name))))
 
-    @property
-    def by_name(self) -> dict[NodeName, Node]:
+    @cached_property
+    def by_name(self) -> Mapping[NodeName, Node]:
         """Return the nodes by name."""
         return {node.name: node for node in self.nodes}
 
-    @property
-    def capacity(self) -> dict[Slot, int]:
+    @cached_property
+    def capacity(self) -> Mapping[Slot, int]:
         """Return the number of GPUs in every slot, schedulable or not."""
         return {slot: count for node in self.nodes for slot, count in node.slots}
 
-    @property
-    def gpus_by_type(self) -> dict[GpuType, int]:
+    @cached_property
+    def gpus_by_type(self) -> Mapping[GpuType, int]:
         """Return the number of GPUs of each type, schedulable or not."""
         total: Counter[GpuType] = Counter()
         for slot, count in self.capacity.items():
             total[slot.gpu_type] += count
         return dict(sorted(total.items()))
+
+    def largest_node(self, kind: GpuType) -> int:
+        """Return the most GPUs of one type that a single node has."""
+        return self._largest.get(kind, 0)
+
+    @cached_property
+    def _largest(self) -> dict[GpuType, int]:
+        most: dict[GpuType, int] = {}
+        for slot, count in self.capacity.items():
+            most[slot.gpu_type] = max(count, most.get(slot.gpu_type, 0))
+        return most
+
+    def all_open(self) -> Cluster:
+        """Return the cluster as it would be if every node took work."""
+        return Cluster(tuple(replace(node, is_schedulable=True) for node in self.nodes))
 
 
 def natural_key(name: str) -> tuple[int, str]:

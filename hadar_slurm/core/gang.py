@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from hadar_slurm.core.cluster import GpuType, NodeName, Slot
 from hadar_slurm.core.throughput import Rates
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gang:
     """GPUs in lock-step: ((node, type), count), sorted and without zero counts."""
 
@@ -29,21 +30,21 @@ class Gang:
             )
         )
 
-    @property
+    @cached_property
     def num_gpus(self) -> int:
         """Return the gang's size."""
         return sum(count for _, count in self.slots)
 
-    @property
-    def gpus_by_node(self) -> dict[NodeName, int]:
+    @cached_property
+    def gpus_by_node(self) -> Mapping[NodeName, int]:
         """Return the number of GPUs on each node."""
         total: Counter[NodeName] = Counter()
         for slot, count in self.slots:
             total[slot.node] += count
         return dict(total)
 
-    @property
-    def gpus_by_type(self) -> dict[GpuType, int]:
+    @cached_property
+    def gpus_by_type(self) -> Mapping[GpuType, int]:
         """Return the number of GPUs of each type."""
         total: Counter[GpuType] = Counter()
         for slot, count in self.slots:
@@ -55,9 +56,10 @@ class Gang:
         """Whether the gang spans nodes."""
         return len(self.gpus_by_node) > 1
 
-    def rate(self, rates: Rates) -> float:
-        """Return the gang's steps/s under `rates`."""
-        return rates.of_gang(self.gpus_by_type, self.num_gpus, is_spread=self.is_spread)
+    def rate(self, rates: Rates, *, counts_spread: bool = True) -> float:
+        """Return the gang's steps/s under `rates`; without `counts_spread`, as if on one node."""
+        is_spread = counts_spread and self.is_spread
+        return rates.of_gang(self.gpus_by_type, self.num_gpus, is_spread=is_spread)
 
     def __str__(self) -> str:
         return " ".join(f"{slot.node}:{slot.gpu_type}:{count}" for slot, count in self.slots)
@@ -87,6 +89,6 @@ class Allocation:
     def __bool__(self) -> bool:
         return bool(self.copies)
 
-    def rate(self, rates: Rates) -> float:
+    def rate(self, rates: Rates, *, counts_spread: bool = True) -> float:
         """Return the steps/s of all copies together under `rates`."""
-        return sum(gang.rate(rates) for gang in self.gangs)
+        return sum(gang.rate(rates, counts_spread=counts_spread) for gang in self.gangs)

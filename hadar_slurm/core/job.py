@@ -44,7 +44,9 @@ class JobSpec:
     `num_gpus` is the gang's size W, `shapes` the ways it may be laid out, `total_steps` the
     training steps of the whole gang, `rates` its speed in steps/s. A job that cannot checkpoint
     is placed once and never moved. `restart_cost_s` is the time from a move's stop until
-    training goes on elsewhere.
+    training goes on elsewhere. A job with `max_copies` above 1 may be forked (HadarE): copies,
+    each a whole gang on a node of its own, share its steps; a round with two or more of them
+    ends with `aggregation_cost_s` seconds in which their parameters are made one.
     """
 
     job_id: JobId
@@ -55,12 +57,19 @@ class JobSpec:
     shapes: tuple[Shape, ...] = ()
     can_checkpoint: bool = True
     restart_cost_s: float = 30.0
+    max_copies: int = 1
+    aggregation_cost_s: float = 0.0
     workload: str = ""
     name: str = ""
     user: str = ""
 
     def __post_init__(self) -> None:
-        for what, value in (("GPUs", self.num_gpus), ("total steps", self.total_steps)):
+        counts = (
+            ("GPUs", self.num_gpus),
+            ("total steps", self.total_steps),
+            ("copies", self.max_copies),
+        )
+        for what, value in counts:
             if value <= 0:
                 raise JobSpecError(f"job {self.job_id}: {what} must be 1 or more, not {value}")
         if not self.shapes:
@@ -74,11 +83,16 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job has come: steps trained and kept, GPU-seconds received, restarts so far."""
+    """How far a job has come: steps trained and kept, restarts so far, GPU-seconds received."""
 
     steps_done: float = 0.0
-    service_gpu_s: float = 0.0
     restarts: int = 0
+    service_by_type: tuple[tuple[GpuType, float], ...] = ()
+
+    @property
+    def service_gpu_s(self) -> float:
+        """Return the GPU-seconds received on all types."""
+        return sum(service for _, service in self.service_by_type)
 
 
 class Phase(StrEnum):
@@ -132,7 +146,8 @@ class Job:
     """A job as seen at one instant; `allocation` is what it holds or is about to hold.
 
     It may be placed on `allowed_nodes` only (None: on all), and on `bound_type` only (None: on any
-    type) once its request has named that type and cannot stop naming it.
+    type) once its request has named that type and cannot stop naming it. `fair_share` is what Slurm
+    says of its user's use so far, from 0 (far above the share) to 1 (none); None: not known.
     """
 
     spec: JobSpec
@@ -141,6 +156,7 @@ class Job:
     allocation: Allocation = field(default_factory=Allocation)
     allowed_nodes: frozenset[NodeName] | None = None
     bound_type: GpuType | None = None
+    fair_share: float | None = None
 
     @property
     def job_id(self) -> JobId:

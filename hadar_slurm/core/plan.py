@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hadar_slurm.core.cluster import JobId, Slot, natural_key
@@ -28,12 +28,15 @@ class WaitReason(StrEnum):
 class Plan:
     """Allocations for the round, and a reason for every job without one.
 
-    `figures` are numbers about the decision, for the journal.
+    `figures` are numbers about the decision, for the journal. `memory` is handed to the policy
+    again in the next round (`Round.memory`): a value that nobody else looks at, and that may be
+    lost at any time.
     """
 
     allocations: tuple[tuple[JobId, Allocation], ...] = ()
     waiting: tuple[tuple[JobId, WaitReason], ...] = ()
     figures: tuple[tuple[str, float], ...] = ()
+    memory: object = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -41,12 +44,14 @@ class Plan:
         allocations: Mapping[JobId, Allocation],
         waiting: Mapping[JobId, WaitReason],
         figures: Mapping[str, float] | None = None,
+        memory: object = None,
     ) -> Plan:
         """Return a plan with its parts in canonical order."""
         return cls(
             tuple(sorted(allocations.items(), key=lambda item: natural_key(item[0]))),
             tuple(sorted(waiting.items(), key=lambda item: natural_key(item[0]))),
             tuple(sorted((figures or {}).items())),
+            memory,
         )
 
     @property
@@ -86,14 +91,30 @@ def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) 
     name = f"job {job.job_id}"
     if not job.phase.is_plannable:
         yield f"{name} is {job.phase} and cannot be placed"
-    if len(allocation.copies) != 1:
-        yield f"{name} has {len(allocation.copies)} copies and may have 1"
+    yield from _broken_by_copies(job, allocation)
     if job.is_pinned_in_place and allocation != job.allocation:
         yield f"{name} cannot be moved now and must keep its GPUs"
     for _, gang in allocation.copies:
         # What runs already is a fact, however it came about; only new places must follow rules.
         if gang not in job.allocation.gangs:
             yield from _broken_by_gang(snapshot, job, gang)
+
+
+def _broken_by_copies(job: Job, allocation: Allocation) -> Iterator[str]:
+    name, most = f"job {job.job_id}", job.spec.max_copies
+    num_copies = len(allocation.copies)
+    if not 1 <= num_copies <= most:
+        yield f"{name} has {num_copies} copies and may have {most}"
+    wrong = [copy for copy, _ in allocation.copies if not 0 <= copy < most]
+    if wrong:
+        yield f"{name} has no copy {wrong[0]}: they are numbered from 0 to {most - 1}"
+    if num_copies > 1:
+        nodes = Counter(node for gang in allocation.gangs for node in gang.gpus_by_node)
+        shared = sorted(node for node, count in nodes.items() if count > 1)
+        if shared:
+            yield f"{name} has two copies on {', '.join(shared)}; each needs a node of its own"
+        if any(gang.is_spread for gang in allocation.gangs):
+            yield f"{name} has several copies, and one of them spans nodes"
 
 
 def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase, Shape
+from hadar_slurm.core.throughput import Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +19,15 @@ class Round:
 
     Jobs are moved at the beginning of a round only. Within it, when a job came or ended, a plan may
     give out what is free (`may_move` is false), so that no job is moved before it got going.
+    `memory` is what the policy's plan before this one left for it; None at the start and after a
+    restart of hadard, when a policy has to decide from the snapshot alone.
     """
 
     index: int
     start_s: float
     length_s: float
     may_move: bool = True
+    memory: object = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +36,18 @@ class GangRules:
 
     One Slurm job expresses a uniform gang, k nodes with c GPUs each. Its GPU type is named, or
     left open; left open, each node must hold a single type, or Slurm would choose. Where
-    `naming_binds`, a type once named can never be left open or changed again.
+    `naming_binds`, a type once named can never be left open or changed again. Without
+    `counts_spread` a gang over several nodes is as fast as on one, as in Gavel's simulator.
     """
 
     is_uniform: bool = True
     may_mix_types: bool = True
     naming_binds: bool = False
+    counts_spread: bool = True
+
+    def rate(self, gang: Gang, rates: Rates) -> float:
+        """Return a gang's steps/s where these rules hold."""
+        return gang.rate(rates, counts_spread=self.counts_spread)
 
     def why_not(self, gang: Gang, cluster: Cluster) -> str | None:
         """Return why the backend cannot express `gang`, or None if it can."""
@@ -68,7 +79,7 @@ def shape_of(gang: Gang) -> Shape | None:
     return Shape(len(counts), next(iter(counts))) if len(set(counts)) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """The cluster and its jobs at `now_s` seconds.
 
@@ -104,12 +115,12 @@ class Snapshot:
             tuple(sorted(ended, key=lambda end: natural_key(end.job_id))),
         )
 
-    @property
-    def by_id(self) -> dict[JobId, Job]:
+    @cached_property
+    def by_id(self) -> Mapping[JobId, Job]:
         """Return the jobs by id."""
         return {job.job_id: job for job in self.jobs}
 
-    @property
+    @cached_property
     def plannable(self) -> tuple[Job, ...]:
         """Return the jobs a policy decides on."""
         return tuple(job for job in self.jobs if job.phase.is_plannable)

@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from hadar_slurm.errors import ConfigError
@@ -37,7 +38,7 @@ class Rate(NamedTuple):
         return self.together * SPREAD_FACTOR if self.spread is None else self.spread
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rates:
     """One workload's rows: ((gpu type in lower case, gang size), Rate), sorted."""
 
@@ -50,14 +51,25 @@ class Rates:
             tuple(sorted(((kind.lower(), size), rate) for (kind, size), rate in rows.items()))
         )
 
-    @property
+    @cached_property
     def gpu_types(self) -> tuple[str, ...]:
         """Return the GPU types with at least one row, in lower case."""
         return tuple(sorted({kind for (kind, _), _ in self.rows}))
 
     def on(self, gpu_type: str, num_gpus: int, *, is_spread: bool = False) -> float:
         """Return the steps/s of a gang of `num_gpus` on one type; 0 where unknown or unfit."""
-        wanted = gpu_type.lower()
+        key = (gpu_type, num_gpus, is_spread)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._find(gpu_type.lower(), num_gpus, is_spread=is_spread)
+        return found
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, int, bool], float]:
+        """Answers so far: every round of every policy asks the same few questions."""
+        return {}
+
+    def _find(self, wanted: str, num_gpus: int, *, is_spread: bool) -> float:
         sizes = {size: rate for (kind, size), rate in self.rows if kind == wanted}
         known = max((size for size in sizes if size <= num_gpus), default=None)
         if known is None:

@@ -99,17 +99,21 @@ def run_rounds(
     """Run rounds until the backend says stop, or for `max_rounds`; return how many were run.
 
     `now_s` tells the backend's time, which is what rounds are measured in; `clock` times our own
-    work. Every round goes to `record` before anything is waited for.
+    work. Every round goes to `record` before anything is waited for. What a plan leaves in
+    `memory` goes to the policy's next round; a round without a plan leaves it as it was.
     """
     index = 0
     wake = "start"
     ends_s = now_s()
+    memory: object = None
     while True:
         begun_s = now_s()
-        may_move = begun_s >= ends_s
+        # A backend may end a round before its time when nothing in it goes on.
+        may_move = begun_s >= ends_s or wake == Wake.ROUND_END
         ends_s = begun_s + length_s if may_move else ends_s
-        round_ = Round(index, begun_s, length_s, may_move)
+        round_ = Round(index, begun_s, length_s, may_move, memory)
         line = run_round(backend, policy, round_, wake=wake, clock=clock)
+        memory = line.plan.memory if line.plan else memory
         _log(line)
         record(line)
         index += 1

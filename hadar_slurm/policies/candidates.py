@@ -37,7 +37,7 @@ class Candidate:
     present: Gang | None = None
 
     @cached_property
-    def usage(self) -> dict[GpuType, int]:
+    def usage(self) -> Mapping[GpuType, int]:
         """Return the GPUs it takes of each type."""
         if self.present is not None:
             return self.present.gpus_by_type

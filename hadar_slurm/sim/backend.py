@@ -1,167 +1,233 @@
 """A cluster in virtual time behind the loop's Backend.
 
-Jobs advance at the rate of their gang, a restart costs its time before steps count again, and
-jobs end at their exact finish. GPUs of a job that ended are free at once.
+Two sets of rules. Under ours, jobs end at their exact finish and free their GPUs at once, an
+arrival or an end wakes the loop within a round, a restart costs its time before steps count, gangs
+over several nodes train at their own rate, forked jobs pay for aggregation, and nodes may fail.
+Under Gavel's (OSDI'20, its simulator), a round lasts until its last job ends or its length is over;
+who ends or comes within a round is seen at its end only; each round trains whole steps; a gang is
+as fast over several nodes as on one. There is one clock and one accounting for both.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from bisect import insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.cluster import Cluster, JobId, Slot
-from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, check_phase_move
+from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot, natural_key
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import JobSpec, Phase
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import HadarError
+from hadar_slurm.sim.run import Run
 
-# Steps below this are rounding: the job has finished.
-_FRACTION = 1e-6
+GAVEL_RULES = GangRules(is_uniform=False, may_mix_types=False, counts_spread=False)
+
 # This many rounds in a row in which nothing trained mean that nothing ever will.
 _IDLE_ROUNDS = 1000
 
 
-@dataclass
-class _Run:
-    """A job inside the simulator; `ready_s` is when its steps begin to count again."""
+@dataclass(frozen=True, slots=True, order=True)
+class Failure:
+    """A node that is down from `down_s` to `up_s`; what its jobs trained in the round is lost."""
 
-    spec: JobSpec
-    phase: Phase = Phase.QUEUED
-    gang: Gang | None = None
-    steps_done: float = 0.0
-    service_gpu_s: float = 0.0
-    restarts: int = 0
-    has_run: bool = False
-    ready_s: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        return self.gang.rate(self.spec.rates) if self.gang else 0.0
-
-    def finish_s(self, now_s: float) -> float:
-        """Return when the job ends if it stays where it is."""
-        if self.rate <= 0:
-            return math.inf
-        left_s = (self.spec.total_steps - self.steps_done) / self.rate
-        return max(self.ready_s, now_s) + left_s
-
-    def move_to(self, phase: Phase) -> None:
-        check_phase_move(self.spec.job_id, self.phase, phase)
-        self.phase = phase
+    down_s: float
+    up_s: float
+    node: NodeName
 
 
 @dataclass
 class SimBackend:
-    """Simulates `jobs` on `cluster`; time is in seconds and begins at 0."""
+    """Simulates `jobs` on `cluster`; time is in seconds and begins at 0.
+
+    With `rounds_end_together` rounds are Gavel's; `rules` say which gangs there are.
+    """
 
     cluster: Cluster
     jobs: Sequence[JobSpec]
     rules: GangRules = field(default_factory=GangRules)
+    rounds_end_together: bool = False
+    failures: Sequence[Failure] = ()
     now_s: float = 0.0
-    _runs: dict[JobId, _Run] = field(init=False)
+    num_unfinished: int = field(init=False)
+    runs: dict[JobId, Run] = field(init=False)
+    _arrivals: list[JobSpec] = field(init=False)
+    _present: list[tuple[tuple[int, str], Run]] = field(default_factory=list)
+    _running: dict[JobId, Run] = field(default_factory=dict)
+    _free: dict[Slot, int] = field(init=False)
+    _changes: list[tuple[float, bool, NodeName]] = field(init=False)
+    _down: dict[NodeName, int] = field(default_factory=dict)
     _ended: list[Ended] = field(default_factory=list)
     _idle_rounds: int = 0
 
     def __post_init__(self) -> None:
-        self._runs = {spec.job_id: _Run(spec) for spec in self.jobs}
-
-    @property
-    def num_unfinished(self) -> int:
-        """Return the jobs that have not ended, those yet to arrive included."""
-        return sum(not run.phase.is_final for run in self._runs.values())
+        self.num_unfinished = len(self.jobs)
+        self.runs = {spec.job_id: Run(spec) for spec in self.jobs}
+        # The next to arrive is the last of the list; so it is with changes of nodes.
+        self._arrivals = sorted(
+            self.jobs, key=lambda spec: (spec.submitted_s, natural_key(spec.job_id)), reverse=True
+        )
+        downs = [(failure.down_s, True, failure.node) for failure in self.failures]
+        ups = [(failure.up_s, False, failure.node) for failure in self.failures]
+        self._changes = sorted([*downs, *ups], reverse=True)
+        self._free = dict(self.cluster.capacity)
+        self._take_in()
 
     def observe(self) -> Snapshot:
         """Return the jobs that have arrived and not ended, and those that the last wait ended."""
-        return Snapshot.of(
+        return Snapshot(
             now_s=self.now_s,
             cluster=self.cluster,
-            jobs=[self._job(run) for run in self._present()],
+            jobs=tuple(run.job() for _, run in self._present),
             rules=self.rules,
-            ended=self._ended,
+            ended=tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id))),
         )
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Stop and start jobs, at once and in order."""
-        return [self._apply(action) for action in actions]
+        """Stop and start copies of jobs, at once and in order."""
+        outcomes = [self._apply(action) for action in actions]
+        for action in actions:
+            if isinstance(action, Start):
+                run = self.runs[action.job_id]
+                run.has_run = run.has_run or bool(run.copies)
+        return outcomes
 
     def wait(self, until_s: float) -> Wake:
-        """Advance to the end of the round or to the next arrival or end of a job before it.
+        """Advance to the end of the round or, under our rules, to what changes before it.
 
         After the last end there is one more round, which tells of it.
         """
         if self.num_unfinished == 0:
             return Wake.STOP
-        arrivals = [s.submitted_s for s in self.jobs if s.submitted_s > self.now_s]
-        finishes = [run.finish_s(self.now_s) for run in self._present() if run.gang]
-        self._check_progress(bool(finishes or arrivals))
-        if not finishes and arrivals and not any(True for _ in self._present()):
-            # Nothing to do before somebody comes: no rounds in an empty cluster.
-            until_s = max(until_s, min(arrivals))
-        next_s = min([until_s, *arrivals, *finishes])
         self._ended.clear()
-        self._advance(max(next_s, self.now_s))
-        return Wake.CHANGE if next_s < until_s else Wake.ROUND_END
+        self._check_progress()
+        if not self._running and not self._present and self._arrivals:
+            # Nothing to do before somebody comes: no rounds in an empty cluster.
+            until_s = max(until_s, self._arrivals[-1].submitted_s)
+        if self.rounds_end_together:
+            return self._play_round(until_s)
+        events = [run.finish_s(self.now_s) for run in self._running.values()]
+        events += [spec.submitted_s for spec in self._arrivals[-1:]]
+        events += [time_s for time_s, _, _ in self._changes[-1:]]
+        next_s = max(self.now_s, min([until_s, *events]))
+        ended = [run for run in self._running.values() if run.advance(self.now_s, next_s)]
+        self.now_s = next_s
+        for run in ended:
+            self._end(run, next_s)
+        self._change_nodes()
+        self._take_in()
+        if next_s < until_s:
+            return Wake.CHANGE
+        for run in self._running.values():
+            run.save(next_s)
+        return Wake.ROUND_END
 
-    def _present(self) -> Iterable[_Run]:
-        return (
-            run
-            for run in self._runs.values()
-            if run.spec.submitted_s <= self.now_s and not run.phase.is_final
-        )
+    def _play_round(self, until_s: float) -> Wake:
+        """Advance to the end of the round's last job, or to the end of the round."""
+        trains_until = {
+            job_id: self._whole_steps_until_s(run, until_s) for job_id, run in self._running.items()
+        }
+        end_s = min(until_s, max(trains_until.values(), default=until_s))
+        ends: list[tuple[Run, float]] = []
+        for job_id, run in self._running.items():
+            end_of_training_s = run.finish_s(self.now_s)
+            if run.advance(self.now_s, end_s, trains_until_s=trains_until[job_id]):
+                ends.append((run, end_of_training_s))
+        self.now_s = end_s
+        for run, ended_s in ends:
+            self._end(run, ended_s)
+        for run in self._running.values():
+            run.save(end_s)
+        self._take_in()
+        return Wake.ROUND_END
 
-    def _job(self, run: _Run) -> Job:
-        held = Allocation.rigid(run.gang) if run.gang else Allocation()
-        return Job(
-            run.spec, run.phase, Progress(run.steps_done, run.service_gpu_s, run.restarts), held
-        )
+    def _whole_steps_until_s(self, run: Run, until_s: float) -> float:
+        """Return when a job has trained the last whole step that fits in the round."""
+        finish_s = run.finish_s(self.now_s)
+        if finish_s <= until_s or len(run.copies) != 1:
+            return min(finish_s, until_s)
+        (copy,) = run.copies.values()
+        begins_s = max(self.now_s, copy.ready_s)
+        steps = math.floor(copy.rate * (until_s - begins_s) + 1e-9)
+        # A job too slow for a step a round would otherwise never get anywhere.
+        return begins_s + steps / copy.rate if steps >= 1 else until_s
+
+    def _take_in(self) -> None:
+        while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
+            spec = self._arrivals.pop()
+            insort(
+                self._present,
+                (natural_key(spec.job_id), self.runs[spec.job_id]),
+                key=lambda pair: pair[0],
+            )
 
     def _apply(self, action: Action) -> Outcome:
-        run = self._runs[action.job_id]
-        if isinstance(action, Stop):
-            run.move_to(Phase.QUEUED)
-            run.gang = None
+        run = self.runs[action.job_id]
+        held = run.copies.get(action.copy)
+        if isinstance(action, Stop) and held:
+            self._release([run.stop(action.copy)])
+            if not run.copies:
+                self._running.pop(action.job_id)
         elif isinstance(action, Start):
-            if not self._is_free(action.gang):
+            if any(self._free[slot] < count for slot, count in action.gang.slots):
                 return Outcome(action, Status.DEFERRED, f"{action.gang} is not free yet")
-            run.move_to(Phase.RUNNING)
-            run.gang = action.gang
-            run.ready_s = self.now_s + (run.spec.restart_cost_s if run.has_run else 0.0)
-            run.restarts += run.has_run
-            run.has_run = True
-        elif isinstance(action, Renew) and run.gang != action.gang:
+            self._start(run, action)
+        elif isinstance(action, Renew) and (held is None or held.gang != action.gang):
             return Outcome(action, Status.REFUSED, f"it is not on {action.gang}")
         return Outcome(action, Status.DONE)
 
-    def _is_free(self, gang: Gang) -> bool:
-        used: Counter[Slot] = Counter()
-        for run in self._present():
-            if run.gang:
-                used.update(dict(run.gang.slots))
-        capacity = self.cluster.capacity
-        return all(used[slot] + count <= capacity.get(slot, 0) for slot, count in gang.slots)
+    def _start(self, run: Run, action: Start) -> None:
+        cost_s = run.spec.restart_cost_s if run.has_run else 0.0
+        rate = self.rules.rate(action.gang, run.spec.rates)
+        run.start(action.copy, action.gang, rate, ready_s=self.now_s + cost_s)
+        self._running[action.job_id] = run
+        for slot, count in action.gang.slots:
+            self._free[slot] -= count
 
-    def _advance(self, to_s: float) -> None:
-        for run in self._present():
-            if not run.gang:
-                continue
-            trained_s = max(0.0, to_s - max(run.ready_s, self.now_s))
-            run.steps_done += trained_s * run.rate
-            run.service_gpu_s += (to_s - self.now_s) * run.gang.num_gpus
-            if run.spec.total_steps - run.steps_done <= _FRACTION * max(1.0, run.rate):
-                run.steps_done = float(run.spec.total_steps)
-                run.move_to(Phase.DONE)
-                run.gang = None
-                self._ended.append(Ended(run.spec.job_id, Phase.DONE, to_s))
-        self.now_s = to_s
+    def _end(self, run: Run, end_s: float) -> None:
+        job_id = run.spec.job_id
+        self._release(run.end())
+        del self._running[job_id]
+        self._present = [pair for pair in self._present if pair[1] is not run]
+        self._ended.append(Ended(job_id, Phase.DONE, end_s))
+        self.num_unfinished -= 1
 
-    def _check_progress(self, can_progress: bool) -> None:
+    def _release(self, gangs: Iterable[Gang]) -> None:
+        for gang in gangs:
+            for slot, count in gang.slots:
+                self._free[slot] += count
+
+    def _change_nodes(self) -> None:
+        """Take down and bring up the nodes whose time has come."""
+        if not self._changes or self._changes[-1][0] > self.now_s:
+            return
+        while self._changes and self._changes[-1][0] <= self.now_s:
+            _, goes_down, name = self._changes.pop()
+            self._down[name] = self._down.get(name, 0) + (1 if goes_down else -1)
+            if goes_down:
+                self._lose_copies(name)
+        nodes = (
+            replace(node, is_schedulable=not self._down.get(node.name, 0))
+            for node in self.cluster.nodes
+        )
+        self.cluster = Cluster(tuple(nodes))
+
+    def _lose_copies(self, name: NodeName) -> None:
+        for job_id, run in list(self._running.items()):
+            for number, copy in list(run.copies.items()):
+                if name in copy.gang.gpus_by_node:
+                    self._release([run.stop(number, keeps_steps=False)])
+            if not run.copies:
+                del self._running[job_id]
+
+    def _check_progress(self) -> None:
+        can_progress = bool(self._running or self._arrivals or self._changes)
         self._idle_rounds = 0 if can_progress else self._idle_rounds + 1
         if self._idle_rounds >= _IDLE_ROUNDS:
-            left = [str(run.spec.job_id) for run in self._present()]
+            left = [str(run.spec.job_id) for _, run in self._present]
             raise HadarError(
                 f"nothing has trained for {_IDLE_ROUNDS} rounds; jobs that never start: "
                 f"{', '.join(left[:20])}"

@@ -1,0 +1,255 @@
+"""The GPUs of one round while a policy gives them out.
+
+For policies that go through jobs in an order of their own. A board first keeps what may not be
+moved. A policy then reserves GPU types, job by job (`choose`), and has nodes found for all of them
+at once (`settle`): who keeps its type stays in place, the others follow, the largest first, each
+where it fits most tightly. Or it places a job at once (`start`). At the end `fill` gives what is
+left to whoever can use it, and `plan` tells every other job why it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, Phase, Shape
+from hadar_slurm.core.plan import Plan, WaitReason
+from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
+from hadar_slurm.policies.reach import Reach
+from hadar_slurm.policies.shelf import Shelf
+
+
+class Board:
+    """Who holds which GPUs in the coming round, as far as it is decided.
+
+    `kinds` are the cluster's GPU types in canonical order. `jobs` are those that a policy decides
+    on: neither pinned nor, in a round that moves nobody, running.
+    """
+
+    def __init__(self, snapshot: Snapshot, round_: Round) -> None:
+        self.snapshot = snapshot
+        self.rules: GangRules = snapshot.rules
+        self.kinds: tuple[GpuType, ...] = tuple(snapshot.cluster.gpus_by_type)
+        self.placed: dict[JobId, Allocation] = {}
+        self.free: dict[Slot, int] = snapshot.plannable_capacity
+        self._reach = Reach(snapshot)
+        self._nodes = snapshot.cluster.by_name
+        self._shelves = {
+            kind: Shelf(
+                (node, self.free.get(Slot(node.name, kind), 0))
+                for node in snapshot.cluster.nodes
+                if node.is_schedulable and kind in node.by_type
+            )
+            for kind in self.kinds
+        }
+        self._reserved = dict.fromkeys(self.kinds, 0)
+        self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
+        self._feasible: dict[object, bool] = {}
+        open_: list[Job] = []
+        for job in snapshot.plannable:
+            stays = job.is_pinned_in_place or (not round_.may_move and job.phase is Phase.RUNNING)
+            if stays and self.fits(job.allocation):
+                self.put(job, job.allocation)
+            else:
+                open_.append(job)
+        self.jobs: tuple[Job, ...] = tuple(open_)
+
+    # What there is.
+
+    def room(self, kind: GpuType) -> int:
+        """Return the GPUs of a type on open nodes that nobody was given yet."""
+        return self._shelves[kind].total - self._reserved[kind]
+
+    def rate(self, job: Job, kind: GpuType) -> float:
+        """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
+        rates, size = job.spec.rates, job.spec.num_gpus
+        return rates.on(kind, size, is_spread=self._must_spread(kind, size))
+
+    def fits(self, allocation: Allocation) -> bool:
+        """Return whether all GPUs of an allocation are free."""
+        free = self.free
+        return all(free.get(slot, 0) >= n for gang in allocation.gangs for slot, n in gang.slots)
+
+    def runs_on(self, job: Job) -> GpuType | None:
+        """Return the GPU type a job holds; None if it holds none or several."""
+        if job.phase is Phase.QUEUED or not job.allocation:
+            return None
+        kinds = {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}
+        return next(iter(kinds)) if len(kinds) == 1 else None
+
+    # Giving out.
+
+    def put(self, job: Job, allocation: Allocation) -> None:
+        """Give a job exactly these GPUs, which must be free."""
+        for gang in allocation.gangs:
+            for slot, count in gang.slots:
+                self.free[slot] -= count
+                self._shelves[slot.gpu_type].change(slot.node, -count)
+        self.placed[job.job_id] = allocation
+
+    def take_back(self, job: Job) -> None:
+        """Free what a job was given on this board."""
+        for gang in self.placed.pop(job.job_id).gangs:
+            for slot, count in gang.slots:
+                self.free[slot] += count
+                self._shelves[slot.gpu_type].change(slot.node, count)
+
+    def choose(self, job: Job, kind: GpuType) -> bool:
+        """Reserve GPUs of a type for a job if there is room and it runs there; say whether."""
+        size = job.spec.num_gpus
+        if self.room(kind) < size or job.spec.rates.on(kind, size) <= 0:
+            return False
+        self._reserved[kind] += size
+        self._chosen[job.job_id] = (job, kind)
+        return True
+
+    def settle(self) -> list[Job]:
+        """Give nodes to all reservations; return the jobs for which none could be found."""
+        chosen, self._chosen = list(self._chosen.values()), {}
+        self._reserved = dict.fromkeys(self.kinds, 0)
+        moving: list[tuple[Job, GpuType]] = []
+        for job, kind in chosen:
+            if self.runs_on(job) == kind and self.stay(job):
+                continue
+            moving.append((job, kind))
+        moving.sort(key=lambda pair: -pair[0].spec.num_gpus)
+        return [job for job, kind in moving if not self._start_on(job, kind)]
+
+    def stay(self, job: Job) -> bool:
+        """Leave a job where it runs if those GPUs are free; say whether."""
+        if job.phase is Phase.QUEUED or not job.allocation or not self.fits(job.allocation):
+            return False
+        self.put(job, job.allocation)
+        return True
+
+    def start(self, job: Job, kinds: Sequence[GpuType]) -> bool:
+        """Place a job on the first of `kinds` with nodes for it, or mix them; say whether.
+
+        A mixed gang takes the first types of the list that together have the nodes.
+        """
+        if any(self._start_on(job, kind) for kind in kinds):
+            return True
+        gang = self._mixed_gang(job, kinds)
+        if gang is not None:
+            self.put(job, Allocation.rigid(gang))
+        return gang is not None
+
+    def fill(self, jobs: Iterable[Job]) -> None:
+        """Give what is left to those of `jobs` without GPUs, each its fastest type with room.
+
+        Who runs already stays where it is if nobody took that.
+        """
+        if not any(self.free.values()):
+            return
+        for job in jobs:
+            if job.job_id not in self.placed and not self.stay(job):
+                self.start(job, self.by_speed(job))
+
+    def by_speed(self, job: Job) -> list[GpuType]:
+        """Return the GPU types on which a job trains at all, the fastest first."""
+        size, rates = job.spec.num_gpus, job.spec.rates
+        speeds = [(-rates.on(kind, size), kind) for kind in self.kinds]
+        return [kind for speed, kind in sorted(speeds) if speed < 0]
+
+    def plan(self, *, figures: Mapping[str, float] | None = None, memory: object = None) -> Plan:
+        """Return what was given out, and for all others the reason why they wait."""
+        waiting = {
+            job.job_id: self._reason(job)
+            for job in self.snapshot.jobs
+            if job.job_id not in self.placed and not job.phase.is_final
+        }
+        return Plan.of(self.placed, waiting, figures, memory)
+
+    # Finding nodes.
+
+    def _start_on(self, job: Job, kind: GpuType) -> bool:
+        gang = self.gang_on(job, kind)
+        if gang is not None:
+            self.put(job, Allocation.rigid(gang))
+        return gang is not None
+
+    def gang_on(self, job: Job, kind: GpuType) -> Gang | None:
+        """Return free GPUs of one type for a job's gang, on the fewest nodes, or None."""
+        size, rates = job.spec.num_gpus, job.spec.rates
+        shelf = self._shelves[kind]
+        if shelf.total < size or job.bound_type not in (None, kind):
+            return None
+        among = self._restriction(job, kind, is_mixed=False)
+        if not self.rules.is_uniform:
+            counts = shelf.scatter(size, among) if rates.on(kind, size) > 0 else None
+            return Gang.of({(node, kind): n for node, n in counts.items()}) if counts else None
+        for shape in job.spec.shapes:
+            if rates.on(kind, size, is_spread=shape.nodes > 1) <= 0:
+                continue
+            names = shelf.tightest(shape.gpus_per_node, shape.nodes, among)
+            if names is not None:
+                return Gang.of({(name, kind): shape.gpus_per_node for name in names})
+        return None
+
+    def _mixed_gang(self, job: Job, kinds: Sequence[GpuType]) -> Gang | None:
+        if not self.rules.may_mix_types or job.bound_type is not None or job.spec.num_gpus < 2:
+            return None
+        for shape in job.spec.shapes:
+            usable = [k for k in kinds if job.spec.rates.on(k, job.spec.num_gpus, is_spread=True)]
+            if shape.nodes > 1 and len(usable) > 1:
+                gang = self._mixed_shape(job, shape, usable)
+                if gang is not None:
+                    return gang
+        return None
+
+    def _mixed_shape(self, job: Job, shape: Shape, kinds: Sequence[GpuType]) -> Gang | None:
+        counts: dict[tuple[str, str], int] = {}
+        taken: set[NodeName] = set()
+        for kind in kinds:
+            among = self._restriction(job, kind, is_mixed=True)
+            shelf = self._shelves[kind]
+            for name in shelf.with_room(shape.gpus_per_node, among, shape.nodes + len(taken)):
+                if name not in taken and len(taken) < shape.nodes:
+                    taken.add(name)
+                    counts[name, kind] = shape.gpus_per_node
+        return Gang.of(counts) if len(taken) == shape.nodes else None
+
+    def _restriction(
+        self, job: Job, kind: GpuType, *, is_mixed: bool
+    ) -> frozenset[NodeName] | None:
+        """Return the nodes on which a job may start on `kind`, None for all that are open."""
+        is_free = job.allowed_nodes is None and job.bound_type in (None, kind)
+        if is_free and (self._all_plain or not (is_mixed or self.rules.naming_binds)):
+            return None
+        return frozenset(n.name for n in self._reach.nodes(job, kind, is_mixed=is_mixed))
+
+    @cached_property
+    def _all_plain(self) -> bool:
+        return all(node.has_one_type for node in self.snapshot.cluster.nodes)
+
+    def _must_spread(self, kind: GpuType, size: int) -> bool:
+        return self.rules.counts_spread and self.snapshot.cluster.largest_node(kind) < size
+
+    # Why somebody waits.
+
+    def _reason(self, job: Job) -> WaitReason:
+        if not job.phase.is_plannable:
+            return WaitReason.STOPPING
+        if job.spec.rates.best(self.kinds, job.spec.num_gpus) <= 0:
+            return WaitReason.NO_THROUGHPUT
+        return WaitReason.INSUFFICIENT if self._could_run(job) else WaitReason.INFEASIBLE
+
+    def _could_run(self, job: Job) -> bool:
+        """Return whether a job could start if nothing else ran and every node took work."""
+        spec = job.spec
+        key = (id(spec.rates), spec.num_gpus, spec.shapes, job.allowed_nodes, job.bound_type)
+        if key not in self._feasible:
+            self._feasible[key] = fits_alone(job, self.snapshot)
+        return self._feasible[key]
+
+
+def fits_alone(job: Job, snapshot: Snapshot) -> bool:
+    """Return whether a job could start if nothing else ran and every node took work."""
+    cluster, rules = snapshot.cluster, snapshot.rules
+    if not all(node.is_schedulable for node in cluster.nodes):
+        cluster = cluster.all_open()
+    alone = Snapshot.of(now_s=snapshot.now_s, cluster=cluster, jobs=(), rules=rules)
+    board = Board(alone, Round(0, snapshot.now_s, 1.0))
+    return board.start(job, board.by_speed(job))

@@ -1,0 +1,96 @@
+"""Nodes of one GPU type by the number of GPUs they have free, so that a fit is found at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from heapq import heappop, heappush
+
+from hadar_slurm.core.cluster import Node, NodeName
+
+
+class Shelf:
+    """Open nodes with GPUs of one type.
+
+    Nodes of a single type go before all others, so that a request need not name the type; among
+    equals the order is the cluster's.
+    """
+
+    def __init__(self, nodes: Iterable[tuple[Node, int]]) -> None:
+        self.total = 0
+        self._free: dict[NodeName, int] = {}
+        self._rank: dict[NodeName, tuple[bool, int, NodeName]] = {}
+        # Per number of free GPUs a heap of ranks; one that is out of date is dropped when met.
+        self._levels: list[list[tuple[bool, int, NodeName]]] = []
+        for index, (node, free) in enumerate(nodes):
+            self._rank[node.name] = (not node.has_one_type, index, node.name)
+            self._free[node.name] = 0
+            self.change(node.name, free)
+
+    def change(self, name: NodeName, by: int) -> None:
+        """Add to what a node has free; a node that takes no work is not on the shelf."""
+        if name not in self._free or not by:
+            return
+        free = self._free[name] = self._free[name] + by
+        self.total += by
+        while len(self._levels) <= free:
+            self._levels.append([])
+        heappush(self._levels[free], self._rank[name])
+
+    def tightest(
+        self, gpus: int, num_nodes: int, among: Collection[NodeName] | None = None
+    ) -> list[NodeName] | None:
+        """Return `num_nodes` nodes with `gpus` free, the tightest fits, or None."""
+        if self.total < gpus * num_nodes:
+            return None
+        found = self.with_room(gpus, among, num_nodes)
+        return found if len(found) == num_nodes else None
+
+    def with_room(self, gpus: int, among: Collection[NodeName] | None, most: int) -> list[NodeName]:
+        """Return up to `most` nodes with `gpus` free, the tightest fits first."""
+        if among is not None:
+            fits = sorted(
+                (self._rank[name][0], self._free[name], self._rank[name])
+                for name in among
+                if self._free.get(name, 0) >= gpus
+            )
+            return [rank[2] for _, _, rank in fits[:most]]
+        found: list[NodeName] = []
+        for is_mixed in (False, True):
+            for level in range(gpus, len(self._levels)):
+                if len(found) >= most:
+                    return found
+                found += self._first(level, most - len(found), is_mixed=is_mixed)
+        return found
+
+    def _first(self, level: int, most: int, *, is_mixed: bool) -> Iterator[NodeName]:
+        """Return the first nodes of one level, in order, and leave them there."""
+        heap = self._levels[level]
+        kept: list[tuple[bool, int, NodeName]] = []
+        names: list[NodeName] = []
+        while heap and len(names) < most:
+            rank = heappop(heap)
+            if self._free[rank[2]] != level or (kept and kept[-1] == rank):
+                continue
+            kept.append(rank)
+            if rank[0] == is_mixed:
+                names.append(rank[2])
+            elif rank[0]:
+                break
+        for rank in kept:
+            heappush(heap, rank)
+        return iter(names)
+
+    def scatter(self, gpus: int, among: Collection[NodeName] | None) -> dict[NodeName, int] | None:
+        """Return `gpus` GPUs on whatever nodes: one if it has room, else the fullest first."""
+        whole = self.with_room(gpus, among, 1)
+        if whole:
+            return {whole[0]: gpus}
+        names = self._free if among is None else [n for n in among if n in self._free]
+        counts: dict[NodeName, int] = {}
+        for name in sorted(names, key=lambda name: (-self._free[name], self._rank[name])):
+            if gpus <= 0:
+                break
+            if self._free[name] > 0:
+                counts[name] = min(gpus, self._free[name])
+                gpus -= counts[name]
+        return counts if gpus <= 0 else None

@@ -1,0 +1,1 @@
+"""Measuring policies against each other: runs, bounds, comparisons, reports."""
