@@ -69,6 +69,13 @@ class Cluster:
         """Return a cluster with its nodes in canonical order."""
         return cls(tuple(sorted(nodes, key=lambda node: natural_key(node.name))))
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.nodes)
+
     @cached_property
     def by_name(self) -> Mapping[NodeName, Node]:
         """Return the nodes by name."""

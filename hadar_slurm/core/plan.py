@@ -106,7 +106,7 @@ def _broken_by_copies(job: Job, allocation: Allocation) -> Iterator[str]:
     if not 1 <= num_copies <= most:
         yield f"{name} has {num_copies} copies and may have {most}"
     wrong = [copy for copy, _ in allocation.copies if not 0 <= copy < most]
-    if wrong:
+    if wrong and num_copies <= most:
         yield f"{name} has no copy {wrong[0]}: they are numbered from 0 to {most - 1}"
     if num_copies > 1:
         nodes = Counter(node for gang in allocation.gangs for node in gang.gpus_by_node)

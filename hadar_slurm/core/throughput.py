@@ -51,6 +51,13 @@ class Rates:
             tuple(sorted(((kind.lower(), size), rate) for (kind, size), rate in rows.items()))
         )
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.rows)
+
     @cached_property
     def gpu_types(self) -> tuple[str, ...]:
         """Return the GPU types with at least one row, in lower case."""

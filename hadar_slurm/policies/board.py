@@ -9,14 +9,16 @@ left to whoever can use it, and `plan` tells every other job why it waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
 
-from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job, Phase, Shape
+from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
+from hadar_slurm.core.throughput import Rates
 from hadar_slurm.policies.reach import Reach
 from hadar_slurm.policies.shelf import Shelf
 
@@ -47,6 +49,7 @@ class Board:
         self._reserved = dict.fromkeys(self.kinds, 0)
         self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
         self._feasible: dict[object, bool] = {}
+        self._usable: dict[object, bool] = {}
         open_: list[Job] = []
         for job in snapshot.plannable:
             stays = job.is_pinned_in_place or (not round_.may_move and job.phase is Phase.RUNNING)
@@ -66,6 +69,15 @@ class Board:
         """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
         rates, size = job.spec.rates, job.spec.num_gpus
         return rates.on(kind, size, is_spread=self._must_spread(kind, size))
+
+    def may_use(self, job: Job, kind: GpuType) -> bool:
+        """Return whether a job could run on one type if all of it were free on the open nodes."""
+        if job.spec.rates.on(kind, job.spec.num_gpus) <= 0 or job.bound_type not in (None, kind):
+            return False
+        key = (kind, *self._request(job))
+        if key not in self._usable:
+            self._usable[key] = self._has_nodes(job, kind)
+        return self._usable[key]
 
     def fits(self, allocation: Allocation) -> bool:
         """Return whether all GPUs of an allocation are free."""
@@ -99,7 +111,7 @@ class Board:
     def choose(self, job: Job, kind: GpuType) -> bool:
         """Reserve GPUs of a type for a job if there is room and it runs there; say whether."""
         size = job.spec.num_gpus
-        if self.room(kind) < size or job.spec.rates.on(kind, size) <= 0:
+        if self.room(kind) < size or not self.may_use(job, kind):
             return False
         self._reserved[kind] += size
         self._chosen[job.job_id] = (job, kind)
@@ -116,6 +128,16 @@ class Board:
             moving.append((job, kind))
         moving.sort(key=lambda pair: -pair[0].spec.num_gpus)
         return [job for job, kind in moving if not self._start_on(job, kind)]
+
+    def keep(self, job: Job) -> bool:
+        """Leave a job where it runs, whatever its types, unless others reserved that; say whether.
+
+        Between reservations, `stay` could take what they were promised.
+        """
+        wanted: Counter[GpuType] = Counter()
+        for gang in job.allocation.gangs:
+            wanted.update(gang.gpus_by_type)
+        return all(self.room(kind) >= n for kind, n in wanted.items()) and self.stay(job)
 
     def stay(self, job: Job) -> bool:
         """Leave a job where it runs if those GPUs are free; say whether."""
@@ -136,22 +158,23 @@ class Board:
             self.put(job, Allocation.rigid(gang))
         return gang is not None
 
-    def fill(self, jobs: Iterable[Job]) -> None:
+    def fill(
+        self, jobs: Iterable[Job], kinds_for: Callable[[Job], Sequence[GpuType]] | None = None
+    ) -> None:
         """Give what is left to those of `jobs` without GPUs, each its fastest type with room.
 
-        Who runs already stays where it is if nobody took that.
+        Who runs already stays where it is if nobody took that. `kinds_for` gives another order of
+        a job's types than by speed.
         """
         if not any(self.free.values()):
             return
         for job in jobs:
             if job.job_id not in self.placed and not self.stay(job):
-                self.start(job, self.by_speed(job))
+                self.start(job, (kinds_for or self.by_speed)(job))
 
-    def by_speed(self, job: Job) -> list[GpuType]:
+    def by_speed(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the fastest first."""
-        size, rates = job.spec.num_gpus, job.spec.rates
-        speeds = [(-rates.on(kind, size), kind) for kind in self.kinds]
-        return [kind for speed, kind in sorted(speeds) if speed < 0]
+        return speeds(job.spec.rates, job.spec.num_gpus, self.kinds)
 
     def plan(self, *, figures: Mapping[str, float] | None = None, memory: object = None) -> Plan:
         """Return what was given out, and for all others the reason why they wait."""
@@ -220,6 +243,29 @@ class Board:
             return None
         return frozenset(n.name for n in self._reach.nodes(job, kind, is_mixed=is_mixed))
 
+    def _has_nodes(self, job: Job, kind: GpuType) -> bool:
+        counts = [node.by_type[kind] for node in self._reach.nodes(job, kind, is_mixed=False)]
+        if not self.rules.is_uniform:
+            return sum(counts) >= job.spec.num_gpus
+        return any(
+            sum(count >= shape.gpus_per_node for count in counts) >= shape.nodes
+            and job.spec.rates.on(kind, job.spec.num_gpus, is_spread=shape.nodes > 1) > 0
+            for shape in job.spec.shapes
+        )
+
+    @staticmethod
+    def _request(job: Job) -> tuple[object, ...]:
+        """Return what two jobs of one snapshot share if they could run in the same places."""
+        spec = job.spec
+        return (
+            spec.rates,
+            spec.num_gpus,
+            spec.shapes,
+            job.allowed_nodes,
+            job.bound_type,
+            spec.can_checkpoint,
+        )
+
     @cached_property
     def _all_plain(self) -> bool:
         return all(node.has_one_type for node in self.snapshot.cluster.nodes)
@@ -232,24 +278,49 @@ class Board:
     def _reason(self, job: Job) -> WaitReason:
         if not job.phase.is_plannable:
             return WaitReason.STOPPING
-        if job.spec.rates.best(self.kinds, job.spec.num_gpus) <= 0:
+        if not self.by_speed(job):
             return WaitReason.NO_THROUGHPUT
         return WaitReason.INSUFFICIENT if self._could_run(job) else WaitReason.INFEASIBLE
 
     def _could_run(self, job: Job) -> bool:
         """Return whether a job could start if nothing else ran and every node took work."""
-        spec = job.spec
-        key = (id(spec.rates), spec.num_gpus, spec.shapes, job.allowed_nodes, job.bound_type)
+        key = self._request(job)
         if key not in self._feasible:
-            self._feasible[key] = fits_alone(job, self.snapshot)
+            self._feasible[key] = fits_alone(
+                self.snapshot.cluster,
+                self.rules,
+                job.spec.rates,
+                job.spec.num_gpus,
+                job.spec.shapes,
+                job.allowed_nodes,
+                job.bound_type,
+            )
         return self._feasible[key]
 
 
-def fits_alone(job: Job, snapshot: Snapshot) -> bool:
-    """Return whether a job could start if nothing else ran and every node took work."""
-    cluster, rules = snapshot.cluster, snapshot.rules
-    if not all(node.is_schedulable for node in cluster.nodes):
-        cluster = cluster.all_open()
-    alone = Snapshot.of(now_s=snapshot.now_s, cluster=cluster, jobs=(), rules=rules)
-    board = Board(alone, Round(0, snapshot.now_s, 1.0))
+@lru_cache(maxsize=4096)
+def speeds(rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...]) -> tuple[GpuType, ...]:
+    """Return the types of `kinds` on which such a gang trains at all, the fastest first."""
+    ordered = sorted((-rates.on(kind, num_gpus), kind) for kind in kinds)
+    return tuple(kind for speed, kind in ordered if speed < 0)
+
+
+@lru_cache(maxsize=4096)
+def fits_alone(
+    cluster: Cluster,
+    rules: GangRules,
+    rates: Rates,
+    num_gpus: int,
+    shapes: tuple[Shape, ...],
+    allowed_nodes: frozenset[NodeName] | None,
+    bound_type: GpuType | None,
+) -> bool:
+    """Return whether such a job could start if nothing else ran and every node took work.
+
+    Asked of every waiting job in every round, and the same few questions; hence the cache.
+    """
+    spec = JobSpec(job_id=JobId("0"), num_gpus=num_gpus, total_steps=1, rates=rates, shapes=shapes)
+    job = Job(spec, allowed_nodes=allowed_nodes, bound_type=bound_type)
+    alone = Snapshot.of(now_s=0.0, cluster=cluster.all_open(), jobs=(), rules=rules)
+    board = Board(alone, Round(0, 0.0, 1.0))
     return board.start(job, board.by_speed(job))

@@ -98,6 +98,11 @@ class Run:
     def trained_s(self, now_s: float) -> float:
         """Return when the last step is trained if the copies stay where they are."""
         left = self.spec.total_steps - self.steps_done
+        if len(self.copies) == 1:
+            (copy,) = self.copies.values()
+            if copy.rate <= 0:
+                return math.inf
+            return max(copy.ready_s, now_s) + max(0.0, left) / copy.rate
         rate, time_s = 0.0, now_s
         for ready_s, more in sorted((max(c.ready_s, now_s), c.rate) for c in self.copies.values()):
             if rate > 0 and left <= rate * (ready_s - time_s):

@@ -1,0 +1,69 @@
+"""Policies `srsf` and `las`: two greedy references that may stop anybody at the end of a round.
+
+Both go through the jobs in an order of their own, and each job takes the fastest GPU type that
+still has room for its gang. Neither looks ahead, and neither asks what a move costs; a job that
+keeps its type keeps its place all the same (`Board.settle`).
+
+* `srsf`, shortest remaining service first: GPUs of the gang x seconds it still needs on its fastest
+  type. The order that Tiresias (NSDI'19, section 3) takes as the best when sizes are known; the
+  fastest-type rule is ours.
+* `las`, least attained service first (Tiresias, NSDI'19, without its queues): GPU-seconds received
+  so far, all types counting alike.
+
+Ties go to the lower job id. Jobs whose reserved type has no fitting nodes left, and those that found
+no room, take what remains, in the same order: on their fastest type with room, where they run
+already, or on mixed types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.policies.board import Board
+
+
+def remaining_service(job: Job, kinds: Sequence[GpuType]) -> float:
+    """Return the GPU-seconds a job still needs on its fastest of `kinds`; inf if it runs on none."""
+    rate = job.spec.rates.best(kinds, job.spec.num_gpus)
+    return job.spec.num_gpus * job.steps_left / rate if rate > 0 else float("inf")
+
+
+def attained_service(job: Job, _kinds: Sequence[GpuType]) -> float:
+    """Return the GPU-seconds a job has received."""
+    return job.progress.service_gpu_s
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """Jobs by a key, the lowest first, each on its fastest type with room."""
+
+    name: str
+    key: Callable[[Job, Sequence[GpuType]], float]
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Return who runs where in `round_`."""
+        board = Board(snapshot, round_)
+        # The board's order is the canonical one, and sorting keeps it among equals.
+        order = sorted(board.jobs, key=lambda job: self.key(job, board.kinds))
+        for job in order:
+            if not board.has_room:
+                break
+            any(board.choose(job, kind) for kind in board.by_speed(job))
+        board.settle()
+        board.fill(order)
+        return board.plan()
+
+
+def srsf() -> Greedy:
+    """Return the policy of shortest remaining service first."""
+    return Greedy("srsf", remaining_service)
+
+
+def las() -> Greedy:
+    """Return the policy of least attained service first."""
+    return Greedy("las", attained_service)
