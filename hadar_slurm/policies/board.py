@@ -65,6 +65,11 @@ class Board:
         """Return the GPUs of a type on open nodes that nobody was given yet."""
         return self._shelves[kind].total - self._reserved[kind]
 
+    @property
+    def has_room(self) -> bool:
+        """Whether any GPU of an open node is neither given out nor reserved."""
+        return any(self.room(kind) > 0 for kind in self.kinds)
+
     def rate(self, job: Job, kind: GpuType) -> float:
         """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
         rates, size = job.spec.rates, job.spec.num_gpus
@@ -136,7 +141,9 @@ class Board:
         """
         wanted: Counter[GpuType] = Counter()
         for gang in job.allocation.gangs:
-            wanted.update(gang.gpus_by_type)
+            for slot, count in gang.slots:
+                # What is free on a closed node was promised to nobody.
+                wanted[slot.gpu_type] += count if self._is_open(slot) else 0
         return all(self.room(kind) >= n for kind, n in wanted.items()) and self.stay(job)
 
     def stay(self, job: Job) -> bool:
@@ -175,6 +182,14 @@ class Board:
     def by_speed(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the fastest first."""
         return speeds(job.spec.rates, job.spec.num_gpus, self.kinds)
+
+    def by_room(self, job: Job) -> Sequence[GpuType]:
+        """Return the GPU types on which a job trains at all, the one with most room first."""
+        return sorted(sorted(self.by_speed(job)), key=lambda kind: -self.room(kind))
+
+    def could_start(self, job: Job) -> bool:
+        """Return whether a job could start on the open nodes if nothing else ran."""
+        return self._fits_alone(job, only_open=True)
 
     def plan(self, *, figures: Mapping[str, float] | None = None, memory: object = None) -> Plan:
         """Return what was given out, and for all others the reason why they wait."""
@@ -243,6 +258,10 @@ class Board:
             return None
         return frozenset(n.name for n in self._reach.nodes(job, kind, is_mixed=is_mixed))
 
+    def _is_open(self, slot: Slot) -> bool:
+        node = self._nodes.get(slot.node)
+        return node is not None and node.is_schedulable
+
     def _has_nodes(self, job: Job, kind: GpuType) -> bool:
         counts = [node.by_type[kind] for node in self._reach.nodes(job, kind, is_mixed=False)]
         if not self.rules.is_uniform:
@@ -280,11 +299,11 @@ class Board:
             return WaitReason.STOPPING
         if not self.by_speed(job):
             return WaitReason.NO_THROUGHPUT
-        return WaitReason.INSUFFICIENT if self._could_run(job) else WaitReason.INFEASIBLE
+        could_run = self._fits_alone(job, only_open=False)
+        return WaitReason.INSUFFICIENT if could_run else WaitReason.INFEASIBLE
 
-    def _could_run(self, job: Job) -> bool:
-        """Return whether a job could start if nothing else ran and every node took work."""
-        key = self._request(job)
+    def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
+        key = (*self._request(job), only_open)
         if key not in self._feasible:
             self._feasible[key] = fits_alone(
                 self.snapshot.cluster,
@@ -294,6 +313,8 @@ class Board:
                 job.spec.shapes,
                 job.allowed_nodes,
                 job.bound_type,
+                can_checkpoint=job.spec.can_checkpoint,
+                only_open=only_open,
             )
         return self._feasible[key]
 
@@ -314,13 +335,24 @@ def fits_alone(
     shapes: tuple[Shape, ...],
     allowed_nodes: frozenset[NodeName] | None,
     bound_type: GpuType | None,
+    *,
+    can_checkpoint: bool,
+    only_open: bool,
 ) -> bool:
-    """Return whether such a job could start if nothing else ran and every node took work.
+    """Return whether such a job could start if nothing else ran, on open nodes only or on all.
 
     Asked of every waiting job in every round, and the same few questions; hence the cache.
     """
-    spec = JobSpec(job_id=JobId("0"), num_gpus=num_gpus, total_steps=1, rates=rates, shapes=shapes)
+    spec = JobSpec(
+        job_id=JobId("0"),
+        num_gpus=num_gpus,
+        total_steps=1,
+        rates=rates,
+        shapes=shapes,
+        can_checkpoint=can_checkpoint,
+    )
     job = Job(spec, allowed_nodes=allowed_nodes, bound_type=bound_type)
-    alone = Snapshot.of(now_s=0.0, cluster=cluster.all_open(), jobs=(), rules=rules)
+    usable = cluster if only_open else cluster.all_open()
+    alone = Snapshot.of(now_s=0.0, cluster=usable, jobs=(), rules=rules)
     board = Board(alone, Round(0, 0.0, 1.0))
     return board.start(job, board.by_speed(job))

@@ -5,10 +5,10 @@ and Hadar (IPDPS'24) compare with it. Applications are served in order of submis
 never preempted; and since the head of the queue collects containers until its gang is whole, nobody
 behind it starts meanwhile (head-of-line blocking).
 
-* Only a job that the open nodes could not hold if they were empty is passed over, for it would block
-  all others for good.
+* Only a job that the open nodes could not hold if they were empty is passed over, for it would
+  block all others for good.
 * GPU types are one resource to YARN. A job takes the type with the most free GPUs (of equals the
-  first by name) on which it fits and runs at all, on as few nodes as there are; or else mixed types.
+  first by name) on which it fits and trains at all, on as few nodes as there are; or else several.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.policies.board import Board, fits_alone
+from hadar_slurm.policies.board import Board
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,6 @@ class YarnCapacity:
         board = Board(snapshot, round_)
         waiting = [job for job in board.jobs if not board.stay(job)]
         for job in sorted(waiting, key=lambda job: job.spec.submitted_s):
-            if not board.start(job, board.by_room(job)) and fits_alone(job, snapshot):
+            if not board.start(job, board.by_room(job)) and board.could_start(job):
                 break
         return board.plan()

@@ -10,9 +10,9 @@ keeps its type keeps its place all the same (`Board.settle`).
 * `las`, least attained service first (Tiresias, NSDI'19, without its queues): GPU-seconds received
   so far, all types counting alike.
 
-Ties go to the lower job id. Jobs whose reserved type has no fitting nodes left, and those that found
-no room, take what remains, in the same order: on their fastest type with room, where they run
-already, or on mixed types.
+Ties go to the lower job id. Jobs whose reserved type has no fitting nodes left, and those that
+found no room, take what remains, in the same order: where they run already, on their fastest type
+with room, or on mixed types.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hadar_slurm.policies.board import Board
 
 
 def remaining_service(job: Job, kinds: Sequence[GpuType]) -> float:
-    """Return the GPU-seconds a job still needs on its fastest of `kinds`; inf if it runs on none."""
+    """Return the GPU-seconds a job still needs on its fastest of `kinds`; inf if on none."""
     rate = job.spec.rates.best(kinds, job.spec.num_gpus)
     return job.spec.num_gpus * job.steps_left / rate if rate > 0 else float("inf")
 

@@ -6,12 +6,12 @@ that it has reached; the limits are those the simulator ships, 3,250 and 7,200 G
 are served in order; within a queue those that run go first, then first come, first served. A job
 that does not fit is skipped; those that run and are not reached are stopped.
 
-What is left out: the promotion of starved jobs to queue 0, which is off in the simulator's defaults,
-and the placement by a profile of the model's tensors, which no trace here has.
+What is left out: the promotion of starved jobs to queue 0, which is off in the simulator's
+defaults, and the placement by a profile of the model's tensors, which no trace here has.
 
 Tiresias knows one GPU type. Ours takes types by plenty: a job that is to run stays where it is if
 it can; any other takes the type with the most GPUs not yet given out (of equals the first by name)
-on which it fits. How fast it is there plays no part, only that it runs at all.
+on which it fits. How fast it is there plays no part, only that it trains at all.
 """
 
 from __future__ import annotations
