@@ -30,8 +30,8 @@ class Run:
 
     `trained_steps` counts every step, `lost_steps` those that died with a node; the difference is
     the progress. `service` counts the GPU-seconds held, `productive_gpu_s` those of them in which
-    steps were trained. `aggregates_s` is when the last aggregation of a forked job will be done, once all
-    its steps are trained.
+    steps were trained. `aggregates_s` is when the last aggregation of a forked job will be done,
+    once all its steps are trained.
     """
 
     spec: JobSpec

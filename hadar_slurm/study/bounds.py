@@ -160,9 +160,9 @@ def _alone_s(spec: JobSpec, kind: str, *, counts_spread: bool) -> float:
 def _ttd_s(work: _Work, *, is_gang: bool) -> float:
     """Return the largest a + T over the arrivals, solving only where the answer may lie.
 
-    A solution for one suffix of the jobs is one, if not the best, for every later suffix: that
-    bounds their T from above, and its prices bound it from below. So the most promising suffix is
-    solved next until none can matter any more.
+    Any way to do the jobs bounds the T of every suffix of them from above, any prices bound it
+    from below. So the most promising suffix is solved, its solution improves both bounds of many
+    others, and so on until no other can matter any more.
     """
     if not work.arrival_s.size:
         return 0.0
@@ -170,39 +170,41 @@ def _ttd_s(work: _Work, *, is_gang: bool) -> float:
         return math.inf
     arrivals, firsts = np.unique(work.arrival_s, return_index=True)
     above = np.full(len(arrivals), math.inf)
+    done = np.zeros_like(work.alone_s)
     best = 0.0
     while True:
         here = int(np.argmax(arrivals + above))
         if arrivals[here] + above[here] <= best * (1 + _CLOSE):
             return best - float(arrivals[0])
         first = int(firsts[here])
-        upper, lower = _suffixes(work.since(first), is_gang=is_gang)
-        later = firsts[here:] - first
-        above[here:] = np.minimum(above[here:], upper[later])
+        suffix = work.since(first)
+        done[first:], prices, waits = _solve(suffix, is_gang=is_gang)
+        above = np.minimum(above, _above(work, done, is_gang=is_gang)[firsts])
         above[here] = -math.inf
-        best = max(best, float((arrivals[here:] + lower[later]).max()))
+        below = _below(suffix, prices, waits, is_gang=is_gang)[firsts[here:] - first]
+        best = max(best, float((arrivals[here:] + below).max()))
 
 
-def _suffixes(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats]:
-    """Return bounds from above and below on T, for the jobs from each number on; solves for all.
-
-    Both are computed from the solver's point, made feasible first, so they hold whatever its
-    tolerances were.
-    """
-    done, prices, waits = _solve(work, is_gang=is_gang)
+def _above(work: _Work, done: Floats, *, is_gang: bool) -> Floats:
+    """Return for each suffix the T of doing these parts of the jobs on each type."""
     runs = np.isfinite(work.alone_s)
-    share = np.where(runs, work.share, 0.0)
-    alone_s = np.where(runs, work.alone_s, 0.0)
-    upper = _sums_from(done * share).max(axis=1)
-    worth = np.where(runs, prices * share + waits[:, None] * alone_s, math.inf)
-    scale = prices.sum() + _sums_from(waits)
-    lower = _sums_from(worth.min(axis=1)) / np.where(scale > 0, scale, math.inf)
+    above = _sums_from(done * np.where(runs, work.share, 0.0)).max(axis=1)
     if is_gang:
-        longest = (done * alone_s).sum(axis=1)
-        upper = np.maximum(upper, np.maximum.accumulate(longest[::-1])[::-1])
-        own = work.alone_s.min(axis=1)
-        lower = np.maximum(lower, np.maximum.accumulate(own[::-1])[::-1])
-    return upper, lower
+        above = np.maximum(above, _most_from((done * np.where(runs, work.alone_s, 0.0)).sum(axis=1)))
+    return above
+
+
+def _below(work: _Work, prices: Floats, waits: Floats, *, is_gang: bool) -> Floats:
+    """Return for each suffix a bound on T, from prices of types and of the rows x <= T.
+
+    Weak duality: it holds for any prices, 0 or more, whatever the solver's tolerances were.
+    """
+    runs = np.isfinite(work.alone_s)
+    share, alone_s = (np.where(runs, times, 0.0) for times in (work.share, work.alone_s))
+    worth = np.where(runs, prices * share + waits[:, None] * alone_s, math.inf).min(axis=1)
+    scale = prices.sum() + _sums_from(waits)
+    below = _sums_from(worth) / np.where(scale > 0, scale, math.inf)
+    return np.maximum(below, _most_from(work.alone_s.min(axis=1))) if is_gang else below
 
 
 def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
@@ -254,6 +256,11 @@ def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
 def _sums_from(values: Floats) -> Floats:
     """Return for each row the sum of it and all rows after it."""
     return np.asarray(np.cumsum(values[::-1], axis=0)[::-1])
+
+
+def _most_from(values: Floats) -> Floats:
+    """Return for each value the largest of it and all after it."""
+    return np.asarray(np.maximum.accumulate(values[::-1])[::-1])
 
 
 # Mean JCT.

@@ -1,0 +1,183 @@
+"""Policy `slurm`: first come, first served with backfill, GPU types not asked for.
+
+What a user has today: `sbatch --gres=gpu:4` on a Slurm whose GPU types are all one to its queue.
+Source: Slurm's sched/backfill as its documentation tells it (sched_config.html), in the EASY form
+(Lifka, JSSPP'95): jobs start in order of submission; the first that has to wait gets its start and
+its GPUs reserved at the earliest time that the running jobs' time limits allow; later jobs may
+start before it if they end by then, or use GPUs that it will leave free. Nothing is ever moved or
+stopped. Simplifications, all ours:
+
+* One reservation, where Slurm makes them for up to bf_max_job_test jobs: fewer holds, which favours
+  short jobs and thus this baseline.
+* Time limits: what a careful user writes who does not know which GPUs he will get, the time of all
+  steps on the slowest type on which the job trains, spread over nodes where its layouts spread it.
+  What ran already, as GPU-seconds received per GPU held, counts against it.
+* Nodes: the first in order that have room, in the first layout of the job's list that fits, as with
+  nodes of equal weight; a gang over several nodes mixes types where these meet and the backend can
+  express it. Types on which the job does not train at all are left out, as by a --constraint.
+* A job that even the open nodes without any running job could not hold reserves nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from hadar_slurm.core.cluster import GpuType, Slot
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.core.throughput import Rates
+from hadar_slurm.policies.board import Board
+from hadar_slurm.policies.reach import Reach
+
+Free = Mapping[Slot, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmBackfill:
+    """The policy."""
+
+    name: str = "slurm"
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Return who runs where in `round_`."""
+        board = Board(snapshot, round_)
+        nodes = _NodesInOrder(board)
+        waiting = [job for job in board.jobs if not board.stay(job)]
+        ahead: _Reservation | None = None
+        hopeless: set[object] = set()
+        for job in sorted(waiting, key=lambda job: job.spec.submitted_s):
+            if not board.has_room:
+                break
+            request = nodes.request(job)
+            if request in hopeless:
+                continue
+            gang = nodes.first_gang(job, board.free)
+            if gang is None:
+                hopeless.add(request)
+                ahead = ahead or _reserve(job, board, nodes)
+            elif ahead is None or snapshot.now_s + time_limit_s(job, board.kinds) <= ahead.start_s:
+                board.put(job, Allocation.rigid(gang))
+            elif (request, ahead) not in hopeless:
+                gang = nodes.first_gang(job, ahead.left_by(board.free))
+                if gang is None:
+                    hopeless.add((request, ahead))
+                else:
+                    board.put(job, Allocation.rigid(gang))
+                    ahead.take(gang)
+        return board.plan()
+
+
+def time_limit_s(job: Job, kinds: tuple[GpuType, ...]) -> float:
+    """Return the time limit in seconds that the job's user writes; inf if it trains nowhere."""
+    spec = job.spec
+    may_spread = any(shape.nodes > 1 for shape in spec.shapes)
+    rate = _slowest(spec.rates, spec.num_gpus, kinds, may_spread=may_spread)
+    return spec.total_steps / rate if rate > 0 else float("inf")
+
+
+@lru_cache(maxsize=4096)
+def _slowest(
+    rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...], *, may_spread: bool
+) -> float:
+    layouts = (False, True) if may_spread else (False,)
+    found = (rates.on(kind, num_gpus, is_spread=spread) for kind in kinds for spread in layouts)
+    return min((rate for rate in found if rate > 0), default=0.0)
+
+
+@dataclass(eq=False)
+class _Reservation:
+    """GPUs kept for one job from `start_s` on; `spare` is what is free then beside them."""
+
+    start_s: float
+    spare: dict[Slot, int]
+
+    def take(self, gang: Gang) -> None:
+        for slot, count in gang.slots:
+            self.spare[slot] -= count
+
+    def left_by(self, free: Free) -> Free:
+        """Return what is free now and then."""
+        return {slot: min(count, self.spare[slot]) for slot, count in free.items()}
+
+
+def _reserve(job: Job, board: Board, nodes: _NodesInOrder) -> _Reservation | None:
+    """Return the earliest start of a job by the time limits of all that run, or None."""
+    ends = sorted(_ends(board), key=lambda end: end[0])
+    times = [end_s for end_s, _ in ends]
+
+    def free_after(index: int) -> dict[Slot, int]:
+        """Return what is free once jobs end up to and with that of `index`."""
+        free = dict(board.free)
+        for _, gang in ends[: bisect_right(times, times[index])]:
+            for slot, count in gang.slots:
+                free[slot] += count
+        return free
+
+    low, high = 0, len(ends) - 1
+    if high < 0 or nodes.first_gang(job, free_after(high)) is None:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if nodes.first_gang(job, free_after(middle)) is None:
+            low = middle + 1
+        else:
+            high = middle
+    spare = free_after(low)
+    reserved = _Reservation(times[low], spare)
+    gang = nodes.first_gang(job, spare)
+    if gang is not None:
+        reserved.take(gang)
+    return reserved
+
+
+def _ends(board: Board) -> Iterator[tuple[float, Gang]]:
+    """Yield when each gang is free again by its job's time limit."""
+    now_s, jobs = board.snapshot.now_s, board.snapshot.by_id
+    for job_id, allocation in board.placed.items():
+        job = jobs[job_id]
+        num_gpus = sum(gang.num_gpus for gang in allocation.gangs)
+        left_s = time_limit_s(job, board.kinds) - job.progress.service_gpu_s / num_gpus
+        for gang in allocation.gangs:
+            yield now_s + max(0.0, left_s), gang
+
+
+@dataclass(eq=False)
+class _NodesInOrder:
+    """Finds a job the first nodes of the cluster that have room."""
+
+    board: Board
+    _reach: Reach = field(init=False)
+    _places: dict[object, list[tuple[Slot, bool]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._reach = Reach(self.board.snapshot)
+
+    def request(self, job: Job) -> tuple[object, ...]:
+        """Return what decides where a job fits."""
+        return (
+            self._kinds(job, is_spread=False),
+            self._kinds(job, is_spread=True),
+            job.spec.shapes,
+            job.allowed_nodes,
+            job.bound_type,
+            job.spec.can_checkpoint,
+            # On nodes with several types the fastest one may be all that it can ask for.
+            self.board.by_speed(job)[:1] if self.board.rules.naming_binds else None,
+        )
+
+    def first_gang(self, job: Job, free: Free) -> Gang | None:
+        """Return the gang on the first nodes with room in `free`, or None."""
+        size, spec = job.spec.num_gpus, job.spec
+        if not self.board.rules.is_uniform:
+            return self._walk(job, free, size, per_node=None, is_spread=False)
+        for shape in spec.shapes:
+            gang = self._walk(job, free, size, shape.gpus_per_node, is_spread=shape.nodes > 1)
+            if gang is not None:
+                return gang
+        return None
