@@ -23,19 +23,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job
+from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import Rates
 from hadar_slurm.policies.board import Board
 from hadar_slurm.policies.reach import Reach
 
-Free = Mapping[Slot, int]
+_Place = tuple[Slot, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,7 @@ def time_limit_s(job: Job, kinds: tuple[GpuType, ...]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _slowest(
-    rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...], *, may_spread: bool
-) -> float:
+def _slowest(rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...], *, may_spread: bool) -> float:
     layouts = (False, True) if may_spread else (False,)
     found = (rates.on(kind, num_gpus, is_spread=spread) for kind in kinds for spread in layouts)
     return min((rate for rate in found if rate > 0), default=0.0)
@@ -101,7 +99,7 @@ class _Reservation:
         for slot, count in gang.slots:
             self.spare[slot] -= count
 
-    def left_by(self, free: Free) -> Free:
+    def left_by(self, free: Mapping[Slot, int]) -> dict[Slot, int]:
         """Return what is free now and then."""
         return {slot: min(count, self.spare[slot]) for slot, count in free.items()}
 
@@ -147,16 +145,13 @@ def _ends(board: Board) -> Iterator[tuple[float, Gang]]:
             yield now_s + max(0.0, left_s), gang
 
 
-@dataclass(eq=False)
 class _NodesInOrder:
     """Finds a job the first nodes of the cluster that have room."""
 
-    board: Board
-    _reach: Reach = field(init=False)
-    _places: dict[object, list[tuple[Slot, bool]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._reach = Reach(self.board.snapshot)
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._reach = Reach(board.snapshot)
+        self._places: dict[object, list[_Place]] = {}
 
     def request(self, job: Job) -> tuple[object, ...]:
         """Return what decides where a job fits."""
@@ -167,17 +162,53 @@ class _NodesInOrder:
             job.allowed_nodes,
             job.bound_type,
             job.spec.can_checkpoint,
-            # On nodes with several types the fastest one may be all that it can ask for.
-            self.board.by_speed(job)[:1] if self.board.rules.naming_binds else None,
+            # On a node with several types a job may be able to ask for its fastest only.
+            job.spec.rates if self._board.rules.naming_binds else None,
         )
 
-    def first_gang(self, job: Job, free: Free) -> Gang | None:
-        """Return the gang on the first nodes with room in `free`, or None."""
-        size, spec = job.spec.num_gpus, job.spec
-        if not self.board.rules.is_uniform:
-            return self._walk(job, free, size, per_node=None, is_spread=False)
-        for shape in spec.shapes:
-            gang = self._walk(job, free, size, shape.gpus_per_node, is_spread=shape.nodes > 1)
-            if gang is not None:
-                return gang
+    def first_gang(self, job: Job, free: Mapping[Slot, int]) -> Gang | None:
+        """Return a gang on the first nodes with room in `free`, or None."""
+        if not self._board.rules.is_uniform:
+            return self._walk(job, free, None)
+        return next(filter(None, (self._walk(job, free, s) for s in job.spec.shapes)), None)
+
+    def _walk(self, job: Job, free: Mapping[Slot, int], shape: Shape | None) -> Gang | None:
+        """Go through the nodes until they suffice, of one type or of all; no shape: any split."""
+        size = job.spec.num_gpus
+        least = shape.gpus_per_node if shape else 1
+        found: defaultdict[GpuType | None, dict[tuple[str, str], int]] = defaultdict(dict)
+        places = self._places_of(job, is_spread=shape is not None and shape.nodes > 1)
+        for slot, may_mix in places:
+            room = free[slot]
+            if room < least:
+                continue
+            for key in (slot.gpu_type, None) if may_mix else (slot.gpu_type,):
+                gang = found[key]
+                if shape and any(node == slot.node for node, _ in gang):
+                    continue
+                gang[slot] = least if shape else min(room, size - sum(gang.values()))
+                if sum(gang.values()) >= size:
+                    return Gang.of(gang)
         return None
+
+    def _places_of(self, job: Job, *, is_spread: bool) -> list[_Place]:
+        """Return the slots that a job may be given, and whether in a gang of several types."""
+        key = (self.request(job), is_spread)
+        if key not in self._places:
+            kinds = self._kinds(job, is_spread=is_spread)
+            alone, mixed = (
+                {(n.name, k) for k in kinds for n in self._reach.nodes(job, k, is_mixed=is_mixed)}
+                for is_mixed in (False, True)
+            )
+            may_mix = self._board.rules.may_mix_types and job.bound_type is None
+            self._places[key] = [
+                (slot, may_mix and slot in mixed)
+                for node in self._board.snapshot.cluster.nodes
+                for slot, _ in node.slots
+                if slot in alone
+            ]
+        return self._places[key]
+
+    def _kinds(self, job: Job, *, is_spread: bool) -> tuple[GpuType, ...]:
+        rates, size = job.spec.rates, job.spec.num_gpus
+        return tuple(k for k in self._board.kinds if rates.on(k, size, is_spread=is_spread) > 0)
