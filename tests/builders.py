@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, product
 from pathlib import Path
@@ -50,6 +51,8 @@ def a_spec(
     submitted_s: float = 0.0,
     restart_cost_s: float = 0.0,
     can_checkpoint: bool = True,
+    max_copies: int = 1,
+    aggregation_cost_s: float = 0.0,
     workload: str = "",
     user: str = "",
 ) -> JobSpec:
@@ -63,6 +66,8 @@ def a_spec(
         shapes=tuple(shapes),
         can_checkpoint=can_checkpoint,
         restart_cost_s=restart_cost_s,
+        max_copies=max_copies,
+        aggregation_cost_s=aggregation_cost_s,
         workload=workload,
         user=user,
     )
@@ -76,6 +81,7 @@ def a_job(
     phase: Phase | None = None,
     steps: int = 1000,
     done: float = 0.0,
+    service_gpu_s: float = 0.0,
     rates: Rates | None = None,
     shapes: Iterable[Shape] = (),
     submitted_s: float = 0.0,
@@ -99,7 +105,7 @@ def a_job(
     return Job(
         spec,
         phase or (Phase.RUNNING if on else Phase.QUEUED),
-        Progress(done),
+        Progress(done, 0, ((GpuType("V100"), service_gpu_s),)),
         held,
         None if allowed is None else frozenset(map(NodeName, allowed)),
         None if bound_type is None else GpuType(bound_type),
@@ -155,12 +161,18 @@ def free_after(snapshot: Snapshot, plan: Plan) -> dict[Slot, int]:
     return free
 
 
-def gangs_that_fit(snapshot: Snapshot, job: Job, free: Mapping[Slot, int]) -> Iterator[Gang]:
+def gangs_that_fit(
+    snapshot: Snapshot, job: Job, free: Mapping[Slot, int], *, only_uniform: bool = False
+) -> Iterator[Gang]:
     """Yield every gang on which `job` could start within `free`, by trying all node sets.
 
-    An oracle for small clusters: it shares no code with the policies.
+    An oracle for small clusters: it shares no code with the policies. Where gangs need not be
+    uniform, it is enough to know one gang of each type.
     """
     usable = [n for n in snapshot.cluster.nodes if n.is_schedulable and job.may_use(n.name)]
+    if not snapshot.rules.is_uniform and not only_uniform:
+        yield from _scattered(snapshot, job, usable, free)
+        return
     for shape in job.spec.shapes:
         for nodes in combinations(usable, shape.nodes):
             for kinds in product(*([kind for kind, _ in node.gpus] for node in nodes)):
@@ -172,6 +184,18 @@ def gangs_that_fit(snapshot: Snapshot, job: Job, free: Mapping[Slot, int]) -> It
                 has_room = all(free.get(slot, 0) >= count for slot, count in gang.slots)
                 if has_room and gang.rate(job.spec.rates) > 0:
                     yield gang
+
+
+def _scattered(
+    snapshot: Snapshot, job: Job, usable: Iterable[Node], free: Mapping[Slot, int]
+) -> Iterator[Gang]:
+    usable = list(usable)
+    for kind in snapshot.cluster.gpus_by_type:
+        units = [s for n in usable if (s := Slot(n.name, kind)) in free for _ in range(free[s])]
+        size = job.spec.num_gpus
+        is_allowed = job.bound_type in (None, kind) and job.spec.rates.on(kind, size) > 0
+        if is_allowed and len(units) >= size:
+            yield Gang.of(Counter((slot.node, slot.gpu_type) for slot in units[:size]))
 
 
 def _may_mix(rules: GangRules, nodes: Iterable[Node]) -> bool:
@@ -229,4 +253,5 @@ def golden(name: str, text: str) -> str:
     path = GOLDEN / name
     if os.environ.get("HADAR_WRITE_GOLDEN") == "1":
         path.write_text(text, encoding="utf-8")
+    assert path.exists(), f"tests/golden/{name} is not there yet: run make golden"
     return path.read_text(encoding="utf-8")

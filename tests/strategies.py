@@ -14,6 +14,7 @@ from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, uniform_shapes
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Snapshot
 from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.sim.backend import GAVEL_RULES, Failure
 
 KINDS = ("V100", "P100", "K80")
 # Powers of two and a few others; with n2 and n10 in it, order by name is not order by text.
@@ -22,7 +23,13 @@ _GANG_SIZES = (1, 1, 2, 2, 3, 4, 6)
 _NOW_S = 10_000.0
 
 rules = st.sampled_from(
-    (GangRules(), GangRules(), GangRules(may_mix_types=False), GangRules(naming_binds=True))
+    (
+        GangRules(),
+        GangRules(),
+        GangRules(may_mix_types=False),
+        GangRules(naming_binds=True),
+        GAVEL_RULES,
+    )
 )
 speeds = st.sampled_from((0.25, 1.0, 2.5, 4.0, 10.0, 37.5))
 
@@ -74,13 +81,16 @@ def specs(
     sizes: Sequence[int] = _GANG_SIZES,
     min_steps: int = 1,
     max_steps: int = 1_000_000,
+    is_any_shape: bool = False,
+    may_fork: bool = False,
 ) -> JobSpec:
-    """Jobs of 1 to 6 GPUs, in every layout or in some only."""
+    """Jobs of 1 to 6 GPUs, in every layout or in some only, rigid or of up to three copies."""
     size = draw(st.sampled_from(sizes))
     every = uniform_shapes(size)
-    shapes = draw(
-        st.just(every) | st.lists(st.sampled_from(every), min_size=1, unique=True).map(tuple)
-    )
+    shapes = every
+    if not is_any_shape:
+        some = st.lists(st.sampled_from(every), min_size=1, unique=True).map(tuple)
+        shapes = draw(st.just(every) | some)
     return a_spec(
         job_id,
         size,
@@ -90,6 +100,8 @@ def specs(
         submitted_s=draw(st.floats(0, now_s)) if now_s else 0.0,
         restart_cost_s=draw(st.sampled_from(restart_costs)),
         can_checkpoint=draw(st.integers(0, 3)) > 0,
+        max_copies=draw(st.sampled_from((1, 2, 3))) if may_fork else 1,
+        aggregation_cost_s=draw(st.sampled_from((0.0, 10.0))) if may_fork else 0.0,
     )
 
 
@@ -100,14 +112,17 @@ def snapshots(
     max_jobs: int = 6,
     max_nodes: int = 4,
     is_fresh: bool = False,
+    may_fork: bool = False,
     restart_costs: Sequence[float] = (0.0, 30.0, 120.0),
 ) -> Snapshot:
     """One instant: GPUs of others, queued jobs, and jobs that start, run or stop somewhere.
 
     What runs was started by a policy, or by plain Slurm in a form that no policy would choose.
-    With `is_fresh` every job has just been submitted and takes half a minute at least.
+    With `is_fresh` every job has just been submitted and takes half a minute at least; with
+    `may_fork` there are jobs that may have several copies, or have them.
     """
     cluster = draw(clusters(max_nodes=max_nodes))
+    gang_rules = draw(rules)
     now_s = 0.0 if is_fresh else _NOW_S
     free = Counter(cluster.capacity)
     occupied: Counter[Slot] = Counter()
@@ -123,28 +138,46 @@ def snapshots(
                 now_s=now_s,
                 restart_costs=restart_costs,
                 min_steps=10_000 if is_fresh else 1,
+                is_any_shape=not gang_rules.is_uniform,
+                may_fork=may_fork,
             )
         )
         phase = draw(
             st.sampled_from((Phase.QUEUED, Phase.RUNNING, Phase.STARTING, Phase.STOPPING))
             | st.just(Phase.QUEUED)
         )
-        gang = None if phase is Phase.QUEUED else draw(held_gangs(spec, free))
+        held = Allocation() if phase is Phase.QUEUED else draw(held_allocations(spec, free))
         allowed = None
         if not draw(st.integers(0, 4)):
             names = [node.name for node in cluster.nodes]
             allowed = frozenset(draw(st.sets(st.sampled_from(names))))
         bound = GpuType(draw(st.sampled_from(KINDS))) if not draw(st.integers(0, 5)) else None
-        if gang is None:
-            jobs.append(Job(spec, allowed_nodes=allowed, bound_type=bound))
+        share = draw(st.sampled_from((None, 0.0, 0.5, 1.0)))
+        if not held:
+            jobs.append(Job(spec, allowed_nodes=allowed, bound_type=bound, fair_share=share))
             continue
-        free.subtract(dict(gang.slots))
+        for gang in held.gangs:
+            free.subtract(dict(gang.slots))
         most = spec.total_steps // 2 if is_fresh else spec.total_steps
-        progress = Progress(float(draw(st.integers(0, most))))
-        jobs.append(Job(spec, phase, progress, Allocation.rigid(gang), allowed, bound))
-    return Snapshot.of(
-        now_s=now_s, cluster=cluster, jobs=jobs, occupied=occupied, rules=draw(rules)
-    )
+        service_s = draw(st.sampled_from((0.0, 3000.0, 5000.0, 20_000.0)))
+        service = ((GpuType("V100"), service_s / 2), (GpuType("K80"), service_s / 2))
+        progress = Progress(float(draw(st.integers(0, most))), 1, service)
+        jobs.append(Job(spec, phase, progress, held, allowed, bound, share))
+    return Snapshot.of(now_s=now_s, cluster=cluster, jobs=jobs, occupied=occupied, rules=gang_rules)
+
+
+@st.composite
+def held_allocations(draw: st.DrawFn, spec: JobSpec, free: Mapping[Slot, int]) -> Allocation:
+    """What a job may hold: nothing, a gang, or copies on nodes of their own where it may fork."""
+    roomy = {slot.node: slot for slot, count in sorted(free.items()) if count >= spec.num_gpus}
+    if spec.max_copies > 1 and len(roomy) > 1 and draw(st.booleans()):
+        most = min(spec.max_copies, len(roomy))
+        slots = draw(st.permutations(sorted(roomy.values())))[: draw(st.integers(2, most))]
+        numbers = draw(st.permutations(range(spec.max_copies)))
+        gangs = [Gang.of({slot: spec.num_gpus}) for slot in slots]
+        return Allocation.of(dict(zip(numbers, gangs, strict=False)))
+    gang = draw(held_gangs(spec, free))
+    return Allocation() if gang is None else Allocation.rigid(gang)
 
 
 @st.composite
@@ -168,8 +201,9 @@ def valid_plans(draw: st.DrawFn, snapshot: Snapshot) -> Plan:
     others = draw(st.permutations([j for j in snapshot.plannable if not j.is_pinned_in_place]))
     for job in pinned:
         allocations[job.job_id] = job.allocation
-        for slot, count in job.allocation.gangs[0].slots:
-            free[slot] -= count
+        for gang in job.allocation.gangs:
+            for slot, count in gang.slots:
+                free[slot] -= count
     for job in others:
         fitting: list[Gang] = list(gangs_that_fit(snapshot, job, free))
         fitting += [
@@ -192,11 +226,17 @@ def valid_plans(draw: st.DrawFn, snapshot: Snapshot) -> Plan:
 
 @st.composite
 def traces(
-    draw: st.DrawFn, *, max_jobs: int = 5, restart_costs: Sequence[float] = (0.0, 30.0)
+    draw: st.DrawFn,
+    *,
+    max_jobs: int = 5,
+    restart_costs: Sequence[float] = (0.0, 30.0),
+    gang_rules: GangRules | None = None,
+    may_fork: bool = False,
 ) -> tuple[Cluster, tuple[JobSpec, ...]]:
     """A cluster and jobs that come over time, each of which it could hold."""
+    gang_rules = gang_rules or GangRules()
     cluster = draw(clusters(max_nodes=3, may_close=False))
-    empty = Snapshot.of(now_s=0.0, cluster=cluster, jobs=())
+    empty = Snapshot.of(now_s=0.0, cluster=cluster, jobs=(), rules=gang_rules)
     jobs: list[JobSpec] = []
     for number in range(draw(st.integers(1, max_jobs))):
         spec = draw(
@@ -207,8 +247,22 @@ def traces(
                 may_lack=False,
                 sizes=(1, 1, 2, 3, 4),
                 max_steps=3000,
+                is_any_shape=not gang_rules.is_uniform,
+                may_fork=may_fork,
             )
         )
-        if next(gangs_that_fit(empty, Job(spec), cluster.capacity), None) is not None:
+        gangs = gangs_that_fit(empty, Job(spec), cluster.capacity, only_uniform=True)
+        if next(gangs, None) is not None:
             jobs.append(spec)
     return cluster, tuple(sorted(jobs, key=lambda spec: spec.submitted_s))
+
+
+def failures_of(cluster: Cluster) -> st.SearchStrategy[tuple[Failure, ...]]:
+    """Up to two failures of nodes, most often none."""
+    failure = st.builds(
+        lambda node, down_s, lasts_s: Failure(down_s, down_s + lasts_s, node.name),
+        st.sampled_from(cluster.nodes),
+        st.floats(0, 3000),
+        st.floats(1, 2000),
+    )
+    return st.just(()) | st.lists(failure, max_size=2).map(tuple)

@@ -14,7 +14,9 @@ Conventions, and where they come from:
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +25,11 @@ from typing import NamedTuple
 from hadar_slurm.errors import ConfigError
 
 SPREAD_FACTOR = 0.8
+
+# Gavel's form: `k80_unconsolidated` has the rates of gangs across nodes, and a key is a Python
+# tuple of workload and gang size, "('LM (batch size 5)', 2)".
+_ACROSS = "_unconsolidated"
+_GAVEL_KEY = re.compile(r"""\((['"])(?P<workload>.+)\1, (?P<gang>[0-9]+)\)""", re.DOTALL)
 
 
 class Rate(NamedTuple):
@@ -94,7 +101,7 @@ class Rates:
         return max((self.on(kind, num_gpus) for kind in gpu_types), default=0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ThroughputTable:
     """Rates by workload name, such as `ResNet-50 (batch size 64)`."""
 
@@ -103,8 +110,12 @@ class ThroughputTable:
 
     def rates(self, workload: str) -> Rates | None:
         """Return a workload's rates, its name matched without regard to case."""
-        wanted = workload.lower()
-        return next((r for name, r in self.workloads.items() if name.lower() == wanted), None)
+        return self._by_lower_case.get(workload.lower())
+
+    @cached_property
+    def _by_lower_case(self) -> Mapping[str, Rates]:
+        """The workloads for look-ups: a trace asks once a line."""
+        return {name.lower(): rates for name, rates in self.workloads.items()}
 
 
 def workload_name(model: str, batch_size: int | None) -> str:
@@ -113,22 +124,88 @@ def workload_name(model: str, batch_size: int | None) -> str:
 
 
 def parse_table(text: str, origin: str) -> ThroughputTable:
-    """Return the table in JSON `text`; `origin` names it in errors.
+    """Return the table in JSON `text`, in our form or in Gavel's; `origin` names it in errors.
 
-    Form: `{"source": str, "workloads": {name: {gpu_type: {gang: [together, spread or null]}}}}`,
-    all rates in steps/s. Raises ConfigError naming the place of the first wrong value.
+    Ours: `{"source": str, "workloads": {name: {gpu_type: {gang: [together, spread or null]}}}}`.
+    Gavel's (OSDI'20, scheduler/simulation_throughputs.json), as published:
+    `{gpu_type: {"('<name>', <gang>)": {"null": alone, "('<other>', <gang>)": [mine, other]}}}`, a
+    type `<gpu_type>_unconsolidated` for gangs across nodes, rates of pairs that share GPUs not
+    used. All rates in steps/s; 0: does not fit. Raises ConfigError naming the place of the first
+    wrong value.
     """
+
+    def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        # By itself json keeps the last of two equal keys and says nothing.
+        tree = dict(pairs)
+        if len(tree) < len(pairs):
+            twin = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise ConfigError(f"{origin}: key {twin!r} is given twice in one object; keep one")
+        return tree
+
     try:
-        tree = json.loads(text)
+        tree = json.loads(text, object_pairs_hook=object_of)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{origin}: not JSON: {error}") from error
-    if not isinstance(tree, dict) or not isinstance(tree.get("workloads"), dict):
-        raise ConfigError(f'{origin}: expected an object with "workloads", an object of its own')
-    workloads = {
-        name: Rates.of(_rows(kinds, f"{origin}: {name}"))
-        for name, kinds in tree["workloads"].items()
-    }
-    return ThroughputTable(str(tree.get("source", origin)), workloads)
+    source = origin
+    if isinstance(tree, dict) and isinstance(tree.get("workloads"), dict):
+        rows = {
+            name: _rows(kinds, f"{origin}: {name}") for name, kinds in tree["workloads"].items()
+        }
+        source = str(tree.get("source", origin))
+    elif isinstance(tree, dict) and _is_gavels(tree):
+        rows = _gavel_rows(tree, origin)
+    else:
+        raise ConfigError(
+            f'{origin}: expected an object with "workloads", an object of its own, or a table in '
+            'Gavel\'s form: {"v100": {"(\'LM (batch size 5)\', 2)": {"null": 185.7}}}'
+        )
+    names: dict[str, str] = {}
+    for name in rows:
+        other = names.setdefault(name.lower(), name)
+        if other != name:
+            raise ConfigError(
+                f"{origin}: {name}: given already as {other}; upper and lower case are one workload"
+            )
+    return ThroughputTable(source, {name: Rates.of(pairs) for name, pairs in rows.items()})
+
+
+def _is_gavels(tree: Mapping[str, object]) -> bool:
+    """Return whether every value is an object and some key in one looks like Gavel's."""
+    objects = [entries for entries in tree.values() if isinstance(entries, dict)]
+    keys = (key for entries in objects for key in entries)
+    return len(objects) == len(tree) and any(key.startswith("(") for key in keys)
+
+
+def _gavel_rows(tree: Mapping[str, object], origin: str) -> dict[str, dict[tuple[str, int], Rate]]:
+    """Return the rows of each workload in a table in Gavel's form."""
+    found: dict[tuple[str, str, int, bool], float] = {}
+    for kind, entries in tree.items():
+        is_across = kind.lower().endswith(_ACROSS)
+        gpu_type = kind.lower().removesuffix(_ACROSS)
+        for key, entry in _items(entries, f"{origin}: {kind}"):
+            here = f"{origin}: {kind}, {key}"
+            match = _GAVEL_KEY.fullmatch(key)
+            if match is None:
+                raise ConfigError(f"{here}: expected a key like \"('LM (batch size 5)', 2)\"")
+            place = (match["workload"], gpu_type, _gang_size(match["gang"], here), is_across)
+            if place in found:
+                raise ConfigError(f"{here}: given twice; upper and lower case are one GPU type")
+            rates = dict(_items(entry, here))
+            if "null" not in rates:
+                raise ConfigError(f'{here}: no "null", the steps/s of the workload alone')
+            found[place] = _rate(rates["null"], here)
+    rows: dict[str, dict[tuple[str, int], Rate]] = {}
+    for (workload, gpu_type, size, is_across), rate in found.items():
+        if not is_across:
+            # A gang of one spans nothing: what Gavel repeats there is not a rate across nodes.
+            spread = found.get((workload, gpu_type, size, True)) if size > 1 else None
+            rows.setdefault(workload, {})[gpu_type, size] = Rate(rate, spread)
+        elif (workload, gpu_type, size, False) not in found:
+            raise ConfigError(
+                f"{origin}: {gpu_type}{_ACROSS}: ('{workload}', {size}) has a rate across nodes "
+                f"and none in {gpu_type!r}, within one; give both"
+            )
+    return rows
 
 
 def _rows(kinds: object, place: str) -> dict[tuple[str, int], Rate]:

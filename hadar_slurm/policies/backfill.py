@@ -20,7 +20,7 @@ stopped. Simplifications, all ours:
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -55,21 +55,19 @@ class SlurmBackfill:
             if not board.has_room:
                 break
             request = nodes.request(job)
-            if request in hopeless:
+            must_yield = ahead is not None and not ahead.is_over(job, snapshot.now_s, board.kinds)
+            if request in hopeless or (must_yield and (request, ahead) in hopeless):
                 continue
-            gang = nodes.first_gang(job, board.free)
-            if gang is None:
+            gang = nodes.first_gang(job, ahead.left if ahead and must_yield else board.free)
+            if gang is not None:
+                board.put(job, Allocation.rigid(gang))
+                if ahead:
+                    ahead.note(gang, board.free, outlasts=must_yield)
+            elif must_yield:
+                hopeless.add((request, ahead))
+            else:
                 hopeless.add(request)
                 ahead = ahead or _reserve(job, board, nodes)
-            elif ahead is None or snapshot.now_s + time_limit_s(job, board.kinds) <= ahead.start_s:
-                board.put(job, Allocation.rigid(gang))
-            elif (request, ahead) not in hopeless:
-                gang = nodes.first_gang(job, ahead.left_by(board.free))
-                if gang is None:
-                    hopeless.add((request, ahead))
-                else:
-                    board.put(job, Allocation.rigid(gang))
-                    ahead.take(gang)
         return board.plan()
 
 
@@ -90,18 +88,24 @@ def _slowest(rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...], *, may_spr
 
 @dataclass(eq=False)
 class _Reservation:
-    """GPUs kept for one job from `start_s` on; `spare` is what is free then beside them."""
+    """GPUs kept for one job from `start_s` on.
+
+    `spare` is what is free then beside them, `left` what is free both now and then.
+    """
 
     start_s: float
     spare: dict[Slot, int]
+    left: dict[Slot, int]
 
-    def take(self, gang: Gang) -> None:
+    def is_over(self, job: Job, now_s: float, kinds: tuple[GpuType, ...]) -> bool:
+        """Return whether a job that starts now ends before the reservation begins."""
+        return now_s + time_limit_s(job, kinds) <= self.start_s
+
+    def note(self, gang: Gang, free: Mapping[Slot, int], *, outlasts: bool) -> None:
+        """Take note of a job that has started, and whether it holds its GPUs beyond `start_s`."""
         for slot, count in gang.slots:
-            self.spare[slot] -= count
-
-    def left_by(self, free: Mapping[Slot, int]) -> dict[Slot, int]:
-        """Return what is free now and then."""
-        return {slot: min(count, self.spare[slot]) for slot, count in free.items()}
+            self.spare[slot] -= count if outlasts else 0
+            self.left[slot] = min(free[slot], self.spare[slot])
 
 
 def _reserve(job: Job, board: Board, nodes: _NodesInOrder) -> _Reservation | None:
@@ -109,29 +113,23 @@ def _reserve(job: Job, board: Board, nodes: _NodesInOrder) -> _Reservation | Non
     ends = sorted(_ends(board), key=lambda end: end[0])
     times = [end_s for end_s, _ in ends]
 
-    def free_after(index: int) -> dict[Slot, int]:
-        """Return what is free once jobs end up to and with that of `index`."""
+    def free_at(time_s: float) -> dict[Slot, int]:
         free = dict(board.free)
-        for _, gang in ends[: bisect_right(times, times[index])]:
+        for _, gang in ends[: bisect_right(times, time_s)]:
             for slot, count in gang.slots:
                 free[slot] += count
         return free
 
-    low, high = 0, len(ends) - 1
-    if high < 0 or nodes.first_gang(job, free_after(high)) is None:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        if nodes.first_gang(job, free_after(middle)) is None:
-            low = middle + 1
-        else:
-            high = middle
-    spare = free_after(low)
-    reserved = _Reservation(times[low], spare)
-    gang = nodes.first_gang(job, spare)
-    if gang is not None:
-        reserved.take(gang)
-    return reserved
+    # What is free only grows with time, so the first end at which the job fits can be bisected.
+    first = bisect_left(times, True, key=lambda at: nodes.first_gang(job, free_at(at)) is not None)
+    for start_s in times[first : first + 1]:
+        spare = free_at(start_s)
+        gang = nodes.first_gang(job, spare)
+        for slot, count in gang.slots if gang else ():
+            spare[slot] -= count
+        left = {slot: min(count, spare[slot]) for slot, count in board.free.items()}
+        return _Reservation(start_s, spare, left)
+    return None
 
 
 def _ends(board: Board) -> Iterator[tuple[float, Gang]]:

@@ -3,14 +3,14 @@
 For policies that go through jobs in an order of their own. A board first keeps what may not be
 moved. A policy then reserves GPU types, job by job (`choose`), and has nodes found for all of them
 at once (`settle`): who keeps its type stays in place, the others follow, the largest first, each
-where it fits most tightly. Or it places a job at once (`start`). At the end `fill` gives what is
-left to whoever can use it, and `plan` tells every other job why it waits.
+where it fits most tightly (`seating.py`). Or it places a job at once (`start`). At the end `fill`
+gives what is left to whoever can use it, and `plan` tells every other job why it waits.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
@@ -20,6 +20,7 @@ from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import Rates
 from hadar_slurm.policies.reach import Reach
+from hadar_slurm.policies.seating import Seating
 from hadar_slurm.policies.shelf import Shelf
 
 
@@ -84,6 +85,11 @@ class Board:
             self._usable[key] = self._has_nodes(job, kind)
         return self._usable[key]
 
+    def slots_for(self, job: Job, kind: GpuType) -> Iterator[Slot]:
+        """Yield where a job could be given GPUs of one type, were they free."""
+        nodes = self._reach.nodes(job, kind, is_mixed=False)
+        return (Slot(node.name, kind) for node in nodes)
+
     def fits(self, allocation: Allocation) -> bool:
         """Return whether all GPUs of an allocation are free."""
         free = self.free
@@ -126,13 +132,7 @@ class Board:
         """Give nodes to all reservations; return the jobs for which none could be found."""
         chosen, self._chosen = list(self._chosen.values()), {}
         self._reserved = dict.fromkeys(self.kinds, 0)
-        moving: list[tuple[Job, GpuType]] = []
-        for job, kind in chosen:
-            if self.runs_on(job) == kind and self.stay(job):
-                continue
-            moving.append((job, kind))
-        moving.sort(key=lambda pair: -pair[0].spec.num_gpus)
-        return [job for job, kind in moving if not self._start_on(job, kind)]
+        return Seating(self).place(chosen)
 
     def keep(self, job: Job) -> bool:
         """Leave a job where it runs, whatever its types, unless others reserved that; say whether.
@@ -147,11 +147,13 @@ class Board:
         return all(self.room(kind) >= n for kind, n in wanted.items()) and self.stay(job)
 
     def stay(self, job: Job) -> bool:
-        """Leave a job where it runs if those GPUs are free; say whether."""
-        if job.phase is Phase.QUEUED or not job.allocation or not self.fits(job.allocation):
+        """Leave a job where it runs, in those of its copies whose GPUs are free; say whether."""
+        if job.phase is Phase.QUEUED:
             return False
-        self.put(job, job.allocation)
-        return True
+        free = {n: g for n, g in job.allocation.copies if self.fits(Allocation.rigid(g))}
+        if free:
+            self.put(job, Allocation.of(free))
+        return bool(free)
 
     def start(self, job: Job, kinds: Sequence[GpuType]) -> bool:
         """Place a job on the first of `kinds` with nodes for it, or mix them; say whether.

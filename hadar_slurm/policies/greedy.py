@@ -34,8 +34,11 @@ def remaining_service(job: Job, kinds: Sequence[GpuType]) -> float:
 
 
 def attained_service(job: Job, _kinds: Sequence[GpuType]) -> float:
-    """Return the GPU-seconds a job has received."""
-    return job.progress.service_gpu_s
+    """Return the GPU-seconds a job has received.
+
+    To the millisecond: rounding errors of the sum would else decide among equals.
+    """
+    return round(job.progress.service_gpu_s, 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ class Tiresias:
         for job in order:
             if not board.has_room:
                 break
-            if not board.keep(job):
+            held = board.runs_on(job)
+            if not (held and board.choose(job, held)) and not board.keep(job):
                 any(board.choose(job, kind) for kind in board.by_room(job))
         board.settle()
         board.fill(order, board.by_room)

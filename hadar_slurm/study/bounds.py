@@ -41,7 +41,7 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.policies.lp import Floats, LinearProgram, Method, SolverLimits, solve_lp
 
 # A bound closer than this, relatively, is not worth another linear program.
-_CLOSE = 1e-6
+_CLOSE = 1e-5
 _LIMITS = SolverLimits(time_limit_s=300.0)
 # From so many jobs on the interior point method is the quicker one.
 _MANY_JOBS = 1000
@@ -130,7 +130,10 @@ class _Work:
         kinds = tuple(cluster.gpus_by_type)
         ordered = sorted(specs, key=lambda spec: spec.submitted_s)
         alone_s = np.array(
-            [[_alone_s(spec, kind, counts_spread=counts_spread) for kind in kinds] for spec in ordered]
+            [
+                [_alone_s(spec, kind, counts_spread=counts_spread) for kind in kinds]
+                for spec in ordered
+            ]
         ).reshape(len(ordered), len(kinds))
         gangs = np.array([spec.num_gpus for spec in ordered], dtype=float)
         gpus = np.array([cluster.gpus_by_type[kind] for kind in kinds], dtype=float)
@@ -190,7 +193,9 @@ def _above(work: _Work, done: Floats, *, is_gang: bool) -> Floats:
     runs = np.isfinite(work.alone_s)
     above = _sums_from(done * np.where(runs, work.share, 0.0)).max(axis=1)
     if is_gang:
-        above = np.maximum(above, _most_from((done * np.where(runs, work.alone_s, 0.0)).sum(axis=1)))
+        above = np.maximum(
+            above, _most_from((done * np.where(runs, work.alone_s, 0.0)).sum(axis=1))
+        )
     return above
 
 
@@ -314,7 +319,8 @@ def _best_prices(work: _Work) -> Floats:
         sizes = cost[jobs, kind]
         weight = np.empty(num_jobs)
         weight[np.argsort(sizes, kind="stable")] = (num_jobs - jobs - 0.5) / num_jobs
-        slope = np.bincount(kind, weights=weight * share[jobs, kind], minlength=num_kinds)
+        slope = np.zeros(num_kinds)
+        np.add.at(slope, kind, weight * share[jobs, kind])
         return float(weight @ sizes), slope
 
     return _highest(value, work.gpus / work.gpus.sum()) / work.gpus

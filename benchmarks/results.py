@@ -1,0 +1,334 @@
+"""Make docs/results.md: run the comparisons it shows, and write tables and words from their files.
+
+    python benchmarks/results.py                 # everything: hours on a small machine
+    python benchmarks/results.py peers mixes     # these parts; the others keep what they have
+    python benchmarks/results.py --write-only    # no runs: write the page from what is there
+
+Traces and tables of others are read from `--data`, by default ../shared/data beside the checkout.
+Every part is one or more `hadar compare` commands, shown with its tables. They are resumable, so an
+interrupted part goes on where it stopped, and a part whose code has not changed costs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hadar_slurm.study.summary import Entry, Group, groups
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "results.md"
+
+# What Gavel's own simulator calls the policies, and the greedy references measured beside it.
+PEERS = {
+    "gavel-max-min": "gavel/max_min_fairness_perf",
+    "gavel-makespan": "gavel/min_total_duration_perf",
+    "gavel-max-sum": "gavel/max_sum_throughput_perf",
+    "gavel-fifo": "gavel/fifo_perf",
+    "srsf": "greedy/srsf",
+    "las": "greedy/las",
+}
+SHORT = ("ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h", "moves")
+FULL = (
+    "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p50_jct_h", "p95_jct_h",
+    "p99_jct_h", "queueing_h", "max_wait_h", "mean_ftf", "max_ftf", "utilization", "cru", "moves",
+    "decision_ms_p50", "decision_ms_p99", "cpu_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One `hadar compare`: where its results lie, and its words after `compare`."""
+
+    folder: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A section of the page: its runs, the words before its tables, the columns of these."""
+
+    name: str
+    heading: str
+    words: str
+    runs: tuple[Run, ...]
+    columns: tuple[str, ...] = SHORT
+    has_peers: bool = False
+    # Notes, such as a scenario's, instead of a table for each setting.
+    has_notes: bool = False
+
+
+_CLUSTER = "--cluster 20xV100,20xP100,20xK80 --gpus-per-node 4"
+_TABLE = "--throughputs {data}/gavel_simulation_throughputs.json"
+_ALL = "--policy all"
+
+PARTS: tuple[Part, ...] = (
+    Part(
+        "peers",
+        "Under Gavel's rules, beside Gavel's own simulator",
+        "Moves are free, a round ends with its last job, a gang has one GPU type and is as fast "
+        "over several nodes as on one. The last columns have what Gavel's unmodified simulator "
+        "gives for the same policy on the same trace (`peer_results.csv`), and by how much ours "
+        "differs: that is how faithful the simulator is.",
+        tuple(
+            Run(
+                f"peers-{trace}-{first}",
+                f"{{data}}/{trace}.trace {_TABLE} {_CLUSTER} {_ALL} --rules gavel --first {first} "
+                "--restart-seconds 0",
+            )
+            for trace, first in (
+                ("hadar480_static", 480),
+                ("hadar480_static", 240),
+                ("hadar480_static", 120),
+                ("hadar480_burst", 480),
+                ("hadar480_load90", 480),
+                ("gavel480_static", 480),
+            )
+        ),
+        has_peers=True,
+    ),
+    Part(
+        "restart",
+        "What moving costs",
+        "Under our rules: exact ends, GPUs used again at once, gangs over several nodes at their "
+        "own speed, and a restart for every move. A policy that moves jobs freely pays here.",
+        (
+            Run(
+                "restart",
+                f"{{data}}/hadar480_static.trace {{data}}/hadar480_load90.trace {_TABLE} "
+                f"{_CLUSTER} {_ALL} --restart-seconds 0,10,30,60",
+            ),
+        ),
+    ),
+    Part(
+        "load",
+        "From an idle cluster to an overfull one",
+        "The jobs of hadar480_load90 with their arrivals scaled; at 100 % work comes as fast as "
+        "the cluster could do it at best. A move costs 30 s.",
+        (
+            Run(
+                "load",
+                f"{{data}}/hadar480_load90.trace {_TABLE} {_CLUSTER} {_ALL} "
+                "--load 50,70,90,110,130",
+            ),
+        ),
+    ),
+    Part(
+        "seeds",
+        "Other seeds of the same generator",
+        "Figures that hold on one file may be luck. Means over five workloads drawn anew.",
+        (Run("seeds", f"generate:hadar480 {_TABLE} {_CLUSTER} {_ALL} --seed 0,1,2,3,4"),),
+    ),
+    Part(
+        "forking",
+        "Jobs in copies on several nodes",
+        "120 jobs leave many of the 60 GPUs without work unless jobs are forked; `hadare` forks, "
+        "and its TTD stands beside the bound that allows it. A restart costs 10 s, making copies "
+        "one 10 s a round.",
+        (
+            Run(
+                "forking",
+                f"{{data}}/hadar480_static.trace {_TABLE} {_CLUSTER} --first 120 "
+                "--policy hadare,hadar,gavel-max-min,gavel-makespan,srsf --restart-seconds 10",
+            ),
+        ),
+        columns=FULL,
+    ),
+    Part(
+        "mixes",
+        "HadarE's mixes",
+        "",
+        (Run("mixes", "--scenario hadare-mixes"),),
+        has_notes=True,
+    ),
+    Part(
+        "hadar480",
+        "Hadar's simulation",
+        "",
+        (Run("hadar480", "--scenario hadar480"),),
+        has_notes=True,
+    ),
+    Part(
+        "production",
+        "Two months of a production cluster",
+        "ElasticFlow's cluster03: 3,011 training jobs with gangs of up to 64 GPUs, on 240 GPUs.",
+        (
+            Run(
+                "production",
+                "{data}/elasticflow_cluster03.csv --cluster 80xV100,80xP100,80xK80 "
+                f"--gpus-per-node 8 {_ALL}",
+            ),
+        ),
+        columns=FULL,
+    ),
+    Part(
+        "large",
+        "Fifteen thousand jobs",
+        "Thirty times the workload on the same cluster at 90 % load: what a simulation of this "
+        "size takes.",
+        (
+            Run(
+                "large",
+                f"generate:hadar15000 {_TABLE} {_CLUSTER} --load 90 "
+                "--policy hadar,srsf,tiresias,slurm,gavel-max-min",
+            ),
+        ),
+        columns=FULL,
+    ),
+)
+
+
+def command(run: Run, data: str) -> list[str]:
+    """Return the words of a run's command."""
+    return ["hadar", "compare", *shlex.split(run.words.format(data=data))]
+
+
+def make(run: Run, work: Path, data: str, processes: int | None) -> None:
+    """Run a comparison; what fails in it is in its files."""
+    words = [sys.executable, "-m", "hadar_slurm.cli.main", *command(run, data)[1:]]
+    words += ["--output", str(work / run.folder)]
+    words += ["--jobs-at-once", str(processes)] if processes else []
+    print(shlex.join(words), file=sys.stderr)
+    subprocess.run(words, check=False, stdout=subprocess.DEVNULL)
+
+
+def page(work: Path, data: str) -> str:
+    """Return the text of docs/results.md from the files in `work`."""
+    parts = [_part(part, work, data) for part in PARTS]
+    return "\n".join([_OPENING, *parts])
+
+
+_OPENING = """\
+# Results
+
+What each policy does with the same jobs, beside what no schedule could beat. Made by
+`python benchmarks/results.py` from the commands shown; [compare.md](compare.md) says what the
+columns and the bounds are. Times are in hours, **bold** is the best of a column. TTD is the time
+from the first submission to the last end, JCT a job's time from submission to end.
+
+Figures are simulations with published speeds of single workloads. They say how policies compare on
+these jobs, not how long a job takes on your cluster.
+"""
+
+
+def _part(part: Part, work: Path, data: str) -> str:
+    lines = [f"## {part.heading}", ""]
+    if part.words:
+        lines += [part.words, ""]
+    for run in part.runs:
+        lines += ["```", shlex.join(command(run, data)), "```", ""]
+        path = work / run.folder / "compare.json"
+        if not path.exists():
+            lines += ["Not run yet.", ""]
+            continue
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        if part.has_notes:
+            lines += _notes(tree["notes"])
+        else:
+            for group in groups(tree["runs"]):
+                lines += _group(group, part, data)
+        lines += [_origin(tree["runs"]), ""]
+    return "\n".join(lines)
+
+
+def _notes(notes: Iterable[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for note in notes:
+        for paragraph in note["paragraphs"]:
+            lines += [paragraph, ""]
+        lines += [*_table(note["table"]), ""]
+    return lines
+
+
+def _group(group: Group, part: Part, data: str) -> list[str]:
+    columns = [c for name in part.columns for c in group.columns if c.name == name]
+    columns += [c for c in group.columns if c.name.startswith("held_") and part.columns is FULL]
+    best = {column.name: group.best(column) for column in columns}
+    peers = _peers(group, data) if part.has_peers else {}
+    head = ["policy", *(column.heading for column in columns)]
+    head += ["Gavel's TTD", "ours differs", "Gavel's JCT", "ours differs"] if peers else []
+    rows = [head]
+    for entry in group.entries:
+        if not entry.records:
+            rows.append([entry.policy, f"failed: {entry.failed[0]['error']}"])
+            continue
+        row = [entry.policy + (f" ({entry.status})" if entry.status else "")]
+        for column in columns:
+            text = column.text(entry.mean(column))
+            row.append(f"**{text}**" if entry.policy in best[column.name] else text)
+        rows.append([*row, *(_peer_cells(entry, peers.get(entry.policy)) if peers else [])])
+    return [f"{group.title}.", "", *_table(rows), ""]
+
+
+def _peers(group: Group, data: str) -> dict[str, tuple[float, float]]:
+    path = Path(data) / "peer_results.csv"
+    names = {theirs: ours for ours, theirs in PEERS.items()}
+    with path.open(encoding="utf-8") as file:
+        return {
+            names[row["scheduler"]]: (float(row["ttd_h"]), float(row["mean_jct_h"]))
+            for row in csv.DictReader(file)
+            if row["trace"] == group.labels["trace"]
+            and int(row["jobs"]) == group.labels["jobs"]
+            and row["scheduler"] in names
+        }
+
+
+def _peer_cells(entry: Entry, peer: tuple[float, float] | None) -> list[str]:
+    if peer is None:
+        return ["", "", "", ""]
+    ours = [float(entry.records[0][name]) / 3600.0 for name in ("ttd_s", "mean_jct_s")]
+    cells = []
+    for mine, theirs in zip(ours, peer, strict=True):
+        cells += [f"{theirs:.2f}", f"{100 * (mine / theirs - 1):+.2f} %"]
+    return cells
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    head, *body = rows
+    width = len(head)
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (width - 1)]
+    lines += ["| " + " | ".join([*row, *[""] * (width - len(row))]) + " |" for row in body]
+    return lines
+
+
+def _origin(runs: Sequence[Mapping[str, Any]]) -> str:
+    made = sorted(str(run["made"])[:10] for run in runs if "made" in run)
+    machines = sorted({str(run["machine"]) for run in runs if "machine" in run})
+    versions = sorted({f"{k} {v}" for run in runs for k, v in run.get("versions", {}).items()})
+    days = " to ".join(dict.fromkeys([made[0], made[-1]])) if made else "never"
+    return f"*Made {days} on {'; '.join(machines)}, with {', '.join(versions)}.*"
+
+
+def main() -> None:
+    """Run what was asked for, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [part.name for part in PARTS]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(names)}")
+    parser.add_argument("--data", default="../shared/data", help="where others' traces lie")
+    parser.add_argument("--work", type=Path, default=ROOT / "results-output", help="keeps all runs")
+    parser.add_argument("--jobs-at-once", type=int, help="runs at a time, one a processor if unset")
+    parser.add_argument("--write-only", action="store_true", help="run nothing")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.parts if name not in names]
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: expected some of {', '.join(names)}")
+    for part in PARTS:
+        if not arguments.write_only and part.name in (arguments.parts or names):
+            for run in part.runs:
+                make(run, arguments.work, arguments.data, arguments.jobs_at_once)
+    PAGE.write_text(page(arguments.work, arguments.data), encoding="utf-8")
+    print(f"wrote {PAGE}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

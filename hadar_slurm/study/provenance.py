@@ -1,0 +1,81 @@
+"""Where a figure comes from: a digest of the code that made it, versions, and the machine."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import platform
+from collections.abc import Iterable
+from functools import cache
+from importlib import metadata, util
+from pathlib import Path
+
+import hadar_slurm
+
+_PACKAGE = "hadar_slurm"
+# What decides besides our own code: a solver's next version may break ties in another way.
+_SOLVERS = ("highspy", "pulp", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on, by name."""
+    return {_PACKAGE: hadar_slurm.__version__} | {name: metadata.version(name) for name in _SOLVERS}
+
+
+def machine() -> str:
+    """Return what this machine is, in words: processor, cores, Python."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+        names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        name = next(names, name)
+    return f"{name}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def code_digest(modules: Iterable[str]) -> str:
+    """Return a digest of our modules `modules` and all of ours that they import.
+
+    Comments, docstrings and layout do not count: changing them calls for no new run.
+    """
+    seen: dict[str, str] = {}
+    todo = list(modules)
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen[name], imported = _module(name)
+        todo += imported
+    return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()[:16]
+
+
+@cache
+def _module(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return the digest of a module's syntax tree, and which modules of ours it imports."""
+    spec = util.find_spec(name)
+    if spec is None or spec.origin is None:
+        return "", ()
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    imported: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # `from package import module` and `from module import name` look the same.
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            imported.update([node.module, *filter(_is_module, names)])
+    ours = tuple(sorted(n for n in imported if n.split(".")[0] == _PACKAGE))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), ours
+
+
+def _is_module(name: str) -> bool:
+    if not name.startswith(_PACKAGE + "."):
+        return False
+    try:
+        return util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        # Its parent is a module, not a package: this is a name inside it.
+        return False

@@ -1,0 +1,38 @@
+"""Small runs to compare, for tests of the study package."""
+
+from __future__ import annotations
+
+from builders import a_spec, some_rates
+
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.sim.cluster import parse_cluster
+from hadar_slurm.study.compare import Cell, Workload
+from hadar_slurm.study.experiment import Settings
+
+CLUSTER = parse_cluster("2xV100,2xK80", gpus_per_node=2)
+
+
+def some_jobs(count: int = 4, *, steps: int = 3000) -> tuple[JobSpec, ...]:
+    """Return jobs of one and two GPUs, a minute apart, each larger than the one before."""
+    rates = some_rates(V100=10.0, K80=2.0)
+    return tuple(
+        a_spec(str(n), 1 + n % 2, steps=steps * (n + 1), rates=rates, submitted_s=60.0 * n)
+        for n in range(count)
+    )
+
+
+def a_cell(
+    policy: str = "srsf",
+    *,
+    specs: tuple[JobSpec, ...] | None = None,
+    name: str = "few",
+    settings: Settings | None = None,
+) -> Cell:
+    """Return a run of a few jobs on four GPUs."""
+    return Cell(
+        workload=Workload(name=name, specs=some_jobs() if specs is None else specs),
+        cluster=CLUSTER,
+        cluster_name="2xV100,2xK80",
+        policy=policy,
+        settings=settings or Settings(),
+    )

@@ -1,0 +1,169 @@
+"""hadar compare: a tiny comparison through the command, and every way it can be asked wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hadar_slurm.cli.main import app
+
+# A3C makes 7.1758 steps/s on a V100 and 3.4388 on a K80.
+JOB = "A3C\tpython3 train.py\ta3c\t--steps\t0\t{steps}\t1\t1\t-1\t{arrival}\n"
+CLUSTER = ("--cluster", "1xv100,1xk80")
+
+
+def compare(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    """Return status, output and errors of `hadar compare`."""
+    monkeypatch.setattr(sys, "argv", ["hadar", "compare", *words])
+    with pytest.raises(SystemExit) as end:
+        app()
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "few.trace"
+    jobs = [JOB.format(steps=7176 * (1 + n % 3), arrival=300 * n) for n in range(5)]
+    path.write_text("".join(jobs), encoding="utf-8")
+    return path
+
+
+def test_a_tiny_comparison(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two policies at two loads: a table each, three files, four cells."""
+    output = trace.parent / "out"
+    words = [str(trace), *CLUSTER, "--policy", "srsf,las", "--load", "60,120"]
+    words += ["--output", str(output)]
+    status, out, err = compare(words, monkeypatch, capsys)
+    assert status == 0
+    for part in ("few at 60 % load: 5 jobs on 1xv100,1xk80", "restart 30 s", "srsf", "las"):
+        assert part in out
+    for name in ("compare.csv", "compare.json", "report.html"):
+        assert f"{name}: {output / name}" in err
+    assert len(list((output / "cells").glob("*.json"))) == 4
+    page = (output / "report.html").read_text(encoding="utf-8")
+    assert "few: what load does" in page
+    assert "hadar compare" in page
+
+
+def test_json_is_for_programs(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One object on standard output; the second time nothing is run."""
+    words = [str(trace), *CLUSTER, "--policy", "srsf", "--first", "3", "--rules", "hadar,gavel"]
+    words += ["--output", str(trace.parent / "out"), "--json"]
+    first = compare(words, monkeypatch, capsys)
+    again = compare(words, monkeypatch, capsys)
+    tree = json.loads(first[1])
+    assert [(run["jobs"], run["rules"]) for run in tree["runs"]] == [(3, "hadar"), (3, "gavel")]
+    assert json.loads(again[1])["runs"] == tree["runs"]
+    assert "2 of 2 runs were there already" in again[2]
+
+
+def test_a_run_that_fails_ends_with_status_1(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others come through, and all files are written."""
+    text = trace.read_text(encoding="utf-8")
+    trace.write_text(text.replace("\t1\t1\t-1\t0\n", "\t4\t1\t-1\t0\n"), encoding="utf-8")
+    output = trace.parent / "out"
+    words = [str(trace), *CLUSTER, "--policy", "srsf", "--output", str(output)]
+    status, _, err = compare(words, monkeypatch, capsys)
+    assert status == 1
+    assert "1 of 1 runs failed: srsf on few" in err
+    assert "1 run failed" in (output / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give traces, or a scenario with --scenario, and not both"),
+        (["{trace}", "--scenario", "hadar480"], "and not both"),
+        (["--scenario", "mine"], "--scenario 'mine': expected one of hadar480, hadare-mixes"),
+        (["{trace}", "--policy", "srsf,best"], "--policy 'best': expected one of "),
+        (["{trace}", "--rules", "mine"], "--rules 'mine': expected one of hadar, gavel"),
+        (["{trace}", "--load", "70,x"], "--load 'x': expected a number"),
+        (["{trace}", "--load", "0"], "--load 0: expected 1 or more"),
+        (["{trace}", "--first", "1", "--load", "70"], "--load 70: all jobs arrive at once"),
+        (["{trace}", "--seed", "1.5"], "--seed 1.5: expected whole numbers"),
+        (["{trace}", "--seed", "1"], "--seed: only generated workloads have one"),
+        (["{trace}", "--first", "0"], "--first 0: expected a whole number, 1 or more"),
+        (["{trace}", "--restart-seconds", "0,x"], "--restart-seconds: restart cost 'x'"),
+        (["{trace}", "--round-seconds", "0"], "--round-seconds 0: expected a number above 0"),
+        (["{trace}", "--jobs-at-once", "0"], "--jobs-at-once 0: expected a whole number"),
+        (["{trace}", "--copies", "0"], "--copies 0: expected a whole number, 1 or more"),
+        (["{trace}", "--aggregation-seconds", "-1"], "--aggregation-seconds -1: expected"),
+        (["{trace}", "--cluster", "v100"], "cluster 'v100': expected COUNTxTYPE"),
+        (["{trace}", "--output", "/dev/null/x"], "--output /dev/null/x: Not a directory"),
+        (["/no.trace"], "/no.trace: cannot be read"),
+        (["{trace}", "--throughputs", "/no.json"], "/no.json: cannot be read"),
+    ],
+)
+def test_a_wrong_word_is_told_with_its_value(
+    words: list[str],
+    said: str,
+    trace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Status 2 and one line: the option, the value, what is expected."""
+    status, out, err = compare([w.format(trace=trace) for w in words], monkeypatch, capsys)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_comparison_leaves_nothing_running(how: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C ends with status 130 and words on how to go on; no process stays, whatever the end."""
+    path = tmp_path / "long.trace"
+    jobs = [JOB.format(steps=7176 * 400, arrival=60 * n) for n in range(300)]
+    path.write_text("".join(jobs), encoding="utf-8")
+    words = [str(path), *CLUSTER, "--policy", "srsf,las", "--jobs-at-once", "2"]
+    words += ["--output", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "hadar_slurm.cli.main", "compare", *words],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        _wait_for(lambda: len(_session(process.pid)) >= 4)
+        os.kill(process.pid, how)
+        said, _ = process.communicate(timeout=20)
+    if how is signal.SIGINT:
+        assert process.returncode == 130
+        assert "0 of 2 runs are in" in said
+    _wait_for(lambda: not _session(process.pid))
+
+
+def _wait_for(is_so: Callable[[], bool], limit_s: float = 20.0) -> None:
+    until_s = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+
+
+def _session(pid: int) -> list[int]:
+    """Return the living processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if entry.name.isdigit() and fields[3] == str(pid) and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,85 @@
+"""What every policy decides on one small workload, round by round, kept in `tests/golden`.
+
+A changed line is a changed decision: `make golden` writes the files anew, and the difference is
+reviewed as code. A policy that users can name has such a file.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import highspy
+import pulp
+import pytest
+from builders import GOLDEN, golden
+from contenders import NAMED, SOLVER_FREE
+
+from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.policies.lp import SolverLimits, _solver
+from hadar_slurm.resources import data_file
+from hadar_slurm.sim.cluster import parse_cluster
+from hadar_slurm.sim.trace import parse_gavel_trace
+from hadar_slurm.study.experiment import Settings, forked, run_experiment
+
+MAX_LINES = 200
+
+
+def rounded(value: Any) -> Any:
+    """Return a tree with its floats rounded to 1e-6, and no difference between -0 and 0."""
+    if isinstance(value, float):
+        return round(value, 6) + 0.0
+    if isinstance(value, dict):
+        return {str(key): rounded(part) for key, part in value.items()}
+    return value
+
+
+def as_lines(records: list[RoundRecord]) -> list[dict[str, Any]]:
+    """Return of each round when it began, who had ended, who got what and why others wait."""
+    lines = []
+    for record in records:
+        assert record.snapshot is not None
+        assert record.plan is not None
+        lines.append(
+            {
+                "time_s": record.round.start_s,
+                "may_move": record.round.may_move,
+                "ended": {end.job_id: end.end_s for end in record.snapshot.ended},
+                "plan": {
+                    job_id: {str(number): str(gang) for number, gang in allocation.copies}
+                    for job_id, allocation in record.plan.allocations
+                },
+                "waiting": {job_id: why.name for job_id, why in record.plan.waiting},
+                "figures": dict(record.plan.figures),
+            }
+        )
+    return lines
+
+
+def solvers() -> str:
+    """Return the solvers that decided, with their versions."""
+    own = _solver(SolverLimits()).name
+    return f"HiGHS {highspy.Highs().version()}, {own} by PuLP {pulp.__version__}"
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_decisions_are_the_recorded_ones(name: str) -> None:
+    """Fourteen jobs on sixteen GPUs of three types, byte for byte; another solver may differ."""
+    table = parse_table(data_file("throughputs.json").read_text(encoding="utf-8"), "table")
+    trace = (GOLDEN / "mix.trace").read_text(encoding="utf-8").splitlines()
+    specs = parse_gavel_trace(trace, table, "mix.trace")
+    if name == "hadare":
+        specs = forked(specs, max_copies=6, aggregation_s=10.0)
+    cluster = parse_cluster("8xV100,4xP100,4xK80", gpus_per_node=4)
+    records: list[RoundRecord] = []
+    result = run_experiment(specs, cluster, NAMED[name](), Settings(), on_round=records.append)
+    assert result.completed == len(specs)
+    head = {"policy": name, "solver": None if name in SOLVER_FREE else solvers()}
+    lines = [head, *map(rounded, as_lines(records))]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    recorded = golden(f"{name}.journal.jsonl", text)
+    if json.loads(recorded.splitlines()[0])["solver"] != head["solver"]:
+        pytest.skip(f"recorded with another solver than {head['solver']}")
+    assert len(lines) <= MAX_LINES
+    assert text == recorded
