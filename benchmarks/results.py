@@ -144,14 +144,14 @@ PARTS: tuple[Part, ...] = (
     ),
     Part(
         "mixes",
-        "HadarE's mixes",
+        "After HadarE's mixes",
         "",
         (Run("mixes", "--scenario hadare-mixes"),),
         has_notes=True,
     ),
     Part(
         "hadar480",
-        "Hadar's simulation",
+        "After Hadar's simulation",
         "",
         (Run("hadar480", "--scenario hadar480"),),
         has_notes=True,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from builders import a_spec, some_rates
 
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.study.compare import Cell, Workload
+from hadar_slurm.study.compare import Cell, Record, Workload
 from hadar_slurm.study.experiment import Settings
 
 CLUSTER = parse_cluster("2xV100,2xK80", gpus_per_node=2)
@@ -36,3 +38,12 @@ def a_cell(
         policy=policy,
         settings=settings or Settings(),
     )
+
+
+def a_record(policy: str = "hadar", *, ttd_h: float = 1.0, **others: Any) -> Record:
+    """Return a run's record with the figures that a test cares about."""
+    return {
+        "trace": "t", "jobs": 3, "load": None, "cluster": "c", "rules": "hadar", "restart": "30",
+        "round_s": 360.0, "seed": None, "policy": policy, "status": "done", "ttd_s": 3600 * ttd_h,
+        "utilization": 0.5, "cru": 0.5, "utilization_by_type": {"K80": 0.25}, **others,
+    }  # fmt: skip

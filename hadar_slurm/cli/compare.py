@@ -6,25 +6,14 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.table import Table
-from rich.text import Text
 
+from hadar_slurm.cli.compare_view import run_with_bars, show
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.quantity import parse_number
@@ -35,28 +24,13 @@ from hadar_slurm.resources import data_file
 from hadar_slurm.sim.cluster import parse_cluster
 from hadar_slurm.sim.restart import parse_restart_costs
 from hadar_slurm.sim.trace import parse_gavel_trace
-from hadar_slurm.study.compare import (
-    FORKING,
-    Cell,
-    Record,
-    Watcher,
-    Workload,
-    run_cells,
-    scale_to_load,
-)
+from hadar_slurm.study.compare import FORKING, Cell, Workload, scale_to_load
 from hadar_slurm.study.experiment import RULES, Settings, forked
-from hadar_slurm.study.scenarios import SCENARIOS, Choices
-from hadar_slurm.study.summary import Group, Note, groups, load_series
+from hadar_slurm.study.scenarios import SCENARIOS, Choices, Scenario
+from hadar_slurm.study.summary import groups, load_series
 
 _GENERATE = "generate:"
-# What the whole table needs. A file or a pipe has that; a narrower terminal gets fewer columns.
-_WIDE = 180
-_FEW = (
-    "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h", "queueing_h",
-    "mean_ftf", "utilization", "moves", "decision_ms_p50",
-)  # fmt: skip
-_STOPPED = 130
-_READABLE = 100
+_TITLE = "Policies compared"
 
 
 def compare(
@@ -113,73 +87,49 @@ def compare(
 
     Interrupted, it goes on where it stopped when the same command is given again.
     """
-    table_path = throughputs or data_file("throughputs.json")
-    table = parse_table(_read(table_path, ConfigError), str(table_path))
-    if bool(traces) == bool(scenario):
-        raise UsageError("give traces, or a scenario with --scenario, and not both")
-    policies = _policies(policy)
-    loads = _numbers("--load", load, least=1.0)
-    seeds = _seeds(seed)
-    if first is not None and first < 1:
-        raise UsageError(f"--first {first}: expected a whole number, 1 or more")
-    processes = (os.cpu_count() or 1) if jobs_at_once is None else jobs_at_once
-    if processes < 1:
-        raise UsageError(f"--jobs-at-once {jobs_at_once}: expected a whole number, 1 or more")
-    if seeds and not scenario and not any(_is_generated(text) for text in traces or ()):
-        raise UsageError("--seed: only generated workloads have one; a trace is what it is")
-    if not 0 <= aggregation_seconds < float("inf"):
-        raise UsageError(
-            f"--aggregation-seconds {aggregation_seconds:g}: expected a number, 0 or more"
-        )
-    if scenario:
-        if scenario not in SCENARIOS:
-            raise UsageError(f"--scenario {scenario!r}: expected one of {', '.join(SCENARIOS)}")
-        chosen = SCENARIOS[scenario]
-        title = chosen.title
-        cells = chosen.cells(Choices(policies, seeds, loads, first), table)
+    choices = Choices(_policies(policy), _seeds(seed), _loads(load), _at_least_one("first", first))
+    processes = _at_least_one("jobs-at-once", jobs_at_once) or os.cpu_count() or 1
+    table = _table(throughputs)
+    chosen = _scenario(scenario, traces or ())
+    if chosen:
+        cells = chosen.cells(choices, table)
     else:
-        title = "Policies compared"
         nodes = parse_cluster(cluster, gpus_per_node=gpus_per_node)
-        workloads = [
-            workload
-            for text in traces or ()
-            for workload in _workloads(
-                text, table, nodes, first=first, loads=loads, seeds=seeds, restarts=restart_seconds
+        cells = list(
+            _cells(
+                list(_workloads(traces or (), table, nodes, choices, restart_seconds)),
+                choices.policies or POLICY_NAMES,
+                [
+                    Settings(round_s=_round_s(round_seconds), rules=name)
+                    for name in _choices("--rules", rules, RULES)
+                ],
+                nodes,
+                cluster,
+                max_copies=_at_least_one("copies", copies) or len(nodes.nodes),
+                aggregation_s=_aggregation_s(aggregation_seconds),
             )
-        ]
-        settings = [
-            Settings(round_s=_above_zero("--round-seconds", round_seconds), rules=name)
-            for name in _choices("--rules", rules, RULES)
-        ]
-        max_copies = len(nodes.nodes) if copies is None else copies
-        if max_copies < 1:
-            raise UsageError(f"--copies {max_copies}: expected a whole number, 1 or more")
-        cells = [
-            Cell(
-                workload=_forked(workload, name, max_copies, aggregation_seconds),
-                cluster=nodes,
-                cluster_name=cluster,
-                policy=name,
-                settings=setting,
-            )
-            for workload in workloads
-            for setting in settings
-            for name in policies or POLICY_NAMES
-        ]
+        )
     console = Console(stderr=True)
-    records = _run(cells, output, processes, console)
+    records = run_with_bars(cells, output, processes, console)
     # Drawing takes a second to load, and nothing before it needs it.
     from hadar_slurm.study.report import Comparison, json_text, write_all
 
     found = groups(records)
-    series = SCENARIOS[scenario].series(found) if scenario else load_series(found)
-    notes = SCENARIOS[scenario].notes(found) if scenario else []
-    comparison = Comparison(title, _command(), records, found, notes, series)
+    comparison = Comparison(_TITLE, _command(), records, found, series=load_series(found))
+    if chosen:
+        comparison = replace(
+            comparison,
+            title=chosen.title,
+            notes=chosen.notes(found),
+            series=chosen.series(found),
+            num_plotted=chosen.num_plotted,
+            charted=chosen.charted,
+        )
     paths = write_all(output, comparison)
     if as_json:
         sys.stdout.write(json_text(comparison))
     else:
-        _show(found, notes)
+        show(found, comparison.notes)
     for path in paths:
         console.print(f"{path.name}: {path}", soft_wrap=True, highlight=False)
     failed = [record for record in records if record["status"] != "done"]
@@ -207,53 +157,108 @@ def _choices(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _numbers(option: str, text: str | None, *, least: float) -> tuple[float, ...] | None:
+def _loads(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
-    values = tuple(parse_number(part, option, UsageError) for part in text.split(","))
+    values = tuple(parse_number(part, "--load", UsageError) for part in text.split(","))
     for value in values:
-        if value < least:
-            raise UsageError(f"{option} {value:g}: expected {least:g} or more")
+        if value < 1:
+            raise UsageError(f"--load {value:g}: expected 1 per cent or more")
     return tuple(dict.fromkeys(values))
 
 
 def _seeds(text: str | None) -> tuple[int, ...] | None:
-    values = _numbers("--seed", text, least=0.0)
-    if values and any(value != int(value) for value in values):
+    if text is None:
+        return None
+    values = [parse_number(part, "--seed", UsageError) for part in text.split(",")]
+    if any(value != int(value) for value in values):
         raise UsageError(f"--seed {text}: expected whole numbers")
-    return None if values is None else tuple(int(value) for value in values)
+    return tuple(dict.fromkeys(int(value) for value in values))
 
 
-def _above_zero(option: str, value: float) -> float:
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{option} {value:g}: expected a number above 0")
+def _at_least_one(option: str, value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise UsageError(f"--{option} {value}: expected a whole number, 1 or more")
     return value
 
 
-def _is_generated(text: str) -> bool:
-    return text.startswith(_GENERATE)
+def _round_s(value: float) -> float:
+    if not 0 < value < float("inf"):
+        raise UsageError(f"--round-seconds {value:g}: expected a number above 0")
+    return value
+
+
+def _aggregation_s(value: float) -> float:
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"--aggregation-seconds {value:g}: expected a number, 0 or more")
+    return value
+
+
+def _scenario(name: str | None, traces: Sequence[str]) -> Scenario | None:
+    if bool(traces) == bool(name):
+        raise UsageError("give traces, or a scenario with --scenario, and not both")
+    if name is None:
+        return None
+    if name not in SCENARIOS:
+        raise UsageError(f"--scenario {name!r}: expected one of {', '.join(SCENARIOS)}")
+    return SCENARIOS[name]
+
+
+def _command() -> str:
+    return shlex.join(["hadar", *sys.argv[1:]])
+
+
+# What is to be run.
+
+
+def _cells(
+    workloads: Sequence[Workload],
+    policies: Sequence[str],
+    settings: Sequence[Settings],
+    nodes: Cluster,
+    cluster_name: str,
+    *,
+    max_copies: int,
+    aggregation_s: float,
+) -> Iterator[Cell]:
+    for workload in workloads:
+        copied = forked(workload.specs, max_copies=max_copies, aggregation_s=aggregation_s)
+        for setting in settings:
+            for policy in policies:
+                specs = tuple(copied) if policy in FORKING else workload.specs
+                yield Cell(
+                    workload=replace(workload, specs=specs),
+                    cluster=nodes,
+                    cluster_name=cluster_name,
+                    policy=policy,
+                    settings=setting,
+                )
 
 
 def _workloads(
-    text: str,
+    traces: Sequence[str],
     table: ThroughputTable,
     cluster: Cluster,
-    *,
-    first: int | None,
-    loads: tuple[float, ...] | None,
-    seeds: tuple[int, ...] | None,
+    choices: Choices,
     restarts: str,
 ) -> Iterator[Workload]:
-    """Yield a trace's workloads: one for each seed, load and restart cost."""
-    for seed in (seeds or (0,)) if _is_generated(text) else (None,):
-        for restart in dict.fromkeys(part.strip() for part in restarts.split(",")):
-            specs = _specs(text, table, seed, restart)[:first]
-            for load in loads or (None,):
-                scaled = specs if load is None else scale_to_load(specs, cluster, load)
-                name = text if seed is not None else Path(text).stem
-                yield Workload(
-                    name=name, specs=tuple(scaled), load=load, seed=seed, restart=restart
-                )
+    """Yield the traces' workloads: one for each seed, restart cost and load."""
+    if choices.seeds and not any(text.startswith(_GENERATE) for text in traces):
+        raise UsageError("--seed: only generated workloads have one; a trace is what it is")
+    for text in traces:
+        is_generated = text.startswith(_GENERATE)
+        for seed in (choices.seeds or (0,)) if is_generated else (None,):
+            for restart in dict.fromkeys(part.strip() for part in restarts.split(",")):
+                specs = _specs(text, table, seed, restart)[: choices.first]
+                for load in choices.loads or (None,):
+                    scaled = specs if load is None else scale_to_load(specs, cluster, load)
+                    yield Workload(
+                        name=text.removeprefix(_GENERATE) if is_generated else Path(text).stem,
+                        specs=tuple(scaled),
+                        load=load,
+                        seed=seed,
+                        restart=restart,
+                    )
 
 
 def _specs(text: str, table: ThroughputTable, seed: int | None, restart: str) -> list[JobSpec]:
@@ -262,11 +267,9 @@ def _specs(text: str, table: ThroughputTable, seed: int | None, restart: str) ->
     return [replace(spec, restart_cost_s=costs.of(spec.workload)) for spec in specs]
 
 
-def _forked(workload: Workload, policy: str, copies: int, aggregation_s: float) -> Workload:
-    if policy not in FORKING or copies == 1:
-        return workload
-    specs = forked(workload.specs, max_copies=copies, aggregation_s=aggregation_s)
-    return replace(workload, specs=tuple(specs))
+def _table(path: Path | None) -> ThroughputTable:
+    path = path or data_file("throughputs.json")
+    return parse_table(_read(path, ConfigError), str(path))
 
 
 def _read(path: Path, fault: type[UsageError]) -> str:
@@ -274,146 +277,3 @@ def _read(path: Path, fault: type[UsageError]) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise fault(f"{path}: cannot be read: {error}") from error
-
-
-def _command() -> str:
-    return shlex.join(["hadar", *sys.argv[1:]])
-
-
-# Running.
-
-
-class _Bars(Watcher):
-    """Shows how the runs come along: bars on a terminal, a line a run elsewhere."""
-
-    def __init__(self, cells: Sequence[Cell], console: Console, progress: Progress) -> None:
-        self._cells = cells
-        self._console = console
-        self._progress = progress
-        self._all = progress.add_task("all runs", total=len(cells), unit="runs")
-        self._tasks: dict[int, TaskID] = {}
-        self.num_done = self.num_known = 0
-
-    def started(self, index: int) -> None:
-        cell = self._cells[index]
-        self._tasks[index] = self._progress.add_task(
-            f"  {cell}", total=len(cell.workload.specs), unit="jobs"
-        )
-
-    def progressed(self, index: int, jobs_done: int) -> None:
-        self._progress.update(self._tasks[index], completed=jobs_done)
-
-    def finished(self, index: int, record: Record, *, was_known: bool) -> None:
-        self.num_done += 1
-        self.num_known += was_known
-        if index in self._tasks:
-            self._progress.remove_task(self._tasks.pop(index))
-        self._progress.advance(self._all)
-        if record["status"] != "done":
-            self._console.print(f"{self._cells[index]}: {record['error']}", style="red")
-        elif not self._console.is_terminal and not was_known:
-            self._console.print(
-                f"{self.num_done}/{len(self._cells)} {self._cells[index]}: "
-                f"{record['took_s']:.0f} s",
-                highlight=False,
-                soft_wrap=True,
-            )
-
-
-def _run(cells: Sequence[Cell], output: Path, processes: int, console: Console) -> list[Record]:
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}") from error
-    with _bars(cells, console) as bars:
-        try:
-            return run_cells(cells, output, processes=processes, watcher=bars)
-        except KeyboardInterrupt:
-            console.print(
-                f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; the same command "
-                "goes on from there",
-                soft_wrap=True,
-                highlight=False,
-            )
-            raise typer.Exit(_STOPPED) from None
-
-
-@contextmanager
-def _bars(cells: Sequence[Cell], console: Console) -> Iterator[_Bars]:
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        bars = _Bars(cells, console, progress)
-        yield bars
-        if bars.num_known:
-            console.print(
-                f"{bars.num_known} of {len(cells)} runs were there already", highlight=False
-            )
-
-
-# Showing.
-
-
-def _show(found: Sequence[Group], notes: Sequence[Note]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDE)
-    for note in notes:
-        console.print(Text(note.heading, style="bold"))
-        for words in note.paragraphs:
-            console.print(Text(words), width=min(console.width, _READABLE))
-        if note.table:
-            console.print(_note_table(note))
-    if not notes:
-        for group in found:
-            console.print(_group_table(group, has_room=console.width >= _WIDE))
-
-
-def _note_table(note: Note) -> Table:
-    head, *rows = note.table
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, text in enumerate(head):
-        table.add_column(text, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _group_table(group: Group, *, has_room: bool) -> Table:
-    seeds = f", mean of {group.num_seeds} seeds" if group.num_seeds > 1 else ""
-    columns = [column for column in group.columns if has_room or column.name in _FEW]
-    table = Table(
-        title=Text(group.title + seeds, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        caption=None if has_room else "more columns in the files, or in a wider terminal",
-        caption_justify="left",
-    )
-    table.add_column("policy", no_wrap=True, vertical="bottom")
-    best = {}
-    for column in columns:
-        first, _, rest = column.heading.rpartition(" ")
-        table.add_column(f"{first}\n{rest}".strip(), justify="right", vertical="bottom")
-        best[column.name] = group.best(column)
-    for entry in group.entries:
-        if not entry.records:
-            table.add_row(entry.policy, Text("failed", style="red"))
-            continue
-        cells = [
-            Text(
-                column.text(entry.mean(column)),
-                style="bold green" if entry.policy in best[column.name] else "",
-            )
-            for column in columns
-        ]
-        name = f"{entry.policy} ({entry.status})" if entry.status else entry.policy
-        table.add_row(name, *cells)
-    return table

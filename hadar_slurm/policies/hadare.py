@@ -38,7 +38,7 @@ from hadar_slurm.policies.forking import Demand, Forking, Prospect, solve_forkin
 from hadar_slurm.policies.lp import SolverLimits
 
 # A job is good at a type from this worth on; aggregation takes about as much of a slot.
-_GOOD = 0.97
+_GOOD = 0.99
 # A job that needs so large a share of its copies until the horizon comes first.
 _TIGHT = 0.9
 

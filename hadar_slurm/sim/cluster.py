@@ -1,9 +1,56 @@
-"""Clusters from a few words: `20xV100,20xP100,20xK80` on nodes of four GPUs."""
+"""Clusters from a few words, `20xV100,20xP100,20xK80`, or from a file in YAML.
+
+A file names nodes and what each of them has:
+
+    nodes:
+      - name: gpu[01-05]
+        gpus: {V100: 4}
+      - name: old[1-2]
+        gpus: {K80: 8, P100: 2}
+
+GPU types differ by more than upper and lower case; all nodes get the spelling that comes first.
+"""
 
 from __future__ import annotations
 
+import difflib
+import math
+import re
+import reprlib
+from collections.abc import Iterable, Mapping
+
+import yaml
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from hadar_slurm.core.cluster import Cluster, Node
 from hadar_slurm.errors import ConfigError
+
+MAX_GPUS = 1_000_000
+MAX_NODES = 100_000
+
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+# What a pattern of names may hold: no group, no set operation but the comma.
+_PATTERN = re.compile(r"[A-Za-z0-9._,/\[\]-]+")
+_RANGES = re.compile(r"\[([^\]]*)\]")
+_MAX_FAULTS = 10
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NodeEntry(_Section):
+    """Nodes of one kind: their names, folded or not, and the GPUs of each by type."""
+
+    name: str = Field(min_length=1)
+    gpus: dict[str, int] = Field(min_length=1)
+
+
+class ClusterFile(_Section):
+    """A cluster file."""
+
+    nodes: list[NodeEntry] = Field(min_length=1)
 
 
 def parse_cluster(text: str, *, gpus_per_node: int) -> Cluster:
@@ -14,12 +61,164 @@ def parse_cluster(text: str, *, gpus_per_node: int) -> Cluster:
     if gpus_per_node < 1:
         raise ConfigError(f"{gpus_per_node} GPUs per node: expected 1 or more")
     nodes: list[Node] = []
+    spellings: dict[str, str] = {}
     for part in text.split(","):
         count, cross, kind = part.strip().partition("x")
-        if not (cross and kind and count.isascii() and count.isdigit() and int(count) > 0):
+        if not (cross and count.isascii() and count.isdigit() and _TYPE.fullmatch(kind)):
             raise ConfigError(f"cluster {part!r}: expected COUNTxTYPE, such as 20xV100")
-        left = int(count)
+        left = int(count) if len(count) < 10 else MAX_GPUS + 1
+        if not 1 <= left <= MAX_GPUS:
+            raise ConfigError(f"cluster {part!r}: expected 1 to {MAX_GPUS} GPUs")
+        kind = spellings.setdefault(kind.lower(), kind)
         while left > 0:
             nodes.append(Node.of(f"n{len(nodes) + 1}", {kind: min(left, gpus_per_node)}))
             left -= gpus_per_node
     return Cluster.of(nodes)
+
+
+def is_cluster_file(text: str) -> bool:
+    """Return whether the words for a cluster are the name of a file: they end in .yaml or .yml."""
+    return text.lower().endswith((".yaml", ".yml"))
+
+
+def parse_cluster_file(text: str, origin: str) -> Cluster:
+    """Return the cluster in YAML `text`; `origin` names it in errors.
+
+    Raises ConfigError naming line, key, value and what is accepted.
+    """
+    try:
+        # Every scalar stays the text it is: neither `on` nor 1e5 is anything but a name.
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
+        tree = _tree(root, origin)
+    except RecursionError as error:
+        raise ConfigError(f"{origin}: nested too deeply for a cluster file") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"{origin}: expected `nodes:` and a list, such as "
+            "`- {name: n[1-5], gpus: {V100: 4}}`"
+        )
+    try:
+        file = ClusterFile.model_validate(tree)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        faults = [_fault(fault["loc"], fault, root, origin) for fault in found[:_MAX_FAULTS]]
+        raise ConfigError("; ".join(faults)) from error
+    return Cluster.of(_nodes(file, root, origin))
+
+
+def _nodes(file: ClusterFile, root: yaml.Node | None, origin: str) -> Iterable[Node]:
+    spellings: dict[str, str] = {}
+    places: dict[str, str] = {}
+    num_gpus = 0
+    for index, entry in enumerate(file.nodes):
+        place = f"{origin}:{_line(root, ('nodes', index, 'gpus'))}"
+        gpus = _gpus(entry.gpus, spellings, place)
+        place = f"{origin}:{_line(root, ('nodes', index, 'name'))}"
+        for name in _names(entry.name, place):
+            if name in places:
+                raise ConfigError(
+                    f"{place}: node {name} is named in {places[name]} already; name it once, with "
+                    "all its GPUs"
+                )
+            places[name] = place
+            num_gpus += sum(gpus.values())
+            if len(places) > MAX_NODES or num_gpus > MAX_GPUS:
+                raise ConfigError(
+                    f"{place}: expected at most {MAX_NODES} nodes and {MAX_GPUS} GPUs in all"
+                )
+            yield Node.of(name, gpus)
+
+
+def _gpus(gpus: Mapping[str, int], spellings: dict[str, str], place: str) -> dict[str, int]:
+    """Return GPUs by type as types are spelled throughout the file."""
+    counts: dict[str, int] = {}
+    for kind, count in gpus.items():
+        if not _TYPE.fullmatch(kind):
+            raise ConfigError(f"{place}: GPU type {kind!r}: expected a name such as V100 or 1g.5gb")
+        if not 1 <= count <= MAX_GPUS:
+            raise ConfigError(f"{place}: {kind}: {count}: expected 1 or more GPUs on each node")
+        kind = spellings.setdefault(kind.lower(), kind)
+        if kind in counts:
+            raise ConfigError(f"{place}: {kind} twice; upper and lower case are one GPU type")
+        counts[kind] = count
+    return counts
+
+
+def _names(pattern: str, place: str) -> Iterable[str]:
+    """Return the names in a pattern such as `n[1-5,8],login1`."""
+    ways = math.prod(_num_values(ranges) for ranges in _RANGES.findall(pattern))
+    try:
+        if not _PATTERN.fullmatch(pattern) or not 1 <= ways <= MAX_NODES:
+            raise ValueError(f"letters, digits, ._- and ranges of at most {MAX_NODES} names")
+        names = [str(name) for name in NodeSet(pattern, resolver=RESOLVER_NOGROUP)]
+    except (NodeSetException, ValueError) as error:
+        raise ConfigError(
+            f"{place}: node name {reprlib.repr(pattern)}: expected a name or a pattern such as "
+            f"n[1-5]: {error}"
+        ) from error
+    if not names:
+        raise ConfigError(f"{place}: node name {pattern!r}: expected a name such as n[1-5]")
+    return names
+
+
+def _num_values(ranges: str) -> int:
+    """Return how many numbers `1-5,8` can stand for at most, before anything is unfolded."""
+    total = 0
+    for part in ranges.split(","):
+        bounds = [int(number) for number in re.findall("[0-9]+", part)[:2] if len(number) < 10]
+        total += max(bounds) - min(bounds) + 1 if len(bounds) == 2 else 1
+        if any(len(number) >= 10 for number in re.findall("[0-9]+", part)):
+            return MAX_NODES + 1
+    return total
+
+
+# YAML, with lines.
+
+
+def _tree(node: yaml.Node | None, origin: str) -> object:
+    """Return a YAML node as values, all scalars as text; a key given twice is an error."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_tree(item, origin) for item in node.value]
+    if not isinstance(node, yaml.MappingNode):
+        return None if node is None else node.value
+    tree: dict[str, object] = {}
+    for key, value in node.value:
+        here = f"{origin}:{key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError(f"{here}: expected a name as key")
+        if key.value in tree:
+            raise ConfigError(f"{here}: {key.value!r} is given twice; keep one")
+        tree[key.value] = _tree(value, origin)
+    return tree
+
+
+def _fault(place: tuple[int | str, ...], fault: object, root: yaml.Node | None, origin: str) -> str:
+    assert isinstance(fault, dict)
+    key = ".".join(str(step + 1) if isinstance(step, int) else step for step in place)
+    here = f"{origin}:{_line(root, place)}"
+    if fault["type"] == "missing":
+        return f"{here}: key {key!r} is missing"
+    if fault["type"] != "extra_forbidden":
+        return f"{here}: {key}: {fault['msg']}, not {reprlib.repr(fault['input'])}"
+    section = NodeEntry if len(place) > 1 else ClusterFile
+    near = difflib.get_close_matches(str(place[-1]), section.model_fields, n=1, cutoff=0.0)
+    return f"{here}: unknown key {key!r}; the nearest known one is {near[0]!r}"
+
+
+def _line(root: yaml.Node | None, place: tuple[int | str, ...]) -> int:
+    """Return the line, counted from 1, of what is at `place`, or of what should hold it."""
+    node, line = root, 1
+    for step in place:
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+            node = node.value[step]
+            line = node.start_mark.line + 1
+            continue
+        found = None
+        if isinstance(node, yaml.MappingNode):
+            found = next((pair for pair in node.value if pair[0].value == str(step)), None)
+        if found is None:
+            break
+        node, line = found[1], found[0].start_mark.line + 1
+    return line

@@ -1,60 +1,82 @@
-"""Read workload traces that others wrote, unmodified. Pure: takes text, gives jobs."""
+"""Read workload traces that others wrote, unmodified. Pure: takes text, gives jobs.
+
+`parse_trace` finds out by itself which form a text has; docs/traces.md describes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.quantity import parse_count, parse_number
 from hadar_slurm.core.throughput import ThroughputTable
-from hadar_slurm.errors import TraceError
+from hadar_slurm.sim.traces.elasticflow import read_elasticflow
+from hadar_slurm.sim.traces.fields import split_lines
+from hadar_slurm.sim.traces.fit import check_fits, without_unfit
+from hadar_slurm.sim.traces.gavel import as_gavel_trace, read_gavel
+from hadar_slurm.sim.traces.model import Skipped, Trace
+from hadar_slurm.sim.traces.sacct import read_sacct
+from hadar_slurm.sim.traces.speeds import DEFAULT_REFERENCE, Speeds, parse_gpu_speeds
 
-_COLUMNS = 10
-_WORKLOAD, _STEPS, _GANG, _ARRIVAL = 0, 5, 6, 9
+__all__ = [
+    "DEFAULT_REFERENCE",
+    "FORMS",
+    "Skipped",
+    "Trace",
+    "as_gavel_trace",
+    "check_fits",
+    "form_of",
+    "parse_gavel_trace",
+    "parse_gpu_speeds",
+    "parse_trace",
+    "without_unfit",
+]
+
+FORMS = ("gavel", "elasticflow", "sacct")
+
+# Characters in which a first line is looked for.
+_HEAD = 100_000
+
+
+def parse_trace(
+    text: str,
+    origin: str,
+    table: ThroughputTable,
+    cluster: Cluster | None = None,
+    *,
+    reference: str = DEFAULT_REFERENCE,
+    gpu_speeds: Mapping[str, float] | None = None,
+    restart_cost_s: float = 30.0,
+) -> Trace:
+    """Return the workload in a text of any form in `FORMS`; `origin` names it in errors.
+
+    `reference` is the GPU type on which the durations of a trace without types were measured,
+    `gpu_speeds` are speeds of the user's own relative to it (`parse_gpu_speeds`), and `cluster`
+    says for which types jobs need rates. Raises TraceError naming file, line, value and remedy.
+    """
+    lines = split_lines(text)
+    form = form_of(text)
+    if form == "gavel":
+        return read_gavel(lines, table, origin, restart_cost_s=restart_cost_s)
+    kinds = tuple(cluster.gpus_by_type) if cluster else ()
+    speeds = Speeds(table, reference, gpu_speeds or {}, kinds)
+    read = read_sacct if form == "sacct" else read_elasticflow
+    return read(lines, speeds, origin, restart_cost_s=restart_cost_s)
+
+
+def form_of(text: str) -> str:
+    """Return which of `FORMS` a text has, by its first line; Gavel's where it is none of them."""
+    head = split_lines(text[:_HEAD])
+    first = next((line for line in head if line.strip()), "")
+    if "\t" not in first and "|" in first:
+        return "sacct"
+    if "\t" not in first and "job_id" in first.lower():
+        return "elasticflow"
+    return "gavel"
 
 
 def parse_gavel_trace(
     lines: Iterable[str], table: ThroughputTable, origin: str, *, restart_cost_s: float = 30.0
 ) -> list[JobSpec]:
-    """Return the jobs of a trace in Gavel's form (OSDI'20): ten columns, tabs, no heading.
-
-    Columns: workload, command, directory, name of the steps argument, whether it needs data,
-    total steps of the whole gang, gang size, priority weight, deadline, arrival in seconds. The
-    job's id is its line number, counted from 0. Raises TraceError naming file, line and value.
-    """
-    jobs: list[JobSpec] = []
-    for number, text in enumerate(lines, start=1):
-        if not text.strip():
-            continue
-        place = f"{origin}:{number}"
-        columns = text.rstrip("\r\n").split("\t")
-        if len(columns) != _COLUMNS:
-            raise TraceError(f"{place}: {len(columns)} columns, expected {_COLUMNS} with tabs")
-        workload = columns[_WORKLOAD].strip()
-        rates = table.rates(workload)
-        if rates is None:
-            known = ", ".join(sorted(table.workloads)[:5])
-            raise TraceError(
-                f"{place}: workload {workload!r} is not in the throughput table, which has "
-                f"{known}, ...; give another table with --throughputs"
-            )
-        arrival_s = parse_number(columns[_ARRIVAL], f"{place}: arrival", TraceError)
-        if jobs and arrival_s < jobs[-1].submitted_s:
-            raise TraceError(
-                f"{place}: arrival {arrival_s:g} s is before the line above's; sort the trace"
-            )
-        jobs.append(
-            JobSpec(
-                job_id=JobId(str(len(jobs))),
-                num_gpus=parse_count(columns[_GANG], f"{place}: gang size", TraceError),
-                total_steps=parse_count(columns[_STEPS], f"{place}: total steps", TraceError),
-                rates=rates,
-                submitted_s=arrival_s,
-                restart_cost_s=restart_cost_s,
-                workload=workload,
-            )
-        )
-    if not jobs:
-        raise TraceError(f"{origin}: no job in it")
-    return jobs
+    """Return the jobs of a trace in Gavel's form; see `read_gavel`."""
+    return list(read_gavel(lines, table, origin, restart_cost_s=restart_cost_s).jobs)

@@ -191,11 +191,11 @@ def _ttd_s(work: _Work, *, is_gang: bool) -> float:
 def _above(work: _Work, done: Floats, *, is_gang: bool) -> Floats:
     """Return for each suffix the T of doing these parts of the jobs on each type."""
     runs = np.isfinite(work.alone_s)
-    above = _sums_from(done * np.where(runs, work.share, 0.0)).max(axis=1)
+    share, alone_s = (np.where(runs, times, 0.0) for times in (work.share, work.alone_s))
+    above: Floats = _sums_from(done * share).max(axis=1)
     if is_gang:
-        above = np.maximum(
-            above, _most_from((done * np.where(runs, work.alone_s, 0.0)).sum(axis=1))
-        )
+        longest: Floats = _most_from((done * alone_s).sum(axis=1))
+        above = np.maximum(above, longest)
     return above
 
 

@@ -205,8 +205,7 @@ def along(series: Series, name: str, slug: str) -> str:
                 value = entry.mean(column)
                 if value is not None:
                     lines.setdefault(entry.policy, []).append((x, value))
-        is_high_best = column.best == "most"
-        ordered = sorted(lines.items(), key=lambda item: max(item[1])[1], reverse=is_high_best)
+        ordered = sorted(lines.items(), key=lambda item: max(item[1])[1], reverse=True)
         for policy, points in ordered:
             xs, ys = zip(*sorted(points), strict=True)
             _line(axes, policy, np.array(xs), np.array(ys), marker=style(policy).marker)
@@ -215,7 +214,7 @@ def along(series: Series, name: str, slug: str) -> str:
         axes.set_ylim(bottom=0.98 if column.name.endswith("over_bound") else 0.0)
         axes.set_xlabel(series.axis)
         axes.set_ylabel(column.heading)
-        _legend(axes, "at the right end, best first")
+        _legend(axes, "as at the right end")
         said = "; ".join(
             f"{policy}: " + ", ".join(f"{column.text(y)} at {x:g}" for x, y in sorted(points))
             for policy, points in lines.items()
@@ -321,8 +320,10 @@ def _name_points(
     place = axes.transData.transform
     scale = 72.0 / axes.figure.dpi
     spots = {policy: place(point) * scale for policy, point in points.items()}
-    at_x, at_y = place(avoid) * scale
+    (at_x, at_y), (right, top) = place([avoid, (axes.get_xlim()[1], axes.get_ylim()[1])]) * scale
+    # The two lines and the words on them.
     taken = [(at_x - 1, -np.inf, at_x + 1, np.inf), (-np.inf, at_y - 1, np.inf, at_y + 1)]
+    taken += [(at_x, top - 12, at_x + 62, top), (right - 62, at_y - 13, right, at_y)]
     taken += [(x - 5, y - 5, x + 5, y + 5) for x, y in spots.values()]
     for policy, (x, y) in sorted(spots.items(), key=lambda item: tuple(item[1])):
         width = letter * len(policy)

@@ -20,13 +20,15 @@ from hadar_slurm.study.summary import HOUR_S, Column, Entry, Group, Note, Series
 
 # Too long for a table; they stay in the cells' own files.
 _NOT_IN_TABLES = ("jcts_s", "gpu_hours", "occupancy", "detail", "version", "versions")
-# Beyond so many groups the page would be all plots; the tables are there for each.
-_MAX_PLOTTED = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that a report tells; `command` makes the same again."""
+    """All that a report tells; `command` makes the same again.
+
+    All groups have their tables; the first `num_plotted` have plots as well, or the page would be
+    nothing else, and group number `charted` has the Gantt charts.
+    """
 
     title: str
     command: str
@@ -34,6 +36,8 @@ class Comparison:
     groups: Sequence[Group]
     notes: Sequence[Note] = ()
     series: Sequence[Series] = ()
+    num_plotted: int = 6
+    charted: int = 0
 
 
 def csv_text(records: Sequence[Record]) -> str:
@@ -97,10 +101,10 @@ def page(comparison: Comparison) -> str:
         *(_note(note) for note in comparison.notes),
         *(_series(series, f"s{number}") for number, series in enumerate(comparison.series)),
         *(
-            _group(group, f"g{number}", is_plotted=number < _MAX_PLOTTED)
+            _group(group, f"g{number}", is_plotted=number < comparison.num_plotted)
             for number, group in enumerate(comparison.groups)
         ),
-        _gantts(groups[0]) if groups else "",
+        _gantts(groups[min(comparison.charted, len(groups) - 1)]) if groups else "",
         _glossary(groups[0].columns) if groups else "",
         _origin(comparison),
     ]
@@ -308,8 +312,10 @@ abbr { text-decoration: none; }
 .key { display: inline-block; width: .7em; height: .7em; margin-right: .5em; border-radius: 2px; }
 .failed { color: var(--alert); text-align: left; }
 .alert { border-left: 4px solid var(--alert); padding: .1rem 1rem; }
-dt { font-weight: 600; margin-top: .6rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .35rem 1.25rem; }
+dt { font-weight: 600; }
 dd { margin: 0; }
+@media (max-width: 40rem) { dl { display: block; } dd { margin: 0 0 .6rem; } }
 code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: .875em;
   overflow-wrap: anywhere; }
 @page { size: A4 landscape; margin: 12mm; }

@@ -2,8 +2,9 @@
 
 Only titles and abstracts of the papers could be had, so only figures from there are called theirs:
 arXiv 2503.10918 (Hadar and HadarE) and IPDPS 2024, doi 10.1109/ipdps57955.2024.00066 (Hadar). Their
-workloads, baselines' objectives and hardware are known in outline at best; what stands in for them
-here is said with each scenario, and with each result why it differs.
+workloads, clusters, restart costs and the objectives of their baselines are not known first hand.
+What stands in for them is a reconstruction of ours: jobs and nodes that make the same comparison
+possible, at loads that show where it holds. Each result says why it differs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ PAPER_JCT_GAVEL, PAPER_JCT_YARN = 2.5, 3.0
 NODE_SPEEDS = {"fast": 1.0, "half": 0.5, "fifth": 0.2}
 MIX_CLUSTER = "2xfast,2xhalf,1xfifth"
 _STEPS_PER_S = 10.0
-MIX_HOURS = (1.0, 4.0)
+# Minutes on the fastest node: 10 to a power drawn from this range.
+MIX_LOG_MINUTES = (1.5, 3.0)
+EVEN_HOURS = (1.0, 4.0)
 _MIX_RESTART_S = _MIX_AGGREGATION_S = 10.0
 
 
@@ -47,34 +50,45 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """An experiment by name: its runs, and what the results mean."""
+    """An experiment by name: its runs, what the results mean, and which groups are plotted."""
 
     name: str
     title: str
     cells: Callable[[Choices, ThroughputTable], list[Cell]]
     notes: Callable[[Sequence[Group]], list[Note]]
     series: Callable[[Sequence[Group]], list[Series]]
+    num_plotted: int = 6
+    charted: int = 0
 
 
 def mix(k: int, rng: Random) -> list[JobSpec]:
     """Return the HadarE mix M-k: k jobs of one GPU that arrive together, for the five nodes.
 
-    Sizes are uniform between `MIX_HOURS` on the fastest node, so that a job lasts for twenty slots
-    of 180 s or more; the papers' own models and sizes are not known. Every job is as fast as
-    `NODE_SPEEDS` say on each node. A move costs 10 s, making copies one 10 s a slot.
+    Sizes are those of four jobs in five of Gavel's generator (OSDI'20, its utils.py): 10 to the
+    power of 1.5 to 3 minutes on the fastest node. The paper's own jobs are not known.
     """
+    return _mix_of([10.0 ** rng.uniform(*MIX_LOG_MINUTES) / 60.0 for _ in range(k)])
+
+
+def even_mix(k: int, rng: Random) -> list[JobSpec]:
+    """Return a mix of jobs that are more alike: uniform between `EVEN_HOURS`."""
+    return _mix_of([rng.uniform(*EVEN_HOURS) for _ in range(k)])
+
+
+def _mix_of(hours: Sequence[float]) -> list[JobSpec]:
+    """Return jobs as long as these on the fastest node; 10 s a move, 10 s a slot for copies."""
     rates = Rates.of({(kind, 1): Rate(_STEPS_PER_S * v) for kind, v in NODE_SPEEDS.items()})
     return forked(
         [
             JobSpec(
                 job_id=JobId(str(number)),
                 num_gpus=1,
-                total_steps=round(rng.uniform(*MIX_HOURS) * HOUR_S * _STEPS_PER_S),
+                total_steps=round(size * HOUR_S * _STEPS_PER_S),
                 rates=rates,
                 restart_cost_s=_MIX_RESTART_S,
                 workload="mix",
             )
-            for number in range(k)
+            for number, size in enumerate(hours)
         ],
         max_copies=5,
         aggregation_s=_MIX_AGGREGATION_S,
@@ -86,12 +100,17 @@ def mix(k: int, rng: Random) -> list[JobSpec]:
 _MIX_POLICIES = ("hadare", "hadar", "hadar-paper", "gavel-max-min")
 
 
-def _mix_cells(choices: Choices, _table: ThroughputTable) -> list[Cell]:
+def _mix_cells(
+    draw: Callable[[int, Random], list[JobSpec]], choices: Choices, _table: ThroughputTable
+) -> list[Cell]:
     cluster = parse_cluster(MIX_CLUSTER, gpus_per_node=1)
     return [
         Cell(
             workload=Workload(
-                name=f"M-{k}", specs=tuple(mix(k, Random(f"M-{k} {seed}"))), seed=seed, restart="10"
+                name=f"M-{k}",
+                specs=tuple(draw(k, Random(f"M-{k} {seed}"))),
+                seed=seed,
+                restart="10",
             ),
             cluster=cluster,
             cluster_name=MIX_CLUSTER,
@@ -162,7 +181,9 @@ def _mix_notes(groups: Sequence[Group]) -> list[Note]:
                 "nodes of speeds 1, 1, .5, .5 and .2 as on the fastest, which is a cut of 69 %, "
                 f"and no schedule whatever could cut Gavel's TTD on these mixes by more than "
                 f"{possible:.0f} % on average (forking bound). The abstract does not say on which "
-                "jobs, and against which of Gavel's objectives, its cuts were measured.",
+                "jobs, and against which of Gavel's objectives, its cuts were measured. Sizes "
+                "matter as well: the more unlike they are, the longer the largest job runs alone "
+                "in the end, with four nodes idle unless it is forked.",
             ),
             tuple(rows),
         )
@@ -288,10 +309,10 @@ def _paper_notes(groups: Sequence[Group]) -> list[Note]:
                 "Why it differs: a TTD cannot be better than the linear program's bound, and the "
                 f"column 'most possible' is Gavel's TTD over that bound: {reach}. Where the "
                 "cluster is full all the time, Gavel keeps it just as full; where it is nearly "
-                "empty, the longest job decides and no scheduler can shorten it. The gain is largest between "
-                "the two, and against a weaker objective of Gavel's; the abstracts name neither "
-                "the load nor the objective. The paper's workload (the busiest hours of a trace of "
-                "Microsoft's) is not public in the form used; ours has the mix reported for it.",
+                "empty, the longest job decides and no scheduler can shorten it. The gain is "
+                "largest between the two, and against a weaker objective of Gavel's; the abstracts "
+                "name neither the load nor the objective. Jobs, cluster and restart cost here are "
+                "a reconstruction: the paper's own could not be had.",
             ),
             tuple(rows),
         )
@@ -308,17 +329,28 @@ SCENARIOS: Mapping[str, Scenario] = {
     for scenario in (
         Scenario(
             name="hadar480",
-            title="Hadar's simulation: 480 jobs on 60 GPUs",
+            title="After Hadar's simulation: 480 jobs on 60 GPUs",
             cells=_paper_cells,
             notes=_paper_notes,
             series=load_series,
         ),
         Scenario(
             name="hadare-mixes",
-            title="HadarE's mixes M-1 to M-12 on five unequal nodes",
-            cells=_mix_cells,
+            title="After HadarE's mixes: M-1 to M-12 on five unequal nodes",
+            cells=partial(_mix_cells, mix),
             notes=_mix_notes,
             series=_mix_series,
+            num_plotted=0,
+            charted=3,
+        ),
+        Scenario(
+            name="hadare-even-mixes",
+            title="Mixes M-1 to M-12 of jobs that are more alike",
+            cells=partial(_mix_cells, even_mix),
+            notes=_mix_notes,
+            series=_mix_series,
+            num_plotted=0,
+            charted=3,
         ),
     )
 }

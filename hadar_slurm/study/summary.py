@@ -205,7 +205,8 @@ class Group:
         labels = self.labels
         load = "" if labels["load"] is None else f" at {labels['load']:g} % load"
         return (
-            f"{labels['trace']}{load}: {labels['jobs']} jobs on {labels['cluster']}, "
+            f"{labels['trace']}{load}: {labels['jobs']} {'job' if labels['jobs'] == 1 else 'jobs'} "
+            f"on {labels['cluster']}, "
             f"{labels['rules']} rules, restart {labels['restart']} s"
         )
 

@@ -14,6 +14,8 @@ MAX_GANG = 100_000
 MAX_STEPS = 2**53
 MAX_TIME_S = 1e10
 
+# A number of so many digits needs no look at the limits, a number of more characters is none.
+_FEW_DIGITS = 9
 _MAX_DIGITS = 40
 _MAX_SHOWN = 60
 
@@ -30,16 +32,18 @@ def shown(text: str) -> str:
 
 def gang_size(text: str, place: str, what: str = "gang size") -> int:
     """Return a number of GPUs, 1 or more."""
-    return _count(text, f"{place}: {what}", MAX_GANG, "GPUs")
+    return _count(text, place, what, MAX_GANG, "GPUs")
 
 
 def steps(text: str, place: str, what: str = "total steps") -> int:
     """Return a number of training steps, 1 or more."""
-    return _count(text, f"{place}: {what}", MAX_STEPS, "steps")
+    return _count(text, place, what, MAX_STEPS, "steps")
 
 
 def seconds(text: str, place: str, what: str) -> float:
     """Return a time in seconds, 0 or more."""
+    if len(text) <= _FEW_DIGITS and text.isdecimal():
+        return float(text)
     _check_length(text, f"{place}: {what}", "a number, 0 or more")
     value = parse_number(text, f"{place}: {what}", TraceError)
     if value > MAX_TIME_S:
@@ -50,7 +54,10 @@ def seconds(text: str, place: str, what: str) -> float:
     return value
 
 
-def _count(text: str, what: str, most: int, unit: str) -> int:
+def _count(text: str, place: str, what: str, most: int, unit: str) -> int:
+    if len(text) <= _FEW_DIGITS and text.isdecimal() and 1 <= int(text) <= most:
+        return int(text)
+    what = f"{place}: {what}"
     _check_length(text, what, "a whole number, 1 or more")
     value = parse_count(text, what, TraceError)
     if value > most:

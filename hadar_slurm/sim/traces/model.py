@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hadar_slurm.core.cluster import JobId
@@ -43,6 +43,16 @@ class Trace:
     def place(self, job: JobSpec) -> str:
         """Return the `file:line` a job came from."""
         return self.places[job.job_id]
+
+
+def by_arrival(jobs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
+    """Return jobs in the order of their submission, times counted from the first, in seconds.
+
+    Jobs of one instant stay in the order they are given in.
+    """
+    start_s = min(job.submitted_s for job in jobs)
+    in_order = sorted(jobs, key=lambda job: job.submitted_s)
+    return tuple(replace(job, submitted_s=job.submitted_s - start_s) for job in in_order)
 
 
 class Tally:

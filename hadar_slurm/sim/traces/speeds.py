@@ -29,6 +29,9 @@ from hadar_slurm.errors import UsageError
 
 DEFAULT_REFERENCE = "V100"
 
+# No GPU is so many times as fast as another; a table that says so is not believed.
+_MOST = 1e6
+
 # Names begin so, in lower case without punctuation; the longest that fits decides.
 _FAMILIES: Mapping[str, str] = {
     "alexnet": "ResNet-50",
@@ -88,7 +91,7 @@ def parse_gpu_speeds(text: str, what: str = "--gpu-speeds") -> dict[str, float]:
         if not (name and equals):
             raise UsageError(f"{what}: {part!r}: expected TYPE=SPEED, such as H100=2.5")
         speed = parse_number(value, f"{what}: speed of {name}", UsageError)
-        if not 1e-6 <= speed <= 1e6:
+        if not 1 / _MOST < speed < _MOST:
             raise UsageError(f"{what}: speed of {name} {value!r}: expected a number above 0")
         if name.lower() in speeds:
             raise UsageError(f"{what}: {part!r}: given twice; upper and lower case are one type")
@@ -109,6 +112,13 @@ class Speeds:
     given: Mapping[str, float] = field(default_factory=dict)
     gpu_types: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.given.get(self.reference.lower(), 1.0) != 1.0:
+            raise UsageError(
+                f"--gpu-speeds: {self.reference} is the reference type, whose speed is 1; leave it "
+                "out or give another --reference-type"
+            )
+
     def rates(
         self,
         name: str,
@@ -124,19 +134,23 @@ class Speeds:
         (`was_spread`) is faster by 1 / `SPREAD_FACTOR` within one.
         """
         types = frozenset(kind.lower() for kind in ran_on)
-        key = (name.lower(), num_gpus, types, was_spread)
-        relative = self._relative.get(key)
-        if relative is None:
-            relative = self._relative[key] = self._find_relative(name, num_gpus, types, was_spread)
-        return Rates.of(
-            {
-                (kind, num_gpus): Rate(
-                    rate.together * steps_per_s,
-                    None if rate.spread is None else rate.spread * steps_per_s,
-                )
-                for kind, rate in relative.items()
-            }
-        )
+        kind_of_job = (name.lower(), num_gpus, types, was_spread)
+        key = (kind_of_job, steps_per_s)
+        if key not in self._rates:
+            relative = self._relative.get(kind_of_job)
+            if relative is None:
+                relative = self._find_relative(name, num_gpus, types, was_spread=was_spread)
+                self._relative[kind_of_job] = relative
+            self._rates[key] = Rates.of(
+                {
+                    (kind, num_gpus): Rate(
+                        rate.together * steps_per_s,
+                        None if rate.spread is None else rate.spread * steps_per_s,
+                    )
+                    for kind, rate in relative.items()
+                }
+            )
+        return self._rates[key]
 
     def family(self, name: str) -> str | None:
         """Return the model of the table whose GPU speeds a model takes; None: the mean of all."""
@@ -162,25 +176,47 @@ class Speeds:
             self._speeds[key] = _look_up(gpu_type.lower(), known)
         return self._speeds[key]
 
+    def unknown(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
+        """Return those of some types, and of the cluster's, that no rule compares with others."""
+        kinds = {kind.lower(): kind for kind in (*gpu_types, *self.gpu_types)}
+        return tuple(sorted(name for kind, name in kinds.items() if not self.speed(kind, None)))
+
+    def note(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
+        """Return a sentence on `unknown` types, if there are any."""
+        kinds = self.unknown(gpu_types)
+        if not kinds:
+            return ()
+        return (
+            f"not known is how fast {', '.join(kinds)} is beside {self.reference}: only jobs that "
+            f"ran on it then run on it; --gpu-speeds {kinds[0]}=SPEED tells",
+        )
+
     @cached_property
     def _speeds(self) -> dict[tuple[str, str | None], float | None]:
         return {}
 
     @cached_property
     def _relative(self) -> dict[object, dict[str, Rate]]:
+        """Rates of kinds of jobs, the recorded one being 1: many jobs are of one kind."""
+        return {}
+
+    @cached_property
+    def _rates(self) -> dict[object, Rates]:
         return {}
 
     def _find_relative(
-        self, name: str, num_gpus: int, ran_on: frozenset[str], was_spread: bool
+        self, name: str, num_gpus: int, ran_on: frozenset[str], *, was_spread: bool
     ) -> dict[str, Rate]:
         """Return the rates on every type, the recorded one being 1."""
         kinds = {kind.lower() for kind in self.gpu_types or (*self._table_types, self.reference)}
-        rates = self._by_family(name, kinds | ran_on, ran_on, was_spread)
-        rates.update(self._by_workload(name, num_gpus, kinds, ran_on, was_spread))
+        rates = self._by_family(name, kinds | ran_on, ran_on, was_spread=was_spread)
+        rows = self.table.rates(name)
+        if rows is not None:
+            rates.update(self._by_rows(rows, num_gpus, kinds, ran_on, was_spread=was_spread))
         return rates
 
     def _by_family(
-        self, name: str, kinds: Iterable[str], ran_on: frozenset[str], was_spread: bool
+        self, name: str, kinds: Iterable[str], ran_on: frozenset[str], *, was_spread: bool
     ) -> dict[str, Rate]:
         family = self.family(name)
         recorded = [self.speed(kind, family) for kind in ran_on]
@@ -194,27 +230,31 @@ class Speeds:
                 found[kind] = _rate(1.0, was_spread=was_spread)
         return found
 
-    def _by_workload(
-        self, name: str, num_gpus: int, kinds: Iterable[str], ran_on: frozenset[str],
+    def _by_rows(
+        self,
+        rows: Rates,
+        num_gpus: int,
+        kinds: Iterable[str],
+        ran_on: frozenset[str],
+        *,
         was_spread: bool,
-    ) -> dict[str, Rate]:  # fmt: skip
-        """Return the rates by the rows of a workload of the table of that very name, if any."""
-        rows = self.table.rates(name)
-        if rows is None:
-            return {}
+    ) -> dict[str, Rate]:
+        """Return the rates in proportion to a workload's own rows, where these know how it ran."""
         row_of = {kind: _match(kind, rows.gpu_types) for kind in (*kinds, *ran_on)}
         on = {
-            kind: Rate(rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
+            kind: (rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
             for kind, row in row_of.items()
             if row is not None and kind not in self.given
         }
-        pace = min((on[k].when(is_spread=was_spread) for k in ran_on if k in on), default=0.0)
-        if pace <= 0 or not ran_on <= on.keys():
+        if not ran_on <= on.keys():
             return {}
-        return {
-            kind: Rate(rate.together / pace, (rate.spread or 0.0) / pace)
-            for kind, rate in on.items()
+        pace = min(on[kind][was_spread] for kind in ran_on)
+        ratios = {
+            kind: Rate(together / pace, spread / pace)
+            for kind, (together, spread) in (on.items() if pace > 0 else ())
         }
+        is_sane = all(max(together, spread or 0.0) < _MOST for together, spread in ratios.values())
+        return ratios if is_sane else {}
 
     # Families.
 
@@ -229,13 +269,16 @@ class Speeds:
         ratios: dict[str, list[float]] = {}
         for own in self._families.values():
             base = _look_up(reference, own)
-            for kind, speed in own.items() if base else ():
-                ratios.setdefault(kind, []).append(speed / base)
+            if base:
+                for kind, speed in own.items():
+                    ratios.setdefault(kind, []).append(speed / base)
         return {kind: _geometric_mean(values) for kind, values in ratios.items()}
 
     @cached_property
     def _table_types(self) -> tuple[str, ...]:
-        return tuple(sorted({k for rates in self.table.workloads.values() for k in rates.gpu_types}))
+        return tuple(
+            sorted({k for rates in self.table.workloads.values() for k in rates.gpu_types})
+        )
 
     @cached_property
     def _families(self) -> dict[str, dict[str, float]]:
@@ -265,7 +308,8 @@ def _ratio(rates: Rates, kind: str, anchor: str) -> float | None:
     """Return how much faster a type is than another, by the smallest gang measured on both."""
     sizes = {size for (_, size), _ in rates.rows}
     both = ((rates.on(kind, size), rates.on(anchor, size)) for size in sorted(sizes))
-    return next((one / other for one, other in both if one > 0 and other > 0), None)
+    ratios = (one / other for one, other in both if one > 0 and other > 0)
+    return next((ratio for ratio in ratios if 1 / _MOST < ratio < _MOST), None)
 
 
 def _sia(model: str) -> dict[str, float]:

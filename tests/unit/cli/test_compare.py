@@ -91,11 +91,11 @@ def test_a_run_that_fails_ends_with_status_1(
     [
         ([], "give traces, or a scenario with --scenario, and not both"),
         (["{trace}", "--scenario", "hadar480"], "and not both"),
-        (["--scenario", "mine"], "--scenario 'mine': expected one of hadar480, hadare-mixes"),
+        (["--scenario", "mine"], "--scenario 'mine': expected one of hadar480, hadare-mixes, hadare-even"),
         (["{trace}", "--policy", "srsf,best"], "--policy 'best': expected one of "),
         (["{trace}", "--rules", "mine"], "--rules 'mine': expected one of hadar, gavel"),
         (["{trace}", "--load", "70,x"], "--load 'x': expected a number"),
-        (["{trace}", "--load", "0"], "--load 0: expected 1 or more"),
+        (["{trace}", "--load", "0"], "--load 0: expected 1 per cent or more"),
         (["{trace}", "--first", "1", "--load", "70"], "--load 70: all jobs arrive at once"),
         (["{trace}", "--seed", "1.5"], "--seed 1.5: expected whole numbers"),
         (["{trace}", "--seed", "1"], "--seed: only generated workloads have one"),

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from studies import a_record
 
 from hadar_slurm.study.compare import Record
 from hadar_slurm.study.summary import COLUMNS, Group, groups, load_series
 
 TTD = next(column for column in COLUMNS if column.name == "ttd_h")
 TRAINED = next(column for column in COLUMNS if column.name == "utilization")
-
-
-def a_record(policy: str = "hadar", *, ttd_h: float = 1.0, **others: Any) -> Record:
-    return {
-        "trace": "t", "jobs": 3, "load": None, "cluster": "c", "rules": "hadar", "restart": "30",
-        "round_s": 360.0, "seed": None, "policy": policy, "status": "done", "ttd_s": 3600 * ttd_h,
-        "utilization": 0.5, "utilization_by_type": {"K80": 0.25}, **others,
-    }  # fmt: skip
 
 
 def only(records: list[Record]) -> Group:
