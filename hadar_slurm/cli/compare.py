@@ -14,22 +14,27 @@ import typer
 from rich.console import Console
 
 from hadar_slurm.cli.compare_view import run_with_bars, show
+from hadar_slurm.cli.inputs import (
+    Reading,
+    is_generated,
+    read_cluster,
+    read_table,
+    read_workload,
+    workload_label,
+)
 from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.quantity import parse_number
-from hadar_slurm.core.throughput import ThroughputTable, parse_table
-from hadar_slurm.errors import ConfigError, HadarError, TraceError, UsageError
+from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.policies.table import POLICY_NAMES
-from hadar_slurm.resources import data_file
-from hadar_slurm.sim.cluster import parse_cluster
+from hadar_slurm.sim.backend import GAVEL_RULES
 from hadar_slurm.sim.restart import parse_restart_costs
-from hadar_slurm.sim.trace import parse_gavel_trace
+from hadar_slurm.sim.trace import DEFAULT_REFERENCE, parse_gpu_speeds
 from hadar_slurm.study.compare import FORKING, Cell, Workload, scale_to_load
 from hadar_slurm.study.experiment import RULES, Settings, forked
 from hadar_slurm.study.scenarios import SCENARIOS, Choices, Scenario
 from hadar_slurm.study.summary import groups, load_series
 
-_GENERATE = "generate:"
 _TITLE = "Policies compared"
 
 
@@ -54,6 +59,15 @@ def compare(
     throughputs: Annotated[
         Path | None, typer.Option(help="Throughput table (default: the shipped one).")
     ] = None,
+    reference: Annotated[
+        str, typer.Option(help="GPU type on which a trace without types was measured.")
+    ] = DEFAULT_REFERENCE,
+    gpu_speeds: Annotated[
+        str, typer.Option(help="Speeds of GPU types beside the reference: a100=1.5,t4=0.3.")
+    ] = "",
+    leave_out_unfit: Annotated[
+        bool, typer.Option(help="Leave out jobs that the cluster can never run, and say so.")
+    ] = False,
     rules: Annotated[str, typer.Option(help=f"One or both of {', '.join(RULES)}.")] = "hadar",
     round_seconds: Annotated[float, typer.Option(help="Length of a round.")] = 360.0,
     restart_seconds: Annotated[
@@ -89,27 +103,33 @@ def compare(
     """
     choices = Choices(_policies(policy), _seeds(seed), _loads(load), _at_least_one("first", first))
     processes = _at_least_one("jobs-at-once", jobs_at_once) or os.cpu_count() or 1
-    table = _table(throughputs)
+    console = Console(stderr=True)
+    table = read_table(throughputs)
     chosen = _scenario(scenario, traces or ())
     if chosen:
         cells = chosen.cells(choices, table)
     else:
-        nodes = parse_cluster(cluster, gpus_per_node=gpus_per_node)
+        nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
+        chosen_rules = _choices("--rules", rules, RULES)
+        reading = Reading(
+            table,
+            nodes,
+            reference=reference,
+            gpu_speeds=parse_gpu_speeds(gpu_speeds),
+            leaves_out_unfit=leave_out_unfit,
+            rules=tuple(GAVEL_RULES if name == "gavel" else GangRules() for name in chosen_rules),
+        )
         cells = list(
             _cells(
-                list(_workloads(traces or (), table, nodes, choices, restart_seconds)),
+                list(_workloads(traces or (), reading, choices, restart_seconds, console)),
                 choices.policies or POLICY_NAMES,
-                [
-                    Settings(round_s=_round_s(round_seconds), rules=name)
-                    for name in _choices("--rules", rules, RULES)
-                ],
+                [Settings(round_s=_round_s(round_seconds), rules=name) for name in chosen_rules],
                 nodes,
                 cluster,
                 max_copies=_at_least_one("copies", copies) or len(nodes.nodes),
                 aggregation_s=_aggregation_s(aggregation_seconds),
             )
         )
-    console = Console(stderr=True)
     records = run_with_bars(cells, output, processes, console)
     # Drawing takes a second to load, and nothing before it needs it.
     from hadar_slurm.study.report import Comparison, json_text, write_all
@@ -236,44 +256,33 @@ def _cells(
 
 
 def _workloads(
-    traces: Sequence[str],
-    table: ThroughputTable,
-    cluster: Cluster,
-    choices: Choices,
-    restarts: str,
+    traces: Sequence[str], reading: Reading, choices: Choices, restarts: str, console: Console
 ) -> Iterator[Workload]:
     """Yield the traces' workloads: one for each seed, restart cost and load."""
-    if choices.seeds and not any(text.startswith(_GENERATE) for text in traces):
+    if choices.seeds and not any(is_generated(text) for text in traces):
         raise UsageError("--seed: only generated workloads have one; a trace is what it is")
     for text in traces:
-        is_generated = text.startswith(_GENERATE)
-        for seed in (choices.seeds or (0,)) if is_generated else (None,):
+        for seed in (choices.seeds or (0,)) if is_generated(text) else (None,):
+            specs, said = read_workload(
+                text,
+                reading,
+                seed=seed or 0,
+                first=choices.first,
+                has_arrivals=choices.loads is not None,
+            )
+            for part in said:
+                console.print(part, soft_wrap=True, highlight=False, markup=False)
             for restart in dict.fromkeys(part.strip() for part in restarts.split(",")):
-                specs = _specs(text, table, seed, restart)[: choices.first]
+                costs = parse_restart_costs(restart)
+                costly = [replace(spec, restart_cost_s=costs.of(spec.workload)) for spec in specs]
                 for load in choices.loads or (None,):
-                    scaled = specs if load is None else scale_to_load(specs, cluster, load)
+                    scaled = (
+                        costly if load is None else scale_to_load(costly, reading.cluster, load)
+                    )
                     yield Workload(
-                        name=text.removeprefix(_GENERATE) if is_generated else Path(text).stem,
+                        name=workload_label(text),
                         specs=tuple(scaled),
                         load=load,
                         seed=seed,
                         restart=restart,
                     )
-
-
-def _specs(text: str, table: ThroughputTable, seed: int | None, restart: str) -> list[JobSpec]:
-    costs = parse_restart_costs(restart)
-    specs = parse_gavel_trace(_read(Path(text), TraceError).splitlines(), table, text)
-    return [replace(spec, restart_cost_s=costs.of(spec.workload)) for spec in specs]
-
-
-def _table(path: Path | None) -> ThroughputTable:
-    path = path or data_file("throughputs.json")
-    return parse_table(_read(path, ConfigError), str(path))
-
-
-def _read(path: Path, fault: type[UsageError]) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise fault(f"{path}: cannot be read: {error}") from error

@@ -77,7 +77,7 @@ def run_with_bars(
 ) -> list[Record]:
     """Run the cells and show how they come along; Ctrl-C ends with words on how to go on."""
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        (output / "cells").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--output {output}: {error.strerror}") from error
     with _bars(cells, console) as bars:

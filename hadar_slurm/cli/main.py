@@ -8,6 +8,7 @@ import typer
 
 from hadar_slurm import __version__
 from hadar_slurm.cli.cluster import app as cluster_app
+from hadar_slurm.cli.compare import compare
 from hadar_slurm.cli.demo import demo
 from hadar_slurm.cli.simulate import simulate
 from hadar_slurm.errors import HadarError, UsageError
@@ -21,6 +22,7 @@ commands = typer.Typer(
 commands.add_typer(cluster_app, name="cluster")
 commands.command()(demo)
 commands.command()(simulate)
+commands.command()(compare)
 
 
 @commands.command()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -15,56 +13,157 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.engine.rounds import RoundRecord, run_rounds
-from hadar_slurm.errors import ConfigError, HadarError, TraceError, UsageError
-from hadar_slurm.journal import Journal, Line, as_line
-from hadar_slurm.metrics import Summary, summarize
-from hadar_slurm.policies.lp import SolverLimits
-from hadar_slurm.policies.table import POLICY_NAMES, make_policy
+from hadar_slurm.cli.inputs import Reading, read_cluster, read_table, read_workload
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.errors import ConfigError, UsageError
+from hadar_slurm.journal import Journal
+from hadar_slurm.policies.table import DEFAULT_POLICY, POLICY_NAMES, make_policy
 from hadar_slurm.policies.utility import UTILITIES
-from hadar_slurm.resources import data_file
-from hadar_slurm.sim.backend import SimBackend
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import parse_gavel_trace
+from hadar_slurm.sim.backend import GAVEL_RULES, Failure
+from hadar_slurm.sim.restart import parse_restart_costs
+from hadar_slurm.sim.trace import DEFAULT_REFERENCE, parse_gpu_speeds
+from hadar_slurm.study.bounds import Bounds, bounds
+from hadar_slurm.study.compare import FORKING
+from hadar_slurm.study.experiment import RULES, Result, Settings, forked, run_experiment
+from hadar_slurm.study.failures import draw_failures
+
+_HOUR_S = 3600.0
+# Nodes are drawn to fail for so many times as long as the work takes at the least.
+_FAILURES_FOR_BOUNDS = 10.0
+
+_HADAR, _GAVEL = RULES
 
 
 def simulate(
-    trace: Annotated[Path, typer.Argument(help="Workload in Gavel's form: ten columns, tabs.")],
+    trace: Annotated[
+        str,
+        typer.Argument(
+            help="Workload: Gavel's trace, ElasticFlow's CSV, sacct -P output, generate:hadar480."
+        ),
+    ],
     cluster: Annotated[
-        str, typer.Option(help="GPUs by type, COUNTxTYPE,...")
+        str, typer.Option(help="GPUs by type, COUNTxTYPE,..., or a YAML file.")
     ] = "20xV100,20xP100,20xK80",
     gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node.")] = 4,
     policy: Annotated[str, typer.Option(help=f"One of: {', '.join(POLICY_NAMES)}.")] = (
-        "hadar-paper"
+        DEFAULT_POLICY
     ),
-    utility: Annotated[str, typer.Option(help=f"One of: {', '.join(UTILITIES)}.")] = "throughput",
+    utility: Annotated[
+        str, typer.Option(help=f"For hadar-paper, one of: {', '.join(UTILITIES)}.")
+    ] = "throughput",
+    rules: Annotated[
+        str, typer.Option(help="hadar: moves and spreading cost; gavel: as in Gavel's simulator.")
+    ] = _HADAR,
     round_seconds: Annotated[float, typer.Option(help="Length of a round.")] = 360.0,
-    restart_seconds: Annotated[float, typer.Option(help="Cost of moving a job.")] = 30.0,
-    jobs: Annotated[int | None, typer.Option(help="Take only the first so many jobs.")] = None,
-    throughputs: Annotated[
-        Path | None, typer.Option(help="Throughput table (default: the shipped one).")
+    restart_seconds: Annotated[
+        str | None,
+        typer.Option(
+            help="Cost of moving a job: 30, or 30,ResNet-50=250,... by model, or the preset sia.",
+            show_default="30, under Gavel's rules 0",
+        ),
     ] = None,
+    first: Annotated[int | None, typer.Option(help="Take only the first so many jobs.")] = None,
+    throughputs: Annotated[
+        Path | None,
+        typer.Option(help="Throughput table, ours or Gavel's (default: the shipped one)."),
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(help="GPU type on which a trace without types was measured.")
+    ] = DEFAULT_REFERENCE,
+    gpu_speeds: Annotated[
+        str, typer.Option(help="Speeds of GPU types beside the reference: a100=1.5,t4=0.3.")
+    ] = "",
+    leave_out_unfit: Annotated[
+        bool, typer.Option(help="Leave out jobs that the cluster can never run, and say so.")
+    ] = False,
+    copies: Annotated[
+        int | None,
+        typer.Option(help="Most copies of a job under hadare.", show_default="as many as nodes"),
+    ] = None,
+    aggregation_seconds: Annotated[
+        float, typer.Option(help="Cost of making copies one, each round.")
+    ] = 10.0,
+    node_mtbf_hours: Annotated[
+        float | None, typer.Option(help="Let nodes fail, each after so long on average.")
+    ] = None,
+    node_repair_hours: Annotated[float, typer.Option(help="Mean time to repair a node.")] = 1.0,
+    seed: Annotated[
+        int, typer.Option(help="What failures and generated workloads are drawn from.")
+    ] = 0,
     journal: Annotated[Path | None, typer.Option(help="Write every round to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run TRACE through a policy and the very loop that hadard runs, in virtual time."""
     _check_choice("--policy", policy, POLICY_NAMES)
     _check_choice("--utility", utility, tuple(UTILITIES))
-    if not 0 < round_seconds < float("inf"):
-        raise UsageError(f"--round-seconds {round_seconds:g}: expected a number above 0")
-    if not 0 <= restart_seconds < float("inf"):
-        raise UsageError(f"--restart-seconds {restart_seconds:g}: expected a number, 0 or more")
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"--jobs {jobs}: expected a whole number, 1 or more")
-    table_path = throughputs or data_file("throughputs.json")
-    table = parse_table(_read(table_path, ConfigError), str(table_path))
-    specs = parse_gavel_trace(
-        _read(trace, TraceError).splitlines(), table, str(trace), restart_cost_s=restart_seconds
-    )[:jobs]
-    world = SimBackend(parse_cluster(cluster, gpus_per_node=gpus_per_node), specs)
-    lines: list[Line] = []
+    _check_choice("--rules", rules, RULES)
+    _check_number("--round-seconds", round_seconds, above=True)
+    _check_number("--aggregation-seconds", aggregation_seconds)
+    for option, count in (("--first", first), ("--copies", copies)):
+        if count is not None and count < 1:
+            raise UsageError(f"{option} {count}: expected a whole number, 1 or more")
+    if restart_seconds is None:
+        restart_seconds = "0" if rules == _GAVEL else "30"
+    nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
+    reading = Reading(
+        read_table(throughputs),
+        nodes,
+        costs=parse_restart_costs(restart_seconds),
+        reference=reference,
+        gpu_speeds=parse_gpu_speeds(gpu_speeds),
+        leaves_out_unfit=leave_out_unfit,
+        rules=(GAVEL_RULES if rules == _GAVEL else GangRules(),),
+    )
+    specs, said = read_workload(trace, reading, seed=seed, first=first)
+    for part in said:
+        Console(stderr=True).print(part, soft_wrap=True, highlight=False, markup=False)
+    least = bounds(specs, nodes)
+    if policy in FORKING:
+        specs = forked(
+            specs, max_copies=copies or len(nodes.nodes), aggregation_s=aggregation_seconds
+        )
+    failures = _failures(node_mtbf_hours, node_repair_hours, seed, specs, nodes, least)
+    settings = Settings(round_s=round_seconds, rules=rules, failures=failures)
+    result = _run(specs, nodes, policy, utility, settings, journal)
+    if as_json:
+        print(json.dumps(_as_tree(result, least), indent=2))
+    else:
+        _show(result, least, policy in FORKING)
 
+
+def _failures(
+    mtbf_hours: float | None,
+    repair_hours: float,
+    seed: int,
+    specs: list[JobSpec],
+    nodes: Cluster,
+    least: Bounds,
+) -> tuple[Failure, ...]:
+    if mtbf_hours is None:
+        return ()
+    _check_number("--node-mtbf-hours", mtbf_hours, above=True)
+    _check_number("--node-repair-hours", repair_hours, above=True)
+    begins_s = min(spec.submitted_s for spec in specs)
+    return draw_failures(
+        nodes,
+        mtbf_s=mtbf_hours * _HOUR_S,
+        repair_s=repair_hours * _HOUR_S,
+        until_s=begins_s + _FAILURES_FOR_BOUNDS * least.ttd_gang_s,
+        seed=seed,
+    )
+
+
+def _run(
+    specs: list[JobSpec],
+    nodes: Cluster,
+    policy: str,
+    utility: str,
+    settings: Settings,
+    journal: Path | None,
+) -> Result:
     with (
         _journal(journal) as file,
         Progress(
@@ -79,24 +178,17 @@ def simulate(
         task = progress.add_task(policy, total=len(specs))
 
         def record(line: RoundRecord) -> None:
-            if line.errors:
-                raise HadarError(f"round {line.round.index}: {'; '.join(line.errors)}")
-            lines.append(as_line(line))
             if file:
                 file.write(line)
-            progress.update(task, completed=len(specs) - world.num_unfinished)
 
-        started_s = time.perf_counter()
-        rounds = run_rounds(
-            world,
-            make_policy(policy, utility=utility, limits=SolverLimits()),
-            record,
-            length_s=round_seconds,
-            now_s=lambda: world.now_s,
-            clock=time.perf_counter,
+        return run_experiment(
+            specs,
+            nodes,
+            make_policy(policy, utility=utility),
+            settings,
+            on_progress=lambda done: progress.update(task, completed=done),
+            on_round=record,
         )
-    summary = summarize(lines)
-    _show(summary, policy, rounds, time.perf_counter() - started_s, as_json=as_json)
 
 
 @contextmanager
@@ -114,31 +206,75 @@ def _journal(path: Path | None) -> Iterator[Journal | None]:
         file.close()
 
 
-def _show(summary: Summary, policy: str, rounds: int, took_s: float, *, as_json: bool) -> None:
-    if as_json:
-        tree = {"policy": policy, "rounds": rounds, "took_s": took_s, **asdict(summary)}
-        print(json.dumps(tree, indent=2))
-        return
-    table = Table(title=f"{policy}: {summary.finished} of {summary.jobs} jobs finished")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    table.add_row("TTD", f"{summary.ttd_s / 3600:.2f} h")
-    table.add_row("mean JCT", f"{summary.mean_jct_s / 3600:.2f} h")
-    table.add_row("moves", str(summary.moves))
-    for kind, share in summary.utilization.items():
+def _as_tree(result: Result, least: Bounds) -> dict[str, object]:
+    return {
+        "policy": result.policy,
+        "jobs": result.jobs,
+        "completed": result.completed,
+        "ttd_s": result.ttd_s,
+        "mean_jct_s": result.mean_jct_s,
+        "p50_jct_s": result.p50_jct_s,
+        "p95_jct_s": result.p95_jct_s,
+        "p99_jct_s": result.p99_jct_s,
+        "mean_queueing_s": result.mean_queueing_s,
+        "max_wait_s": result.max_wait_s,
+        "mean_ftf": result.mean_ftf,
+        "max_ftf": result.max_ftf,
+        "utilization": result.utilization,
+        "utilization_by_type": dict(result.utilization_by_type),
+        "cru": result.cru,
+        "moves": result.moves,
+        "rounds": result.rounds,
+        "bound_ttd_gang_s": least.ttd_gang_s,
+        "bound_ttd_forking_s": least.ttd_forking_s,
+        "bound_mean_jct_s": least.mean_jct_s,
+        "decision_ms_p50": result.decision_ms_p50,
+        "decision_ms_p99": result.decision_ms_p99,
+        "cpu_s": result.cpu_s,
+    }
+
+
+def _show(result: Result, least: Bounds, is_forked: bool) -> None:
+    table = Table(
+        title=f"{result.policy}: {result.completed} of {result.jobs} jobs completed",
+        caption="Least: no policy can do better; ratio: how far from it.",
+    )
+    for heading in ("figure", "value", "least", "ratio"):
+        table.add_column(heading, justify="left" if heading == "figure" else "right")
+
+    def hours(name: str, value_s: float, least_s: float | None = None) -> None:
+        bound = [f"{least_s / _HOUR_S:.2f} h", f"{value_s / least_s:.3f}"] if least_s else []
+        table.add_row(name, f"{value_s / _HOUR_S:.2f} h", *bound)
+
+    hours("TTD", result.ttd_s, least.ttd_forking_s if is_forked else least.ttd_gang_s)
+    hours("mean JCT", result.mean_jct_s, least.mean_jct_s)
+    hours("JCT p50", result.p50_jct_s)
+    hours("JCT p95", result.p95_jct_s)
+    hours("JCT p99", result.p99_jct_s)
+    hours("mean queueing", result.mean_queueing_s)
+    hours("longest wait", result.max_wait_s)
+    table.add_row(
+        "finish-time fairness, mean / worst", f"{result.mean_ftf:.2f} / {result.max_ftf:.2f}"
+    )
+    table.add_row("GPU time held", f"{result.cru:.1%}")
+    table.add_row("GPU time training", f"{result.utilization:.1%}")
+    for kind, share in result.utilization_by_type.items():
         table.add_row(f"{kind} held", f"{share:.1%}")
-    table.add_row("rounds", str(rounds))
-    table.add_row("took", f"{took_s:.1f} s")
+    table.add_row("moves", str(result.moves))
+    table.add_row("rounds", str(result.rounds))
+    table.add_row(
+        "decision p50 / p99", f"{result.decision_ms_p50:.1f} / {result.decision_ms_p99:.1f} ms"
+    )
+    table.add_row("CPU time", f"{result.cpu_s:.1f} s")
     Console().print(table)
+
+
+def _check_number(option: str, value: float, *, above: bool = False) -> None:
+    if not 0 <= value < float("inf") or (above and value == 0):
+        expected = "a number above 0" if above else "a number, 0 or more"
+        raise UsageError(f"{option} {value:g}: expected {expected}")
 
 
 def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise UsageError(f"{option} {value!r}: expected one of {', '.join(known)}")
-
-
-def _read(path: Path, fault: type[UsageError]) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise fault(f"{path}: cannot be read: {error}") from error

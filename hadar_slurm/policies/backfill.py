@@ -149,10 +149,17 @@ class _NodesInOrder:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._reach = Reach(board.snapshot)
+        self._requests: dict[object, object] = {}
         self._places: dict[object, list[_Place]] = {}
 
-    def request(self, job: Job) -> tuple[object, ...]:
-        """Return what decides where a job fits."""
+    def request(self, job: Job) -> object:
+        """Return what decides where a job fits, equal for jobs that fit in the same places."""
+        like = self._board.like(job)
+        if like not in self._requests:
+            self._requests[like] = self._request(job)
+        return self._requests[like]
+
+    def _request(self, job: Job) -> tuple[object, ...]:
         return (
             self._kinds(job, is_spread=False),
             self._kinds(job, is_spread=True),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
@@ -49,16 +50,20 @@ class Board:
         }
         self._reserved = dict.fromkeys(self.kinds, 0)
         self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
-        self._feasible: dict[object, bool] = {}
-        self._usable: dict[object, bool] = {}
-        open_: list[Job] = []
-        for job in snapshot.plannable:
-            stays = job.is_pinned_in_place or (not round_.may_move and job.phase is Phase.RUNNING)
-            if stays and self.fits(job.allocation):
-                self.put(job, job.allocation)
-            else:
-                open_.append(job)
-        self.jobs: tuple[Job, ...] = tuple(open_)
+        self._requests: dict[object, _Request] = {}
+        self.jobs: tuple[Job, ...] = tuple(
+            job
+            for job in snapshot.jobs
+            if job.phase is Phase.QUEUED
+            or (job.phase.is_plannable and not self._may_not_move(job, round_))
+        )
+
+    def _may_not_move(self, job: Job, round_: Round) -> bool:
+        """Place a job that keeps its GPUs in this round and can; say whether."""
+        is_held = job.is_pinned_in_place or (not round_.may_move and job.phase is Phase.RUNNING)
+        if is_held and self.fits(job.allocation):
+            self.put(job, job.allocation)
+        return job.job_id in self.placed
 
     # What there is.
 
@@ -78,12 +83,14 @@ class Board:
 
     def may_use(self, job: Job, kind: GpuType) -> bool:
         """Return whether a job could run on one type if all of it were free on the open nodes."""
-        if job.spec.rates.on(kind, job.spec.num_gpus) <= 0 or job.bound_type not in (None, kind):
-            return False
-        key = (kind, *self._request(job))
-        if key not in self._usable:
-            self._usable[key] = self._has_nodes(job, kind)
-        return self._usable[key]
+        usable = self._request(job).usable
+        if kind not in usable:
+            usable[kind] = (
+                job.spec.rates.on(kind, job.spec.num_gpus) > 0
+                and job.bound_type in (None, kind)
+                and self._has_nodes(job, kind)
+            )
+        return usable[kind]
 
     def slots_for(self, job: Job, kind: GpuType) -> Iterator[Slot]:
         """Yield where a job could be given GPUs of one type, were they free."""
@@ -183,7 +190,7 @@ class Board:
 
     def by_speed(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the fastest first."""
-        return speeds(job.spec.rates, job.spec.num_gpus, self.kinds)
+        return self._request(job).by_speed
 
     def by_room(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the one with most room first."""
@@ -191,14 +198,22 @@ class Board:
 
     def could_start(self, job: Job) -> bool:
         """Return whether a job could start on the open nodes if nothing else ran."""
-        return self._fits_alone(job, only_open=True)
+        request = self._request(job)
+        if request.could_start is None:
+            request.could_start = self._fits_alone(job, only_open=True)
+        return request.could_start
+
+    def like(self, job: Job) -> object:
+        """Return the same object for jobs of which each could run wherever the other could."""
+        return self._request(job)
 
     def plan(self, *, figures: Mapping[str, float] | None = None, memory: object = None) -> Plan:
         """Return what was given out, and for all others the reason why they wait."""
         waiting = {
-            job.job_id: self._reason(job)
+            job.spec.job_id: self._reason(job)
             for job in self.snapshot.jobs
-            if job.job_id not in self.placed and not job.phase.is_final
+            if job.spec.job_id not in self.placed
+            and (job.phase is Phase.QUEUED or not job.phase.is_final)
         }
         return Plan.of(self.placed, waiting, figures, memory)
 
@@ -274,18 +289,23 @@ class Board:
             for shape in job.spec.shapes
         )
 
-    @staticmethod
-    def _request(job: Job) -> tuple[object, ...]:
-        """Return what two jobs of one snapshot share if they could run in the same places."""
+    def _request(self, job: Job) -> _Request:
+        """Return what is known of all jobs that could run in the same places as `job`."""
         spec = job.spec
-        return (
-            spec.rates,
+        # Objects are told apart by identity, for speed; the request keeps them alive.
+        key = (
+            id(spec.rates),
             spec.num_gpus,
-            spec.shapes,
+            id(spec.shapes),
             job.allowed_nodes,
             job.bound_type,
             spec.can_checkpoint,
         )
+        found = self._requests.get(key)
+        if found is None:
+            by_speed = speeds(spec.rates, spec.num_gpus, self.kinds)
+            found = self._requests[key] = _Request(job, by_speed)
+        return found
 
     @cached_property
     def _all_plain(self) -> bool:
@@ -297,28 +317,45 @@ class Board:
     # Why somebody waits.
 
     def _reason(self, job: Job) -> WaitReason:
-        if not job.phase.is_plannable:
+        if not (job.phase is Phase.QUEUED or job.phase.is_plannable):
             return WaitReason.STOPPING
-        if not self.by_speed(job):
-            return WaitReason.NO_THROUGHPUT
-        could_run = self._fits_alone(job, only_open=False)
-        return WaitReason.INSUFFICIENT if could_run else WaitReason.INFEASIBLE
+        request = self._request(job)
+        if request.reason is None:
+            if not request.by_speed:
+                request.reason = WaitReason.NO_THROUGHPUT
+            elif self._fits_alone(job, only_open=False):
+                request.reason = WaitReason.INSUFFICIENT
+            else:
+                request.reason = WaitReason.INFEASIBLE
+        return request.reason
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
-        key = (*self._request(job), only_open)
-        if key not in self._feasible:
-            self._feasible[key] = fits_alone(
-                self.snapshot.cluster,
-                self.rules,
-                job.spec.rates,
-                job.spec.num_gpus,
-                job.spec.shapes,
-                job.allowed_nodes,
-                job.bound_type,
-                can_checkpoint=job.spec.can_checkpoint,
-                only_open=only_open,
-            )
-        return self._feasible[key]
+        return fits_alone(
+            self.snapshot.cluster,
+            self.rules,
+            job.spec.rates,
+            job.spec.num_gpus,
+            job.spec.shapes,
+            job.allowed_nodes,
+            job.bound_type,
+            can_checkpoint=job.spec.can_checkpoint,
+            only_open=only_open,
+        )
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """What jobs share that could run in the same places; `job` is one of them.
+
+    The GPU types by speed, which of them the open nodes have for it, whether the open nodes could
+    hold it, and why it would wait: found out when first asked for.
+    """
+
+    job: Job
+    by_speed: Sequence[GpuType]
+    usable: dict[GpuType, bool] = field(default_factory=dict)
+    could_start: bool | None = None
+    reason: WaitReason | None = None
 
 
 @lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ With gang sizes s, rates T and steps left R of job m:
   age_m + R_m / (T X)_m, over that on an own 1/n of it. Gavel solves one cone program; we search
   for the ratio with a linear program for each try.
 * fifo: in order of arrival each job takes the fastest type with room; the first for which no type
-  has room ends the round, and one that trains on none of those with room is passed over.
+  has room ends it, and one that trains on none of those with room is passed over.
 
 Jobs have no weights here; Gavel's weights are 1.
 """

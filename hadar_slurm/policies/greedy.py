@@ -17,23 +17,31 @@ with room, or on mixed types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.core.throughput import Rates
 from hadar_slurm.policies.board import Board
 
 
-def remaining_service(job: Job, kinds: Sequence[GpuType]) -> float:
+def remaining_service(job: Job, kinds: tuple[GpuType, ...]) -> float:
     """Return the GPU-seconds a job still needs on its fastest of `kinds`; inf if on none."""
-    rate = job.spec.rates.best(kinds, job.spec.num_gpus)
+    rate = _best_rate(job.spec.rates, job.spec.num_gpus, kinds)
     return job.spec.num_gpus * job.steps_left / rate if rate > 0 else float("inf")
 
 
-def attained_service(job: Job, _kinds: Sequence[GpuType]) -> float:
+@lru_cache(maxsize=4096)
+def _best_rate(rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...]) -> float:
+    """Return `Rates.best`; thousands of jobs ask it of a few dozen rates in every round."""
+    return rates.best(kinds, num_gpus)
+
+
+def attained_service(job: Job, _kinds: tuple[GpuType, ...]) -> float:
     """Return the GPU-seconds a job has received.
 
     To the millisecond: rounding errors of the sum would else decide among equals.
@@ -46,7 +54,7 @@ class Greedy:
     """Jobs by a key, the lowest first, each on its fastest type with room."""
 
     name: str
-    key: Callable[[Job, Sequence[GpuType]], float]
+    key: Callable[[Job, tuple[GpuType, ...]], float]
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from hadar_slurm.policies.backfill import SlurmBackfill
 from hadar_slurm.policies.base import Policy
+from hadar_slurm.policies.fifo import YarnCapacity
+from hadar_slurm.policies.gavel_rounds import GAVEL_OBJECTIVES, Gavel
+from hadar_slurm.policies.greedy import las, srsf
+from hadar_slurm.policies.hadar import Hadar
 from hadar_slurm.policies.hadar_paper import HadarPaper
+from hadar_slurm.policies.hadare import Hadare
 from hadar_slurm.policies.lp import SolverLimits
+from hadar_slurm.policies.tiresias import Tiresias
 
-DEFAULT_POLICY = "hadar-paper"
+DEFAULT_POLICY = "hadar"
 
-_MAKERS: Mapping[str, Callable[[str, SolverLimits], Policy]] = {
+Maker = Callable[[str, SolverLimits], Policy]
+
+
+def _gavel(objective: str) -> Maker:
+    return lambda _, limits: Gavel(objective)
+
+
+_MAKERS: Mapping[str, Maker] = {
+    "hadar": lambda _, limits: Hadar(limits=limits),
     "hadar-paper": lambda utility, limits: HadarPaper(utility=utility, limits=limits),
+    "hadare": lambda _, limits: Hadare(limits=limits),
+    **{f"gavel-{objective}": _gavel(objective) for objective in GAVEL_OBJECTIVES},
+    "tiresias": lambda _, limits: Tiresias(),
+    "yarn-cs": lambda _, limits: YarnCapacity(),
+    "srsf": lambda _, limits: srsf(),
+    "las": lambda _, limits: las(),
+    "slurm": lambda _, limits: SlurmBackfill(),
 }
 
 POLICY_NAMES = tuple(_MAKERS)

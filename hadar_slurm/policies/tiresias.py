@@ -47,5 +47,7 @@ class Tiresias:
         return board.plan()
 
     def _place_in_line(self, job: Job) -> tuple[int, bool, float]:
-        queue = bisect_right(self.limits_gpu_s, job.progress.service_gpu_s)
+        has_run = bool(job.progress.service_by_type)
+        service_gpu_s = job.progress.service_gpu_s if has_run else 0.0
+        queue = bisect_right(self.limits_gpu_s, service_gpu_s)
         return (queue, job.phase is Phase.QUEUED, job.spec.submitted_s)

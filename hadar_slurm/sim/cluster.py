@@ -68,7 +68,9 @@ def parse_cluster(text: str, *, gpus_per_node: int) -> Cluster:
             raise ConfigError(f"cluster {part!r}: expected COUNTxTYPE, such as 20xV100")
         left = int(count) if len(count) < 10 else MAX_GPUS + 1
         if not 1 <= left <= MAX_GPUS:
-            raise ConfigError(f"cluster {part!r}: expected 1 to {MAX_GPUS} GPUs")
+            raise ConfigError(
+                f"cluster {part!r}: expected COUNTxTYPE with 1 to {MAX_GPUS} GPUs, such as 20xV100"
+            )
         kind = spellings.setdefault(kind.lower(), kind)
         while left > 0:
             nodes.append(Node.of(f"n{len(nodes) + 1}", {kind: min(left, gpus_per_node)}))

@@ -18,6 +18,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
 from hadar_slurm.sim.cluster import parse_cluster
+from hadar_slurm.sim.workload import hadar_jobs
 from hadar_slurm.study.compare import Cell, Workload, scale_to_load
 from hadar_slurm.study.experiment import Settings, forked
 from hadar_slurm.study.summary import HOUR_S, Group, Note, Series, load_series
@@ -227,18 +228,18 @@ _PAPER_POLICIES = (
     "hadar", "hadar-paper", "gavel-max-min", "gavel-makespan", "gavel-max-sum", "tiresias",
     "yarn-cs", "srsf", "slurm",
 )  # fmt: skip
+_PAPER_JOBS = 480
 _PAPER_RESTART_S = 10.0
-
-
-def _paper_jobs(rng: Random, table: ThroughputTable) -> list[JobSpec]:
-    raise NotImplementedError
+# Arrivals are scaled to the load; only the proportions of their gaps matter.
+_ANY_GAP_S = 600.0
 
 
 def _paper_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
     cluster = parse_cluster(PAPER_CLUSTER, gpus_per_node=_PAPER_GPUS_PER_NODE)
     workloads = []
     for seed in choices.seeds or (0,):
-        specs = _paper_jobs(Random(seed), table)[: choices.first]
+        drawn = hadar_jobs(_PAPER_JOBS, Random(seed).random, table, mean_gap_s=_ANY_GAP_S)
+        specs = [replace(spec, restart_cost_s=_PAPER_RESTART_S) for spec in drawn[: choices.first]]
         at_once = [replace(spec, submitted_s=0.0) for spec in specs]
         name = f"hadar{len(specs)}"
         workloads.append(

@@ -25,7 +25,7 @@ def without_unfit(trace: Trace, cluster: Cluster, rules: GangRules | None = None
     unfit = set()
     for job, why in _unfit(trace.jobs, cluster, rules or GangRules()):
         unfit.add(job.job_id)
-        left_out.add("it fits on no nodes of the cluster", f"{trace.place(job)}: {why}")
+        left_out.add("fits on no nodes of the cluster", f"{trace.place(job)}: {why}")
     jobs = tuple(job for job in trace.jobs if job.job_id not in unfit)
     if not jobs:
         first = left_out.skipped()[0].first

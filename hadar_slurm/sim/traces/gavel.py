@@ -62,7 +62,7 @@ def read_gavel(
         )
     if not jobs:
         raise TraceError(f"{origin}: no job in it; expected a line for each job")
-    weights = f"priority weights are not used; {num_weighted} jobs have another one than 1"
+    weights = f"priority weights are not used; of jobs with another one than 1: {num_weighted}"
     return Trace("gavel", tuple(jobs), places, notes=(weights,) if num_weighted else ())
 
 
@@ -70,12 +70,20 @@ def as_gavel_trace(jobs: Iterable[JobSpec]) -> str:
     """Return jobs as a trace in Gavel's form, by arrival.
 
     Kept are workload, steps, gang size and arrival; ids become line numbers. The command is a
-    stand-in that needs no data. Gavel's simulator reads such a trace as well.
+    stand-in that needs no data. Gavel's simulator reads such a trace as well. Raises TraceError
+    for a workload that a line cannot hold.
     """
+    jobs = sorted(jobs, key=lambda job: job.submitted_s)
+    wrong = [job for job in jobs if not job.workload.strip() or not job.workload.isprintable()]
+    if wrong:
+        raise TraceError(
+            f"job {wrong[0].job_id}: workload {shown(wrong[0].workload)} cannot be written to a "
+            "trace; expected a name on one line, without tabs"
+        )
     lines = (
         f"{job.workload}\ttrain\tjob\t--steps\t0\t{job.total_steps}\t{job.num_gpus}\t1\t-1.000000\t"
         f"{_number(job.submitted_s)}\n"
-        for job in sorted(jobs, key=lambda job: job.submitted_s)
+        for job in jobs
     )
     return "".join(lines)
 

@@ -85,7 +85,7 @@ def read_sacct(
         name = record["jobid"].strip()
         example = f"{place}: {name}"
         if _STEP_ID.fullmatch(name):
-            left_out.add("a step of a job; sacct -X lists none", example)
+            left_out.add("steps of jobs (sacct -X lists none)", example)
             continue
         if not _JOB_ID.fullmatch(name):
             raise TraceError(
@@ -204,13 +204,13 @@ def _usable(record: Record, place: str) -> tuple[str, _Gpus]:
         )
     gpus = _gpus(record, place)
     if elapsed_s == 0 and record.get("start", "").strip().lower() in _UNKNOWN:
-        return "it never started", gpus
+        return "never started", gpus
     if elapsed_s == 0:
-        return "it ran for less than a second", gpus
+        return "ran for less than a second", gpus
     if gpus.total == 0:
-        return "it held no GPU", gpus
+        return "held no GPU", gpus
     if parse_time(submitted) is None:
-        return "its time of submission is not known", gpus
+        return "time of submission not known", gpus
     return "", gpus
 
 
@@ -303,20 +303,12 @@ def _notes(
         if key.startswith("state ")
     )
     if ends:
-        notes.append(f"taken with the time they ran, though they did not complete: {ends}")
-    if counts["going on"]:
-        notes.append(
-            f"{counts['going on']} had not ended; what they had run by then is taken as their work"
-        )
-    if counts["untyped"]:
-        notes.append(
-            f"{counts['untyped']} held GPUs without a type, taken as {speeds.reference} "
-            "(--reference-type)"
-        )
-    if counts["mixed"]:
-        notes.append(f"{counts['mixed']} held GPUs of several types: the slowest set their pace")
-    if counts["het"]:
-        notes.append(
-            f"{counts['het']} are components of heterogeneous jobs, taken as jobs of their own"
-        )
+        notes.append(f"did not complete, and are taken with the time they ran: {ends}")
+    sentences = (
+        ("going on", "had not ended, and are taken with what they had run"),
+        ("untyped", f"held GPUs without a type, taken as {speeds.reference} (--reference-type)"),
+        ("mixed", "held GPUs of several types, the slowest of which set their pace"),
+        ("het", "are components of heterogeneous jobs, taken as jobs of their own"),
+    )
+    notes.extend(f"{text}: {counts[key]}" for key, text in sentences if counts[key])
     return (*notes, *speeds.note(kinds))

@@ -164,9 +164,7 @@ class Speeds:
 
     def names(self, name: str) -> bool:
         """Return whether the table has a workload or a model of exactly this name."""
-        return self.table.rates(name) is not None or name.lower() in {
-            model.lower() for model in self._families
-        }
+        return self.table.rates(name) is not None or name.lower() in self._models
 
     def speed(self, gpu_type: str, family: str | None) -> float | None:
         """Return how many times as fast as a reference GPU a type is; None where unknown."""
@@ -279,6 +277,10 @@ class Speeds:
         return tuple(
             sorted({k for rates in self.table.workloads.values() for k in rates.gpu_types})
         )
+
+    @cached_property
+    def _models(self) -> frozenset[str]:
+        return frozenset(model.lower() for model in self._families)
 
     @cached_property
     def _families(self) -> dict[str, dict[str, float]]:

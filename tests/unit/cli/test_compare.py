@@ -72,18 +72,31 @@ def test_json_is_for_programs(
     assert "2 of 2 runs were there already" in again[2]
 
 
-def test_a_run_that_fails_ends_with_status_1(
+def test_a_generated_workload_has_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each seed is a run of its own, and the table has their mean."""
+    words = ["generate:gavel5", "--cluster", "4xv100,4xk80", "--policy", "srsf", "--seed", "0,1"]
+    status, out, _ = compare([*words, "--output", str(tmp_path)], monkeypatch, capsys)
+    assert status == 0
+    assert "gavel5: 5 jobs on 4xv100,4xk80, hadar rules, restart 30 s, mean of 2 seeds" in out
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 2
+
+
+def test_jobs_that_never_fit_are_told_or_left_out(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others come through, and all files are written."""
+    """With file and line; nothing is dropped without a word."""
     text = trace.read_text(encoding="utf-8")
-    trace.write_text(text.replace("\t1\t1\t-1\t0\n", "\t4\t1\t-1\t0\n"), encoding="utf-8")
-    output = trace.parent / "out"
-    words = [str(trace), *CLUSTER, "--policy", "srsf", "--output", str(output)]
+    trace.write_text(text.replace("\t1\t1\t-1\t300\n", "\t4\t1\t-1\t300\n"), encoding="utf-8")
+    words = [str(trace), *CLUSTER, "--policy", "srsf", "--output", str(trace.parent / "out")]
     status, _, err = compare(words, monkeypatch, capsys)
-    assert status == 1
-    assert "1 of 1 runs failed: srsf on few" in err
-    assert "1 run failed" in (output / "report.html").read_text(encoding="utf-8")
+    assert status == 2
+    assert f"{trace}:2: job 1: no nodes hold its gang of 4 GPUs" in err
+    status, out, err = compare([*words, "--leave-out-unfit"], monkeypatch, capsys)
+    assert status == 0
+    assert "1 left out" in err
+    assert "few: 4 jobs" in out
 
 
 @pytest.mark.parametrize(
@@ -91,7 +104,10 @@ def test_a_run_that_fails_ends_with_status_1(
     [
         ([], "give traces, or a scenario with --scenario, and not both"),
         (["{trace}", "--scenario", "hadar480"], "and not both"),
-        (["--scenario", "mine"], "--scenario 'mine': expected one of hadar480, hadare-mixes, hadare-even"),
+        (
+            ["--scenario", "mine"],
+            "--scenario 'mine': expected one of hadar480, hadare-mixes, hadare-even",
+        ),
         (["{trace}", "--policy", "srsf,best"], "--policy 'best': expected one of "),
         (["{trace}", "--rules", "mine"], "--rules 'mine': expected one of hadar, gavel"),
         (["{trace}", "--load", "70,x"], "--load 'x': expected a number"),
@@ -108,6 +124,8 @@ def test_a_run_that_fails_ends_with_status_1(
         (["{trace}", "--cluster", "v100"], "cluster 'v100': expected COUNTxTYPE"),
         (["{trace}", "--output", "/dev/null/x"], "--output /dev/null/x: Not a directory"),
         (["/no.trace"], "/no.trace: cannot be read"),
+        (["generate:mine9"], "'generate:mine9': expected a generator and a number of jobs"),
+        (["{trace}", "--gpu-speeds", "a100"], "--gpu-speeds: 'a100': expected TYPE=SPEED"),
         (["{trace}", "--throughputs", "/no.json"], "/no.json: cannot be read"),
     ],
 )

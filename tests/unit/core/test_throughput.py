@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -119,6 +120,74 @@ def test_a_table_without_a_source_names_its_file() -> None:
     assert parse_table('{"workloads": {}}', "there").source == "there"
 
 
+GAVELS = Path(__file__).resolve().parents[2] / "data" / "traces" / "gavel_throughputs.json"
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
+
+
+def test_gavels_table_is_read_unmodified() -> None:
+    """Rates alone, within a node and across; pairs are left aside, zero means it does not fit."""
+    table = parse_table(GAVELS.read_text(encoding="utf-8"), "gavel.json")
+    assert table.source == "gavel.json"
+    assert table.rates("steep") == Rates.of(
+        {
+            ("v100", 1): Rate(8.0),
+            ("v100", 2): Rate(15.0, 6.0),
+            ("k80", 1): Rate(1.0),
+            ("k80", 2): Rate(0.0),
+        }
+    )
+    assert table.rates("Flat") == Rates.of({("v100", 1): Rate(2.0), ("k80", 1): Rate(1.0)})
+
+
+def test_gavels_published_table_is_read_whole() -> None:
+    """Every workload, type and gang of the file, with the very figures."""
+    path = SHARED / "gavel_simulation_throughputs.json"
+    if not path.exists():
+        pytest.skip(f"../shared/data/{path.name}, which is not part of the project, is not there")
+    text = path.read_text(encoding="utf-8")
+    table, tree = parse_table(text, path.name), json.loads(text)
+    num_rows = 0
+    for name, rates in table.workloads.items():
+        for (kind, size), rate in rates.rows:
+            key = f"('{name}', {size})"
+            across = tree[f"{kind}_unconsolidated"].get(key, {}).get("null") if size > 1 else None
+            assert rate == Rate(tree[kind][key]["null"], across)
+            num_rows += 1
+    assert num_rows == sum(len(tree[kind]) for kind in ("k80", "p100", "v100"))
+
+
+def gavels(key: str = "('LM', 1)", value: str = '{"null": 1}', kind: str = "v100") -> str:
+    return f'{{"k80": {{"(\'A\', 1)": {{"null": 1}}}}, "{kind}": {{{json.dumps(key)}: {value}}}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (gavels("LM"), "there: v100, LM: expected a key like"),
+        (gavels("('LM', 0)"), "there: v100, .'LM', 0.: a gang is a whole number"),
+        (gavels("('LM', x)"), "there: v100, .'LM', x.: expected a key like"),
+        (gavels(value="3"), "there: v100, .'LM', 1.: expected an object, not 3"),
+        (gavels(value="{}"), "there: v100, .'LM', 1.: no \"null\", the steps/s of the workload"),
+        (gavels(value='{"null": -1}'), "there: v100, .'LM', 1.: a rate is a finite .* not -1"),
+        (gavels(value='{"null": NaN}'), "there: v100, .'LM', 1.: a rate is a finite .* not nan"),
+        (gavels(value='{"null": [1, 2]}'), "there: v100, .'LM', 1.: a rate is a finite"),
+        (gavels("('A', 1)", kind="K80"), "there: K80, .'A', 1.: given twice; upper and lower"),
+        (gavels("('a', 1)"), "there: a: given already as A; upper and lower case are one"),
+        (
+            gavels("('LM', 2)", kind="v100_unconsolidated"),
+            "there: v100_unconsolidated: .'LM', 2. has a rate across nodes and none in 'v100'",
+        ),
+        ('{"workloads": {}, "workloads": {}}', "there: key 'workloads' is given twice"),
+        ('{"v100": {"LM": {"null": 1}}}', 'there: expected an object with "workloads"'),
+        ('{"v100": 3}', 'there: expected an object with "workloads"'),
+    ],
+)
+def test_a_wrong_table_of_gavels_names_the_place(text: str, words: str) -> None:
+    """The error names the file, the type, the key and what is accepted."""
+    with pytest.raises(ConfigError, match=words):
+        parse_table(text, "there")
+
+
 def table_with(value: str) -> str:
     return f'{{"workloads": {{"LM": {{"v100": {{"1": {value}}}}}}}}}'
 
@@ -165,6 +234,8 @@ def test_nothing_but_a_config_error_comes_of_any_json(tree: object) -> None:
         parse_table(json.dumps(tree), "there")
     with contextlib.suppress(ConfigError):
         parse_table(json.dumps({"workloads": {"LM": tree}}), "there")
+    with contextlib.suppress(ConfigError):
+        parse_table(json.dumps({"v100": {"('LM', 1)": tree}}), "there")
 
 
 def test_workload_names_are_gavels() -> None:

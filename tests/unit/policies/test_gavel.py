@@ -58,12 +58,12 @@ def speeds(demand: Demand, shares: Floats) -> list[float]:
 
 
 def test_max_min_is_fair_by_what_an_equal_share_would_bring() -> None:
-    """A, four times as fast on the first type, and B, with no preference: 8/7 of a share each."""
+    """A is four times as fast on the first type, B has no preference: each gets 6/7 of it."""
     demand = a_demand([[4.0, 1.0], [1.0, 1.0]], capacity=[1.0, 0.5])
     reached = np.array(speeds(demand, max_min(demand)))
     equal = demand.rates @ (demand.capacity / demand.capacity.sum())
-    # B has all of the slow half GPU and what A leaves of the fast one: 1.5 - a = 4 a / 3.
-    assert reached / equal == pytest.approx([4 * (1.5 / (7 / 3)) / 3] * 2, rel=1e-6)
+    # B has the slow half GPU and what A leaves of the fast one, and 1.5 - a = 4 a / 3.
+    assert reached / equal == pytest.approx([6 / 7, 6 / 7], rel=1e-6)
 
 
 def test_max_min_counts_a_gang_by_its_gpus() -> None:
@@ -164,7 +164,7 @@ def test_shares_are_computed_after_a_change_and_not_too_often() -> None:
     jobs = [
         a_spec("1", steps=72_000),
         a_spec("2", steps=7200, submitted_s=300.0),
-        a_spec("3", steps=10_800),
+        a_spec("3", steps=14_400),
     ]
     _, lines = replayed(jobs, "4xV100", Gavel("max-min"))
     # 0 counts as never: job 2 gets its share at 360 s. Then 1,920 s have to pass.
@@ -234,7 +234,7 @@ def test_a_policy_that_lost_its_memory_begins_anew(objective: str) -> None:
 
 
 def test_types_not_gavels_are_served_by_speed() -> None:
-    """The job that came first has no claim to the fastest type, but the fastest type is not idle."""
+    """A job alone, with some share of every type, runs on the fastest."""
     rates = some_rates(A100=30.0, T4=2.0, L4=9.0)
     cluster = a_cluster("1xT4,1xA100,1xL4")
     jobs = [a_job("1", rates=rates)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from builders import ROUND, a_job, a_snapshot, placed_by, reasons_of, some_rates
 
+from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.policies.greedy import las, remaining_service, srsf
@@ -28,7 +29,7 @@ def test_the_shortest_remaining_service_goes_first_each_on_its_fastest_type() ->
         a_job("2", 2, steps=160, rates=some_rates(V100=2.0)),
         a_job("3", 1, steps=1000, done=820, rates=FLAT),
     ]
-    kinds = ["P100", "V100"]
+    kinds = (GpuType("P100"), GpuType("V100"))
     # A gang of two is twice as fast, so its 160 steps are 40 s.
     assert [remaining_service(job, kinds) for job in jobs] == [100.0, 80.0, 90.0]
     plan = srsf().plan(a_snapshot("3xV100,1xP100", *jobs), ROUND)
