@@ -9,7 +9,7 @@ what it gains is worth most after the price. It does not follow the paper's form
   priced cost, the fastest of them that has room. Where GPUs cost nothing, that is its fastest.
 * Jobs whose planned time fills the horizon are critical and go first, on the types planned for
   them: whoever of these waits longer makes everybody's end later.
-* Then those who have gone without GPUs for more than a day and three times the horizon: nobody
+* Then those who have gone without GPUs for more than a day and six times the horizon: nobody
   waits for ever.
 * All others go by the shortest remaining service (GPU-seconds on the fastest type), which is best
   for the mean completion time, weighted by Slurm's fair-share factor where it is known.
@@ -46,7 +46,7 @@ _DRIFT_SHARE = 0.2
 # Among critical jobs one that runs goes before another that is later by less than this.
 _RESTARTS_TO_MOVE = 10
 # The longest wait: this, and so many times what is left of the horizon.
-_LONGEST_WAIT_S, _LONGEST_WAIT_HORIZONS = 86400.0, 3.0
+_LONGEST_WAIT_S, _LONGEST_WAIT_HORIZONS = 86400.0, 6.0
 
 
 @dataclass(frozen=True, slots=True)

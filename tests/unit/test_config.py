@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from hadar_slurm.config import Config, load_config, parse_config
+from hadar_slurm.config import Config, PolicyName, load_config, parse_config
 from hadar_slurm.errors import ConfigError
+from hadar_slurm.policies.table import DEFAULT_POLICY, POLICY_NAMES
 
 SHIPPED = sorted((Path(__file__).parents[2] / "slurm_conf").glob("*.yaml"))
 
@@ -155,3 +157,9 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 def test_the_shipped_examples_are_right(path: Path) -> None:
     """An administrator can begin with them."""
     load_config(path)
+
+
+def test_every_policy_can_be_configured() -> None:
+    """What `hadar simulate` knows, `hadard` runs."""
+    assert get_args(PolicyName) == POLICY_NAMES
+    assert Config().policy == DEFAULT_POLICY

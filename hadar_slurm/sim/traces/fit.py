@@ -61,7 +61,7 @@ def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
         return ""
     return (
         f"no nodes hold its gang of {job.num_gpus} GPUs; the cluster has {has} on "
-        f"{len(cluster.nodes)} nodes; give a larger --cluster or leave the job out"
+        f"{len(cluster.nodes)} nodes; give a larger --cluster, or --leave-out-unfit"
     )
 
 

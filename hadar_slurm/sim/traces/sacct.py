@@ -306,7 +306,7 @@ def _notes(
         notes.append(f"did not complete, and are taken with the time they ran: {ends}")
     sentences = (
         ("going on", "had not ended, and are taken with what they had run"),
-        ("untyped", f"held GPUs without a type, taken as {speeds.reference} (--reference-type)"),
+        ("untyped", f"held GPUs without a type, taken as {speeds.reference} (--reference)"),
         ("mixed", "held GPUs of several types, the slowest of which set their pace"),
         ("het", "are components of heterogeneous jobs, taken as jobs of their own"),
     )

@@ -116,7 +116,7 @@ class Speeds:
         if self.given.get(self.reference.lower(), 1.0) != 1.0:
             raise UsageError(
                 f"--gpu-speeds: {self.reference} is the reference type, whose speed is 1; leave it "
-                "out or give another --reference-type"
+                "out or give another --reference"
             )
 
     def rates(

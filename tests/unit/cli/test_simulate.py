@@ -46,7 +46,7 @@ def test_a_tiny_trace(
     status, out, _ = simulate(words, monkeypatch, capsys)
     summary = json.loads(out)
     assert status == 0
-    assert (summary["policy"], summary["jobs"], summary["finished"]) == ("hadar-paper", 2, 2)
+    assert (summary["policy"], summary["jobs"], summary["completed"]) == ("hadar", 2, 2)
     # The first runs 1000 s on the V100; the second comes at 50 s and runs 1000 s on the K80.
     assert summary["ttd_s"] == pytest.approx(1050.0, abs=1.0)
     assert summary["mean_jct_s"] == pytest.approx(1000.0, abs=1.0)
@@ -60,11 +60,11 @@ def test_the_table_is_for_people(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Times in hours, shares in per cent."""
-    words = [str(trace), "--cluster", "1xv100", "--jobs", "1"]
+    words = [str(trace), "--cluster", "1xv100", "--first", "1"]
     status, out, _ = simulate(words, monkeypatch, capsys)
     assert status == 0
     words_shown = " ".join(out.split())
-    for part in ("1 of 1 jobs finished", "TTD │ 0.28 h", "moves │ 0", "v100 held │ 100.0%"):
+    for part in ("1 of 1 jobs completed", "TTD │ 0.28 h │ 0.28 h │ 1.000", "v100 held │ 100.0%"):
         assert part in words_shown
 
 
@@ -112,14 +112,16 @@ def test_a_wrong_trace_is_told_with_line_and_value(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--policy", "gavel"], "--policy 'gavel': expected one of hadar-paper"),
+        (["--policy", "gavel"], "--policy 'gavel': expected one of hadar, hadar-paper"),
         (["--utility", "speed"], "--utility 'speed': expected one of throughput, jct, ftf"),
         (["--round-seconds", "0"], "--round-seconds 0: expected a number above 0"),
         (["--round-seconds", "inf"], "--round-seconds inf: expected a number above 0"),
-        (["--restart-seconds", "-1"], "--restart-seconds -1: expected a number, 0 or more"),
-        (["--restart-seconds", "inf"], "--restart-seconds inf: expected a number, 0 or more"),
-        (["--jobs", "0"], "--jobs 0: expected a whole number, 1 or more"),
-        (["--jobs", "-1"], "--jobs -1: expected a whole number, 1 or more"),
+        (["--restart-seconds", "-1"], "--restart-seconds: restart cost '-1': expected a number"),
+        (["--restart-seconds", "inf"], "--restart-seconds: restart cost 'inf': expected a number"),
+        (["--first", "0"], "--first 0: expected a whole number, 1 or more"),
+        (["--copies", "-1"], "--copies -1: expected a whole number, 1 or more"),
+        (["--rules", "slurm"], "--rules 'slurm': expected one of hadar, gavel"),
+        (["--node-mtbf-hours", "0"], "--node-mtbf-hours 0: expected a number above 0"),
         (["--cluster", "v100"], "cluster 'v100': expected COUNTxTYPE, such as 20xV100"),
         (["--cluster", "2xv100,"], "cluster '': expected COUNTxTYPE"),
         (["--cluster", "0xv100"], "cluster '0xv100': expected COUNTxTYPE"),
@@ -152,11 +154,28 @@ def test_a_missing_trace_is_told(
     assert f"{tmp_path}/no.trace: cannot be read" in err
 
 
-def test_a_job_that_never_fits_ends_the_simulation_with_its_name(
+def test_a_job_that_never_fits_is_told_with_its_line(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told, not simulated for ever; the workload is not wrong, so the status is 1."""
+    """It is told before anything runs; left out on request, the others run."""
     trace.write_text(job() + job(gang="4"), encoding="utf-8")
     status, _, err = simulate([str(trace), "--cluster", "2xv100"], monkeypatch, capsys)
-    assert status == 1
-    assert "jobs that never start: 1" in err
+    assert status == 2
+    assert f"{trace}:2" in err
+    words = [str(trace), "--cluster", "2xv100", "--leave-out-unfit", "--json"]
+    status, out, err = simulate(words, monkeypatch, capsys)
+    assert (status, json.loads(out)["completed"]) == (0, 1)
+    assert f"{trace}:2" in err
+
+
+def test_failing_nodes_cost_time(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nodes that fail every few minutes make the same work last longer, and the seed says when."""
+    words = [str(trace), "--cluster", "1xv100", "--round-seconds", "60", "--json"]
+    failing = [*words, "--node-mtbf-hours", "0.1", "--node-repair-hours", "0.1"]
+    spans = [
+        json.loads(simulate(chosen, monkeypatch, capsys)[1])["ttd_s"]
+        for chosen in (words, failing, failing, [*failing, "--seed", "1"])
+    ]
+    assert spans[0] < spans[1] == spans[2] != spans[3]

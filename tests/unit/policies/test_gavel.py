@@ -240,3 +240,15 @@ def test_types_not_gavels_are_served_by_speed() -> None:
     jobs = [a_job("1", rates=rates)]
     plan = Gavel("max-sum").plan(Snapshot.of(now_s=0.0, cluster=cluster, jobs=jobs), ROUND)
     assert [str(gang) for gang in plan.by_id[jobs[0].job_id].gangs] == ["n2:A100:1"]
+
+
+def test_without_an_answer_everybody_gets_an_equal_share() -> None:
+    """Rates that span twenty-four powers of ten are too much for the method; rounds go on."""
+    jobs = [
+        a_job("1", rates=some_rates(V100=1e-12, K80=1e12)),
+        a_job("2", 2, rates=some_rates(V100=1e12, K80=1e-12)),
+        a_job("3", rates=some_rates(V100=1.0)),
+    ]
+    plan = planned(Gavel("max-sum"), jobs, None)
+    assert dict(plan.figures)["solver_fallback"] == 1.0
+    assert len(plan.allocations) >= 2

@@ -286,7 +286,7 @@ def test_what_was_assumed_is_said() -> None:
         "did not complete, and are taken with the time they ran: 1 CANCELLED, 1 NODE_FAIL, "
         "1 OUT_OF_MEMORY, 1 TIMEOUT",
         "had not ended, and are taken with what they had run: 1",
-        "held GPUs without a type, taken as V100 (--reference-type): 1",
+        "held GPUs without a type, taken as V100 (--reference): 1",
         "held GPUs of several types, the slowest of which set their pace: 1",
         "are components of heterogeneous jobs, taken as jobs of their own: 1",
         "not known is how fast h100 is beside V100: only jobs that ran on it then run on it; "
@@ -520,6 +520,16 @@ WRONG = {
     ),
 }
 
+UNFIT = (
+    "my.trace:1: job 0: no nodes hold its gang of 8 GPUs; the cluster has 2 K80, 4 V100 on 3 nodes; "
+    "give a larger --cluster, or --leave-out-unfit"
+)
+RATELESS = (
+    "my.trace:1: job 0: workload 'ResNet-50 (batch size 64)' with 2 GPUs runs on none of the "
+    "cluster's types (4 H100); it has rates for k80, p100, v100; give another --cluster or "
+    "--throughputs"
+)
+
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_named_with_its_line_and_a_remedy(what: str) -> None:
@@ -531,7 +541,8 @@ def test_what_is_wrong_is_named_with_its_line_and_a_remedy(what: str) -> None:
 def test_the_page_on_traces_shows_every_message() -> None:
     """docs/traces.md has them, word for word."""
     page = " ".join((ROOT / "docs" / "traces.md").read_text(encoding="utf-8").split())
-    assert [message for _, message in WRONG.values() if message not in page] == []
+    messages = [*(message for _, message in WRONG.values()), UNFIT, RATELESS]
+    assert [message for message in messages if message not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -553,13 +564,9 @@ def test_a_gang_that_no_nodes_hold_is_named() -> None:
     text = _LINE.replace("\t2\t", "\t8\t") + "\n" + _LINE.replace("\t2\t", "\t1\t")
     trace = parse_trace(text, "my.trace", TABLE)
     cluster = parse_cluster("4xV100,2xK80", gpus_per_node=2)
-    message = (
-        "my.trace:1: job 0: no nodes hold its gang of 8 GPUs; the cluster has 2 K80, 4 V100 on 3 "
-        "nodes; give a larger --cluster or leave the job out"
-    )
     with pytest.raises(TraceError) as caught:
         check_fits(trace, cluster)
-    assert str(caught.value) == message
+    assert str(caught.value) == UNFIT
     left = without_unfit(trace, cluster)
     assert [job.job_id for job in left.jobs] == ["1"]
     assert left.places == {"1": "my.trace:2"}
@@ -572,14 +579,10 @@ def test_a_gang_that_no_nodes_hold_is_named() -> None:
 
 def test_a_job_without_a_rate_on_any_type_is_named() -> None:
     """A cluster of other types than the table's is most likely a matter of names."""
-    trace = parse_trace(GAVEL, "t", TABLE)
+    trace = parse_trace(GAVEL, "my.trace", TABLE)
     with pytest.raises(TraceError) as caught:
         check_fits(trace, a_cluster("4xH100"))
-    assert str(caught.value) == (
-        "t:1: job 0: workload 'ResNet-50 (batch size 64)' with 2 GPUs runs on none of the "
-        "cluster's types (4 H100); it has rates for k80, p100, v100; give another --cluster or "
-        "--throughputs"
-    )
+    assert str(caught.value) == RATELESS
 
 
 @given(
@@ -619,8 +622,8 @@ def test_a_gang_of_mixed_types_fits() -> None:
 _VALUES = st.sampled_from(
     ["", "0", "1", "2", "-1", "nan", "inf", "1e400", "9" * 30, "9" * 5000, "0x1", "²", "\x00",
      "A3C", "first", "101", "101.batch", "7_1", "7_[1-", "7+1", "gres/gpu=1",
-     "gres/gpu:v100=2,gres/gpu=2", "gres/gpu:=1", "gres/gpu=", "=", ",,", "Unknown", "2024-03-01T00:00:00", '"', "RUNNING", "|",
-     "\t", "1g.5gb", "é\u2028x"]
+     "gres/gpu:v100=2,gres/gpu=2", "gres/gpu:=1", "gres/gpu=", "=", ",,", "Unknown",
+     "2024-03-01T00:00:00", '"', "RUNNING", "|", "\t", "1g.5gb", "é\u2028x"]
 )  # fmt: skip
 _SHAPES: dict[str, Callable[[list[str]], str]] = {
     "gavel": "\t".join,
