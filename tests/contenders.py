@@ -8,25 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.policies.backfill import SlurmBackfill
 from hadar_slurm.policies.base import Policy
-from hadar_slurm.policies.fifo import YarnCapacity
-from hadar_slurm.policies.greedy import las, srsf
 from hadar_slurm.policies.hadar_paper import HadarPaper
 from hadar_slurm.policies.lp import SolverLimits
 from hadar_slurm.policies.table import POLICY_NAMES, make_policy
-from hadar_slurm.policies.tiresias import Tiresias
 
 # A solver that may not take any time gives nothing, and the greedy form decides.
 NO_TIME = SolverLimits(time_limit_s=0.0)
 
 NAMED: Mapping[str, Callable[[], Policy]] = {
-    "srsf": srsf,
-    "las": las,
-    "tiresias": Tiresias,
-    "yarn-cs": YarnCapacity,
-    "slurm": SlurmBackfill,
-    **{name: lambda name=name: make_policy(name) for name in POLICY_NAMES},
+    name: lambda name=name: make_policy(name) for name in POLICY_NAMES
 }
 CONTENDERS: Mapping[str, Callable[[], Policy]] = {
     **NAMED,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from hadar_slurm.cli.inputs import (
     workload_label,
 )
 from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.quantity import parse_number
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.errors import HadarError, UsageError
@@ -36,6 +38,7 @@ from hadar_slurm.study.scenarios import SCENARIOS, Choices, Scenario
 from hadar_slurm.study.summary import groups, load_series
 
 _TITLE = "Policies compared"
+_GAVEL = "gavel"
 
 
 def compare(
@@ -71,8 +74,12 @@ def compare(
     rules: Annotated[str, typer.Option(help=f"One or both of {', '.join(RULES)}.")] = "hadar",
     round_seconds: Annotated[float, typer.Option(help="Length of a round.")] = 360.0,
     restart_seconds: Annotated[
-        str, typer.Option(help="Costs of moving a job, one or several: 0,10,30.")
-    ] = "30",
+        str | None,
+        typer.Option(
+            help="Costs of moving a job, one or several: 0,10,30; sia is by model.",
+            show_default="30, under Gavel's rules 0",
+        ),
+    ] = None,
     load: Annotated[
         str | None,
         typer.Option(
@@ -104,32 +111,41 @@ def compare(
     choices = Choices(_policies(policy), _seeds(seed), _loads(load), _at_least_one("first", first))
     processes = _at_least_one("jobs-at-once", jobs_at_once) or os.cpu_count() or 1
     console = Console(stderr=True)
-    table = read_table(throughputs)
     chosen = _scenario(scenario, traces or ())
     if chosen:
-        cells = chosen.cells(choices, table)
+        cells = chosen.cells(choices, read_table(throughputs))
     else:
         nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
         chosen_rules = _choices("--rules", rules, RULES)
         reading = Reading(
-            table,
+            read_table(throughputs),
             nodes,
             reference=reference,
             gpu_speeds=parse_gpu_speeds(gpu_speeds),
             leaves_out_unfit=leave_out_unfit,
-            rules=tuple(GAVEL_RULES if name == "gavel" else GangRules() for name in chosen_rules),
+            rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
         )
-        cells = list(
-            _cells(
-                list(_workloads(traces or (), reading, choices, restart_seconds, console)),
+        drawn = list(_drawn(traces or (), reading, choices, console))
+        copying = partial(
+            forked,
+            max_copies=_at_least_one("copies", copies) or len(nodes.nodes),
+            aggregation_s=_aggregation_s(aggregation_seconds),
+        )
+        cells = [
+            cell
+            for name in chosen_rules
+            for workload in _workloads(
+                drawn, nodes, choices.loads, _restarts(restart_seconds, name)
+            )
+            for cell in _cells(
+                workload,
                 choices.policies or POLICY_NAMES,
-                [Settings(round_s=_round_s(round_seconds), rules=name) for name in chosen_rules],
+                Settings(round_s=_round_s(round_seconds), rules=name),
                 nodes,
                 cluster,
-                max_copies=_at_least_one("copies", copies) or len(nodes.nodes),
-                aggregation_s=_aggregation_s(aggregation_seconds),
+                copying,
             )
-        )
+        ]
     records = run_with_bars(cells, output, processes, console)
     # Drawing takes a second to load, and nothing before it needs it.
     from hadar_slurm.study.report import Comparison, json_text, write_all
@@ -231,34 +247,19 @@ def _command() -> str:
 # What is to be run.
 
 
-def _cells(
-    workloads: Sequence[Workload],
-    policies: Sequence[str],
-    settings: Sequence[Settings],
-    nodes: Cluster,
-    cluster_name: str,
-    *,
-    max_copies: int,
-    aggregation_s: float,
-) -> Iterator[Cell]:
-    for workload in workloads:
-        copied = forked(workload.specs, max_copies=max_copies, aggregation_s=aggregation_s)
-        for setting in settings:
-            for policy in policies:
-                specs = tuple(copied) if policy in FORKING else workload.specs
-                yield Cell(
-                    workload=replace(workload, specs=specs),
-                    cluster=nodes,
-                    cluster_name=cluster_name,
-                    policy=policy,
-                    settings=setting,
-                )
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The jobs of a trace, or of a generator and a seed."""
+
+    name: str
+    seed: int | None
+    specs: Sequence[JobSpec]
 
 
-def _workloads(
-    traces: Sequence[str], reading: Reading, choices: Choices, restarts: str, console: Console
-) -> Iterator[Workload]:
-    """Yield the traces' workloads: one for each seed, restart cost and load."""
+def _drawn(
+    traces: Sequence[str], reading: Reading, choices: Choices, console: Console
+) -> Iterator[_Drawn]:
+    """Yield the jobs of every trace and seed, telling what a reader should know of them."""
     if choices.seeds and not any(is_generated(text) for text in traces):
         raise UsageError("--seed: only generated workloads have one; a trace is what it is")
     for text in traces:
@@ -272,17 +273,48 @@ def _workloads(
             )
             for part in said:
                 console.print(part, soft_wrap=True, highlight=False, markup=False)
-            for restart in dict.fromkeys(part.strip() for part in restarts.split(",")):
-                costs = parse_restart_costs(restart)
-                costly = [replace(spec, restart_cost_s=costs.of(spec.workload)) for spec in specs]
-                for load in choices.loads or (None,):
-                    scaled = (
-                        costly if load is None else scale_to_load(costly, reading.cluster, load)
-                    )
-                    yield Workload(
-                        name=workload_label(text),
-                        specs=tuple(scaled),
-                        load=load,
-                        seed=seed,
-                        restart=restart,
-                    )
+            yield _Drawn(workload_label(text), seed, specs)
+
+
+def _restarts(text: str | None, rules: str) -> tuple[str, ...]:
+    if text is None:
+        text = "0" if rules == _GAVEL else "30"
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+
+
+def _workloads(
+    drawn: Sequence[_Drawn],
+    nodes: Cluster,
+    loads: Sequence[float] | None,
+    restarts: Sequence[str],
+) -> Iterator[Workload]:
+    """Yield the jobs once for each restart cost and load."""
+    for jobs in drawn:
+        for restart in restarts:
+            costs = parse_restart_costs(restart)
+            specs = [replace(s, restart_cost_s=costs.of(s.workload)) for s in jobs.specs]
+            for load in loads or (None,):
+                scaled = specs if load is None else scale_to_load(specs, nodes, load)
+                yield Workload(
+                    name=jobs.name, specs=tuple(scaled), load=load, seed=jobs.seed, restart=restart
+                )
+
+
+def _cells(
+    workload: Workload,
+    policies: Sequence[str],
+    settings: Settings,
+    nodes: Cluster,
+    cluster_name: str,
+    copying: Callable[[Sequence[JobSpec]], list[JobSpec]],
+) -> Iterator[Cell]:
+    """Yield a cell for each policy; those that fork get jobs that allow it."""
+    copied = replace(workload, specs=tuple(copying(workload.specs)))
+    for policy in policies:
+        yield Cell(
+            workload=copied if policy in FORKING else workload,
+            cluster=nodes,
+            cluster_name=cluster_name,
+            policy=policy,
+            settings=settings,
+        )

@@ -25,7 +25,7 @@ from hadar_slurm.study.compare import Cell, Record, Watcher, run_cells
 from hadar_slurm.study.summary import Group, Note
 
 # What the whole table needs. A file or a pipe has that; a narrower terminal gets fewer columns.
-_WIDE = 180
+_WIDE = 200
 _FEW = (
     "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h", "queueing_h",
     "mean_ftf", "utilization", "moves", "decision_ms_p50",

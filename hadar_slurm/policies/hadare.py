@@ -253,10 +253,13 @@ def _held(job: Job) -> Allocation:
 
 
 def _with_one_copy(job: Job, kind: GpuType) -> Job:
-    """Return a job as if it had, of several copies, the one on `kind` only."""
-    gangs = (gang for gang in _held(job).gangs if kind in gang.gpus_by_type)
-    gang = next(gangs, None)
-    return job if gang is None else replace(job, allocation=Allocation.rigid(gang))
+    """Return a job as if, of what it holds, it had one copy on `kind` at most.
+
+    A gang over several nodes can have no copies beside it: who may fork gives it up.
+    """
+    gangs = [gang for gang in _held(job).gangs if not (_forks(job) and gang.is_spread)]
+    gang = next((gang for gang in gangs if kind in gang.gpus_by_type), None)
+    return replace(job, allocation=Allocation.rigid(gang) if gang else Allocation())
 
 
 def _forks(job: Job) -> bool:

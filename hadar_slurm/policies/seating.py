@@ -61,7 +61,8 @@ class Seating:
             if seat.makes_room:
                 moving += [(other, kind) for other in seat.makes_room]
                 moving.sort(key=_largest_first)
-            self.board.put(job, Allocation.rigid(seat.gang))
+            stays = job.phase is not Phase.QUEUED and job.allocation.gangs == (seat.gang,)
+            self.board.put(job, job.allocation if stays else Allocation.rigid(seat.gang))
             self._note(job)
         return failed
 

@@ -287,7 +287,7 @@ _CSS = """\
 }
 html { background: var(--paper); color: var(--ink); font: 16px/1.5 var(--sans); }
 body { margin: 0; }
-main { max-width: 74rem; margin: 0 auto; padding: 1.5rem 1.25rem 4rem; }
+main { max-width: 78rem; margin: 0 auto; padding: 1.5rem 1.25rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .75rem; }
 h2 { font-size: 1.2rem; line-height: 1.3; margin: 2.75rem 0 .75rem; }
 h3 { font-size: 1rem; margin: 1.25rem 0 0; }

@@ -15,7 +15,7 @@ from contenders import (
     UNIFORM_ONLY,
     why_gpus_may_idle,
 )
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from strategies import clusters, rules, snapshots, specs
 
@@ -165,7 +165,6 @@ def check_laws(policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan) ->
 
 
 @every_policy
-@settings(max_examples=60)
 @given(data=st.data(), may_move=st.booleans())
 def test_a_plan_keeps_every_law(name: str, data: st.DataObject, *, may_move: bool) -> None:
     """The laws above hold for every plan, made at the beginning of a round or within it."""

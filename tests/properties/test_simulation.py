@@ -17,7 +17,7 @@ from builders import (
     gangs_that_fit,
 )
 from contenders import NAMED, RIGID_ONLY
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from strategies import failures_of, traces, valid_plans
 
@@ -128,6 +128,7 @@ def check_conserved(
 
 
 @every_policy
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data(), length_s=rounds_s, rules=st.sampled_from(RULES))
 def test_a_run_does_all_work_and_keeps_its_books(
     name: str, data: st.DataObject, length_s: float, rules: str
@@ -141,8 +142,8 @@ def test_a_run_does_all_work_and_keeps_its_books(
     gang_rules = GAVEL_RULES if rules == "gavel" else GangRules()
     cluster, jobs = data.draw(traces(gang_rules=gang_rules, may_fork=may_fork))
     failures = data.draw(failures_of(cluster)) if rules == "hadar" else ()
-    settings = Settings(length_s, rules, failures)
-    result, lines = play(name, cluster, jobs, settings)
+    rules_of_play = Settings(length_s, rules, failures)
+    result, lines = play(name, cluster, jobs, rules_of_play)
     ended = {job_id: end["end_s"] for line in lines for job_id, end in line["ended"].items()}
     event(f"{result.moves} moves")
     assert result.completed == len(jobs)
@@ -151,15 +152,15 @@ def test_a_run_does_all_work_and_keeps_its_books(
     if not failures:
         check_conserved(cluster, jobs, lines, is_exact=rules == "hadar")
     check_bounds(cluster, jobs, ended, result, gang_rules)
-    assert play(name, cluster, jobs, settings)[1] == lines
+    assert play(name, cluster, jobs, rules_of_play)[1] == lines
 
 
 def play(
-    name: str, cluster: Cluster, jobs: Sequence[JobSpec], settings: Settings
+    name: str, cluster: Cluster, jobs: Sequence[JobSpec], rules: Settings
 ) -> tuple[Result, list[Line]]:
     """Run an experiment and return its figures and its journal without times of day."""
     records: list[RoundRecord] = []
-    result = run_experiment(jobs, cluster, POLICIES[name](), settings, on_round=records.append)
+    result = run_experiment(jobs, cluster, POLICIES[name](), rules, on_round=records.append)
     return result, lines_of([replace(record, durations={}) for record in records])
 
 

@@ -54,8 +54,8 @@ def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
     if not _types(job, cluster, is_spread=False):
         known = ", ".join(job.rates.gpu_types) or "none"
         return (
-            f"workload {job.workload!r} with {job.num_gpus} GPUs runs on none of the cluster's "
-            f"types ({has}); it has rates for {known}; give another --cluster or --throughputs"
+            f"it runs with {job.num_gpus} GPUs on none of the cluster's types ({has}), only on "
+            f"{known}; give another --cluster, --throughputs or --gpu-speeds"
         )
     if any(room.holds(job, shape, cluster) for shape in job.shapes):
         return ""

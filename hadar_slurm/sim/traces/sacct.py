@@ -303,12 +303,12 @@ def _notes(
         if key.startswith("state ")
     )
     if ends:
-        notes.append(f"did not complete, and are taken with the time they ran: {ends}")
+        notes.append(f"jobs that did not complete, taken with the time they ran: {ends}")
     sentences = (
-        ("going on", "had not ended, and are taken with what they had run"),
-        ("untyped", f"held GPUs without a type, taken as {speeds.reference} (--reference)"),
-        ("mixed", "held GPUs of several types, the slowest of which set their pace"),
-        ("het", "are components of heterogeneous jobs, taken as jobs of their own"),
+        ("going on", "jobs that had not ended, taken with what they had run"),
+        ("untyped", f"jobs on GPUs without a type, taken as {speeds.reference} (--reference)"),
+        ("mixed", "jobs on several types, the slowest of which set their pace"),
+        ("het", "components of heterogeneous jobs, taken as jobs of their own"),
     )
     notes.extend(f"{text}: {counts[key]}" for key, text in sentences if counts[key])
     return (*notes, *speeds.note(kinds))

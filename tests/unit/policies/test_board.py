@@ -156,6 +156,15 @@ def test_a_forked_job_stays_with_the_copies_it_can_keep() -> None:
     assert board.placed[forked.job_id].copies == ((2, copies[2]),)
 
 
+def test_the_last_copy_of_a_forked_job_keeps_its_number() -> None:
+    """A copy that is left where it is would be stopped and started under another number."""
+    held = Allocation.of({2: a_gang("n1:V100:1 n2:V100:1")})
+    spec = a_spec("1", 2, max_copies=3, rates=SLOW_WHEN_SPREAD)
+    board = a_board("1xV100,1xV100", Job(spec, Phase.RUNNING, allocation=held))
+    assert choose_all(board) == []
+    assert board.placed[spec.job_id] == held
+
+
 def test_what_is_left_goes_to_whoever_can_use_it() -> None:
     """In the order given; who runs stays; types by speed, or in another order if asked to."""
     jobs = [a_job("1"), a_job("2", on="n3:K80:1"), a_job("3")]

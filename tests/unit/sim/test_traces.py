@@ -283,12 +283,12 @@ def test_what_was_assumed_is_said() -> None:
     assert parse_trace(HISTORY, "t", TABLE).notes == (
         "each job trains for as long as it held its GPUs; other types are as fast in proportion as "
         "for the mean of the throughput table's models",
-        "did not complete, and are taken with the time they ran: 1 CANCELLED, 1 NODE_FAIL, "
+        "jobs that did not complete, taken with the time they ran: 1 CANCELLED, 1 NODE_FAIL, "
         "1 OUT_OF_MEMORY, 1 TIMEOUT",
-        "had not ended, and are taken with what they had run: 1",
-        "held GPUs without a type, taken as V100 (--reference): 1",
-        "held GPUs of several types, the slowest of which set their pace: 1",
-        "are components of heterogeneous jobs, taken as jobs of their own: 1",
+        "jobs that had not ended, taken with what they had run: 1",
+        "jobs on GPUs without a type, taken as V100 (--reference): 1",
+        "jobs on several types, the slowest of which set their pace: 1",
+        "components of heterogeneous jobs, taken as jobs of their own: 1",
         "not known is how fast h100 is beside V100: only jobs that ran on it then run on it; "
         "--gpu-speeds h100=SPEED tells",
     )
@@ -521,13 +521,12 @@ WRONG = {
 }
 
 UNFIT = (
-    "my.trace:1: job 0: no nodes hold its gang of 8 GPUs; the cluster has 2 K80, 4 V100 on 3 nodes; "
-    "give a larger --cluster, or --leave-out-unfit"
+    "my.trace:1: job 0: no nodes hold its gang of 8 GPUs; the cluster has 2 K80, 4 V100 on 3 "
+    "nodes; give a larger --cluster, or --leave-out-unfit"
 )
 RATELESS = (
-    "my.trace:1: job 0: workload 'ResNet-50 (batch size 64)' with 2 GPUs runs on none of the "
-    "cluster's types (4 H100); it has rates for k80, p100, v100; give another --cluster or "
-    "--throughputs"
+    "my.trace:1: job 0: it runs with 2 GPUs on none of the cluster's types (4 H100), only on k80, "
+    "p100, v100; give another --cluster, --throughputs or --gpu-speeds"
 )
 
 

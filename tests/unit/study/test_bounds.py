@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import csv
-import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
+from hadar_slurm.core.throughput import Rate, Rates, parse_table
 from hadar_slurm.policies.greedy import srsf
 from hadar_slurm.sim.cluster import parse_cluster
 from hadar_slurm.sim.trace import parse_gavel_trace
@@ -213,13 +211,8 @@ def test_the_bounds_are_the_published_ones(trace: str, jobs: int, kind: str, hou
 
 @cache
 def _trace(name: str) -> list[JobSpec]:
-    raw = json.loads((DATA / "gavel_simulation_throughputs.json").read_text(encoding="utf-8"))
-    rows: dict[str, dict[tuple[str, int], Rate]] = {}
-    for kind in ("k80", "p100", "v100"):
-        for key, entry in raw[kind].items():
-            workload, gang = ast.literal_eval(key)
-            rows.setdefault(workload, {})[kind, gang] = Rate(entry["null"])
-    table = ThroughputTable("Gavel", {name: Rates.of(row) for name, row in rows.items()})
+    path = DATA / "gavel_simulation_throughputs.json"
+    table = parse_table(path.read_text(encoding="utf-8"), str(path))
     text = (DATA / f"{name}.trace").read_text(encoding="utf-8")
     return parse_gavel_trace(text.splitlines(), table, name)
 

@@ -6,7 +6,8 @@ from random import Random
 
 from studies import a_record
 
-from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.core.throughput import ThroughputTable, parse_table
+from hadar_slurm.resources import data_file
 from hadar_slurm.study.scenarios import NODE_SPEEDS, SCENARIOS, Choices, even_mix, mix
 from hadar_slurm.study.summary import groups
 
@@ -93,7 +94,7 @@ def test_hadar480_is_told_beside_the_paper() -> None:
     assert "TTD 1.20x better than Gavel" in said
     assert "1.20x is more than any schedule could reach in 1 of 1 settings" in said
     assert note.table[1] == (
-        "all at once", "0.92x", "1.10x", "1.10x", "1.00x", "2.00x", "-", "+0 %", "+0 %",
+        "t", "0.92x", "1.10x", "1.10x", "1.00x", "2.00x", "-", "+0 %", "+0 %",
     )  # fmt: skip
 
 
@@ -103,3 +104,16 @@ def test_a_scenario_without_its_policies_says_what_is_missing() -> None:
     for scenario in SCENARIOS.values():
         (note,) = scenario.notes(groups(records))
         assert "to compare them" in note.paragraphs[0]
+
+
+def test_hadar480_runs_at_once_and_at_several_loads() -> None:
+    """120, 240 and 480 jobs at once, four loads, the same jobs for every policy."""
+    table_file = data_file("throughputs.json")
+    table = parse_table(table_file.read_text(encoding="utf-8"), str(table_file))
+    cells = SCENARIOS["hadar480"].cells(Choices(policies=("hadar", "srsf")), table)
+    workloads = [cell.workload for cell in cells if cell.policy == "hadar"]
+    assert [(len(w.specs), w.load) for w in workloads] == [
+        (120, None), (240, None), (480, None), (480, 50.0), (480, 70.0), (480, 90.0), (480, 110.0),
+    ]  # fmt: skip
+    assert {spec.restart_cost_s for w in workloads for spec in w.specs} == {10.0}
+    assert {cell.workload.name for cell in cells} == {w.name for w in workloads}
