@@ -17,6 +17,7 @@ import json
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,7 +231,7 @@ these jobs, not how long a job takes on your cluster.
 def _part(part: Part, work: Path, data: str) -> str:
     lines = [f"## {part.heading}", ""]
     if part.words:
-        lines += [part.words, ""]
+        lines += [_wrapped(part.words), ""]
     for run in part.runs:
         lines += ["```", shlex.join(command(run, data)), "```", ""]
         path = work / run.folder / "compare.json"
@@ -251,7 +252,7 @@ def _notes(notes: Iterable[Mapping[str, Any]]) -> list[str]:
     lines = []
     for note in notes:
         for paragraph in note["paragraphs"]:
-            lines += [paragraph, ""]
+            lines += [_wrapped(paragraph), ""]
         lines += [*_table(note["table"]), ""]
     return lines
 
@@ -314,7 +315,11 @@ def _origin(runs: Sequence[Mapping[str, Any]]) -> str:
     machines = sorted({str(run["machine"]) for run in runs if "machine" in run})
     versions = sorted({f"{k} {v}" for run in runs for k, v in run.get("versions", {}).items()})
     days = " to ".join(dict.fromkeys([made[0], made[-1]])) if made else "never"
-    return f"*Made {days} on {'; '.join(machines)}, with {', '.join(versions)}.*"
+    return _wrapped(f"*Made {days} on {'; '.join(machines)}, with {', '.join(versions)}.*")
+
+
+def _wrapped(words: str) -> str:
+    return textwrap.fill(words, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def main() -> None:

@@ -29,7 +29,6 @@ from hadar_slurm.policies.lp import Floats, LinearProgram, SolverLimits, solve_l
 _FREE = 1e-9
 # A smaller part of a job than this is rounding.
 _DONE = 1e-6
-_SPARE = 0.9
 
 
 class Demand(NamedTuple):
@@ -99,7 +98,6 @@ def _solve(
     limits: SolverLimits | None,
 ) -> tuple[float, Floats, Floats]:
     """Return T, worth (a row per job, a column per type) and tightness (a row per job)."""
-    copies, most = copies * _SPARE, most * _SPARE
     runs = np.isfinite(alone_s)
     jobs, kinds = np.nonzero(runs)
     num_jobs, num_kinds, num_parts = len(gangs), len(gpus), len(jobs)
@@ -141,12 +139,11 @@ def _solve(
     done, horizon = np.maximum(found.x[:-1], 0.0), float(found.x[-1])
     paid = np.maximum(-found.duals[num_jobs : num_jobs + num_kinds], 0.0)[kinds]
     is_good = (done > _DONE) | (paid <= _FREE)
-    worth = np.zeros_like(alone_s)
+    worth, used = np.zeros_like(alone_s), np.zeros_like(alone_s)
     gain = np.maximum(found.duals[:num_jobs], 0.0)[jobs]
     worth[runs] = np.where(
         is_good, 1.0, np.minimum(1.0, gain / np.where(is_good, 1.0, share * paid))
     )
-    press = np.maximum(-found.duals[num_jobs + num_kinds :], 0.0)
-    tight = np.zeros(num_jobs)
-    np.add.at(tight, np.append(jobs[by_kind], pressed), press)
-    return horizon * unit_s, worth, (tight > 1e-6).astype(float)
+    used[runs] = done * time / horizon
+    tightness = np.maximum((used / copies).max(axis=1), used.sum(axis=1) / most)
+    return horizon * unit_s, worth, tightness

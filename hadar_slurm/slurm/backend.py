@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job, Phase, Progress
+from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
@@ -19,6 +19,7 @@ from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ReportError, read_report
 from hadar_slurm.slurm import enforce
+from hadar_slurm.slurm.fairshare import FairShares
 from hadar_slurm.slurm.metadata import Description, decode, job_spec
 from hadar_slurm.slurm.moves import Mover, must_name_type
 from hadar_slurm.slurm.parse import FAILED_STATES, HOLDING_STATES, UNTYPED, QueueRow
@@ -64,12 +65,14 @@ class SlurmBackend:
     now_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     _pins: Pins = field(init=False)
+    _shares: FairShares = field(init=False)
     _faulty: set[JobId] = field(default_factory=set)
     _planned_for: frozenset[tuple[str, str]] = frozenset()
     _version: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self._pins = Pins(self.settings.pin_timeout_s)
+        self._shares = FairShares(self.runner)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -244,10 +247,11 @@ class SlurmBackend:
         return Job(
             spec,
             phase,
-            self._progress(row, spec.total_steps),
+            self._progress(row, spec, gang),
             held,
             self._allowed_nodes(row, reading),
             GpuType(next(iter(bound))) if bound else None,
+            self._shares.at(self.now_s()).get(row.user),
         )
 
     def _is_for_later(self, row: QueueRow) -> bool:
@@ -298,14 +302,25 @@ class SlurmBackend:
                 return None
         return Gang.of(counts)
 
-    def _progress(self, row: QueueRow, total_steps: int) -> Progress:
+    def _progress(self, row: QueueRow, spec: JobSpec, gang: Gang | None) -> Progress:
+        """Return the steps that a job has reported, and the GPU-seconds that they must have taken.
+
+        Slurm forgets how long a requeued job ran before. What was trained is known: its time is
+        taken as that on the type where the job is now, or else on its fastest.
+        """
         try:
             report = read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
             report = None
-        steps = 0.0 if report is None else float(min(report.steps_done, total_steps))
-        return Progress(steps_done=steps, restarts=row.restarts)
+        if report is None:
+            return Progress(restarts=row.restarts)
+        steps = float(min(report.steps_done, spec.total_steps))
+        kinds = tuple(gang.gpus_by_type) if gang else spec.rates.gpu_types
+        kind = max(kinds, key=lambda kind: spec.rates.on(kind, spec.num_gpus), default="")
+        rate = spec.rates.on(kind, spec.num_gpus)
+        service = ((GpuType(kind), spec.num_gpus * steps / rate),) if steps and rate > 0 else ()
+        return Progress(steps, row.restarts, service)
 
 
 def allowed_nodes(row: QueueRow, reading: Reading) -> frozenset[NodeName] | None:

@@ -19,7 +19,7 @@ from hadar_slurm.study.compare import Record
 from hadar_slurm.study.summary import HOUR_S, Column, Entry, Group, Note, Series
 
 # Too long for a table; they stay in the cells' own files.
-_NOT_IN_TABLES = ("jcts_s", "gpu_hours", "occupancy", "detail", "version", "versions")
+_NOT_IN_TABLES = ("jcts_s", "gpu_hours", "occupancy", "detail", "version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ def _short(record: Record) -> Record:
 def _flat(record: Record) -> Record:
     row: Record = {}
     for name, value in _short(record).items():
+        if name == "versions":
+            continue
         if isinstance(value, dict):
             row |= {f"{name}_{key}": part for key, part in value.items()}
         else:

@@ -80,7 +80,8 @@ COLUMNS: tuple[Column, ...] = (
         "mean_jct_over_bound",
         "JCT / bound",
         "Mean JCT over a lower bound on it: one machine that serves the smallest job first, at the "
-        "prices of GPU types that make this longest. It may lie below what is possible.",
+        "prices of GPU types that make this longest; with equal prices for policies that fork. It "
+        "may lie below what is possible.",
         2,
     ),
     _hours("p50_jct_h", "p50 h", "Half of the jobs were done within this time.", "p50_jct_s"),

@@ -67,7 +67,10 @@ def test_json_is_for_programs(
     first = compare(words, monkeypatch, capsys)
     again = compare(words, monkeypatch, capsys)
     tree = json.loads(first[1])
-    assert [(run["jobs"], run["rules"]) for run in tree["runs"]] == [(3, "hadar"), (3, "gavel")]
+    assert [(run["jobs"], run["rules"], run["restart"]) for run in tree["runs"]] == [
+        (3, "hadar", "30"),
+        (3, "gavel", "0"),
+    ]
     assert json.loads(again[1])["runs"] == tree["runs"]
     assert "2 of 2 runs were there already" in again[2]
 
