@@ -330,7 +330,7 @@ class Board:
         return request.reason
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
-        return fits_alone(
+        return any(self.may_use(job, kind) for kind in self.kinds) or fits_alone(
             self.snapshot.cluster,
             self.rules,
             job.spec.rates,

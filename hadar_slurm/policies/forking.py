@@ -10,14 +10,14 @@ copies in all. A schedule trains job j for x_jr copy-seconds on type r.
                       sum_r x_jr <= m_j T       no job has more copies than it may
 
 This is the forking bound of `study/bounds.py` with rows for the copies. Its duals are prices: u_j
-for doing job j, p_r for a GPU-second of type r. What job j does in a GPU-second of type r is *worth*
-u_j / (g_j d_jr) / p_r of its price: 1 on types where an optimum may have it, less elsewhere.
+for doing job j, p_r for a GPU-second of type r. A GPU-second that job j spends on type r does
+1 / (g_j d_jr) of it, which is *worth* u_j / (g_j d_jr p_r) of its price: 1 where the optimum has
+the job or could have it as well, less elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ _DONE = 1e-6
 
 
 class Demand(NamedTuple):
-    """One job: d_jr in seconds and m_jr by the types on which it could run, g_j and m_j."""
+    """One job: d_jr in seconds and m_jr, by the types on which it could run; g_j and m_j."""
 
     alone_s: Mapping[GpuType, float]
     copies: Mapping[GpuType, int]
@@ -40,53 +40,39 @@ class Demand(NamedTuple):
     max_copies: int
 
 
-class Prospect(NamedTuple):
-    """What the optimum says of a job.
+class Forking(NamedTuple):
+    """The optimum: T in seconds, and for each demand what it is worth by type, at most 1.
 
-    `worth` is at most 1, and 1 where GPUs cost nothing. `tightness` is the largest share of the
-    horizon for which the job needs all the copies it may have, on one type or in all: at 1 it can
-    spare none at any time.
+    Where GPUs cost nothing it is 1: others have no use for them.
     """
 
-    worth: Mapping[GpuType, float]
-    tightness: float
-
-
-@dataclass(frozen=True, slots=True)
-class Forking:
-    """The optimum: the horizon T in seconds, and a prospect for each demand, in order."""
-
     horizon_s: float
-    prospects: Sequence[Prospect]
+    worth: Sequence[Mapping[GpuType, float]]
 
 
 def solve_forking(
     demands: Sequence[Demand], gpus: Mapping[GpuType, int], limits: SolverLimits | None = None
 ) -> Forking:
-    """Return the optimum on so many GPUs of each type, above 0; raises SolverError.
+    """Return the optimum on so many GPUs of each type, all above 0; raises SolverError.
 
     A job that runs on none of the types is left out, and worth nothing anywhere.
     """
-    kinds = list(gpus)
+    worth: list[Mapping[GpuType, float]] = [{} for _ in demands]
     able = [number for number, demand in enumerate(demands) if demand.alone_s]
-    prospects = [Prospect({}, 0.0)] * len(demands)
     if not able:
-        return Forking(0.0, prospects)
-    jobs = [demands[number] for number in able]
-    horizon_s, worth, tightness = _solve(
+        return Forking(0.0, worth)
+    jobs, kinds = [demands[number] for number in able], list(gpus)
+    horizon_s, rows = _solve(
         np.array([[job.alone_s.get(kind, np.inf) for kind in kinds] for job in jobs]),
-        np.array(
-            [[min(job.copies.get(kind, 1), job.max_copies) for kind in kinds] for job in jobs]
-        ),
+        np.array([[job.copies.get(kind, 1) for kind in kinds] for job in jobs], dtype=float),
         np.array([job.num_gpus for job in jobs], dtype=float),
         np.array([job.max_copies for job in jobs], dtype=float),
-        np.array([gpus[kind] for kind in kinds], dtype=float),
+        np.array(list(gpus.values()), dtype=float),
         limits,
     )
-    for number, job, row, tight in zip(able, jobs, worth, tightness, strict=True):
-        values = {k: float(value) for k, value in zip(kinds, row, strict=True) if k in job.alone_s}
-        prospects[number] = Prospect(values, float(tight))
-    return Forking(horizon_s, prospects)
+    for number, job, row in zip(able, jobs, rows.tolist(), strict=True):
+        worth[number] = {k: value for k, value in zip(kinds, row, strict=True) if k in job.alone_s}
+    return Forking(horizon_s, worth)
 
 
 def _solve(
@@ -96,27 +82,29 @@ def _solve(
     most: Floats,
     gpus: Floats,
     limits: SolverLimits | None,
-) -> tuple[float, Floats, Floats]:
-    """Return T, worth (a row per job, a column per type) and tightness (a row per job)."""
+) -> tuple[float, Floats]:
+    """Return T and the worth of each job (row) on each type (column); `most` is m_j."""
     runs = np.isfinite(alone_s)
     jobs, kinds = np.nonzero(runs)
     num_jobs, num_kinds, num_parts = len(gangs), len(gpus), len(jobs)
+    parts = np.arange(num_parts)
+    # Seconds on one copy, and on all GPUs of the type, in a unit that makes them near 1.
     unit_s = float(alone_s[runs].mean())
     time = alone_s[runs] / unit_s
     share = gangs[jobs] * time / gpus[kinds]
-    # No schedule is shorter than the cheapest ways to do all jobs, on GPUs that are all alike. What
-    # no schedule of that length could exceed needs no row: few jobs ever press their limits.
+    # No schedule is shorter than the cheapest ways to do all jobs, were all GPUs alike. A limit
+    # that no schedule of that length exceeds needs no row, and few jobs ever come near theirs.
     shortest = (gangs[:, None] * alone_s).min(axis=1).sum() / gpus.sum() / unit_s
-    by_kind = np.flatnonzero((time > copies[runs] * shortest) & (copies[runs] < most[jobs]))
-    pressed = np.unique(jobs[time > most[jobs] * shortest])
-    in_all = np.flatnonzero(np.isin(jobs, pressed))
+    crowded = np.flatnonzero((time > copies[runs] * shortest) & (copies[runs] < most[jobs]))
+    limited = np.unique(jobs[time > most[jobs] * shortest])
+    theirs = np.flatnonzero(np.isin(jobs, limited))
     # Columns: the part of each job done on each type, then T. Rows: jobs, then what T limits.
-    rows, columns, values = [jobs], [np.arange(num_parts)], [np.ones(num_parts)]
+    rows, columns, values = [jobs], [parts], [np.ones(num_parts)]
     num_rows = num_jobs
     for row, column, value, count in (
-        (kinds, np.arange(num_parts), share, num_kinds),
-        (np.arange(len(by_kind)), by_kind, (time / copies[runs])[by_kind], len(by_kind)),
-        (np.searchsorted(pressed, jobs[in_all]), in_all, (time / most[jobs])[in_all], len(pressed)),
+        (kinds, parts, share, num_kinds),
+        (np.arange(len(crowded)), crowded, (time / copies[runs])[crowded], len(crowded)),
+        (np.searchsorted(limited, jobs[theirs]), theirs, (time / most[jobs])[theirs], len(limited)),
     ):
         rows += [num_rows + row, num_rows + np.arange(count)]
         columns += [column, np.full(count, num_parts)]
@@ -136,14 +124,10 @@ def _solve(
         ),
         limits=limits,
     )
-    done, horizon = np.maximum(found.x[:-1], 0.0), float(found.x[-1])
-    paid = np.maximum(-found.duals[num_jobs : num_jobs + num_kinds], 0.0)[kinds]
-    is_good = (done > _DONE) | (paid <= _FREE)
-    worth, used = np.zeros_like(alone_s), np.zeros_like(alone_s)
     gain = np.maximum(found.duals[:num_jobs], 0.0)[jobs]
-    worth[runs] = np.where(
-        is_good, 1.0, np.minimum(1.0, gain / np.where(is_good, 1.0, share * paid))
-    )
-    used[runs] = done * time / horizon
-    tightness = np.maximum((used / copies).max(axis=1), used.sum(axis=1) / most)
-    return horizon * unit_s, worth, tightness
+    price = np.maximum(-found.duals[num_jobs : num_jobs + num_kinds], 0.0)[kinds]
+    is_worth_it = (found.x[:-1] > _DONE) | (price <= _FREE)
+    worth = np.zeros_like(alone_s)
+    cost = np.where(is_worth_it, 1.0, share * price)
+    worth[runs] = np.where(is_worth_it, 1.0, np.minimum(1.0, gain / cost))
+    return float(found.x[-1]) * unit_s, worth

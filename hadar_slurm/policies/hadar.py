@@ -9,7 +9,7 @@ what it gains is worth most after the price. It does not follow the paper's form
   priced cost, the fastest of them that has room. Where GPUs cost nothing, that is its fastest.
 * Jobs whose planned time fills the horizon are critical and go first, on the types planned for
   them: whoever of these waits longer makes everybody's end later.
-* Then those who have gone without GPUs for more than a day and six times the horizon: nobody
+* Then those who have gone without GPUs for more than a day and ten times the horizon: nobody
   waits for ever.
 * All others go by the shortest remaining service (GPU-seconds on the fastest type), which is best
   for the mean completion time, weighted by Slurm's fair-share factor where it is known.
@@ -18,20 +18,25 @@ what it gains is worth most after the price. It does not follow the paper's form
 * The program is solved again after jobs came or went, at most every half hour, and more often as
   the horizon comes near.
 
+* Where only gangs wait that are larger than what is left of a type, jobs of nearly the same worth
+  are traded so that it is used (`fitting.py`).
+
 GPUs that are left go to whoever can use them, mixed types included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
 from hadar_slurm.policies.board import Board
+from hadar_slurm.policies.fitting import Item, refit
 from hadar_slurm.policies.horizon import Demand, Horizon, find_horizon
 from hadar_slurm.policies.lp import SolverLimits
 
@@ -45,8 +50,11 @@ _RENEW_S, _RENEW_SHARE = 1800.0, 0.02
 _DRIFT_SHARE = 0.2
 # Among critical jobs one that runs goes before another that is later by less than this.
 _RESTARTS_TO_MOVE = 10
+# GPUs left idle are used where that costs no more than this share of the worth of the jobs there.
+_WORTH_TO_TRADE = 0.005
+_URGENT = 1e6
 # The longest wait: this, and so many times what is left of the horizon.
-_LONGEST_WAIT_S, _LONGEST_WAIT_HORIZONS = 86400.0, 6.0
+_LONGEST_WAIT_S, _LONGEST_WAIT_HORIZONS = 86400.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,51 +67,48 @@ class Hadar:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
         board = Board(snapshot, round_)
-        rates = _RateTable(board)
-        horizon, is_new = self._horizon(snapshot, round_, board, rates)
-        queue = _Queue(snapshot, board, rates, horizon).sorted()
+        prospects = _Prospects(board)
+        horizon, is_new = self._horizon(snapshot, round_, prospects)
+        queue = _Queue(snapshot.now_s, prospects, horizon).ranked(board.jobs)
+        chosen, refits = _choose_types(board, queue)
         late: list[Job] = []
-        for job, kinds in queue:
-            if not any(board.choose(job, kind) for kind in kinds):
-                late.append(job)
+        for entry, kind in zip(queue, chosen, strict=True):
+            if kind is None or not board.choose(entry.job, board.kinds[kind]):
+                late.append(entry.job)
         for job in late:
             if not board.has_room:
                 break
             any(board.choose(job, kind) for kind in board.by_speed(job))
         board.settle()
-        board.fill(job for job, _ in queue)
-        figures = {"solved": float(is_new)}
+        board.fill(entry.job for entry in queue)
+        figures = {"solved": float(is_new), "refitted": float(refits)}
         if horizon:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
-            figures |= {
-                f"price.{kind}": price
-                for kind, price in zip(board.kinds, horizon.prices, strict=True)
-            }
+            for kind_name, price in zip(board.kinds, horizon.prices, strict=True):
+                figures[f"price.{kind_name}"] = price
         return board.plan(figures=figures, memory=horizon)
 
     def _horizon(
-        self, snapshot: Snapshot, round_: Round, board: Board, rates: _RateTable
+        self, snapshot: Snapshot, round_: Round, prospects: _Prospects
     ) -> tuple[Horizon | None, bool]:
         """Return the horizon in memory while it will do, else a new one; and whether it is new."""
+        kinds = prospects.board.kinds
         known = round_.memory if isinstance(round_.memory, Horizon) else None
-        jobs = [job for job in snapshot.plannable if rates.runs(job) and job.steps_left > 0]
-        if known and not _is_stale(known, jobs, snapshot.now_s, len(board.kinds)):
+        if known and len(known.prices) != len(kinds):
+            known = None
+        jobs = [job for job in snapshot.plannable if job.steps_left > 0 and prospects.of(job).best]
+        if known and not _is_stale(known, jobs, snapshot.now_s):
             return known, False
-        capacity = _capacity(snapshot, board.kinds)
-        demands = [
-            Demand(
-                job.job_id,
-                rates.key(job),
-                job.spec.num_gpus,
-                job.steps_left,
-                tuple(
-                    rate if capacity[i] >= job.spec.num_gpus else 0.0
-                    for i, rate in enumerate(rates.of(job))
-                ),
+        capacity = _capacity(snapshot, kinds)
+        demands = []
+        for job in jobs:
+            prospect, size = prospects.of(job), job.spec.num_gpus
+            rates = tuple(
+                rate if count >= size else 0.0
+                for rate, count in zip(prospect.rates, capacity, strict=True)
             )
-            for job in jobs
-        ]
-        demands = [demand for demand in demands if max(demand.rates) > 0]
+            if any(rates):
+                demands.append(Demand(job.job_id, prospect, size, job.steps_left, rates))
         if not demands:
             return None, False
         try:
@@ -113,9 +118,9 @@ class Hadar:
             return known, False
 
 
-def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float, num_kinds: int) -> bool:
+def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
     age_s, left_s = now_s - known.made_s, known.ends_s - now_s
-    if len(known.prices) != num_kinds or left_s <= 0 or age_s > _DRIFT_SHARE * left_s:
+    if left_s <= 0 or age_s > _DRIFT_SHARE * left_s:
         return True
     if age_s < min(_RENEW_S, _RENEW_SHARE * left_s):
         return False
@@ -132,102 +137,158 @@ def _capacity(snapshot: Snapshot, kinds: Sequence[GpuType]) -> list[int]:
     return list(total.values())
 
 
-@dataclass(frozen=True)
-class _RateTable:
-    """Rates of each kind of job on each type, 0 where it may not run; jobs of a kind share them."""
+@dataclass(eq=False, slots=True)
+class _Prospect:
+    """What jobs share that differ in nothing but their steps.
 
-    board: Board
-    _known: dict[object, tuple[float, ...]] = field(default_factory=dict)
+    `rates` in steps/s on each type, 0 where they may not run; `types` at the lowest cost by index,
+    the fastest first, once prices are known.
+    """
 
-    def key(self, job: Job) -> object:
-        """Return what two jobs have in common that differ in nothing but their steps."""
-        spec = job.spec
-        return (id(spec.rates), spec.num_gpus, spec.shapes, job.allowed_nodes, job.bound_type)
-
-    def of(self, job: Job) -> tuple[float, ...]:
-        """Return the steps/s of a job's gang on each type of the board."""
-        key = self.key(job)
-        if key not in self._known:
-            board = self.board
-            self._known[key] = tuple(
-                board.rate(job, kind) if board.may_use(job, kind) else 0.0 for kind in board.kinds
-            )
-        return self._known[key]
-
-    def runs(self, job: Job) -> bool:
-        """Return whether a job could run on any type."""
-        return max(self.of(job), default=0.0) > 0
+    rates: tuple[float, ...]
+    by_speed: tuple[int, ...]
+    best: float
+    types: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
+class _Prospects:
+    """The prospects of the jobs on one board."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self._by_kind: dict[object, _Prospect] = {}
+        self._by_job: dict[JobId, _Prospect] = {}
+
+    def of(self, job: Job) -> _Prospect:
+        """Return a job's prospect."""
+        found = self._by_job.get(job.job_id)
+        if found is None:
+            spec = job.spec
+            key = (id(spec.rates), spec.num_gpus, spec.shapes, job.allowed_nodes, job.bound_type)
+            found = self._by_kind.get(key)
+            if found is None:
+                found = self._by_kind[key] = self._make(job)
+            self._by_job[job.job_id] = found
+        return found
+
+    def _make(self, job: Job) -> _Prospect:
+        board = self.board
+        rates = tuple(
+            board.rate(job, kind) if board.may_use(job, kind) else 0.0 for kind in board.kinds
+        )
+        runs = [index for index, rate in enumerate(rates) if rate > 0]
+        by_speed = tuple(sorted(runs, key=lambda index: (-rates[index], index)))
+        return _Prospect(rates, by_speed, max(rates, default=0.0))
+
+
+class _Entry(NamedTuple):
+    """A job in the queue: class, key within it, place in the board's order, and its types."""
+
+    rank: int
+    key: float
+    place: int
+    job: Job
+    types: tuple[int, ...]
+    left_s: float
+
+
+_CRITICAL_RANK, _OVERDUE_RANK, _SHORTEST_RANK, _NOWHERE_RANK = range(4)
+
+
+@dataclass(frozen=True, slots=True)
 class _Queue:
     """The order of the jobs, and for each the types it should take, the first the best."""
 
-    snapshot: Snapshot
-    board: Board
-    rates: _RateTable
+    now_s: float
+    prospects: _Prospects
     horizon: Horizon | None
-    _cheapest: dict[object, tuple[GpuType, ...]] = field(default_factory=dict)
 
-    def sorted(self) -> list[tuple[Job, Sequence[GpuType]]]:
-        """Return all jobs of the board: critical, overdue, then the shortest first."""
-        ranked = [(self._rank(job), index, job) for index, job in enumerate(self.board.jobs)]
-        ranked.sort(key=lambda entry: (entry[0][:2], entry[1]))
-        return [(job, rank[2]) for rank, _, job in ranked]
+    def ranked(self, jobs: Sequence[Job]) -> list[_Entry]:
+        """Return all jobs: critical, overdue, then the shortest first."""
+        return sorted(self._entry(place, job) for place, job in enumerate(jobs))
 
-    def _rank(self, job: Job) -> tuple[int, float, Sequence[GpuType]]:
-        rates, spec = self.rates.of(job), job.spec
-        best = max(rates, default=0.0)
-        if best <= 0:
-            return 3, 0.0, ()
-        left_s = max(1.0, self.horizon.ends_s - self.snapshot.now_s) if self.horizon else 0.0
+    def _entry(self, place: int, job: Job) -> _Entry:
+        prospect, spec = self.prospects.of(job), job.spec
+        if not prospect.best:
+            return _Entry(_NOWHERE_RANK, 0.0, place, job, (), 0.0)
+        left_s = job.steps_left / prospect.best
+        horizon_s = max(1.0, self.horizon.ends_s - self.now_s) if self.horizon else 0.0
         planned = self.horizon.planned.get(job.job_id) if self.horizon else None
         if planned:
             planned_s = planned.left_s(job.steps_left)
-            if planned_s >= _CRITICAL * left_s:
-                kinds = self._types_planned(job, planned.seconds)
-                return 0, -planned_s - self._stay_bonus_s(job), kinds
-        kinds = self._types_at_lowest_cost(job)
+            if planned_s >= _CRITICAL * horizon_s:
+                if job.phase is Phase.RUNNING:
+                    planned_s += _RESTARTS_TO_MOVE * spec.restart_cost_s
+                types = tuple(i for i in prospect.by_speed if planned.seconds[i])
+                return _Entry(_CRITICAL_RANK, -planned_s, place, job, types, left_s)
+        types = self._types_at_lowest_cost(prospect)
         waited_s = self._waited_s(job)
-        if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_HORIZONS * left_s:
-            return 1, -waited_s, kinds
-        service = spec.num_gpus * job.steps_left / best
+        if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_HORIZONS * horizon_s:
+            return _Entry(_OVERDUE_RANK, -waited_s, place, job, types, left_s)
+        service = spec.num_gpus * left_s
         if job.fair_share is not None:
             # 0.5 is a user who has used just the share; down to a twentieth of it.
             service /= max(0.05, 2.0 * job.fair_share)
-        return 2, service, kinds
+        return _Entry(_SHORTEST_RANK, service, place, job, types, left_s)
 
     def _waited_s(self, job: Job) -> float:
         """Return how long a job was without GPUs, all in all."""
-        age_s = self.snapshot.now_s - job.spec.submitted_s
+        age_s = self.now_s - job.spec.submitted_s
         return age_s - job.progress.service_gpu_s / job.spec.num_gpus
 
-    def _stay_bonus_s(self, job: Job) -> float:
-        is_running = job.phase is Phase.RUNNING
-        return _RESTARTS_TO_MOVE * job.spec.restart_cost_s if is_running else 0.0
-
-    def _types_planned(self, job: Job, seconds: Sequence[float]) -> Sequence[GpuType]:
-        planned = {kind for kind, time_s in zip(self.board.kinds, seconds, strict=True) if time_s}
-        return [kind for kind in self.board.by_speed(job) if kind in planned]
-
-    def _types_at_lowest_cost(self, job: Job) -> Sequence[GpuType]:
+    def _types_at_lowest_cost(self, prospect: _Prospect) -> tuple[int, ...]:
         """Return the types on which a step costs least at the horizon's prices, fastest first."""
-        key = self.rates.key(job)
-        if key not in self._cheapest:
-            speeds = dict(zip(self.board.kinds, self.rates.of(job), strict=True))
-            prices: Mapping[GpuType, float] = dict(
-                zip(self.board.kinds, self.horizon.prices, strict=True) if self.horizon else ()
-            )
-            best, dearest = max(speeds.values()), max(prices.values(), default=0.0) or 1.0
+        if prospect.types is None:
+            prices = self.horizon.prices if self.horizon else (0.0,) * len(prospect.rates)
+            dearest = max(prices) or 1.0
             costs = {
-                kind: prices.get(kind, 0.0) / dearest * best / rate
-                for kind, rate in speeds.items()
-                if rate > 0
+                i: prices[i] / dearest * prospect.best / prospect.rates[i]
+                for i in prospect.by_speed
             }
-            least = min(costs.values())
-            self._cheapest[key] = tuple(
-                kind
-                for kind in self.board.by_speed(job)
-                if costs.get(kind, float("inf")) <= least + _SAME_COST
-            )
-        return self._cheapest[key]
+            least = min(costs.values()) + _SAME_COST
+            prospect.types = tuple(i for i in prospect.by_speed if costs[i] <= least)
+        return prospect.types
+
+
+def _worth(entry: _Entry) -> float:
+    """Return the share of a job that a second trains; more than any other's for whom it is time."""
+    return 1.0 / max(entry.left_s, 1e-3) if entry.rank == _SHORTEST_RANK else _URGENT
+
+
+def _choose_types(board: Board, queue: Sequence[_Entry]) -> tuple[list[int | None], int]:
+    """Return for each entry the index of its type, and on how many types a better fit was found.
+
+    In the order of the queue each takes the first of its types with room; GPUs that are left then
+    are used by trading, among those that are neither critical nor overdue (fitting.py).
+    """
+    room = [board.room(kind) for kind in board.kinds]
+    chosen: list[int | None] = [None] * len(queue)
+    left = sum(room)
+    for index, entry in enumerate(queue):
+        if left <= 0:
+            break
+        size = entry.job.spec.num_gpus
+        for kind in entry.types:
+            if room[kind] >= size:
+                room[kind] -= size
+                left -= size
+                chosen[index] = kind
+                break
+    refits = 0
+    for kind, free in enumerate(room):
+        if free <= 0:
+            continue
+        loose = [
+            (Item(index, entry.job.spec.num_gpus, _worth(entry)), chosen[index])
+            for index, entry in enumerate(queue)
+            if (chosen[index] == kind and entry.rank == _SHORTEST_RANK)
+            or (chosen[index] is None and kind in entry.types)
+        ]
+        taken = [item for item, own in loose if own is not None]
+        waiting = [item for item, own in loose if own is None]
+        better = refit(taken, waiting, free, _WORTH_TO_TRADE)
+        if better is not None:
+            refits += 1
+            for item, _ in loose:
+                chosen[item.place] = kind if item.place in better else None
+    return chosen, refits

@@ -6,17 +6,17 @@ nodes is ours:
 
 1. *Who is good at what.* A linear program over all that is left (`forking.py`) gives the horizon
    and prices: a job goes to GPU types where a GPU-second of it is worth its price, or nearly.
-2. *First copies.* Jobs that need (nearly) all the copies they may have until the horizon come
-   first, then those with the least GPU time left. Each gets one gang, on the good type on which it
-   would end first, a restart included.
+2. *First copies.* Jobs that are long, even with all the copies they may have, come first, then
+   those with the least GPU time left. Each gets one gang, on the good type on which it would end
+   first, a restart included.
 3. *Forks.* What is left of a type goes to the jobs that are good there, in the same order, held
    places first. So as long as there are jobs for all GPUs nobody pays for aggregation; after that
    idle GPUs hasten the job that ends first, and most others keep their single copy.
 4. What is left then goes to anybody who trains there: to waiting jobs, then to copies.
 
-A copy is made only if it pays (`_Deal._pays`). Within a slot nothing is moved, and what is free goes
-the same way. A job that may have one copy only is placed like any other's first copy, on several
-nodes if need be; so is one that cannot be checkpointed, as copies could never be taken from it.
+A copy is made only if it pays (`_Deal._pays`). Within a slot nothing is moved; what comes free is
+given out the same way. A job that may have one copy only is placed like any other's first copy, on
+several nodes if need be; so is one that cannot be checkpointed, which could never give a copy up.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
 from hadar_slurm.policies.board import Board
-from hadar_slurm.policies.forking import Demand, Forking, Prospect, solve_forking
+from hadar_slurm.policies.forking import Demand, Forking, solve_forking
 from hadar_slurm.policies.lp import SolverLimits
 
-# A job is good at a type from this worth on; aggregation takes about as much of a slot.
+# A job is good at a type from this worth on; a copy's aggregation costs more than the rest.
 _GOOD = 0.99
-# A job that needs so large a share of its copies until the horizon comes first.
-_TIGHT = 0.9
+# A job that needs so large a part of the horizon, with all the copies it may have, comes first.
+_LONG = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Hadare:
     """The policy; without a solution within `limits` a job is good at every type it trains on."""
 
-    limits: SolverLimits = SolverLimits()
+    limits: SolverLimits | None = None
     name: str = "hadare"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
@@ -78,52 +78,60 @@ class _SlotEnd:
 
 @dataclass(frozen=True, slots=True)
 class _Contender:
-    """A job, the types on which it trains (the fastest first), what it asks and may expect."""
+    """A job, the types on which it trains (the fastest first), what it needs and is worth there."""
 
     job: Job
     kinds: Sequence[GpuType]
     demand: Demand
-    prospect: Prospect
+    worth: Mapping[GpuType, float]
 
-    @property
-    def rank(self) -> tuple[bool, float]:
+    def rank(self, horizon_s: float) -> tuple[bool, float]:
         """Return the sort key of the order in which jobs are served."""
         shortest_s = min(self.demand.alone_s.values(), default=math.inf)
-        return (self.prospect.tightness < _TIGHT, self.demand.num_gpus * shortest_s)
+        return (self.forked_s() < _LONG * horizon_s, self.demand.num_gpus * shortest_s)
+
+    def forked_s(self) -> float:
+        """Return how long the job takes with all the copies it may have, on its good types."""
+        left, pace = self.demand.max_copies, 0.0
+        for kind in self.kinds:
+            if self.worth.get(kind, 0.0) >= _GOOD:
+                copies = min(left, self.demand.copies[kind])
+                left, pace = left - copies, pace + copies / self.demand.alone_s[kind]
+        return 1.0 / pace if pace else 0.0
 
     def good(self) -> Sequence[GpuType]:
         """Return the types on which the job is (nearly) worth its price, its soonest end first."""
         held = {slot.gpu_type for gang in _held(self.job).gangs for slot, _ in gang.slots}
         ends_s = {
             kind: self.demand.alone_s[kind] + _restart_s(self.job) * (kind not in held)
-            for kind, worth in self.prospect.worth.items()
+            for kind, worth in self.worth.items()
             if worth >= _GOOD
         }
         return sorted(ends_s, key=lambda kind: ends_s[kind])
 
     def usable(self) -> Sequence[GpuType]:
         """Return all types on which the job trains, the one where it is worth most first."""
-        return sorted(self.kinds, key=lambda kind: -self.prospect.worth.get(kind, 0.0))
+        return sorted(self.kinds, key=lambda kind: -self.worth.get(kind, 0.0))
 
 
-def _contenders(board: Board, limits: SolverLimits) -> tuple[Sequence[_Contender], float]:
+def _contenders(board: Board, limits: SolverLimits | None) -> tuple[Sequence[_Contender], float]:
     """Return the jobs in the order in which they are served, and the horizon in seconds."""
     nodes = board.snapshot.cluster.by_name
     gpus: Counter[GpuType] = Counter()
     for slot, free in board.snapshot.plannable_capacity.items():
         gpus[slot.gpu_type] += free if nodes[slot.node].is_schedulable else 0
-    jobs = [job for job in board.snapshot.plannable if board.by_speed(job)]
+    jobs = board.snapshot.plannable
     room: dict[object, int] = {}
     demands = [_demand(board, job, +gpus, room) for job in jobs]
     try:
         found = solve_forking(demands, +gpus, limits)
     except SolverError:
-        found = Forking(0.0, [Prospect(dict.fromkeys(d.alone_s, 1.0), 0.0) for d in demands])
-    contenders = (
-        _Contender(job, board.by_speed(job), demand, prospect)
-        for job, demand, prospect in zip(jobs, demands, found.prospects, strict=True)
-    )
-    return sorted(contenders, key=lambda contender: contender.rank), found.horizon_s
+        found = Forking(0.0, [dict.fromkeys(demand.alone_s, 1.0) for demand in demands])
+    contenders = [
+        _Contender(job, board.by_speed(job), demand, worth)
+        for job, demand, worth in zip(jobs, demands, found.worth, strict=True)
+    ]
+    return sorted(contenders, key=lambda one: one.rank(found.horizon_s)), found.horizon_s
 
 
 def _demand(board: Board, job: Job, gpus: Mapping[GpuType, int], room: dict[object, int]) -> Demand:
@@ -148,7 +156,7 @@ def _demand(board: Board, job: Job, gpus: Mapping[GpuType, int], room: dict[obje
 
 @dataclass(frozen=True, slots=True)
 class _Deal:
-    """Gives out a board's GPUs to contenders, in their order, for the `rest_s` seconds of a slot."""
+    """Gives out a board's GPUs to contenders, in order, for the `rest_s` seconds left of a slot."""
 
     board: Board
     contenders: Sequence[_Contender]
@@ -198,7 +206,7 @@ class _Deal:
                 self._give(job, gangs + more)
 
     def _places(self, job: Job, kinds: Sequence[GpuType], gangs: Sequence[Gang]) -> Iterator[Gang]:
-        """Yield where copies could go on nodes of their own: held places, then the tightest fits."""
+        """Yield where copies could go, each on a node of its own: held places, then tight fits."""
         size, free = job.spec.num_gpus, self.board.free
         taken = {node for gang in gangs for node in gang.gpus_by_node}
         for gang in _held(job).gangs:

@@ -13,12 +13,13 @@ T; a second program takes, on that optimal face, the one that spends the least t
 job's own work, so that short jobs get fast GPUs.
 
 Ours: jobs of one kind (same rates, same gang) that could not fill the horizon even on their
-slowest type need no row of their own, since sum_r x_jr <= T cannot bind for them; they are one
-column a type together. The program is the same, its size that of the kinds and of the long jobs.
+slowest type need no row of their own, since sum_r x_jr <= T cannot bind for them; those of like
+size are one column a type together. The first program is the same, the second nearly so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ from hadar_slurm.policies.lp import Floats, LinearProgram, SolverLimits, solve_l
 
 # A share of the horizon below which a planned time is rounding.
 _NOTHING = 1e-6
+# The second program may be so much longer than the first, for the rounding of the solver.
+_SLACK = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def find_horizon(
     # In units of the least horizon all numbers are near 1, whatever the jobs are.
     solved = solve_lp(first.program(least_s), limits=limits)
     length = float(solved.x[-1])
-    fixed = first.program(least_s, at_most=length * (1 + 1e-9))
+    fixed = first.program(least_s, at_most=length * (1 + _SLACK))
     plan = solve_lp(fixed, limits=limits).x[:-1].reshape(len(columns), len(capacity)) * least_s
     num_columns = len(columns)
     duals = -solved.duals[num_columns : num_columns + len(capacity)]
@@ -134,13 +137,15 @@ def _least_horizon_s(demands: Sequence[Demand], capacity: Sequence[int]) -> floa
 
 def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
     long: list[_Column] = []
-    short: dict[object, list[Demand]] = {}
+    short: dict[tuple[object, int], list[Demand]] = {}
     for demand in demands:
         slowest = min(rate for rate in demand.rates if rate > 0)
         if demand.steps_left / slowest > least_s:
             long.append(_Column((demand,), is_long=True))
         else:
-            short.setdefault(demand.kind, []).append(demand)
+            # Within a factor of two of each other, so that the second program can tell them apart.
+            size = int(math.log2(max(1e-9, demand.steps_left)))
+            short.setdefault((demand.kind, size), []).append(demand)
     return [*long, *(_Column(tuple(members), is_long=False) for members in short.values())]
 
 
