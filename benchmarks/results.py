@@ -87,7 +87,7 @@ PARTS: tuple[Part, ...] = (
         tuple(
             Run(
                 f"peers-{trace}-{first}",
-                f"{{data}}/{trace}.trace {_TABLE} {_CLUSTER} {_ALL} --rules gavel --first {first} "
+                f"{{data}}/{trace}.trace {_TABLE} {_CLUSTER} {_MOST} --rules gavel --first {first} "
                 "--restart-seconds 0",
             )
             for trace, first in (
@@ -112,7 +112,34 @@ PARTS: tuple[Part, ...] = (
                 f"{{data}}/hadar480_static.trace {{data}}/hadar480_load90.trace {_TABLE} "
                 f"{_CLUSTER} {_MOST} --restart-seconds 0,10,30,60",
             ),
+            Run(
+                "restart-hadar",
+                "{data}/hadar480_burst.trace {data}/gavel480_static.trace "
+                f"{_TABLE} {_CLUSTER} --policy hadar --restart-seconds 0,30",
+            ),
+            *(
+                Run(
+                    f"restart-hadar-{first}",
+                    f"{{data}}/hadar480_static.trace {_TABLE} {_CLUSTER} --first {first} "
+                    "--policy hadar --restart-seconds 0,30",
+                )
+                for first in (240, 120)
+            ),
         ),
+    ),
+    Part(
+        "paper",
+        "The paper's form beside ours",
+        "`hadar-paper` solves an integer program in each round, with prices that rise with use; "
+        "`hadar` takes its prices from a linear program over all jobs. A move costs 30 s.",
+        (
+            Run(
+                "paper",
+                f"{{data}}/hadar480_static.trace {_TABLE} {_CLUSTER} --first 120 "
+                "--policy hadar,hadar-paper,gavel-max-min,srsf",
+            ),
+        ),
+        columns=FULL,
     ),
     Part(
         "load",

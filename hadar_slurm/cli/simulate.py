@@ -120,7 +120,7 @@ def simulate(
     specs, said = read_workload(trace, reading, seed=seed, first=first)
     for part in said:
         Console(stderr=True).print(part, soft_wrap=True, highlight=False, markup=False)
-    least = bounds(specs, nodes)
+    least = bounds(specs, nodes, counts_spread=rules == _HADAR)
     if policy in FORKING:
         specs = forked(
             specs, max_copies=copies or len(nodes.nodes), aggregation_s=aggregation_seconds
@@ -228,6 +228,7 @@ def _as_tree(result: Result, least: Bounds) -> dict[str, object]:
         "bound_ttd_gang_s": least.ttd_gang_s,
         "bound_ttd_forking_s": least.ttd_forking_s,
         "bound_mean_jct_s": least.mean_jct_s,
+        "bound_mean_jct_gang_s": least.mean_jct_gang_s,
         "decision_ms_p50": result.decision_ms_p50,
         "decision_ms_p99": result.decision_ms_p99,
         "cpu_s": result.cpu_s,

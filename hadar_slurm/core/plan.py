@@ -79,10 +79,14 @@ def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         yield from _broken_by_allocation(snapshot, jobs[job_id], allocation)
     placed = plan.by_id
     for job in snapshot.jobs:
-        if job.phase.is_final or job.job_id in placed:
+        job_id = job.spec.job_id
+        # Most jobs of a long queue wait and hold nothing; they must not cost much.
+        if job_id in placed or (job_id in waiting and not job.allocation.copies):
             continue
-        if job.job_id not in waiting:
-            yield f"job {job.job_id} has neither an allocation nor a reason to wait"
+        if job.phase.is_final:
+            continue
+        if job_id not in waiting:
+            yield f"job {job_id} has neither an allocation nor a reason to wait"
         if job.is_pinned_in_place and job.phase.is_plannable:
             yield f"job {job.job_id} cannot be moved now and must keep its GPUs"
 
@@ -126,7 +130,7 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
         return
     if gang.num_gpus != job.spec.num_gpus:
         yield f"{name} gets {gang.num_gpus} GPUs and its gang is {job.spec.num_gpus}"
-    elif shape_of(gang) is not None and shape_of(gang) not in job.spec.shapes:
+    elif snapshot.rules.is_uniform and shape_of(gang) not in (None, *job.spec.shapes):
         yield f"{name} gets the shape {shape_of(gang)}, which it does not allow"
     for node in gang.gpus_by_node:
         if not nodes[node].is_schedulable:
@@ -138,7 +142,7 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
     reason = snapshot.rules.why_not(gang, snapshot.cluster)
     if reason:
         yield f"{name} gets {gang}, which cannot be expressed: {reason}"
-    if gang.rate(job.spec.rates) <= 0:
+    if snapshot.rules.rate(gang, job.spec.rates) <= 0:
         yield f"{name} does not fit on {gang}"
 
 

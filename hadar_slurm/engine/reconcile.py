@@ -20,7 +20,7 @@ def reconcile(snapshot: Snapshot, plan: Plan) -> tuple[Action, ...]:
     starts: list[Action] = []
     planned = plan.by_id
     for job in snapshot.plannable:
-        if job.phase is Phase.QUEUED and job.job_id not in planned:
+        if job.phase is Phase.QUEUED and job.spec.job_id not in planned:
             continue
         held = _held(job)
         wanted = dict(planned[job.job_id].copies) if job.job_id in planned else {}

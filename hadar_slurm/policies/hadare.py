@@ -206,20 +206,20 @@ class _Deal:
                 self._give(job, gangs + more)
 
     def _places(self, job: Job, kinds: Sequence[GpuType], gangs: Sequence[Gang]) -> Iterator[Gang]:
-        """Yield where copies could go, each on a node of its own: held places, then tight fits."""
+        """Yield where copies could go, each on a node of its own; held places before tight fits."""
         size, free = job.spec.num_gpus, self.board.free
         taken = {node for gang in gangs for node in gang.gpus_by_node}
-        for gang in _held(job).gangs:
-            is_elsewhere = not gang.is_spread and taken.isdisjoint(gang.gpus_by_node)
-            if is_elsewhere and set(gang.gpus_by_type) <= set(kinds) and self._is_free(gang):
-                taken.update(gang.gpus_by_node)
-                yield gang
+        held = [gang for gang in _held(job).gangs if not gang.is_spread]
         for kind in kinds:
-            slots = (slot for slot in self.board.slots_for(job, kind) if free[slot] >= size)
-            for slot in sorted(slots, key=lambda slot: free[slot]):
-                if slot.node not in taken:
-                    taken.add(slot.node)
-                    yield Gang.of({slot: size})
+            slots = [slot for slot in self.board.slots_for(job, kind) if free[slot] >= size]
+            slots.sort(key=lambda slot: free[slot])
+            for gang in [
+                *(gang for gang in held if kind in gang.gpus_by_type and self._is_free(gang)),
+                *(Gang.of({slot: size}) for slot in slots),
+            ]:
+                if taken.isdisjoint(gang.gpus_by_node):
+                    taken.update(gang.gpus_by_node)
+                    yield gang
 
     def _pays(self, job: Job, gangs: Sequence[Gang], more: Sequence[Gang]) -> bool:
         """Return whether a job is better off with `more` copies, all of them.

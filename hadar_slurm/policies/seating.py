@@ -75,6 +75,8 @@ class Seating:
 
     def _is_slowed(self, job: Job, kind: GpuType) -> bool:
         held = job.allocation.gangs
+        if not self.board.rules.counts_spread:
+            return False
         return len(held) == 1 and self._rate(job, held[0]) < self.board.rate(job, kind)
 
     def _best_seat(self, job: Job, kind: GpuType) -> _Seat | None:
