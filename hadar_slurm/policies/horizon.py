@@ -30,6 +30,8 @@ from hadar_slurm.policies.lp import Floats, LinearProgram, SolverLimits, solve_l
 
 # A share of the horizon below which a planned time is rounding.
 _NOTHING = 1e-6
+# A job that could last for this share of the horizon is long: it may have to go first.
+_LONG = 0.8
 # The second program may be so much longer than the first, for the rounding of the solver.
 _SLACK = 1e-6
 
@@ -129,7 +131,7 @@ class _Column:
 
 
 def _least_horizon_s(demands: Sequence[Demand], capacity: Sequence[int]) -> float:
-    """Return a time below which no plan can be done: the longest job's, or all work's."""
+    """Return a time below which no plan is done: that of the longest job, or of all work."""
     longest = max(demand.service / demand.num_gpus for demand in demands)
     total = sum(demand.service for demand in demands) / max(1, sum(capacity))
     return max(longest, total)
@@ -140,7 +142,7 @@ def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
     short: dict[tuple[object, int], list[Demand]] = {}
     for demand in demands:
         slowest = min(rate for rate in demand.rates if rate > 0)
-        if demand.steps_left / slowest > least_s:
+        if demand.steps_left / slowest >= _LONG * least_s:
             long.append(_Column((demand,), is_long=True))
         else:
             # Within a factor of two of each other, so that the second program can tell them apart.
