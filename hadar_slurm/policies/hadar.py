@@ -13,8 +13,9 @@ what it gains is worth most after the price. It does not follow the paper's form
   waits for ever.
 * All others go by the shortest remaining service (GPU-seconds on the fastest type), which is best
   for the mean completion time, weighted by Slurm's fair-share factor where it is known.
-* Who runs and keeps its type keeps its place; among critical jobs one that runs is not stopped for
-  another that is later by less than ten restarts.
+* Who runs keeps its type unless another saves more than a restart, and with its type its place. Of
+  two jobs the one that runs goes first unless the other is shorter by two restarts, or among
+  critical jobs later by ten.
 * The program is solved again after jobs came or went, at most every half hour, and more often as
   the horizon comes near.
 
@@ -78,7 +79,8 @@ class Hadar:
         for job in late:
             if not board.has_room:
                 break
-            any(board.choose(job, kind) for kind in board.by_speed(job))
+            own = board.runs_on(job)
+            any(board.choose(job, kind) for kind in ([own] if own else []) + [*board.by_speed(job)])
         board.settle()
         board.fill(entry.job for entry in queue)
         figures = {"solved": float(is_new), "refitted": float(refits)}
@@ -221,11 +223,13 @@ class _Queue:
                     planned_s += _RESTARTS_TO_MOVE * spec.restart_cost_s
                 types = tuple(i for i in prospect.by_speed if planned.seconds[i])
                 return _Entry(_CRITICAL_RANK, -planned_s, place, job, types, left_s)
-        types = self._types_at_lowest_cost(prospect)
+        types = self._with_own_type(job, prospect, self._types_at_lowest_cost(prospect))
         waited_s = self._waited_s(job)
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_HORIZONS * horizon_s:
             return _Entry(_OVERDUE_RANK, -waited_s, place, job, types, left_s)
-        service = spec.num_gpus * left_s
+        # To be stopped for a shorter job costs a restart, and so may the way back.
+        stays_s = 2 * spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
+        service = spec.num_gpus * max(0.0, left_s - stays_s)
         if job.fair_share is not None:
             # 0.5 is a user who has used just the share; down to a twentieth of it.
             service /= max(0.05, 2.0 * job.fair_share)
@@ -239,15 +243,41 @@ class _Queue:
     def _types_at_lowest_cost(self, prospect: _Prospect) -> tuple[int, ...]:
         """Return the types on which a step costs least at the horizon's prices, fastest first."""
         if prospect.types is None:
-            prices = self.horizon.prices if self.horizon else (0.0,) * len(prospect.rates)
-            dearest = max(prices) or 1.0
-            costs = {
-                i: prices[i] / dearest * prospect.best / prospect.rates[i]
-                for i in prospect.by_speed
-            }
+            costs = self._costs(prospect)
             least = min(costs.values()) + _SAME_COST
             prospect.types = tuple(i for i in prospect.by_speed if costs[i] <= least)
         return prospect.types
+
+    def _costs(self, prospect: _Prospect) -> dict[int, float]:
+        """Return what a second's work on the fastest type costs on each type.
+
+        In seconds of the dearest type; all are 0 where GPUs cost nothing.
+        """
+        prices = self.horizon.prices if self.horizon else (0.0,) * len(prospect.rates)
+        dearest = max(prices) or 1.0
+        return {
+            i: prices[i] / dearest * prospect.best / prospect.rates[i] for i in prospect.by_speed
+        }
+
+    def _with_own_type(
+        self, job: Job, prospect: _Prospect, types: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return the types with that on which a job runs in front, unless a move pays.
+
+        It does when it saves more than a restart: of the job's own time, or of what it costs.
+        """
+        board = self.prospects.board
+        kind = board.runs_on(job)
+        if kind is None or types[0] == (own := board.kinds.index(kind)):
+            return types
+        if not prospect.rates[own]:
+            return types
+        costs = self._costs(prospect)
+        longer_s = job.steps_left * (1 / prospect.rates[own] - 1 / prospect.rates[types[0]])
+        dearer_s = job.steps_left / prospect.best * (costs[own] - costs[types[0]])
+        if max(longer_s, dearer_s) > job.spec.restart_cost_s:
+            return types
+        return (own, *(i for i in types if i != own))
 
 
 def _worth(entry: _Entry) -> float:

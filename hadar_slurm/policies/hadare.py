@@ -37,7 +37,7 @@ from hadar_slurm.policies.board import Board
 from hadar_slurm.policies.forking import Demand, Forking, solve_forking
 from hadar_slurm.policies.lp import SolverLimits
 
-# A job is good at a type from this worth on; a copy's aggregation costs more than the rest.
+# A job is good at a type from this worth on: less is lost there than aggregation would take.
 _GOOD = 0.99
 # A job that needs so large a part of the horizon, with all the copies it may have, comes first.
 _LONG = 0.7
@@ -136,22 +136,20 @@ def _contenders(board: Board, limits: SolverLimits | None) -> tuple[Sequence[_Co
 
 def _demand(board: Board, job: Job, gpus: Mapping[GpuType, int], room: dict[object, int]) -> Demand:
     """Return what a job asks for; `room` keeps, for jobs alike, on how many nodes one fits."""
+    spec, capacity = job.spec, board.snapshot.cluster.capacity
     held = {slot.gpu_type for gang in _held(job).gangs for slot, _ in gang.slots}
-    steps = max(job.steps_left, 1.0)
     alone_s, copies = {}, {}
     for kind in board.by_speed(job):
         is_open = kind in held if job.is_pinned_in_place else board.may_use(job, kind)
         if not (is_open and kind in gpus):
             continue
-        alone_s[kind] = steps / board.rate(job, kind)
-        key = (kind, job.spec.num_gpus, job.spec.rates, job.allowed_nodes, job.bound_type)
+        key = (kind, spec.num_gpus, spec.rates, spec.can_checkpoint, job.allowed_nodes)
         if key not in room:
-            capacity = board.snapshot.cluster.capacity
-            room[key] = sum(
-                capacity[slot] >= job.spec.num_gpus for slot in board.slots_for(job, kind)
-            )
+            slots = board.slots_for(job, kind)
+            room[key] = sum(capacity[slot] >= spec.num_gpus for slot in slots)
+        alone_s[kind] = max(job.steps_left, 1.0) / board.rate(job, kind)
         copies[kind] = max(1, room[key])
-    return Demand(alone_s, copies, job.spec.num_gpus, job.spec.max_copies if _forks(job) else 1)
+    return Demand(alone_s, copies, spec.num_gpus, spec.max_copies if _forks(job) else 1)
 
 
 @dataclass(frozen=True, slots=True)
