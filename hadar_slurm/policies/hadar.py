@@ -51,6 +51,8 @@ _RENEW_S, _RENEW_SHARE = 1800.0, 0.02
 _DRIFT_SHARE = 0.2
 # Among critical jobs one that runs goes before another that is later by less than this.
 _RESTARTS_TO_MOVE = 10
+# Among all others one that runs goes before another that is shorter by less than this.
+_RESTARTS_TO_STOP = 2
 # GPUs left idle are used where that costs no more than this share of the worth of the jobs there.
 _WORTH_TO_TRADE = 0.005
 _URGENT = 1e6
@@ -222,13 +224,14 @@ class _Queue:
                 if job.phase is Phase.RUNNING:
                     planned_s += _RESTARTS_TO_MOVE * spec.restart_cost_s
                 types = tuple(i for i in prospect.by_speed if planned.seconds[i])
+                types = self._with_own_type(job, prospect, types)
                 return _Entry(_CRITICAL_RANK, -planned_s, place, job, types, left_s)
         types = self._with_own_type(job, prospect, self._types_at_lowest_cost(prospect))
         waited_s = self._waited_s(job)
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_HORIZONS * horizon_s:
             return _Entry(_OVERDUE_RANK, -waited_s, place, job, types, left_s)
         # To be stopped for a shorter job costs a restart, and so may the way back.
-        stays_s = 2 * spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
+        stays_s = _RESTARTS_TO_STOP * spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         service = spec.num_gpus * max(0.0, left_s - stays_s)
         if job.fair_share is not None:
             # 0.5 is a user who has used just the share; down to a twentieth of it.
