@@ -14,6 +14,7 @@ from integration.site import LIMIT_S, Site, eventually, gpu_tree
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.demo.report import plan_mismatches
 from hadar_slurm.demo.runs import Daemon
+from hadar_slurm.policies.table import DEFAULT_POLICY
 from hadar_slurm.slurm import enforce
 from hadar_slurm.slurm.heartbeat import read_heartbeat
 
@@ -176,3 +177,16 @@ def test_no_job_starts_before_its_node_has_reported_to_slurm(site: Site) -> None
     site.cluster.restart_controller()
     site.until_completed(first, second)
     assert site.segments(second)[0]["gpus"] == {"n1": {"v100": 2}}
+
+
+def test_the_default_policy_moves_jobs_and_loses_nothing(site: Site) -> None:
+    """Shorter jobs pass longer ones on full nodes; all train every step once and end."""
+    site.start(policy=DEFAULT_POLICY)
+    long = [site.train({"v100": 20.0, "k80": 4.0}, steps=300, gpus=4) for _ in range(2)]
+    site.until_running(*long)
+    short = [site.train({"v100": 20.0, "k80": 4.0}, steps=steps, gpus=2) for steps in (40, 60, 80)]
+    site.until_completed(*long, *short)
+    for job, steps in zip((*long, *short), (300, 300, 40, 60, 80), strict=True):
+        site.check_training(job, steps)
+    assert plan_mismatches(site.lines()) == []
+    assert {line["policy"] for line in site.lines()} == {DEFAULT_POLICY}
