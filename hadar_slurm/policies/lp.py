@@ -1,5 +1,7 @@
 """The only place that calls a solver: time limit, gap, and a status that becomes an error.
 
+(Gavel's policies need the very point that their own solver returns: `interior.py`, ADR 12.)
+
 Two doors. `solve` takes a PuLP problem, for programs that are to be read (the ILP of `hadar-paper`)
 and costs a process a call. `solve_lp` takes arrays to HiGHS in this process, for linear programs
 that are solved thousands of times in a simulation, and gives the duals, which are prices.
