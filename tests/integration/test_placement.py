@@ -77,13 +77,13 @@ def test_a_gang_over_two_types_gets_two_gpus_on_each_node(site: Site, gang: str)
 def test_tasks_of_an_array_are_placed_one_by_one(site: Site) -> None:
     """Each task gets GPUs of its own, and its progress is its own."""
     site.start()
-    job = site.train({"v100": 20.0, "k80": 1.0}, "--array=0-2", steps=30)
+    job = site.train({"v100": 20.0, "k80": 1.0}, "--array=0-2", steps=100)
     tasks = [JobId(f"{job}_{index}") for index in range(3)]
     site.until_running(*tasks)
     planned = [site.planned(task) for task in tasks]
     assert all(place is not None and "v100" in next(iter(place.values())) for place in planned)
     site.check_gpus_are_apart()
-    eventually(lambda: any(0 < steps < 30 for steps in steps_seen(site, tasks[0])), "progress")
+    eventually(lambda: any(0 < steps < 100 for steps in steps_seen(site, tasks[0])), "progress")
     site.until_completed(*tasks)
 
 
