@@ -28,6 +28,8 @@ PolicyName = Literal[
     "slurm",
 ]
 
+ModeName = Literal["observe", "advise", "enforce"]
+
 DEFAULT_PATH = Path("/etc/hadar/hadar.yaml")
 
 
@@ -45,8 +47,9 @@ class SolverConfig(_Section):
 class Config(_Section):
     """Everything hadard can be told; times in seconds, directories absolute.
 
-    Without `partitions`, jobs of every partition are placed. `throughputs` is a table of the
-    site's own, in the form of the shipped one.
+    `mode` is how far hadard goes with jobs, `partitions` names those where it differs.
+    `throughputs` is a table of the site's own, in the form of the shipped one. A journal of
+    `journal_megabytes` is put aside, and `journal_files` old ones are kept.
     """
 
     policy: PolicyName = "hadar"
@@ -57,13 +60,19 @@ class Config(_Section):
     grace_seconds: float = Field(default=60.0, gt=0)
     pin_timeout_seconds: float = Field(default=60.0, gt=0)
     command_timeout_seconds: float = Field(default=30.0, gt=0)
-    partitions: tuple[str, ...] | None = None
+    mode: ModeName = "observe"
+    partitions: dict[str, ModeName] = Field(default_factory=dict)
+    adapter: Literal["auto", "pyslurm", "command-line"] = "auto"
     solver: SolverConfig = SolverConfig()
     throughputs: Path | None = None
     slurm_conf: Path | None = None
     run_dir: Path = Path("/run/hadar")
     spool_dir: Path = Path("/var/spool/hadar")
+    state_dir: Path = Path("/var/lib/hadar")
+    disable_file: Path = Path("/etc/hadar/disabled")
     journal: Path = Path("/var/log/hadar/journal.jsonl")
+    journal_megabytes: float = Field(default=100.0, gt=0)
+    journal_files: int = Field(default=5, ge=1)
 
 
 def load_config(path: Path) -> Config:

@@ -9,6 +9,8 @@ HadarError
 ├── PhaseError              our fault: a job moved between phases that do not follow
 ├── SolverError             no usable answer from the solver
 │   └── SolverTimeout           none within its time limit
+├── DaemonError             another hadard is at work on the cluster
+├── LedgerError             what hadard is about to do to jobs cannot be written down
 ├── ClusterError            a local cluster could not be started, found or stopped
 └── SlurmError
     ├── SlurmUnavailable        Slurm did not answer; try again next round
@@ -59,6 +61,14 @@ class SolverError(HadarError):
 
 class SolverTimeout(SolverError):
     """The solver found nothing within its time limit."""
+
+
+class DaemonError(HadarError):
+    """Another hadard is at work on the same cluster."""
+
+
+class LedgerError(HadarError):
+    """What hadard is about to do to jobs cannot be written down, so it must not be done."""
 
 
 class ClusterError(HadarError):

@@ -7,7 +7,11 @@ since the epoch for hadard and since 0 for the simulator.
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -103,21 +107,56 @@ def _action(outcome: Outcome) -> Line:
 
 
 class Journal:
-    """An append-only file of rounds; a line is on its way to disk before the next round begins."""
+    """An append-only file of rounds; a line is on its way to disk before the next round begins.
 
-    def __init__(self, path: Path) -> None:
+    A file that has grown to `max_bytes` is put aside as `NAME.1`, older ones move up, and all
+    after `NAME.{keep}` go. Without `max_bytes` it grows for ever.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: float = math.inf, keep: int = 5) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _drop_torn_line(path)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._file: IO[bytes] = path.open("ab")
 
-    def write(self, record: RoundRecord) -> None:
-        """Append one round."""
-        self._file.write(json.dumps(as_line(record), separators=(",", ":")) + "\n")
-        self._file.flush()
+    def write(self, record: RoundRecord, *, mode: str = "") -> None:
+        """Append one round, with the mode that it was decided in if there are several.
+
+        Raises OSError when it cannot be written; what was written of it is cut off again.
+        """
+        tree = as_line(record) | ({"mode": mode} if mode else {})
+        before = self._file.tell()
+        try:
+            self._file.write(json.dumps(tree, separators=(",", ":")).encode() + b"\n")
+            self._file.flush()
+        except OSError:
+            self._start_anew(before)
+            raise
+        if self._file.tell() >= self._max_bytes:
+            self._rotate()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _start_anew(self, length: int) -> None:
+        """Open the file again without what a failed write has left, buffered or on disk."""
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            os.truncate(self._path, length)
+        self._file = self._path.open("ab")
+
+    def _rotate(self) -> None:
+        self._file.close()
+        names = [self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._keep + 1)]
+        for older, newer in pairwise(reversed(names)):
+            if newer.exists():
+                newer.replace(older)
+        self._path.replace(names[0])
+        self._file = self._path.open("ab")
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -92,6 +92,8 @@ def _both_runs(
             "slurm_conf": cluster.slurm_conf,
             "run_dir": environment["HADAR_RUN_DIR"],
             "spool_dir": environment["HADAR_SPOOL"],
+            "state_dir": scratch / "state",
+            "disable_file": scratch / "disabled",
         },
     )
 

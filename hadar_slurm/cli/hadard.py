@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import hashlib
 import json
 import logging
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from hadar_slurm import __version__
-from hadar_slurm.config import DEFAULT_PATH, Config, load_config
+from hadar_slurm.cli.release import read_config
+from hadar_slurm.config import DEFAULT_PATH, Config
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.actions import Action, Outcome, Status
@@ -32,9 +31,16 @@ from hadar_slurm.policies.base import Policy
 from hadar_slurm.policies.lp import SolverLimits
 from hadar_slurm.policies.table import make_policy
 from hadar_slurm.resources import data_file
+from hadar_slurm.slurm.adapter import Site, SlurmAdapter
+from hadar_slurm.slurm.adapters import make_adapter
 from hadar_slurm.slurm.backend import Settings, SlurmBackend
 from hadar_slurm.slurm.heartbeat import Heartbeat, remove_heartbeat, write_heartbeat
+from hadar_slurm.slurm.ledger import FILE_NAME as LEDGER_FILE
+from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.modes import Mode, Modes
 from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.single import only_daemon
+from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
 
 log = logging.getLogger("hadard")
 
@@ -44,8 +50,17 @@ _BEAT_POLLS = 4
 _BEAT_LEAST_S = 30.0
 
 
-def main(words: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the daemon lives in: its clock, in seconds since the epoch, and its way to Slurm."""
+
+    now_s: Callable[[], float] = time.time
+    make_adapter: Callable[[str, Runner], SlurmAdapter] = make_adapter
+
+
+def main(words: Sequence[str] | None = None, world: World | None = None) -> int:
     """Run the daemon until it is told to end; return the exit status."""
+    world = world or World()
     options = _parser().parse_args(words)
     logging.basicConfig(
         level=options.log_level.upper(),
@@ -53,10 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
         stream=sys.stderr,
     )
     try:
-        config = _config(options)
-        if options.dry_run:
-            return _dry_run(config)
-        return _run(config, once=options.once)
+        return _dry_run(_config(options), world) if options.dry_run else _run(options, world)
     except UsageError as error:
         print(f"hadard: {error}", file=sys.stderr)
         return 2
@@ -90,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the plan and the exact commands of one round; touch nothing",
     )
+    parser.add_argument(
+        "--disable-file",
+        type=Path,
+        metavar="FILE",
+        help="while it exists, nothing is held, pinned or moved (default: the configuration's)",
+    )
     parser.add_argument("--round-seconds", type=float, metavar="S", help="length of a round")
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
@@ -99,10 +117,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    path: Path | None = options.config
-    if path is None and DEFAULT_PATH.exists():
-        path = DEFAULT_PATH
-    config = Config() if path is None else load_config(path)
+    config = read_config(options.config)
+    if options.disable_file is not None:
+        config = config.model_copy(update={"disable_file": options.disable_file})
     seconds: float | None = options.round_seconds
     if seconds is None:
         return config
@@ -116,57 +133,153 @@ def _policy(config: Config) -> Policy:
     return make_policy(config.policy, utility=config.utility, limits=limits)
 
 
-def _backend(config: Config) -> SlurmBackend:
+def modes(config: Config) -> Modes:
+    """Return what may be done in which partition."""
+    return Modes(Mode(config.mode), {name: Mode(m) for name, m in config.partitions.items()})
+
+
+def _backend(
+    config: Config, slurm: SlurmAdapter, world: World, mode: Mode | None = None
+) -> SlurmBackend:
+    """Return the backend for one mode, by default the one that goes furthest."""
     table_path = config.throughputs or data_file("throughputs.json")
     try:
         table = parse_table(table_path.read_text(encoding="utf-8"), str(table_path))
     except OSError as error:
         raise ConfigError(f"throughputs: {table_path}: {error.strerror}") from error
-    partitions = None if config.partitions is None else frozenset(config.partitions)
     settings = Settings(
         spool=config.spool_dir,
-        partitions=partitions,
+        modes=modes(config),
         restart_cost_s=config.restart_cost_seconds,
         grace_s=config.grace_seconds,
         pin_timeout_s=config.pin_timeout_seconds,
         poll_s=config.poll_seconds,
+        wake_file=config.run_dir / WAKE_FILE,
     )
+    ledger = Ledger(config.state_dir / LEDGER_FILE)
+    mode = mode or modes(config).all[0]
+    return SlurmBackend(slurm, table, settings, ledger, mode, now_s=world.now_s)
+
+
+def _slurm(config: Config, world: World) -> SlurmAdapter:
     runner = Runner(config.slurm_conf, config.command_timeout_seconds)
-    return SlurmBackend(runner, table, settings)
+    return world.make_adapter(config.adapter, runner)
 
 
-def _run(config: Config, *, once: bool) -> int:
-    backend = _backend(config)
+def _run(options: argparse.Namespace, world: World) -> int:
+    """Run rounds until told to end, with a new configuration whenever told to read it again."""
+    config = _config(options)
+    slurm = _slurm(config, world)
+    _backend(config, slurm, world)  # what is wrong with its files is told first
+    cluster = slurm.site()
+    with only_daemon(cluster), _signals() as asked:
+        while True:
+            faults = _run_with(config, slurm, world, cluster, asked, once=options.once)
+            if not asked.to_reload or asked.to_end:
+                return 1 if options.once and faults else 0
+            asked.to_reload = False
+            try:
+                config = _config(options)
+                _backend(config, slurm, world)
+                slurm = _slurm(config, world)
+                log.info("the configuration was read again")
+            except HadarError as error:
+                log.error("the configuration stays as it was: %s", error)
+
+
+def _run_with(
+    config: Config,
+    slurm: SlurmAdapter,
+    world: World,
+    cluster: Site,
+    asked: Asked,
+    *,
+    once: bool,
+) -> tuple[str, ...]:
+    """Run rounds with one configuration; return what was wrong in the last."""
+    furthest, *others = modes(config).all
+    backend = _backend(config, slurm, world, furthest)
+    beside = [_backend(config, slurm, world, mode) for mode in others]
     policy = _policy(config)
-    cluster = site(backend.runner)
-    with only_daemon(cluster), _asked_to_end() as ending:
-        backend.is_stopping = lambda: bool(ending)
+    for each in (backend, *beside):
+        each.is_stopping = lambda: asked.to_end or asked.to_reload
+        each.is_off = config.disable_file.exists
+    journal = _journal(config)
+    _log_start(config, slurm, cluster, policy)
+    faults: tuple[str, ...] = ()
+
+    def record(line: RoundRecord, mode: Mode = furthest) -> None:
+        nonlocal faults
+        faults = line.errors or faults if mode is not furthest else line.errors
         try:
-            journal = Journal(config.journal)
+            journal.write(line, mode=str(mode))
         except OSError as error:
-            raise ConfigError(f"journal: {config.journal}: {error.strerror}") from error
-        log.info("hadard %s on cluster %s, policy %s", __version__, cluster.name, policy.name)
-        faults: tuple[str, ...] = ()
+            log.error("the journal %s cannot be written: %s", config.journal, error.strerror)
 
-        def record(line: RoundRecord) -> None:
-            nonlocal faults
-            faults = line.errors
-            journal.write(line)
+    def record_all(line: RoundRecord) -> None:
+        record(line)
+        for each in beside:
+            run_rounds(
+                each,
+                policy,
+                partial(record, mode=each.mode),
+                length_s=config.round_seconds,
+                now_s=world.now_s,
+                clock=time.perf_counter,
+                max_rounds=1,
+            )
 
-        try:
-            with _signs_of_life(config, cluster, backend, is_daemon=not once):
-                run_rounds(
-                    backend,
-                    policy,
-                    record,
-                    length_s=config.round_seconds,
-                    now_s=time.time,
-                    clock=time.perf_counter,
-                    max_rounds=1 if once else None,
-                )
-        finally:
-            journal.close()
-    return 1 if once and faults else 0
+    try:
+        with _signs_of_life(config, cluster, backend, is_daemon=not once):
+            run_rounds(
+                backend,
+                policy,
+                record_all,
+                length_s=config.round_seconds,
+                now_s=world.now_s,
+                clock=time.perf_counter,
+                max_rounds=1 if once else None,
+            )
+    finally:
+        journal.close()
+    return faults
+
+
+def _journal(config: Config) -> Journal:
+    try:
+        return Journal(
+            config.journal, max_bytes=config.journal_megabytes * 1e6, keep=config.journal_files
+        )
+    except OSError as error:
+        raise ConfigError(f"journal: {config.journal}: {error.strerror}") from error
+
+
+def _log_start(config: Config, slurm: SlurmAdapter, cluster: Site, policy: Policy) -> None:
+    places = [f"{name}: {mode}" for name, mode in config.partitions.items()]
+    log.info(
+        "hadard %s on cluster %s, policy %s, %s, through %s",
+        __version__,
+        cluster.name,
+        policy.name,
+        ", ".join([config.mode, *places]),
+        slurm.name,
+    )
+
+
+def _dry_run(config: Config, world: World) -> int:
+    lines: list[RoundRecord] = []
+    backend = _backend(config, _slurm(config, world), world)
+    run_rounds(
+        DryRun(backend),
+        _policy(config),
+        lines.append,
+        length_s=config.round_seconds,
+        now_s=world.now_s,
+        clock=time.perf_counter,
+        max_rounds=1,
+    )
+    print(json.dumps(as_line(lines[0]), indent=2))
+    return 1 if lines[0].errors else 0
 
 
 @dataclass
@@ -182,7 +295,7 @@ class DryRun:
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Return the commands of every action, none of them run."""
         return [
-            Outcome(action, Status.SKIPPED, "; ".join(map(" ".join, self.real.describe(action))))
+            Outcome(action, Status.SKIPPED, "; ".join(map(" ".join, self.real.commands(action))))
             for action in actions
         ]
 
@@ -191,69 +304,29 @@ class DryRun:
         return Wake.STOP
 
 
-def _dry_run(config: Config) -> int:
-    lines: list[RoundRecord] = []
-    run_rounds(
-        DryRun(_backend(config)),
-        _policy(config),
-        lines.append,
-        length_s=config.round_seconds,
-        now_s=time.time,
-        clock=time.perf_counter,
-        max_rounds=1,
-    )
-    print(json.dumps(as_line(lines[0]), indent=2))
-    return 1 if lines[0].errors else 0
+@dataclass
+class Asked:
+    """What signals have asked of the daemon."""
 
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Which Slurm this is: its name, and where its controller listens."""
-
-    name: str
-    address: str
-
-
-def site(runner: Runner) -> Site:
-    """Return which Slurm a runner's commands reach."""
-    lines = runner.run(["scontrol", "show", "config"]).splitlines()
-    facts = {key.strip(): value.strip() for key, _, value in (s.partition("=") for s in lines)}
-    host, port = facts.get("SlurmctldHost[0]", ""), facts.get("SlurmctldPort", "")
-    return Site(facts.get("ClusterName", ""), f"{host}:{port}")
+    to_end: bool = False
+    to_reload: bool = False
 
 
 @contextmanager
-def only_daemon(cluster: Site) -> Iterator[None]:
-    """Hold a name of the cluster that this machine gives out once: one daemon a cluster.
+def _signals() -> Iterator[Asked]:
+    """Note SIGTERM, SIGINT and SIGHUP; the step at hand is finished before they are heeded."""
+    asked = Asked()
 
-    It is that of a unix socket without a file. It goes with the process, however it ends, and
-    needs no directory of ours; a lock on slurm.conf would be lost when that file is replaced.
-    """
-    digest = hashlib.sha256(f"{cluster.name} {cluster.address}".encode()).hexdigest()
-    with socket.socket(socket.AF_UNIX) as held:
-        try:
-            held.bind(f"\0hadard-{digest[:32]}")
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise HadarError(
-                f"another hadard is at work on cluster {cluster.name} ({cluster.address}); "
-                "stop it first"
-            ) from None
-        yield
+    def end(_number: int, _frame: FrameType | None) -> None:
+        asked.to_end = True
 
+    def reload(_number: int, _frame: FrameType | None) -> None:
+        asked.to_reload = True
 
-@contextmanager
-def _asked_to_end() -> Iterator[list[int]]:
-    """Collect SIGTERM and SIGINT; the step at hand is finished before they are heeded."""
-    received: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGHUP: reload}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield received
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -264,26 +337,29 @@ def _signs_of_life(
     config: Config, cluster: Site, backend: SlurmBackend, *, is_daemon: bool
 ) -> Iterator[None]:
     """Keep the heartbeat fresh while the daemon lives; a single round leaves none."""
+    if backend.mode is Mode.ENFORCE:
+        _make_directory(config.state_dir, "state_dir")
     if not is_daemon:
         yield
         return
     good_for_s = max(_BEAT_LEAST_S, _BEAT_POLLS * config.poll_seconds)
-    partitions = _vouched_for(config, backend.runner)
+    enforced = modes(config).enforced(backend.slurm.default_partition())
 
     def beat() -> None:
         sign = Heartbeat(
             os.getpid(),
             cluster.name,
-            time.time() + good_for_s,
+            backend.now_s() + good_for_s,
             str(config.spool_dir),
-            partitions,
+            () if backend.is_off() else enforced,
         )
         try:
             write_heartbeat(config.run_dir, sign)
         except OSError as error:
             log.error("cannot write the heartbeat to %s: %s", config.run_dir, error)
 
-    _make_directories(config)
+    _make_directory(config.run_dir, "run_dir")
+    _make_spool(config)
     beat()
     backend.on_wait = beat
     try:
@@ -292,25 +368,18 @@ def _signs_of_life(
         remove_heartbeat(config.run_dir)
 
 
-def _vouched_for(config: Config, runner: Runner) -> tuple[str, ...] | None:
-    """Return the partitions whose jobs are placed; "" is that of jobs which name none."""
-    if config.partitions is None:
-        return None
-    # sinfo marks the default partition.
-    marked = runner.run(["sinfo", "-h", "-o", "%P"]).split()
-    has_default = any(f"{name}*" in marked for name in config.partitions)
-    return (*config.partitions, *([""] if has_default else []))
-
-
-def _make_directories(config: Config) -> None:
+def _make_directory(path: Path, key: str) -> None:
     try:
-        config.run_dir.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"run_dir: {config.run_dir}: {error.strerror}") from error
+        raise ConfigError(f"{key}: {path}: {error.strerror}") from error
+
+
+def _make_spool(config: Config) -> None:
     if config.spool_dir.is_dir():
         return
+    _make_directory(config.spool_dir, "spool_dir")
     try:
-        config.spool_dir.mkdir(parents=True)
         # Every user's jobs report here, and none may touch another's report.
         config.spool_dir.chmod(0o1777)
     except OSError as error:

@@ -10,6 +10,7 @@ from hadar_slurm import __version__
 from hadar_slurm.cli.cluster import app as cluster_app
 from hadar_slurm.cli.compare import compare
 from hadar_slurm.cli.demo import demo
+from hadar_slurm.cli.release import leave, release
 from hadar_slurm.cli.simulate import simulate
 from hadar_slurm.errors import HadarError, UsageError
 
@@ -23,6 +24,8 @@ commands.add_typer(cluster_app, name="cluster")
 commands.command()(demo)
 commands.command()(simulate)
 commands.command()(compare)
+commands.command()(release)
+commands.command()(leave)
 
 
 @commands.command()

@@ -1,4 +1,4 @@
-"""Actions as argument vectors for Slurm's own tools. Pure.
+"""Changes as argument vectors for Slurm's own tools. Pure.
 
 Everything here was measured on 22.05, 24.11 and 26.05; what may be changed on a job, in which
 state and in which order, is in docs/slurm.md.
@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from ClusterShell.NodeSet import NodeSet
 
-from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.slurm.changes import (
+    Ask,
+    AskToSave,
+    Change,
+    Clear,
+    Hold,
+    Prefer,
+    Release,
+    Request,
+    Requeue,
+)
 from hadar_slurm.slurm.parse import UNTYPED
 
 Argv = list[str]
-
-_REQUEST_KEYS = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket")
 
 # From this version on, Slurm writes gres/gpu:2 where it wrote gres:gpu:2.
 _SLASH_SINCE = (23, 2)
@@ -23,9 +31,9 @@ _SLASH_SINCE = (23, 2)
 _FORGETS_TYPES_SINCE = (24, 11)
 
 
-def node_list(gang: Gang) -> str:
-    """Return the gang's nodes as a folded host list."""
-    return str(NodeSet.fromlist(list(gang.gpus_by_node)))
+def keeps_types(version: tuple[int, int]) -> bool:
+    """Return whether a job stays tied to nodes that have every type its request ever named."""
+    return version < _FORGETS_TYPES_SINCE
 
 
 def requested_gpus(gang: Gang, *, names_type: bool) -> tuple[tuple[str, int], ...]:
@@ -37,57 +45,51 @@ def requested_gpus(gang: Gang, *, names_type: bool) -> tuple[tuple[str, int], ..
     return ((str(next(iter(gang.gpus_by_type))) if names_type else UNTYPED, per_node),)
 
 
-def keeps_types(version: tuple[int, int]) -> bool:
-    """Return whether a job stays tied to nodes that have every type its request ever named."""
-    return version < _FORGETS_TYPES_SINCE
+def gres_prefix(version: tuple[int, int]) -> str:
+    """Return what stands before `gpu:2` in a request."""
+    return "gres/" if version >= _SLASH_SINCE else "gres:"
 
 
-def clear_request(job: JobId) -> Argv:
-    """Return the first half of changing a request; the job then asks for no GPU at all."""
-    return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in _REQUEST_KEYS)]
-
-
-def set_request(
-    job: JobId, gang: Gang, version: tuple[int, int], *, names_type: bool, is_restart: bool
-) -> Argv:
-    """Return the second half: nodes, their number, and GPUs of each node.
-
-    A requeued job may not begin for two minutes unless told otherwise, and must not begin in the
-    second in which it ended ("Job credential revoked"): now+1.
-    """
+def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Request:
+    """Return the request that a job gets exactly `gang` by."""
     ((kind, count),) = requested_gpus(gang, names_type=names_type)
     name = "gpu" if kind == UNTYPED else f"gpu:{kind}"
-    prefix = "gres/" if version >= _SLASH_SINCE else "gres:"
     num_nodes = len(gang.gpus_by_node)
-    return [
-        "scontrol",
-        "update",
-        f"JobId={job}",
-        f"NumNodes={num_nodes}-{num_nodes}",
-        f"ReqNodeList={node_list(gang)}",
-        f"TresPerNode={prefix}{name}:{count}",
-        *(["StartTime=now+1"] if is_restart else []),
-    ]
+    return Request(
+        num_nodes=f"{num_nodes}-{num_nodes}",
+        per_node=f"{gres_prefix(version)}{name}:{count}",
+        nodes=tuple(gang.gpus_by_node),
+    )
 
 
-def release(job: JobId) -> Argv:
-    """Return the command that lets a held job start."""
-    return ["scontrol", "release", str(job)]
-
-
-def hold(job: JobId) -> Argv:
-    """Return the command that holds a pending job so that its owner could release it."""
-    return ["scontrol", "uhold", str(job)]
-
-
-def ask_to_save(job: JobId) -> Argv:
-    """Return the command that asks the batch script to save and wait."""
-    return ["scancel", "--signal=USR1", "--batch", str(job)]
-
-
-def requeue_held(job: JobId) -> Argv:
-    """Return the command that takes a running job off its GPUs and holds it."""
-    return ["scontrol", "requeuehold", str(job)]
+def command(change: Change) -> Argv:
+    """Return the command that makes one change."""
+    match change:
+        case Hold(job):
+            return ["scontrol", "uhold", str(job)]
+        case Release(job):
+            return ["scontrol", "release", str(job)]
+        case Requeue(job):
+            return ["scontrol", "requeuehold", str(job)]
+        case AskToSave(job):
+            return ["scancel", "--signal=USR1", "--batch", str(job)]
+        case Prefer(job, features):
+            return ["scontrol", "update", f"JobId={job}", f"Prefer={features}"]
+        case Clear(job):
+            keys = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList")
+            return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in keys)]
+        case Ask(job, request, begins_soon):
+            given = {
+                "NumNodes": request.num_nodes,
+                "ReqNodeList": str(NodeSet.fromlist(list(request.nodes))),
+                "TresPerNode": request.per_node,
+                "TresPerJob": request.per_job,
+                "TresPerTask": request.per_task,
+                "TresPerSocket": request.per_socket,
+                "StartTime": "now+1" if begins_soon else "",
+            }
+            words = [f"{key}={value}" for key, value in given.items() if value]
+            return ["scontrol", "update", f"JobId={job}", *words]
 
 
 def parse_version(text: str) -> tuple[int, int]:

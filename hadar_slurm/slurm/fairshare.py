@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hadar_slurm.errors import SlurmError
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.adapter import SlurmAdapter
 
 # The factor follows usage, which Slurm itself sums up every five minutes (PriorityCalcPeriod).
 _KEEP_S = 300.0
@@ -16,20 +16,16 @@ _KEEP_NONE_S = 3600.0
 
 @dataclass
 class FairShares:
-    """Asks `sshare` now and then; without slurmdbd there are no shares, and nobody is told off."""
+    """Asks Slurm now and then; without slurmdbd there are no shares, and nobody is told off."""
 
-    runner: Runner
-    _known: dict[str, float] = field(default_factory=dict)
+    slurm: SlurmAdapter
+    _known: Mapping[str, float] = field(default_factory=dict)
     _until_s: float = -math.inf
 
-    def at(self, now_s: float) -> dict[str, float]:
+    def at(self, now_s: float) -> Mapping[str, float]:
         """Return the factor by user, from 0 to 1; empty where Slurm has none."""
         if now_s >= self._until_s:
-            try:
-                text = self.runner.run(["sshare", "-a", "-P", "-n", "-o", "Account,User,FairShare"])
-            except SlurmError:
-                text = ""
-            self._known = parse_fair_shares(text)
+            self._known = self.slurm.fair_shares()
             self._until_s = now_s + (_KEEP_S if self._known else _KEEP_NONE_S)
         return self._known
 

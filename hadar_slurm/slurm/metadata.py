@@ -22,7 +22,9 @@ MAX_GPUS = 4096
 MAX_STEPS = 10**15
 MIN_RATE, MAX_RATE = 1e-9, 1e12
 MAX_RESTART_S = 1e9
-_KEYS = frozenset("hadar workload rates steps gpus shape checkpoint restart_cost_s comment".split())
+_KEYS = frozenset(
+    "hadar workload rates steps gpus shape checkpoint restart_cost_s held leave comment".split()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +32,9 @@ class Description:
     """What `hadar-sbatch` tells hadard about a job.
 
     `workload` names a row of the throughput table, or `rates` gives the gang's steps/s per GPU
-    type. `shape` of None allows every uniform layout of the `gpus`. `comment` is the user's own
-    comment, which would have stood in the field.
+    type. `shape` of None allows every uniform layout of the `gpus`. `is_held` says that the hold it
+    was submitted with is hadard's to release, `leaves` that its owner wants no more of hadard.
+    `comment` is the user's own comment, which would have stood in the field.
     """
 
     steps: int
@@ -41,6 +44,8 @@ class Description:
     shape: Shape | None = None
     checkpoint: bool = False
     restart_cost_s: float | None = None
+    is_held: bool = False
+    leaves: bool = False
     comment: str = ""
 
     def __post_init__(self) -> None:
@@ -79,6 +84,8 @@ def encode(description: Description) -> str:
         "shape": str(description.shape) if description.shape else "",
         "checkpoint": description.checkpoint,
         "restart_cost_s": description.restart_cost_s,
+        "held": description.is_held or None,
+        "leave": description.leaves or None,
         "comment": description.comment,
     }
     text = json.dumps(
@@ -121,8 +128,18 @@ def decode(comment: str) -> Description | None:
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
         checkpoint=tree.get("checkpoint") is True,
         restart_cost_s=restart,
+        is_held=tree.get("held") is True,
+        leaves=tree.get("leave") is True,
         comment=str(tree.get("comment", "")),
     )
+
+
+def decode_or_none(comment: str) -> Description | None:
+    """Return the description in a job's comment, or None where there is none that is right."""
+    try:
+        return decode(comment)
+    except JobSpecError:
+        return None
 
 
 def parse_shape(text: str) -> Shape:

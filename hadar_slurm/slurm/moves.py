@@ -1,4 +1,4 @@
-"""Stopping and starting jobs on a real Slurm, in batches, every change read back.
+"""Stopping and starting jobs on a real Slurm, in batches, every change written down and read back.
 
 The order of things was measured (docs/slurm.md): a running job is asked to save, acknowledges, is
 requeued with a user hold, changed only once it is pending again, then released.
@@ -6,20 +6,24 @@ requeued with a user hold, changed only once it is pending again, then released.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
-from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
+from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.handoff import ReportError, read_report
-from hadar_slurm.slurm import enforce
+from hadar_slurm.slurm.adapter import SlurmAdapter
+from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Hold, Release, Requeue
+from hadar_slurm.slurm.enforce import request_for, requested_gpus
+from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.parse import QueueRow
-from hadar_slurm.slurm.reading import Reading, read_all, read_queue
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.reading import Reading
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
@@ -27,7 +31,10 @@ _LOOK_EVERY_S = 0.1
 # A job that is only just starting misses the signal, so it is asked again.
 _ASK_EVERY_S = 1.0
 
+log = logging.getLogger(__name__)
+
 Outcomes = dict[Action, Outcome]
+Moved = TypeVar("Moved", Start, Stop)
 
 
 @dataclass
@@ -38,8 +45,8 @@ class Mover:
     seconds.
     """
 
-    runner: Runner
-    version: tuple[int, int]
+    slurm: SlurmAdapter
+    ledger: Ledger
     spool: Path
     grace_s: float
     pause: Callable[[float], None]
@@ -51,17 +58,19 @@ class Mover:
         if not stops:
             return {}
         queue = self._queue()
-        saving: dict[Stop, int] = {}
+        to_save: dict[Stop, int] = {}
+        to_hold: list[Stop] = []
         held: list[Stop] = []
         for stop in stops:
             row = queue.get(stop.job_id)
             if row is None or row.state not in ("RUNNING", "PENDING"):
                 self._defer(stop, f"it is {row.state if row else 'not to be seen'} by now")
-            elif row.state == "PENDING":
-                if row.is_held_by_user or self._try(stop, enforce.hold(stop.job_id)):
-                    held.append(stop)
-            elif self._ask(stop):
-                saving[stop] = row.restarts
+            elif row.state == "RUNNING":
+                to_save[stop] = row.restarts
+            else:
+                (held if row.is_held_by_user else to_hold).append(stop)
+        held += self._noted(to_hold, Hold)
+        saving = {stop: to_save[stop] for stop in self._try(to_save, AskToSave)}
         self._await_pending(held, self.now_s())
         self._await_pending(self._requeue_when_saved(saving), self.now_s() + _LEAVE_S)
         return {stop: self._outcomes[stop] for stop in stops}
@@ -71,11 +80,11 @@ class Mover:
         if not starts:
             return {}
         try:
-            reading = read_all(self.runner)
+            reading = self.slurm.read()
         except SlurmUnavailable as error:
             return {start: Outcome(start, Status.DEFERRED, str(error)) for start in starts}
         free = _free_slots(reading)
-        pinned: dict[Start, bool] = {}
+        rows: dict[Start, QueueRow] = {}
         for start in starts:
             row = reading.queue.get(start.job_id)
             if row is None or row.state != "PENDING":
@@ -83,43 +92,53 @@ class Mover:
             elif any(free.get(slot, 0) < count for slot, count in start.gang.slots):
                 self._defer(start, f"{start.gang} is not free yet")
             else:
-                names_type = must_name_type(row, start.gang, reading.cluster, self.version)
-                if self._pin(start, row, names_type=names_type):
-                    pinned[start] = names_type
-                    free.subtract(dict(start.gang.slots))
-        self._release_if_pinned(pinned)
+                rows[start] = row
+                free.subtract(dict(start.gang.slots))
+        self._release_if_pinned(self._pin(rows, reading.cluster))
         return {start: self._outcomes[start] for start in starts}
+
+    def hold(self, jobs: Iterable[JobId]) -> None:
+        """Hold jobs that wait on their pins in vain; what fails is tried again next round."""
+        jobs = list(jobs)
+        try:
+            self.ledger.expect_holds(jobs)
+        except LedgerError as error:
+            log.warning("%s", error)
+            return
+        for fault in self.slurm.change([Hold(job) for job in jobs]) if jobs else ():
+            if fault is not None:
+                log.warning("cannot hold: %s", fault)
 
     def _requeue_when_saved(self, saving: dict[Stop, int]) -> list[Stop]:
         """Requeue jobs as they acknowledge, or at the end of their grace; return those requeued."""
         asked_s = self.now_s()
         deadline_s = asked_s + self.grace_s
-        requeued = []
+        requeued: list[Stop] = []
         waiting = dict(saving)
         while waiting:
             is_late = self.now_s() >= deadline_s
             queue = self._queue()
+            ready: dict[Stop, bool] = {}
             for stop, restarts in list(waiting.items()):
                 row = queue.get(stop.job_id)
                 # Requeueing brings a cancelled job back to life, so look right before.
                 if row is None or row.state != "RUNNING" or row.restarts != restarts:
                     self._defer(stop, f"it is {row.state if row else 'not to be seen'} by now")
-                elif not (is_late or self._has_saved(row)):
+                elif is_late or self._has_saved(row):
+                    ready[stop] = self._has_saved(row)
+                else:
                     continue
-                elif self._try(stop, enforce.requeue_held(stop.job_id)):
-                    requeued.append(stop)
-                    if not self._has_saved(row):
-                        self._set(stop, Status.DONE, f"not saved within {self.grace_s:g} s")
                 del waiting[stop]
-            if self.now_s() >= asked_s + _ASK_EVERY_S:
+            for stop in self._noted(ready, Requeue):
+                requeued.append(stop)
+                if not ready[stop]:
+                    self._set(stop, Status.DONE, f"not saved within {self.grace_s:g} s")
+            if waiting and self.now_s() >= asked_s + _ASK_EVERY_S:
                 asked_s = self.now_s()
-                waiting = {s: n for s, n in waiting.items() if self._ask(s)}
+                waiting = {stop: waiting[stop] for stop in self._try(waiting, AskToSave)}
             if waiting:
                 self.pause(_LOOK_EVERY_S)
         return requeued
-
-    def _ask(self, stop: Stop) -> bool:
-        return self._try(stop, enforce.ask_to_save(stop.job_id))
 
     def _has_saved(self, row: QueueRow) -> bool:
         """Return whether this very run of the job says that its checkpoint is written."""
@@ -150,20 +169,41 @@ class Mover:
             if waiting:
                 self.pause(_LOOK_EVERY_S)
 
-    def _pin(self, start: Start, row: QueueRow, *, names_type: bool) -> bool:
-        """Make a pending job ask for exactly its gang; it stays held."""
-        change = enforce.set_request(
-            start.job_id,
-            start.gang,
-            self.version,
-            names_type=names_type,
-            is_restart=row.restarts > 0,
-        )
-        return (
-            (row.is_held_by_user or self._try(start, enforce.hold(start.job_id)))
-            and self._try(start, enforce.clear_request(start.job_id))
-            and self._try(start, change)
-        )
+    def _pin(self, rows: Mapping[Start, QueueRow], cluster: Cluster) -> dict[Start, bool]:
+        """Make pending jobs ask for exactly their gangs; they stay held.
+
+        Returns the starts that this was done for, and whether each names its GPU type.
+        """
+        entries = {
+            start.job_id: replace(
+                self.ledger[start.job_id],
+                is_held=True,
+                # What it asked for before the first pin; later it is our own request.
+                before=self.ledger[start.job_id].before or row.request,
+            )
+            for start, row in rows.items()
+        }
+        try:
+            self.ledger.note(entries)
+        except LedgerError as error:
+            for start in rows:
+                self._defer(start, str(error))
+            return {}
+        keeps_types = self.slurm.abilities.keeps_types
+        names = {
+            start: must_name_type(row, start.gang, cluster, keeps_types=keeps_types)
+            for start, row in rows.items()
+        }
+        batch: list[tuple[Start, Change]] = []
+        for start, row in rows.items():
+            job = start.job_id
+            request = request_for(start.gang, self.slurm.version, names_type=names[start])
+            # Held once more: its owner may have released it since we looked, and it would start
+            # with no GPU between the other two.
+            ask = Ask(job, request, begins_soon=row.restarts > 0)
+            batch += [(start, change) for change in (Hold(job), Clear(job), ask)]
+        failed = self._change(batch)
+        return {start: names[start] for start in rows if start not in failed}
 
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:
         """Release the jobs whose request Slurm really took over; an update can lie.
@@ -173,6 +213,7 @@ class Mover:
         if not pinned:
             return
         queue = self._queue()
+        ready: list[Start] = []
         for start, names_type in pinned.items():
             row = queue.get(start.job_id)
             if row is None or row.state != "PENDING":
@@ -184,26 +225,56 @@ class Mover:
                     f"Slurm kept another request: nodes {','.join(row.requested_nodes)}, "
                     f"{row.gpus_per_node} a node, {row.gpus_otherwise} otherwise",
                 )
-            elif self._try(start, enforce.release(start.job_id)):
-                self._set(start, Status.DONE)
+            else:
+                ready.append(start)
+        released = self._try(ready, Release)
+        for start in released:
+            self._set(start, Status.DONE)
+        ledger = self.ledger
+        # Not written, the entries say held of jobs that are not: no harm to anybody.
+        with_holds_gone = {s.job_id: replace(ledger[s.job_id], is_held=False) for s in released}
+        try:
+            ledger.note(with_holds_gone)
+        except LedgerError:
+            return
 
     def _queue(self) -> dict[JobId, QueueRow]:
         """Return the queue; an unreachable Slurm shows none, so that nothing is done to it."""
         try:
-            return read_queue(self.runner)
+            return self.slurm.queue()
         except SlurmUnavailable:
             return {}
 
-    def _try(self, action: Action, argv: Sequence[str]) -> bool:
+    def _noted(self, actions: Iterable[Moved], kind: type[Hold | Requeue]) -> list[Moved]:
+        """Hold jobs, one way or the other, once it is written down that we do."""
+        actions = list(actions)
         try:
-            self.runner.run(argv)
-        except SlurmRefused as error:
-            self._set(action, Status.REFUSED, str(error))
-        except SlurmUnavailable as error:
-            self._defer(action, str(error))
-        else:
-            return True
-        return False
+            self.ledger.expect_holds(action.job_id for action in actions)
+        except LedgerError as error:
+            for action in actions:
+                self._defer(action, str(error))
+            return []
+        return self._try(actions, kind)
+
+    def _try(
+        self, actions: Iterable[Moved], kind: type[Hold | Release | Requeue | AskToSave]
+    ) -> list[Moved]:
+        """Make one kind of change for every action, and return those it was made for."""
+        actions = list(actions)
+        failed = self._change([(action, kind(action.job_id)) for action in actions])
+        return [action for action in actions if action not in failed]
+
+    def _change(self, batch: Sequence[tuple[Moved, Change]]) -> set[Moved]:
+        """Make changes in one batch; return the actions one of whose changes failed."""
+        if not batch:
+            return set()
+        failed: set[Moved] = set()
+        faults = self.slurm.change([change for _, change in batch])
+        for (action, _), fault in zip(batch, faults, strict=True):
+            if fault is not None and action not in failed:
+                failed.add(action)
+                self._set(action, _status(fault), str(fault))
+        return failed
 
     def _defer(self, action: Action, why: str) -> None:
         self._set(action, Status.DEFERRED, why)
@@ -212,7 +283,11 @@ class Mover:
         self._outcomes[action] = Outcome(action, status, detail)
 
 
-def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, version: tuple[int, int]) -> bool:
+def _status(fault: SlurmError) -> Status:
+    return Status.REFUSED if isinstance(fault, SlurmRefused) else Status.DEFERRED
+
+
+def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, *, keeps_types: bool) -> bool:
     """Return whether the request for `gang` has to name its GPU type.
 
     On a node with several types nothing else tells Slurm which; and where Slurm keeps types, a
@@ -220,7 +295,7 @@ def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, version: tuple[i
     """
     nodes = cluster.by_name
     is_ambiguous = any(not nodes[name].has_one_type for name in gang.gpus_by_node)
-    is_tied = enforce.keeps_types(version) and bool(row.named_types)
+    is_tied = keeps_types and bool(row.named_types)
     return len(gang.gpus_by_type) == 1 and (is_ambiguous or is_tied)
 
 
@@ -231,7 +306,7 @@ def asks_for(row: QueueRow, gang: Gang, *, names_type: bool) -> bool:
     """
     return (
         set(row.requested_nodes) == set(gang.gpus_by_node)
-        and row.gpus_per_node == enforce.requested_gpus(gang, names_type=names_type)
+        and row.gpus_per_node == requested_gpus(gang, names_type=names_type)
         and not row.gpus_otherwise
     )
 

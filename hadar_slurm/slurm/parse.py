@@ -17,6 +17,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmOutputError
+from hadar_slurm.slurm.changes import Request
 from hadar_slurm.slurm.gres import parse_gpu_detail, parse_gpus
 
 # The type of GPUs that the site gave none.
@@ -43,6 +44,9 @@ _QUEUE_FIELDS = (
     "SubmitTime",
     "StartTime",
     "EndTime",
+    "Reservation",
+    "HetJobID",
+    "BatchFlag",
     "Comment",
 )
 _NOTHING = ("", "N/A", "(null)", "NONE", "None")
@@ -67,7 +71,9 @@ class QueueRow:
 
     `key` is the id that commands take, `3_1` for a task of an array; `raw_id` is Slurm's number,
     which the job knows as SLURM_JOB_ID.
-    `gpus_per_node` and `gpus_otherwise` (per job, task or socket) are what it asks for.
+    `request` is what it asks for; `gpus_per_node` and `gpus_otherwise` (per job, task or socket)
+    are its GPUs, read. `is_set_apart` tells of a job that has a reservation, is part of a
+    heterogeneous job or has no batch script.
     """
 
     key: JobId
@@ -79,16 +85,21 @@ class QueueRow:
     partition: str
     priority: int
     dependency: str
-    requested_nodes: tuple[NodeName, ...]
     nodes: tuple[NodeName, ...]
-    num_nodes: int
+    request: Request
     gpus_per_node: tuple[tuple[str, int], ...]
     gpus_otherwise: tuple[tuple[str, int], ...]
     restarts: int
     submitted_s: float
     started_s: float
     ended_s: float
+    is_set_apart: bool
     comment: str
+
+    @property
+    def requested_nodes(self) -> tuple[NodeName, ...]:
+        """Return the nodes that the job must have."""
+        return self.request.nodes
 
     @property
     def named_types(self) -> frozenset[str]:
@@ -133,9 +144,15 @@ def _queue_row(record: str) -> QueueRow:
             partition=field["Partition"],
             priority=int(field["PriorityLong"]),
             dependency=known["Dependency"],
-            requested_nodes=fold_out(known["ReqNodes"]),
             nodes=fold_out(known["NodeList"]),
-            num_nodes=int(field["NumNodes"].split("-")[0]),
+            request=Request(
+                num_nodes=field["NumNodes"],
+                per_node=known["tres-per-node"],
+                per_job=known["tres-per-job"],
+                per_task=known["tres-per-task"],
+                per_socket=known["tres-per-socket"],
+                nodes=fold_out(known["ReqNodes"]),
+            ),
             gpus_per_node=_requested(known["tres-per-node"]),
             gpus_otherwise=tuple(
                 request
@@ -146,6 +163,9 @@ def _queue_row(record: str) -> QueueRow:
             submitted_s=float(known["SubmitTime"] or 0),
             started_s=float(known["StartTime"] or 0),
             ended_s=float(known["EndTime"] or 0),
+            is_set_apart=bool(known["Reservation"])
+            or known["HetJobID"] not in ("", "0")
+            or field["BatchFlag"] != "1",
             comment=known["Comment"],
         )
     except ValueError as error:
@@ -176,6 +196,7 @@ _NODE_STATE = re.compile(r" State=(\S+)")
 # What slurmctld shows after its own restart until the node has reported to it. 22.05.8 may start a
 # job there without any of its GPUs when another ended in between; 24.11.5 does not.
 _NODE_UNREPORTED = re.compile(r" SlurmdStartTime=None\b")
+_NODE_FEATURES = re.compile(r" ActiveFeatures=(\S+)")
 _NODE_PARTITIONS = re.compile(r" Partitions=(\S+)")
 
 
@@ -186,6 +207,7 @@ class NodeRow:
     node: Node
     state: str
     partitions: tuple[str, ...]
+    features: frozenset[str] = frozenset()
 
 
 def parse_nodes(text: str) -> list[NodeRow]:
@@ -202,7 +224,9 @@ def parse_nodes(text: str) -> list[NodeRow]:
         has_reported = _NODE_UNREPORTED.search(rest) is None
         is_schedulable = has_reported and takes_work(state.group(1))
         node = Node.of(name, gpus, is_schedulable=is_schedulable)
-        rows.append(NodeRow(node, state.group(1), listed))
+        features = _NODE_FEATURES.search(rest)
+        named = frozenset(features.group(1).split(",")) if features else frozenset()
+        rows.append(NodeRow(node, state.group(1), listed, named - {"(null)"}))
     if text.strip() and not rows:
         raise SlurmOutputError("scontrol show node: no node found", text)
     return rows
@@ -237,6 +261,14 @@ def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
         for number, line, odd in zip(numbers, lines, pairwise([*is_odd, False]), strict=True)
         if not any(odd)
     }
+
+
+_SET_APART = re.compile(r" ExcNodeList=(?!\(null\))\S| CronJob=Yes\b")
+
+
+def is_set_apart(detail: str) -> bool:
+    """Return whether a job's detail line tells of excluded nodes or of scrontab."""
+    return _SET_APART.search(detail) is not None
 
 
 def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:

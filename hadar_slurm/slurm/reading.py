@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot
@@ -15,6 +14,7 @@ from hadar_slurm.slurm.parse import (
     NodeRow,
     QueueRow,
     held_gang,
+    is_set_apart,
     parse_nodes,
     parse_queue,
     queue_format,
@@ -25,11 +25,16 @@ from hadar_slurm.slurm.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What Slurm showed at one instant; `gangs` are the GPUs of jobs that hold any."""
+    """What Slurm showed at one instant.
+
+    `gangs` are the GPUs of jobs that hold any, `set_apart` the pending jobs that squeue alone does
+    not tell apart from others: those that exclude nodes, and those of scrontab.
+    """
 
     queue: dict[JobId, QueueRow]
     nodes: tuple[NodeRow, ...]
     gangs: dict[JobId, Gang]
+    set_apart: frozenset[JobId] = frozenset()
 
     @property
     def cluster(self) -> Cluster:
@@ -58,27 +63,31 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
 
 
 def read_all(runner: Runner) -> Reading:
-    """Return the queue, the nodes and the GPUs that jobs hold, in three calls.
+    """Return the queue, the nodes and what squeue does not tell of jobs, in three calls.
 
     The calls are not one instant. The queue is read first: a job that starts right after it is
     not in the reading at all and is seen by the next; one that ends after it still counts.
     """
     queue = read_queue(runner)
     nodes = read_nodes(runner)
-    return Reading(queue, nodes, _gangs(runner, queue))
-
-
-def _gangs(runner: Runner, queue: Mapping[JobId, QueueRow]) -> dict[JobId, Gang]:
-    holding = [row for row in queue.values() if row.state in HOLDING_STATES]
-    if not holding:
-        return {}
+    live = [row for row in queue.values() if row.state in HOLDING_STATES or row.state == "PENDING"]
+    if not live:
+        return Reading(queue, nodes, {})
     known = {row.raw_id for row in queue.values()}
     details = split_job_details(runner.run(["scontrol", "show", "job", "-d", "-o"]), known)
     gangs = {
         row.key: held_gang(details.get(row.raw_id) or _detail(runner, row.raw_id), row.nodes)
-        for row in holding
+        for row in live
+        if row.state in HOLDING_STATES
     }
-    return {key: gang for key, gang in gangs.items() if gang.slots}
+    return Reading(
+        queue,
+        nodes,
+        {key: gang for key, gang in gangs.items() if gang.slots},
+        # A job whose line is in doubt is not asked for alone: should it exclude a node, Slurm
+        # itself keeps it from there.
+        frozenset(row.key for row in live if is_set_apart(details.get(row.raw_id, ""))),
+    )
 
 
 def _detail(runner: Runner, raw_id: str) -> str:

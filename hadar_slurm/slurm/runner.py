@@ -50,8 +50,25 @@ class Runner:
         Raises SlurmUnavailable when the command is missing, too slow or cannot reach slurmctld,
         and SlurmRefused when it ends with another status than 0.
         """
+        done = self._done(argv, stdin)
+        if done.returncode == 0:
+            return done.stdout
+        words = (done.stderr.strip() or done.stdout.strip()).replace("\n", "; ")
+        message = f"{' '.join(argv)}: status {done.returncode}: {words}"
+        if is_unreachable(words):
+            raise SlurmUnavailable(message)
+        raise SlurmRefused(message)
+
+    def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
+        """Return what `argv` says on its error stream, whatever its status.
+
+        Raises SlurmUnavailable when the command is missing or too slow.
+        """
+        return self._done(argv, stdin).stderr
+
+    def _done(self, argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
         try:
-            done = subprocess.run(
+            return subprocess.run(
                 argv,
                 input=stdin,
                 capture_output=True,
@@ -70,10 +87,8 @@ class Runner:
             raise SlurmUnavailable(
                 f"{argv[0]} gave no answer within {self.timeout_s:g} s"
             ) from error
-        if done.returncode == 0:
-            return done.stdout
-        words = (done.stderr.strip() or done.stdout.strip()).replace("\n", "; ")
-        message = f"{' '.join(argv)}: status {done.returncode}: {words}"
-        if any(sign in words for sign in _UNREACHABLE):
-            raise SlurmUnavailable(message)
-        raise SlurmRefused(message)
+
+
+def is_unreachable(words: str) -> bool:
+    """Return whether one of Slurm's tools says that it did not reach slurmctld."""
+    return any(sign in words for sign in _UNREACHABLE)

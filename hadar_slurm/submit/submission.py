@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Shape, uniform_shapes
@@ -222,7 +222,9 @@ def check_fits(description: Description, cluster: Cluster) -> None:
 
 def compose(request: Request, description: Description, *, is_held: bool) -> tuple[str, ...]:
     """Return the sbatch call: ours first where the user said nothing, then all of the user's."""
-    added = [f"--comment={encode(description)}"]
+    # A job that its user holds is not ours to release.
+    is_held = is_held and not _given(request, "hold")
+    added = [f"--comment={encode(replace(description, is_held=is_held))}"]
     if is_held:
         added.append("--hold")
     if not _given(request, "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres"):

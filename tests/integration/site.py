@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,9 @@ from hadar_slurm.handoff import ProgressReport, read_report
 from hadar_slurm.journal import Line, read_journal
 from hadar_slurm.resources import data_file, job_template
 from hadar_slurm.slurm.backend import Settings, SlurmBackend
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.local_cluster import LocalCluster
 from hadar_slurm.slurm.local_processes import wait_until
 from hadar_slurm.slurm.parse import QueueRow
@@ -36,6 +40,7 @@ HADAR_SBATCH = (sys.executable, "-m", "hadar_slurm.cli.sbatch")
 SETTINGS = {
     # The one whose places these tests work out; the default may stop a job for a shorter one.
     "policy": "hadar-paper",
+    "mode": "enforce",
     "round_seconds": 2,
     "poll_seconds": 0.2,
     "restart_cost_seconds": 0.5,
@@ -101,6 +106,7 @@ class Site:
         self.runner: Runner = self.cluster.runner()
         self.run_dir = Path(self.environment["HADAR_RUN_DIR"])
         self.spool = Path(self.environment["HADAR_SPOOL"])
+        self.state_dir = self.directory / "state"
         self.hadard = self.new_daemon("hadard")
 
     def config(self, **changes: object) -> dict[str, object]:
@@ -109,6 +115,8 @@ class Site:
             "slurm_conf": self.cluster.slurm_conf,
             "run_dir": self.run_dir,
             "spool_dir": self.spool,
+            "state_dir": self.state_dir,
+            "disable_file": self.directory / "disabled",
         }
         return {**self.settings, **places, **changes}
 
@@ -167,11 +175,18 @@ class Site:
         """Return a backend in this process."""
         table = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
         settings = Settings(spool=self.spool, restart_cost_s=0.5, grace_s=grace_s, poll_s=0.2)
-        return SlurmBackend(runner or self.runner, table, settings)
+        slurm = CommandLine(runner or self.runner)
+        self.state_dir.mkdir(exist_ok=True)
+        return SlurmBackend(slurm, table, settings, Ledger(self.state_dir / "ledger.json"))
 
     def hadar_sbatch(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run hadar-sbatch."""
         return self.run([*HADAR_SBATCH, *words])
+
+    def vouch(self) -> None:
+        """Leave the sign of life of a hadard, so that jobs are submitted as for one."""
+        good_until_s = time.time() + LIMIT_S
+        write_heartbeat(self.run_dir, Heartbeat(os.getpid(), "test", good_until_s, str(self.spool)))
 
     def submit(self, *words: str, command: Sequence[str] = HADAR_SBATCH) -> JobId:
         """Submit a job with hadar-sbatch, or with plain sbatch, and return its id."""
@@ -195,8 +210,14 @@ class Site:
         checkpoint: str = "yes",
         script: str | None = None,
         program: Sequence[str] = (),
+        held: bool = False,
     ) -> JobId:
-        """Submit a job that trains at `rates`, steps/s of the whole gang, and return its id."""
+        """Submit a job that trains at `rates`, steps/s of the whole gang, and return its id.
+
+        With `held` it waits for a hadard that is not there.
+        """
+        if held:
+            self.vouch()
         told = ",".join(f"{kind}={rate}" for kind, rate in rates.items())
         return self.submit(
             f"--hadar-throughput={told}",
@@ -280,9 +301,10 @@ class Site:
                     assert owners.setdefault(gpu, job) == job, f"{gpu}: {owners[gpu]} and {job}"
 
     def lines(self) -> list[Line]:
-        """Return the daemon's journal."""
+        """Return what the daemon's journal tells of the jobs that it enforces plans for."""
         journal = self.hadard.journal
-        return list(read_journal(journal)) if journal.exists() else []
+        lines = read_journal(journal) if journal.exists() else ()
+        return [line for line in lines if line["mode"] == "enforce"]
 
     def planned(self, job: JobId) -> GpuTree | None:
         """Return where the newest plan has a job."""

@@ -16,7 +16,9 @@ from hadar_slurm.demo.report import plan_mismatches
 from hadar_slurm.demo.runs import Daemon
 from hadar_slurm.policies.table import DEFAULT_POLICY
 from hadar_slurm.slurm import enforce
+from hadar_slurm.slurm.changes import Clear, Requeue
 from hadar_slurm.slurm.heartbeat import read_heartbeat
+from hadar_slurm.slurm.ledger import Ledger
 
 pytestmark = pytest.mark.slurm
 
@@ -53,13 +55,14 @@ def test_after_a_kill_a_new_daemon_goes_on_from_what_slurm_shows(site: Site) -> 
 
 def test_a_job_left_half_moved_is_placed_by_the_next_daemon(site: Site) -> None:
     """A daemon that died in a move may leave a job held and without GPUs in its request."""
-    job = site.train(EQUAL, "--hold", steps=60)
+    job = site.train(EQUAL, held=True, steps=60)
     site.once()
     site.until_running(job)
     eventually(lambda: site.steps(job) > 0, "first steps")
-    site.run(enforce.requeue_held(job))
+    Ledger(site.state_dir / "ledger.json").expect_holds([job])
+    site.run(enforce.command(Requeue(job)))
     eventually(lambda: site.queue()[job].is_held_by_user, lambda: site.told(job))
-    site.run(enforce.clear_request(job))
+    site.run(enforce.command(Clear(job)))
     assert site.queue()[job].gpus_per_node == ()
     site.start()
     site.until_completed(job)

@@ -124,7 +124,7 @@ def test_a_job_of_another_user_in_another_language_moves(site: Site) -> None:
         pytest.skip("only root submits for others")
     fast = site.occupy(**ALL_FAST)
     site.start()
-    description = Description(steps=1000, gpus=2, rates=RATES, checkpoint=True)
+    description = Description(steps=1000, gpus=2, rates=RATES, checkpoint=True, is_held=True)
     script = site.script("shell", SHELL_PROGRAM)
     job = site.submit(
         *("--hold", "--requeue", "--gpus=2", f"--uid={OTHER_USER}", "--chdir=/"),

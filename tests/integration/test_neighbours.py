@@ -114,7 +114,7 @@ def test_a_node_that_lacks_something_else_is_given_up(site: Site) -> None:
 
 def test_a_feature_that_the_job_needs_is_found(site: Site) -> None:
     """Slurm refuses to start it where the feature is missing, and hadard tries other nodes."""
-    job = site.train({"v100": 20.0, "p100": 19.0}, "--hold", steps=20)
+    job = site.train({"v100": 20.0, "p100": 19.0}, held=True, steps=20)
     site.run(["scontrol", "update", f"JobId={job}", "Features=p100"])
     site.start(round_seconds=1)
     site.until_completed(job)

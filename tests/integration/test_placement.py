@@ -9,6 +9,7 @@ import pytest
 from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.slurm.heartbeat import remove_heartbeat
 
 pytestmark = pytest.mark.slurm
 
@@ -40,7 +41,7 @@ def test_a_held_job_starts_on_its_best_type(
     """One round puts two GPUs of the fastest type under the job, on a mixed node as well."""
     site.occupy(**busy)
     rates = {kind: others for kind in EQUAL if others} | {best: 20.0}
-    job = site.train(rates, "--hold", steps=LONG)
+    job = site.train(rates, held=True, steps=LONG)
     assert site.queue()[job].is_held_by_user
     site.once()
     held = check_placed(site, job)
@@ -63,8 +64,9 @@ def test_a_gang_over_two_types_gets_two_gpus_on_each_node(site: Site, gang: str)
         "sleep 600",
     )
     rates = ",".join(f"{kind}={rate}" for kind, rate in EQUAL.items())
+    site.vouch()
     job = site.submit(
-        f"--hadar-throughput={rates}", f"--hadar-gang={gang}", "--hadar-steps=9", "--hold", script
+        f"--hadar-throughput={rates}", f"--hadar-gang={gang}", "--hadar-steps=9", script
     )
     site.once()
     assert check_placed(site, job) == {"n1": {"v100": 2}, "n3": {"p100": 2}}
@@ -95,11 +97,12 @@ def steps_seen(site: Site, job: JobId) -> list[float]:
 def test_a_dry_run_changes_nothing_and_prints_the_commands(site: Site) -> None:
     """Plan and commands are printed; no job, journal or heartbeat is touched."""
     [blocker] = site.occupy(n1="gpu:4").values()
-    waiting = site.train({"v100": 20.0, "k80": 1.0}, "--hold", steps=LONG)
-    running = site.train({"p100": 20.0}, "--hold", steps=LONG)
+    waiting = site.train({"v100": 20.0, "k80": 1.0}, held=True, steps=LONG)
+    running = site.train({"p100": 20.0}, held=True, steps=LONG)
     site.run(["scontrol", "release", running])
     site.run(["scontrol", "update", f"JobId={running}", "Features=p100"])
     site.until_running(running)
+    remove_heartbeat(site.run_dir)
     before = still_details(site)
     done = site.run_hadard("--dry-run")
     assert done.returncode == 0, done.stderr

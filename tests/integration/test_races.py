@@ -18,6 +18,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.runner import Runner
 
 pytestmark = pytest.mark.slurm
@@ -37,8 +38,9 @@ def outcomes_of(
     actions = reconcile(
         snapshot, Plan.of({job: Allocation.rigid(gang) for job, gang in plan.items()}, {})
     )
+    assert isinstance(backend.slurm, CommandLine)
     for argv in meanwhile:
-        backend.runner.run(argv)
+        backend.slurm.runner.run(argv)
     return {(type(o.action), o.action.job_id): o for o in backend.apply(actions)}
 
 
@@ -52,7 +54,7 @@ def check_stays_cancelled(site: Site, job: JobId) -> None:
 
 def test_a_job_cancelled_before_its_start_stays_cancelled(site: Site) -> None:
     """Its start is deferred, and the job beside it starts all the same."""
-    gone, other = (site.train(EQUAL, "--hold", steps=LONG) for _ in range(2))
+    gone, other = (site.train(EQUAL, held=True, steps=LONG) for _ in range(2))
     outcomes = outcomes_of(site.backend(), {gone: N1, other: N2}, [["scancel", gone]])
     assert outcomes[Start, gone].status is Status.DEFERRED
     assert outcomes[Start, other].status is Status.DONE
@@ -63,7 +65,7 @@ def test_a_job_cancelled_before_its_start_stays_cancelled(site: Site) -> None:
 
 def test_a_job_cancelled_before_its_move_stays_cancelled(site: Site) -> None:
     """Neither its stop nor its start happens, and the other job moves all the same."""
-    gone, other = (site.train(EQUAL, "--hold", steps=LONG) for _ in range(2))
+    gone, other = (site.train(EQUAL, held=True, steps=LONG) for _ in range(2))
     backend = site.backend()
     outcomes_of(backend, {gone: N1, other: N2})
     site.until_running(gone, other)
@@ -79,7 +81,7 @@ def test_a_job_cancelled_before_its_move_stays_cancelled(site: Site) -> None:
 def test_a_job_cancelled_while_it_saves_stays_cancelled(site: Site) -> None:
     """hadard waits for its word; when the user cancels it meanwhile, it is not requeued."""
     deaf = site.script("deaf", "trap '' USR1", "sleep 600")
-    job = site.train(EQUAL, "--hold", steps=LONG, script=deaf)
+    job = site.train(EQUAL, held=True, steps=LONG, script=deaf)
     backend = site.backend()
     outcomes_of(backend, {job: N1})
     site.until_running(job)
@@ -101,18 +103,18 @@ def test_a_job_cancelled_while_it_saves_stays_cancelled(site: Site) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Meddled(Runner):
-    """A runner on a site where somebody runs a command right before the first `before`."""
+    """A runner on a site where somebody runs a command right before the first `before` of ours."""
 
     before: str = ""
     meddle: tuple[str, ...] = ()
     done: list[str] = field(default_factory=list)
 
-    def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
-        """Run the command, after the other one if its moment has come."""
-        if self.before in argv and not self.done:
+    def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
+        """Make the changes, after the other command if its moment has come."""
+        if self.before in stdin.split() and not self.done:
             self.done.append(self.before)
             Runner.run(self, self.meddle)
-        return Runner.run(self, argv, stdin=stdin)
+        return Runner.complaints(self, argv, stdin=stdin)
 
 
 def meddled(site: Site, before: str, *meddle: str) -> Meddled:
@@ -123,7 +125,7 @@ def meddled(site: Site, before: str, *meddle: str) -> Meddled:
 
 def test_a_job_cancelled_before_its_release_stays_cancelled(site: Site) -> None:
     """A release does not bring it back."""
-    job = site.train(EQUAL, "--hold", steps=LONG)
+    job = site.train(EQUAL, held=True, steps=LONG)
     runner = meddled(site, "release", "scancel", job)
     outcomes = outcomes_of(site.backend(runner), {job: N1})
     assert runner.done

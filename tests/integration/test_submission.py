@@ -61,14 +61,14 @@ def test_a_daemon_that_ends_takes_its_word_back(site: Site) -> None:
 
 def test_a_job_of_another_partition_is_not_held(site: Site) -> None:
     """A daemon that places other partitions leaves it to Slurm, unnamed or named."""
-    site.start(partitions=["other"])
+    site.start(mode="observe", partitions={"other": "enforce"})
     check_unheld(site)
     check_unheld(site, "--partition=main")
 
 
 def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
     """A daemon that places this partition gets it, unnamed, named or from the environment."""
-    site.start(partitions=["main"])
+    site.start(mode="observe", partitions={"main": "enforce"})
     jobs = [submitted(site, *OWN, *words, WRAP) for words in ([], ["--partition=main"], ["-pmain"])]
     assert [notes for _, notes in jobs] == [[], [], []]
     site.until_running(*(job for job, _ in jobs))

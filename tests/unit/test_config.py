@@ -35,7 +35,8 @@ def test_values_are_read() -> None:
         utility: jct
         round_seconds: 120
         poll_seconds: 2.5
-        partitions: [gpu, gpu-long]
+        mode: advise
+        partitions: {gpu: enforce, gpu-long: observe}
         solver:
           time_limit_s: 1
           gap: 0.01
@@ -46,7 +47,8 @@ def test_values_are_read() -> None:
         "hadar.yaml",
     )
     assert (config.utility, config.round_seconds, config.poll_seconds) == ("jct", 120.0, 2.5)
-    assert config.partitions == ("gpu", "gpu-long")
+    assert config.mode == "advise"
+    assert config.partitions == {"gpu": "enforce", "gpu-long": "observe"}
     assert (config.solver.time_limit_s, config.solver.gap) == (1.0, 0.01)
     assert config.throughputs == Path("/etc/hadar/throughputs.json")
     assert config.slurm_conf is None
@@ -94,7 +96,8 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: 
         ("solver: 3", 1, "solver", "not 3"),
         ("solver:", 1, "solver", "None"),
         ("partitions: gpu", 1, "partitions", "'gpu'"),
-        ("partitions:\n- gpu\n- 7", 1, "partitions.1", "not 7"),
+        ("partitions:\n  gpu: enforce\n  long: on", 3, "partitions.long", "not True"),
+        ("mode: force", 1, "mode", "not 'force'"),
         ("journal: [a]", 1, "journal", "['a']"),
         ("1: 2", 1, "1", "not 1"),
     ],

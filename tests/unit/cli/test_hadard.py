@@ -10,9 +10,11 @@ from uuid import uuid4
 import pytest
 
 from hadar_slurm import __version__
-from hadar_slurm.cli.hadard import main, only_daemon, site
+from hadar_slurm.cli.hadard import main
 from hadar_slurm.journal import read_journal
+from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.single import only_daemon
 
 
 def ended_with(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -142,7 +144,7 @@ def test_two_daemons_do_not_serve_one_cluster(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The second one ends at once and says so; afterwards the way is free."""
-    with only_daemon(site(Runner())):
+    with only_daemon(CommandLine(Runner()).site()):
         status, _, err = ended_with(["--config", str(toy), "--once"], capsys)
         assert status == 1
         assert "another hadard is at work on cluster toy" in err

@@ -1,4 +1,4 @@
-"""Actions as Slurm's commands: the exact words, before and after each change in their form."""
+"""Changes as Slurm's commands: the exact words, before and after each change in their form."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import pytest
 from builders import a_gang
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.slurm.changes import (
+    Ask,
+    AskToSave,
+    Change,
+    Clear,
+    Hold,
+    Prefer,
+    Release,
+    Request,
+    Requeue,
+)
 from hadar_slurm.slurm.enforce import (
-    ask_to_save,
-    clear_request,
-    hold,
+    command,
     keeps_types,
-    node_list,
     parse_version,
-    release,
+    request_for,
     requested_gpus,
-    requeue_held,
-    set_request,
 )
 
 JOB = JobId("31_2")
@@ -25,52 +32,70 @@ MIXED = a_gang("n1:v100:1 n3:k80:1")
 OLD, NEW = (22, 5), (24, 11)
 
 
+def ask(
+    gang: Gang, version: tuple[int, int], *, names_type: bool = False, begins_soon: bool = False
+) -> Ask:
+    return Ask(JOB, request_for(gang, version, names_type=names_type), begins_soon)
+
+
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("change", "words"),
     [
         (
-            clear_request(JOB),
-            "scontrol update JobId=31_2 TresPerNode= TresPerJob= TresPerTask= TresPerSocket=",
+            Clear(JOB),
+            "scontrol update JobId=31_2 TresPerNode= TresPerJob= TresPerTask= TresPerSocket= "
+            "ReqNodeList=",
         ),
         (
-            set_request(JOB, TWO_NODES, OLD, names_type=True, is_restart=False),
+            ask(TWO_NODES, OLD, names_type=True),
             "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1-2] "
             "TresPerNode=gres:gpu:v100:2",
         ),
         (
-            set_request(JOB, TWO_NODES, NEW, names_type=True, is_restart=False),
+            ask(TWO_NODES, NEW, names_type=True),
             "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1-2] "
             "TresPerNode=gres/gpu:v100:2",
         ),
         (
-            set_request(JOB, TWO_NODES, OLD, names_type=False, is_restart=True),
+            ask(TWO_NODES, OLD, begins_soon=True),
             "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1-2] TresPerNode=gres:gpu:2 "
             "StartTime=now+1",
         ),
         (
-            set_request(JOB, MIXED, OLD, names_type=False, is_restart=False),
+            ask(MIXED, OLD),
             "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1,3] TresPerNode=gres:gpu:1",
         ),
         (
-            set_request(JOB, a_gang("gpu7:k80:4"), NEW, names_type=False, is_restart=True),
+            ask(a_gang("gpu7:k80:4"), NEW, begins_soon=True),
             "scontrol update JobId=31_2 NumNodes=1-1 ReqNodeList=gpu7 TresPerNode=gres/gpu:4 "
             "StartTime=now+1",
         ),
         (
             # A site that names no types: what squeue calls gpu is no type to ask for.
-            set_request(JOB, a_gang("n1:gpu:2"), NEW, names_type=True, is_restart=False),
+            ask(a_gang("n1:gpu:2"), NEW, names_type=True),
             "scontrol update JobId=31_2 NumNodes=1-1 ReqNodeList=n1 TresPerNode=gres/gpu:2",
         ),
-        (hold(JOB), "scontrol uhold 31_2"),
-        (release(JOB), "scontrol release 31_2"),
-        (ask_to_save(JOB), "scancel --signal=USR1 --batch 31_2"),
-        (requeue_held(JOB), "scontrol requeuehold 31_2"),
+        (
+            Ask(JOB, Request(num_nodes="1-4", per_job="gres:gpu:4")),
+            "scontrol update JobId=31_2 NumNodes=1-4 TresPerJob=gres:gpu:4",
+        ),
+        (
+            Ask(JOB, Request(per_task="gres:gpu:1", per_socket="gres:gpu:2"), begins_soon=True),
+            "scontrol update JobId=31_2 NumNodes=1 TresPerTask=gres:gpu:1 "
+            "TresPerSocket=gres:gpu:2 StartTime=now+1",
+        ),
+        (Hold(JOB), "scontrol uhold 31_2"),
+        (Release(JOB), "scontrol release 31_2"),
+        (AskToSave(JOB), "scancel --signal=USR1 --batch 31_2"),
+        (Requeue(JOB), "scontrol requeuehold 31_2"),
+        (Prefer(JOB, "v100"), "scontrol update JobId=31_2 Prefer=v100"),
+        (Prefer(JOB, ""), "scontrol update JobId=31_2 Prefer="),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_words_of_a_command(argv: list[str], words: str) -> None:
+def test_the_words_of_a_command(change: Change, words: str) -> None:
     """Every word stands alone; nothing is left to a shell."""
-    assert argv == words.split()
+    assert command(change) == words.split()
 
 
 def test_what_a_node_is_asked_for() -> None:
@@ -83,7 +108,7 @@ def test_what_a_node_is_asked_for() -> None:
 def test_nodes_are_folded() -> None:
     """A gang on many nodes fits a command line."""
     many = a_gang(" ".join(f"gpu{number:03}:k80:1" for number in (1, 2, 3, 7, 10)))
-    assert node_list(many) == "gpu[001-003,007,010]"
+    assert "ReqNodeList=gpu[001-003,007,010]" in command(ask(many, NEW))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hadar_slurm.errors import SlurmRefused
+from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.fairshare import FairShares, parse_fair_shares
 from hadar_slurm.slurm.runner import Runner
 
@@ -44,7 +45,7 @@ def test_every_user_has_the_best_of_his_accounts() -> None:
 def test_slurm_is_asked_every_five_minutes() -> None:
     """One call serves all rounds in between."""
     runner = Canned()
-    shares = FairShares(runner)
+    shares = FairShares(CommandLine(runner))
     assert shares.at(0.0)["grace"] == 0.75
     assert shares.at(299.0)["grace"] == 0.75
     assert len(runner.asked) == 1
@@ -55,6 +56,6 @@ def test_slurm_is_asked_every_five_minutes() -> None:
 def test_a_site_without_accounts_has_no_shares() -> None:
     """No error, no shares, and no question for an hour."""
     runner = Canned(text=None)
-    shares = FairShares(runner)
+    shares = FairShares(CommandLine(runner))
     assert shares.at(0.0) == {} == shares.at(3000.0)
     assert len(runner.asked) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from builders import a_cluster, some_rates
@@ -216,19 +217,30 @@ def test_sbatchs_options_do_not_belong_on_our_lines() -> None:
 
 def test_the_call_of_a_held_job() -> None:
     """Ours first, then the user's words in their order, then the script with its arguments."""
-    argv = argv_of(["-p", "gpu", *OWN, "--mem=1G", "-HN1", "job.sh", "-N", "7", "--gpus=9"])
-    comment = '--comment={"hadar":1,"workload":"A3C","steps":100,"gpus":1,"checkpoint":false}'
+    argv = argv_of(["-p", "gpu", *OWN, "--mem=1G", "-sN1", "job.sh", "-N", "7", "--gpus=9"])
+    comment = (
+        '--comment={"hadar":1,"workload":"A3C","steps":100,"gpus":1,"checkpoint":false,"held":true}'
+    )
     assert argv == (
-        "sbatch", comment, "--hold", "--gpus=1", "-p", "gpu", "--mem=1G", "-HN1",
+        "sbatch", comment, "--hold", "--gpus=1", "-p", "gpu", "--mem=1G", "-sN1",
         "job.sh", "-N", "7", "--gpus=9",
     )  # fmt: skip
 
 
 def test_the_call_of_a_job_that_is_not_held() -> None:
-    """The same without the hold."""
+    """The same without the hold, and without a word of one."""
     held, unheld = argv_of([*OWN, "job.sh"]), argv_of([*OWN, "job.sh"], is_held=False)
-    assert [word for word in held if word != "--hold"] == list(unheld)
-    assert "--hold" in held
+    assert held[2] == "--hold"
+    assert held[3:] == unheld[2:]
+    assert carried(held) == replace(carried(unheld), is_held=True)
+
+
+@pytest.mark.parametrize(("words", "script"), [(["-H"], ""), ([], "#!/bin/sh\n#SBATCH --hold\n")])
+def test_a_job_that_its_user_holds_is_not_ours_to_release(words: list[str], script: str) -> None:
+    """Nothing says that the hold is hadard's, and it is asked for once."""
+    argv = argv_of([*OWN, *words, "job.sh"], script)
+    assert not carried(argv).is_held
+    assert "--hold" not in argv
 
 
 def test_gpus_are_asked_for_once() -> None:

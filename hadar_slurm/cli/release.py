@@ -1,0 +1,116 @@
+"""hadar release and hadar leave: jobs go back to plain Slurm, all of them or one's own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hadar_slurm.config import DEFAULT_PATH, Config, load_config
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
+from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.slurm.changes import Release
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.heartbeat import remove_heartbeat
+from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.metadata import decode, encode
+from hadar_slurm.slurm.releasing import reason_to_keep, release_all
+from hadar_slurm.slurm.runner import Runner
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help=f"hadard's configuration; else {DEFAULT_PATH}."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def release(
+    config: ConfigOption = None,
+    *,
+    expired: Annotated[
+        bool,
+        typer.Option("--expired", help="Only when hadard's sign of life has expired (the reaper)."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even though a hadard is at work; it may hold anew.")
+    ] = False,
+    limit: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds to go on trying.")
+    ] = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Give every job that hadard holds or has pinned back to plain Slurm.
+
+    Nothing is done while a hadard is alive. Status 1 if a job could not be released.
+    """
+    chosen = read_config(config)
+    slurm = make_adapter(chosen.adapter, Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
+    kept_for = reason_to_keep(slurm.site(), chosen.run_dir, only_expired=expired)
+    if kept_for and not force:
+        tree = {"released": [], "failed": [], "kept_for": kept_for}
+        typer.echo(json.dumps(tree) if as_json else f"nothing released: {kept_for}")
+        return
+    if not kept_for:
+        # From now on jobs are submitted to plain Slurm.
+        remove_heartbeat(chosen.run_dir)
+    answers = release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit)
+    failed = [answer for answer in answers if answer.fault]
+    if as_json:
+        released = [answer.job for answer in answers if not answer.fault]
+        tree = {
+            "released": released,
+            "failed": [asdict(answer) for answer in failed],
+            "kept_for": "",
+        }
+        typer.echo(json.dumps(tree))
+    else:
+        for answer in failed:
+            typer.echo(f"hadar: job {answer.job} is not released: {answer.fault}", err=True)
+        typer.echo(f"{len(answers) - len(failed)} jobs released to plain Slurm")
+    if failed:
+        raise typer.Exit(1)
+
+
+def leave(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Your jobs, by Slurm's id.")],
+    config: ConfigOption = None,
+) -> None:
+    """Take jobs out of Hadar's hands: Slurm alone decides about them from now on.
+
+    A job that Hadar has already started runs on and is not moved again.
+    """
+    chosen = Config() if config is None else load_config(config)
+    runner = Runner(chosen.slurm_conf, chosen.command_timeout_seconds)
+    slurm = CommandLine(runner)
+    queue = slurm.queue()
+    failed = False
+    for job in jobs:
+        rows = [row for row in queue.values() if row.key == job or row.key.startswith(f"{job}_")]
+        try:
+            description = decode(rows[0].comment) if rows else None
+            if description is None:
+                raise UsageError(f"job {job} is not there, or was not submitted by hadar-sbatch")
+            comment = encode(replace(description, leaves=True))
+            runner.run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
+            if any(row.is_held_by_user for row in rows):
+                (fault,) = slurm.change([Release(JobId(job))])
+                if fault is not None:
+                    raise fault
+        except (UsageError, JobSpecError, SlurmError) as error:
+            typer.echo(f"hadar: {error}", err=True)
+            failed = True
+        else:
+            typer.echo(f"job {job} is left to Slurm")
+    if failed:
+        raise typer.Exit(1)
+
+
+def read_config(path: Path | None) -> Config:
+    """Return the configuration in `path`, else in the default place, else the defaults."""
+    if path is None and DEFAULT_PATH.exists():
+        path = DEFAULT_PATH
+    return Config() if path is None else load_config(path)

@@ -1,0 +1,82 @@
+"""What may be changed on a job in Slurm, as values; every adapter knows how to carry them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hadar_slurm.core.cluster import JobId, NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The nodes and GPUs that a job asks for, in Slurm's own words.
+
+    `num_nodes` is a number or a range such as `1-4`; the others are as in `gres/gpu:v100:2`,
+    empty where nothing is asked.
+    """
+
+    num_nodes: str = "1"
+    per_node: str = ""
+    per_job: str = ""
+    per_task: str = ""
+    per_socket: str = ""
+    nodes: tuple[NodeName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Hold a pending job so that its owner could release it."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let a held job start."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """First half of changing a request: the job asks for no GPU and no node."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Second half: the job asks for `request`; it `begins_soon` where Slurm would have it wait.
+
+    A requeued job may not begin for two minutes unless told otherwise, and must not begin in the
+    second in which it ended ("Job credential revoked").
+    """
+
+    job: JobId
+    request: Request
+    begins_soon: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskToSave:
+    """Send USR1 to the batch script of a running job."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Take a running job off its GPUs and hold it so that its owner could release it."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Prefer:
+    """Tell Slurm which node features a pending job would rather have; empty for none."""
+
+    job: JobId
+    features: str
+
+
+Change = Hold | Release | Clear | Ask | AskToSave | Requeue | Prefer

@@ -1,0 +1,124 @@
+"""Giving jobs back to plain Slurm: their holds released, their own requests restored.
+
+hadard does so with jobs that it may no longer place, `hadar release` with all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.slurm.adapter import SlurmAdapter
+from hadar_slurm.slurm.changes import Ask, Change, Clear, Hold, Release, Request
+from hadar_slurm.slurm.enforce import gres_prefix
+from hadar_slurm.slurm.ledger import Entry, Ledger
+from hadar_slurm.slurm.metadata import Description
+from hadar_slurm.slurm.parse import QueueRow
+
+# A pending job and what hadar-sbatch said of it, if that can still be read.
+Waiting = tuple[QueueRow, Description | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What came of one job: `fault` is empty when Slurm has it again."""
+
+    job: JobId
+    fault: str = ""
+
+
+def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]) -> list[Returned]:
+    """Let these pending jobs start under plain Slurm, as they were submitted.
+
+    A job that was pinned is held while its request changes, and released only once Slurm shows its
+    own request again: in between it asks for no GPU. What fails is tried again by the next call.
+    """
+    wanted = {
+        job: _own_request(row, description, ledger[job], slurm)
+        for job, (row, description) in jobs.items()
+    }
+    changed = {job: want for job, want in wanted.items() if not _asks(jobs[job][0], want)}
+    faults: dict[JobId, str] = {}
+    if changed:
+        # Held or pinned they are: that it cannot be written down again must not keep them so.
+        with suppress(LedgerError):
+            ledger.note(
+                {
+                    job: replace(ledger[job], is_held=True, before=want)
+                    for job, want in changed.items()
+                }
+            )
+        batch: list[tuple[JobId, Change]] = []
+        for job, want in changed.items():
+            ask = Ask(job, want, begins_soon=jobs[job][0].restarts > 0)
+            batch += [(job, change) for change in (Hold(job), Clear(job), ask)]
+        faults |= _attempt(slurm, batch)
+        queue = slurm.queue()
+        for job, want in changed.items():
+            row = queue.get(job)
+            if row is not None and row.state == "PENDING" and not _asks(row, want):
+                faults.setdefault(job, f"Slurm kept another request: {row.request}")
+    ready = [job for job in jobs if job not in faults]
+    faults |= _attempt(slurm, [(job, Release(job)) for job in ready])
+    with suppress(LedgerError):
+        ledger.note({job: Entry() for job in ready if job not in faults})
+    return [Returned(job, faults.get(job, "")) for job in jobs]
+
+
+def _attempt(slurm: SlurmAdapter, batch: Iterable[tuple[JobId, Change]]) -> dict[JobId, str]:
+    """Make changes; return what was wrong by job."""
+    pairs = list(batch)
+    faults: list[SlurmError | None] = slurm.change([change for _, change in pairs])
+    return {job: str(fault) for (job, _), fault in zip(pairs, faults, strict=True) if fault}
+
+
+def _own_request(
+    row: QueueRow, description: Description | None, entry: Entry, slurm: SlurmAdapter
+) -> Request:
+    """Return what a job asked for before it was pinned.
+
+    Without a record of it, what its description comes to. Where Slurm keeps types, a request that
+    has come to name one must go on naming it.
+    """
+    if entry.before is None and not row.requested_nodes:
+        return row.request
+    own = entry.before or (_described(description, slurm) if description else row.request)
+    named = row.named_types
+    if slurm.abilities.keeps_types and len(named) == 1:
+        (kind,) = named
+        return replace(
+            own,
+            per_node=_typed(own.per_node, kind),
+            per_job=_typed(own.per_job, kind),
+            per_task=_typed(own.per_task, kind),
+            per_socket=_typed(own.per_socket, kind),
+        )
+    return own
+
+
+def _described(description: Description, slurm: SlurmAdapter) -> Request:
+    gres = gres_prefix(slurm.version)
+    if description.shape is not None:
+        nodes = str(description.shape.nodes)
+        return Request(num_nodes=nodes, per_node=f"{gres}gpu:{description.shape.gpus_per_node}")
+    return Request(num_nodes=f"1-{description.gpus}", per_job=f"{gres}gpu:{description.gpus}")
+
+
+def _typed(text: str, kind: str) -> str:
+    return re.sub(r"\bgpu(?=:\d|$)", f"gpu:{kind}", text)
+
+
+def _asks(row: QueueRow, request: Request) -> bool:
+    """Return whether a job asks for this; the number of nodes may be that of its last run."""
+    seen = row.request
+    return (seen.nodes, seen.per_node, seen.per_job, seen.per_task, seen.per_socket) == (
+        request.nodes,
+        request.per_node,
+        request.per_job,
+        request.per_task,
+        request.per_socket,
+    )

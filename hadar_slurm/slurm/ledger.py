@@ -1,0 +1,122 @@
+"""What hadard has done to jobs, written down before it is done, so that it can be undone by others.
+
+A job that hadard holds or pins has an entry from before the hold until it is gone or left to Slurm
+again. `hadar release` reads it when hadard cannot; a restarted hadard knows by it which holds are
+its own and which are users'.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.errors import LedgerError
+from hadar_slurm.slurm.changes import Request
+
+VERSION = 1
+FILE_NAME = "ledger.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One job: whether the hold on it is ours, and what it asked for before we pinned it."""
+
+    is_held: bool = False
+    before: Request | None = None
+    preferred: str = ""
+
+
+class Ledger:
+    """The entries of one cluster, in one file that is replaced in one step.
+
+    `is_whole` is False when there was no file that could be read: then a hold on a described job
+    counts as ours, since a job must not wait for somebody who has forgotten it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_whole = False
+        self._entries: dict[JobId, Entry] = {}
+        self.load()
+
+    def load(self) -> None:
+        """Read the file again; entries stay what they are where it cannot be read."""
+        try:
+            tree = json.loads(self.path.read_text(encoding="utf-8"))
+            entries = {JobId(job): _entry(entry) for job, entry in tree["jobs"].items()}
+            if tree["version"] != VERSION:
+                return
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return
+        self._entries, self.is_whole = entries, True
+
+    def __contains__(self, job: JobId) -> bool:
+        return job in self._entries
+
+    def __iter__(self) -> Iterator[JobId]:
+        return iter(self._entries)
+
+    def __getitem__(self, job: JobId) -> Entry:
+        return self._entries.get(job, Entry())
+
+    def note(self, changed: Mapping[JobId, Entry]) -> None:
+        """Write entries down; raises LedgerError, with nothing changed, when it cannot be."""
+        if all(job in self and self[job] == entry for job, entry in changed.items()):
+            return
+        self._replace({**self._entries, **changed})
+
+    def expect_holds(self, jobs: Iterable[JobId]) -> None:
+        """Write down that these jobs are about to be held by us."""
+        self.note({job: replace(self[job], is_held=True) for job in jobs})
+
+    def keep(self, jobs: Collection[JobId]) -> None:
+        """Forget all jobs but these."""
+        if not self._entries.keys() <= set(jobs):
+            self._replace({job: entry for job, entry in self._entries.items() if job in set(jobs)})
+
+    def _replace(self, entries: dict[JobId, Entry]) -> None:
+        tree = {
+            "version": VERSION,
+            "jobs": {job: _tree(entry) for job, entry in sorted(entries.items())},
+        }
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            with _new_file(draft) as file:
+                file.write(json.dumps(tree) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, self.path)
+        except OSError as error:
+            with suppress(OSError):
+                draft.unlink()
+            raise LedgerError(f"{self.path}: cannot be written: {error.strerror}") from error
+        self._entries = entries
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Any]:
+    """Open a file that nobody but us may write, and that is not followed if it is a link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o640), "w", encoding="utf-8") as file:
+        yield file
+
+
+def _tree(entry: Entry) -> dict[str, Any]:
+    return {key: value for key, value in asdict(entry).items() if value not in (False, None, "")}
+
+
+def _entry(tree: Mapping[str, Any]) -> Entry:
+    before = tree.get("before")
+    if before is not None:
+        before = Request(**{**before, "nodes": tuple(map(NodeName, before.get("nodes", ())))})
+    return Entry(
+        is_held=tree.get("is_held") is True,
+        before=before,
+        preferred=str(tree.get("preferred", "")),
+    )

@@ -1,0 +1,81 @@
+"""Whose a job is: hadard's to place, Slurm's alone, or one to give back. Pure.
+
+Users' own choices win: the nodes they name or exclude, their reservations, their holds.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.metadata import Description
+from hadar_slurm.slurm.modes import Mode
+from hadar_slurm.slurm.parse import QueueRow
+
+
+class Stance(StrEnum):
+    """What to do with a job."""
+
+    PLACE = "place"
+    LEAVE = "leave"
+    # It waits under a hold or a pin of ours and is not ours to place: it must not wait for us.
+    GIVE_BACK = "give back"
+
+
+def stance(
+    row: QueueRow,
+    description: Description,
+    ledger: Ledger,
+    *,
+    mode: Mode,
+    plans_for: Mode,
+    is_excluding: bool,
+    has_rates: bool,
+) -> Stance:
+    """Return what to do with a described job that waits or holds GPUs.
+
+    `mode` is that of its partition, `plans_for` that of the plan at hand. `is_excluding` says that
+    it excludes nodes or is scrontab's, `has_rates` that its speed is known on some GPU type.
+    """
+    is_pinned = is_pinned_by_us(row, ledger)
+    is_theirs = (
+        description.leaves
+        or is_excluding
+        or row.is_set_apart
+        or (bool(row.requested_nodes) and not is_pinned)
+        or not has_rates
+    )
+    if row.state != "PENDING":
+        return Stance.LEAVE if is_theirs or mode is not plans_for else Stance.PLACE
+    is_held = is_held_by_us(row, ledger, was_submitted_held=description.is_held)
+    if is_theirs or mode is not Mode.ENFORCE:
+        if is_held or (is_pinned and not row.is_held_by_user):
+            return Stance.GIVE_BACK
+        if is_theirs or mode is not plans_for or row.priority == 0:
+            return Stance.LEAVE
+        return Stance.PLACE
+    if plans_for is not Mode.ENFORCE:
+        return Stance.LEAVE
+    # Neither held nor pinned by us: released or held by its user, or submitted when no daemon was.
+    return Stance.PLACE if is_held or (is_pinned and not row.is_held_by_user) else Stance.LEAVE
+
+
+def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
+    """Return whether the hold on a job is one that we placed, or hadar-sbatch for us."""
+    if not row.is_held_by_user:
+        return False
+    if row.key in ledger:
+        entry = ledger[row.key]
+        # Slurm itself holds a job that it cannot start where we have pinned it.
+        return entry.is_held or (row.reason == "BadConstraints" and entry.before is not None)
+    # Without a ledger to tell, a job must not wait for somebody who has forgotten it.
+    return was_submitted_held or not ledger.is_whole
+
+
+def is_pinned_by_us(row: QueueRow, ledger: Ledger) -> bool:
+    """Return whether the nodes that a job asks for were our choice."""
+    if not row.requested_nodes:
+        return False
+    if row.key in ledger:
+        return ledger[row.key].before is not None
+    return not ledger.is_whole

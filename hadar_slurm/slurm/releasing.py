@@ -1,0 +1,85 @@
+"""Letting go of everything: what `hadar release` does when hadard is stopped, dead or hung."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.slurm.adapter import Site, SlurmAdapter
+from hadar_slurm.slurm.giving_back import Returned, Waiting, give_back
+from hadar_slurm.slurm.heartbeat import read_heartbeat
+from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.metadata import decode_or_none
+from hadar_slurm.slurm.ownership import is_held_by_us, is_pinned_by_us
+from hadar_slurm.slurm.parse import QueueRow
+from hadar_slurm.slurm.single import is_free
+
+_LOOK_EVERY_S = 0.5
+
+
+def reason_to_keep(
+    cluster: Site, run_dir: Path, *, only_expired: bool, now_s: Callable[[], float] = time.time
+) -> str:
+    """Return why jobs should not be released now, or nothing.
+
+    A daemon that has not renewed its heartbeat in time is taken for hung. With `only_expired` one
+    that died a moment ago is given until then to come back.
+    """
+    beat = read_heartbeat(run_dir)
+    has_expired = beat is None or now_s() >= beat.good_until_s
+    if has_expired:
+        return "" if beat is not None or is_free(cluster) else "hadard is at work"
+    if not is_free(cluster):
+        return "hadard is at work"
+    return "hadard was alive a moment ago" if only_expired else ""
+
+
+def release_all(
+    slurm: SlurmAdapter,
+    ledger: Ledger,
+    *,
+    limit_s: float,
+    now_s: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[Returned, ...]:
+    """Give back every job that hadard holds or has pinned; raises SlurmError.
+
+    Jobs that are just leaving their GPUs under a hold of ours are waited for, `limit_s` seconds at
+    most; those left then, and whatever failed, is in the answer with its reason.
+    """
+    deadline_s = now_s() + limit_s
+    answers: dict[JobId, Returned] = {}
+    while True:
+        queue = slurm.queue()
+        waiting = waiting_for_us(queue.values(), ledger)
+        answers |= {answer.job: answer for answer in give_back(slurm, ledger, waiting)}
+        leaving = [
+            key
+            for key in ledger
+            if ledger[key].is_held and key in queue and queue[key].state == "COMPLETING"
+        ]
+        failed = [answer for answer in answers.values() if answer.fault]
+        if not leaving and not failed:
+            return tuple(answers.values())
+        if now_s() >= deadline_s:
+            late = [Returned(key, "it has not yet left its GPUs") for key in leaving]
+            return (*answers.values(), *late)
+        sleep(_LOOK_EVERY_S)
+
+
+def waiting_for_us(rows: Iterable[QueueRow], ledger: Ledger) -> dict[JobId, Waiting]:
+    """Return the jobs that wait under a hold or a pin of hadard's."""
+    waiting: dict[JobId, Waiting] = {}
+    for row in rows:
+        if row.state != "PENDING":
+            continue
+        description = decode_or_none(row.comment)
+        if description is None and row.key not in ledger:
+            continue
+        was_held = description is not None and description.is_held
+        is_held = is_held_by_us(row, ledger, was_submitted_held=was_held)
+        if is_held or (is_pinned_by_us(row, ledger) and not row.is_held_by_user):
+            waiting[row.key] = (row, description)
+    return waiting
