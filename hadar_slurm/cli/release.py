@@ -61,12 +61,12 @@ def release(
     failed = [answer for answer in answers if answer.fault]
     if as_json:
         released = [answer.job for answer in answers if not answer.fault]
-        tree = {
+        told: dict[str, object] = {
             "released": released,
             "failed": [asdict(answer) for answer in failed],
             "kept_for": "",
         }
-        typer.echo(json.dumps(tree))
+        typer.echo(json.dumps(told))
     else:
         for answer in failed:
             typer.echo(f"hadar: job {answer.job} is not released: {answer.fault}", err=True)
