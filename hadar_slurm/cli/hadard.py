@@ -41,6 +41,7 @@ from hadar_slurm.slurm.modes import Mode, Modes
 from hadar_slurm.slurm.runner import Runner
 from hadar_slurm.slurm.single import only_daemon
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
+from hadar_slurm.slurm.wakeup import make_wake_file
 
 log = logging.getLogger("hadard")
 
@@ -360,6 +361,7 @@ def _signs_of_life(
 
     _make_directory(config.run_dir, "run_dir")
     _make_spool(config)
+    make_wake_file(config.run_dir / WAKE_FILE)
     beat()
     backend.on_wait = beat
     try:

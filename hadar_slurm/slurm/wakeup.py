@@ -6,10 +6,26 @@ nobody reads.
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 FILE_NAME = "wake"
+
+
+# Hooks append a byte for each event; a file grown to so many is begun anew.
+_MAX_BYTES = 1_000_000
+
+
+def make_wake_file(path: Path) -> None:
+    """Make the file empty; its group may write to it too, as the user of slurmctld's hooks.
+
+    Without the right to, there is none, and hadard looks at its usual times.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with suppress(OSError):
+        os.close(os.open(path, flags, 0o660))
 
 
 @dataclass
@@ -28,6 +44,9 @@ class WakeFile:
         if mark == self._seen:
             return False
         self._seen = mark
+        if self.path is not None and mark is not None and mark[0] > _MAX_BYTES:
+            make_wake_file(self.path)
+            self._seen = self._mark()
         return mark is not None
 
     def _mark(self) -> tuple[int, int] | None:
