@@ -33,12 +33,13 @@ from hadar_slurm.policies.table import make_policy
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.adapter import Site, SlurmAdapter
 from hadar_slurm.slurm.adapters import make_adapter
-from hadar_slurm.slurm.backend import Settings, SlurmBackend
+from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.heartbeat import Heartbeat, remove_heartbeat, write_heartbeat
 from hadar_slurm.slurm.ledger import FILE_NAME as LEDGER_FILE
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.modes import Mode, Modes
 from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.settings import Settings
 from hadar_slurm.slurm.single import only_daemon
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
 from hadar_slurm.slurm.wakeup import make_wake_file

@@ -30,12 +30,12 @@ def stance(
     mode: Mode,
     plans_for: Mode,
     is_excluding: bool,
-    has_rates: bool,
+    can_run: bool,
 ) -> Stance:
     """Return what to do with a described job that waits or holds GPUs.
 
     `mode` is that of its partition, `plans_for` that of the plan at hand. `is_excluding` says that
-    it excludes nodes or is scrontab's, `has_rates` that its speed is known on some GPU type.
+    it excludes nodes or is scrontab's, `can_run` that some nodes could hold it at a known speed.
     """
     is_pinned = is_pinned_by_us(row, ledger)
     is_theirs = (
@@ -43,7 +43,7 @@ def stance(
         or is_excluding
         or row.is_set_apart
         or (bool(row.requested_nodes) and not is_pinned)
-        or not has_rates
+        or not can_run
     )
     if row.state != "PENDING":
         return Stance.LEAVE if is_theirs or mode is not plans_for else Stance.PLACE

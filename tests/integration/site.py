@@ -22,7 +22,7 @@ from hadar_slurm.demo.runs import Daemon, job_environment
 from hadar_slurm.handoff import ProgressReport, read_report
 from hadar_slurm.journal import Line, read_journal
 from hadar_slurm.resources import data_file, job_template
-from hadar_slurm.slurm.backend import Settings, SlurmBackend
+from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
 from hadar_slurm.slurm.ledger import Ledger
@@ -31,6 +31,7 @@ from hadar_slurm.slurm.local_processes import wait_until
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.reading import read_queue
 from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.settings import Settings
 
 # Far above what anything takes here, for machines that do a lot besides.
 LIMIT_S = 60.0

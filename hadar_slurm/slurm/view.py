@@ -1,0 +1,311 @@
+"""What a policy gets to see of a Slurm: which jobs are ours, what they hold, what must go back."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
+from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.errors import JobSpecError
+from hadar_slurm.handoff import ReportError, read_report
+from hadar_slurm.slurm.adapter import SlurmAdapter
+from hadar_slurm.slurm.fairshare import FairShares
+from hadar_slurm.slurm.giving_back import Waiting
+from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.metadata import Description, decode, job_rates, job_spec
+from hadar_slurm.slurm.modes import Mode
+from hadar_slurm.slurm.ownership import Stance, stance
+from hadar_slurm.slurm.parse import FAILED_STATES, HOLDING_STATES, UNTYPED, NodeRow, QueueRow
+from hadar_slurm.slurm.pins import Pins
+from hadar_slurm.slurm.reading import Reading
+from hadar_slurm.slurm.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# A begin time within so many seconds is the one that we have given a job.
+_SOON_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look: what policies plan from, and what is to be put right beside their plan.
+
+    `to_give_back` wait under a hold or pin of ours and are not ours to place; `stuck` wait in vain
+    on the nodes they are pinned to; `alive` are all described jobs that have not ended.
+    """
+
+    snapshot: Snapshot
+    to_give_back: Mapping[JobId, Waiting]
+    stuck: frozenset[JobId]
+    alive: frozenset[JobId]
+
+
+@dataclass
+class View:
+    """Turns what Slurm shows into what policies see; it remembers what it has complained of."""
+
+    slurm: SlurmAdapter
+    table: ThroughputTable
+    settings: Settings
+    ledger: Ledger
+    mode: Mode
+    pins: Pins
+    shares: FairShares
+    is_off: Callable[[], bool]
+    now_s: Callable[[], float]
+    _faulty: set[JobId] = field(default_factory=set)
+    _runnable: dict[object, bool] = field(default_factory=dict)
+    _stuck: set[JobId] = field(default_factory=set)
+
+    def look(self, reading: Reading) -> Seen:
+        """Return what there is to plan, and to put right."""
+        jobs: list[Job] = []
+        ended: list[Ended] = []
+        to_give_back: dict[JobId, Waiting] = {}
+        alive: set[JobId] = set()
+        occupied = reading.in_use
+        self._stuck, self._runnable = set(), {}
+        for row in reading.queue.values():
+            description = self._description(row)
+            if description is None:
+                if row.is_held_by_user and self.ledger[row.key].is_held:
+                    to_give_back[row.key] = (row, None)
+                continue
+            if row.state not in HOLDING_STATES and row.state != "PENDING":
+                ended.append(Ended(row.key, _final_phase(row.state), row.ended_s))
+                continue
+            alive.add(row.key)
+            means = self._stance(row, description, reading)
+            if means is Stance.GIVE_BACK:
+                to_give_back[row.key] = (row, description)
+            job = self._job(row, description, reading) if means is Stance.PLACE else None
+            if job is not None:
+                jobs.append(job)
+                if row.key in reading.gangs:
+                    occupied.subtract(dict(reading.gangs[row.key].slots))
+        starting = {job.job_id for job in jobs if job.phase is Phase.STARTING}
+        queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
+        self.pins.keep(starting=starting, pending=starting | queued)
+        snapshot = Snapshot.of(
+            now_s=self.now_s(),
+            cluster=reading.cluster,
+            jobs=jobs,
+            occupied=occupied,
+            rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
+            ended=ended,
+        )
+        return Seen(snapshot, to_give_back, frozenset(self._stuck), frozenset(alive))
+
+    def signature(
+        self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]
+    ) -> frozenset[tuple[str, str]]:
+        """Return what a plan depends on: which jobs are there, which nodes take work."""
+        marks = {("hadard", "off")} if self.is_off() else set()
+        for row in queue.values():
+            if row.state == "COMPLETING":
+                marks.add((str(row.key), "ending"))
+            elif row.state in HOLDING_STATES or (
+                row.state == "PENDING" and self._description(row) is not None
+            ):
+                # That a job starts is no news.
+                marks.add((str(row.key), "later" if self._is_for_later(row) else "there"))
+        marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
+        return frozenset(marks)
+
+    def _stance(self, row: QueueRow, description: Description, reading: Reading) -> Stance:
+        mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
+        return stance(
+            row,
+            description,
+            self.ledger,
+            mode=mode,
+            plans_for=self.mode,
+            is_excluding=row.key in reading.set_apart,
+            can_run=self._can_run(row, description, reading),
+        )
+
+    def _can_run(self, row: QueueRow, description: Description, reading: Reading) -> bool:
+        """Return whether some set of nodes could ever hold the job, at a speed that is known.
+
+        Nodes that take no work now count too: they may come back.
+        """
+        shapes = self._shapes(row, description)
+        # Thousands of waiting jobs ask the same few questions.
+        speeds = tuple(description.rates.items())
+        key = (description.workload, speeds, description.gpus, shapes, row.partition)
+        if key not in self._runnable:
+            self._runnable[key] = self._any_nodes_hold(row, description, shapes, reading)
+        return self._runnable[key]
+
+    def _any_nodes_hold(
+        self,
+        row: QueueRow,
+        description: Description,
+        shapes: Sequence[Shape],
+        reading: Reading,
+    ) -> bool:
+        rates = job_rates(description, self.table)
+        allowed = allowed_nodes(row, reading)
+        most = [
+            max((n for kind, n in node.gpus if rates.on(kind, description.gpus) > 0), default=0)
+            for node in reading.cluster.nodes
+            if allowed is None or node.name in allowed
+        ]
+        return any(
+            sum(count >= shape.gpus_per_node for count in most) >= shape.nodes for shape in shapes
+        )
+
+    def _shapes(self, row: QueueRow, description: Description) -> tuple[Shape, ...]:
+        """Return the layouts that a job may be given this way."""
+        one = description.shape
+        shapes = (one,) if one else uniform_shapes(description.gpus)
+        if self.slurm.abilities.spreads:
+            return shapes
+        return tuple(shape for shape in shapes if str(shape.nodes) == row.request.num_nodes)
+
+    def _description(self, row: QueueRow) -> Description | None:
+        """Return what hadar-sbatch said of the job; None for a job that is not ours to place."""
+        try:
+            return decode(row.comment)
+        except JobSpecError as error:
+            if row.key not in self._faulty:
+                self._faulty.add(row.key)
+                log.warning("job %s is left to Slurm: %s", row.key, error)
+            return None
+
+    def _job(self, row: QueueRow, description: Description, reading: Reading) -> Job | None:
+        """Return the job as policies see it, or None where Slurm alone decides about it."""
+        gang = reading.gangs.get(row.key)
+        abilities = self.slurm.abilities
+        bound = row.named_types if abilities.keeps_types else frozenset()
+        if len(bound) > 1:
+            return None
+        spec = job_spec(
+            row.key,
+            description,
+            self.table,
+            submitted_s=row.submitted_s,
+            restart_cost_s=self.settings.restart_cost_s,
+            user=row.user,
+        )
+        spec = replace(spec, shapes=self._shapes(row, description))
+        phase: Phase
+        if row.state == "PENDING":
+            if self._is_for_later(row):
+                return None
+            is_ours = self.mode is Mode.ENFORCE
+            gang = self._pinned_gang(row, reading.cluster) if is_ours else None
+            is_stuck = gang is not None and self._is_stuck(row, gang, reading)
+            is_waiting = row.is_held_by_user or self._was_put_off(row) or is_stuck
+            is_starting = gang is not None and not is_waiting
+            if gang and not is_starting and not row.is_held_by_user:
+                self._stuck.add(row.key)
+            phase = Phase.STARTING if is_starting else Phase.QUEUED
+        elif gang is None or row.state not in ("RUNNING", "CONFIGURING", "COMPLETING"):
+            return None
+        elif gang.num_gpus != spec.num_gpus:
+            # Slurm gave it whole nodes (--exclusive, or a partition that is): not ours to move.
+            return None
+        else:
+            phase = Phase.STOPPING if row.state == "COMPLETING" else Phase.RUNNING
+        held = Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation()
+        return Job(
+            spec,
+            phase,
+            self._progress(row, spec, gang),
+            held,
+            self._allowed_nodes(row, reading),
+            GpuType(next(iter(bound))) if bound else None,
+            self.shares.at(self.now_s()).get(row.user),
+        )
+
+    def _is_for_later(self, row: QueueRow) -> bool:
+        """Return whether a pending job waits for another job or for a time of its user's choice.
+
+        The begin time that a requeue brings is ours to change.
+        """
+        begins_later = row.restarts == 0 and row.started_s > self.now_s()
+        return bool(row.dependency) or (row.is_held_by_user and begins_later)
+
+    def _was_put_off(self, row: QueueRow) -> bool:
+        """Return whether a pinned job was requeued by others, and begins only in two minutes."""
+        return row.reason == "BeginTime" and row.started_s > self.now_s() + _SOON_S
+
+    def _is_stuck(self, row: QueueRow, gang: Gang, reading: Reading) -> bool:
+        """Return whether a job waits in vain on the nodes that it is pinned to."""
+        nodes = reading.cluster.by_name
+        if any(not nodes[name].is_schedulable for name in gang.gpus_by_node):
+            return True
+        capacity, used = reading.cluster.capacity, reading.in_use
+        if any(capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
+            return True  # others were quicker; it would wait for them to end
+        now_s = self.now_s()
+        if row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
+            self.pins.avoid(row.key, gang.gpus_by_node, now_s)
+        return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
+
+    def _allowed_nodes(self, row: QueueRow, reading: Reading) -> frozenset[NodeName] | None:
+        """Return the nodes that a job may be given, or None where those are all."""
+        allowed = allowed_nodes(row, reading)
+        avoided = self.pins.avoided(row.key, self.now_s())
+        if not avoided:
+            return allowed
+        return (allowed or frozenset(r.node.name for r in reading.nodes)) - avoided
+
+    def _pinned_gang(self, row: QueueRow, cluster: Cluster) -> Gang | None:
+        """Return the gang that a pending job is pinned to by us, read back from its request."""
+        if len(row.gpus_per_node) != 1 or not row.requested_nodes or row.gpus_otherwise:
+            return None
+        ((kind, count),) = row.gpus_per_node
+        nodes = cluster.by_name
+        counts: Counter[tuple[str, str]] = Counter()
+        for name in row.requested_nodes:
+            node = nodes.get(name)
+            if node is None:
+                return None
+            if kind != UNTYPED:
+                counts[name, kind] = count
+            elif node.has_one_type:
+                counts[name, node.gpus[0][0]] = count
+            else:
+                return None
+        return Gang.of(counts)
+
+    def _progress(self, row: QueueRow, spec: JobSpec, gang: Gang | None) -> Progress:
+        """Return the steps that a job has reported, and the GPU-seconds that they must have taken.
+
+        Slurm forgets how long a requeued job ran before. What was trained is known: its time is
+        taken as that on the type where the job is now, or else on its fastest.
+        """
+        try:
+            report = read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
+        except ReportError as error:
+            log.warning("job %s: its report is ignored: %s", row.key, error)
+            report = None
+        if report is None:
+            return Progress(restarts=row.restarts)
+        steps = float(min(report.steps_done, spec.total_steps))
+        kinds = tuple(gang.gpus_by_type) if gang else spec.rates.gpu_types
+        kind = max(kinds, key=lambda kind: spec.rates.on(kind, spec.num_gpus), default="")
+        rate = spec.rates.on(kind, spec.num_gpus)
+        service = ((GpuType(kind), spec.num_gpus * steps / rate),) if steps and rate > 0 else ()
+        return Progress(steps, row.restarts, service)
+
+
+def allowed_nodes(row: QueueRow, reading: Reading) -> frozenset[NodeName] | None:
+    """Return the nodes of the job's partitions, or None where those are all."""
+    partitions = set(row.partition.split(","))
+    names = {r.node.name for r in reading.nodes if partitions.intersection(r.partitions)}
+    return None if len(names) == len(reading.nodes) else frozenset(names)
+
+
+def _final_phase(state: str) -> Phase:
+    if state == "COMPLETED":
+        return Phase.DONE
+    return Phase.FAILED if state in FAILED_STATES else Phase.CANCELLED
