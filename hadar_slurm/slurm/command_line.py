@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -25,6 +25,8 @@ from hadar_slurm.slurm.runner import Runner, is_unreachable
 
 # What can stand in a line of scontrol's standard input without being taken apart there.
 _PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+")
+# How long scancel may take to hand out signals, which it does at once.
+_SIGNAL_S = 3.0
 _NOT_SIGNALLED = re.compile(r"job id (\S+?):? (.*)")
 
 
@@ -93,10 +95,13 @@ class CommandLine:
         """Ask all of the jobs at once; scancel names those it could not reach."""
         *argv, _ = enforce.command(changes[0])
         jobs = [str(change.job) for change in changes]
+        # It tries for a minute where a job has left its nodes meanwhile.
+        limit_s = min(_SIGNAL_S, self.runner.timeout_s)
         try:
-            self.runner.run([*argv, *jobs])
+            replace(self.runner, timeout_s=limit_s).run([*argv, *jobs])
         except SlurmUnavailable as error:
-            return [error] * len(jobs)
+            # Whom the signal has reached is told by their answers.
+            return [error if is_unreachable(str(error)) else None] * len(jobs)
         except SlurmRefused as error:
             said = dict(_NOT_SIGNALLED.findall(str(error).replace("; ", "\n")))
             # Without a name in what it says, nobody knows whom it did not reach.

@@ -103,8 +103,8 @@ def _own_request(
 def _described(description: Description, slurm: SlurmAdapter) -> Request:
     gres = gres_prefix(slurm.version)
     if description.shape is not None:
-        nodes = str(description.shape.nodes)
-        return Request(num_nodes=nodes, per_node=f"{gres}gpu:{description.shape.gpus_per_node}")
+        nodes = description.shape.nodes
+        return Request(num_nodes=f"{nodes}-{nodes}", per_node=f"{gres}gpu:{description.shape.gpus_per_node}")
     return Request(num_nodes=f"1-{description.gpus}", per_job=f"{gres}gpu:{description.gpus}")
 
 

@@ -94,7 +94,7 @@ class Mover:
             else:
                 rows[start] = row
                 free.subtract(dict(start.gang.slots))
-        self._release_if_pinned(self._pin(rows, reading.cluster))
+        self._release_if_pinned(self._pin(rows, reading))
         return {start: self._outcomes[start] for start in starts}
 
     def hold(self, jobs: Iterable[JobId]) -> None:
@@ -169,7 +169,7 @@ class Mover:
             if waiting:
                 self.pause(_LOOK_EVERY_S)
 
-    def _pin(self, rows: Mapping[Start, QueueRow], cluster: Cluster) -> dict[Start, bool]:
+    def _pin(self, rows: Mapping[Start, QueueRow], reading: Reading) -> dict[Start, bool]:
         """Make pending jobs ask for exactly their gangs; they stay held.
 
         Returns the starts that this was done for, and whether each names its GPU type.
@@ -179,7 +179,7 @@ class Mover:
                 self.ledger[start.job_id],
                 is_held=True,
                 # What it asked for before the first pin; later it is our own request.
-                before=self.ledger[start.job_id].before or row.request,
+                before=self.ledger[start.job_id].before or reading.request(row),
             )
             for start, row in rows.items()
         }
@@ -191,7 +191,7 @@ class Mover:
             return {}
         keeps_types = self.slurm.abilities.keeps_types
         names = {
-            start: must_name_type(row, start.gang, cluster, keeps_types=keeps_types)
+            start: must_name_type(row, start.gang, reading.cluster, keeps_types=keeps_types)
             for start, row in rows.items()
         }
         batch: list[tuple[Start, Change]] = []

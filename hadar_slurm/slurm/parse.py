@@ -271,6 +271,21 @@ def is_set_apart(detail: str) -> bool:
     return _SET_APART.search(detail) is not None
 
 
+_NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")
+# Slurm takes off what a partition does not have.
+_NO_MAXIMUM = 10_000
+
+
+def asked_nodes(detail: str) -> str:
+    """Return the number of nodes that a pending job asks for, `2-4`; empty where it is not told.
+
+    squeue shows the least number alone. A number without a range has no maximum; said again without
+    one it would leave the maximum that another request has set.
+    """
+    found = _NUM_NODES.search(detail)
+    return "" if found is None else found[1] + (found[2] or f"-{_NO_MAXIMUM}")
+
+
 def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:
     """Return the GPUs that a job holds, from its detail line; only `nodes` are believed.
 

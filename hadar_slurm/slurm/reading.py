@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmRefused
+from hadar_slurm.slurm.changes import Request
 from hadar_slurm.slurm.parse import (
     HOLDING_STATES,
     NodeRow,
     QueueRow,
+    asked_nodes,
     held_gang,
     is_set_apart,
     parse_nodes,
@@ -28,13 +31,20 @@ class Reading:
     """What Slurm showed at one instant.
 
     `gangs` are the GPUs of jobs that hold any, `set_apart` the pending jobs that squeue alone does
-    not tell apart from others: those that exclude nodes, and those of scrontab.
+    not tell apart from others: those that exclude nodes, and those of scrontab. `num_nodes` are
+    the ranges that pending jobs ask for, as far as they are told.
     """
 
     queue: dict[JobId, QueueRow]
     nodes: tuple[NodeRow, ...]
     gangs: dict[JobId, Gang]
     set_apart: frozenset[JobId] = frozenset()
+    num_nodes: Mapping[JobId, str] = field(default_factory=dict)
+
+    def request(self, row: QueueRow) -> Request:
+        """Return what a pending job asks for, such that asking for it again gives the same."""
+        told = self.num_nodes.get(row.key) or asked_nodes(f" NumNodes={row.request.num_nodes} ")
+        return replace(row.request, num_nodes=told or row.request.num_nodes)
 
     @property
     def cluster(self) -> Cluster:
@@ -87,6 +97,11 @@ def read_all(runner: Runner) -> Reading:
         # A job whose line is in doubt is not asked for alone: should it exclude a node, Slurm
         # itself keeps it from there.
         frozenset(row.key for row in live if is_set_apart(details.get(row.raw_id, ""))),
+        {
+            row.key: told
+            for row in live
+            if row.state == "PENDING" and (told := asked_nodes(details.get(row.raw_id, "")))
+        },
     )
 
 
