@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -50,6 +51,7 @@ log = logging.getLogger("hadard")
 # work may keep the daemon from waiting for a while.
 _BEAT_POLLS = 4
 _BEAT_LEAST_S = 30.0
+_BEAT_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,13 +349,16 @@ def _signs_of_life(
     good_for_s = max(_BEAT_LEAST_S, _BEAT_POLLS * config.poll_seconds)
     enforced = modes(config).enforced(backend.slurm.default_partition())
 
+    last: tuple[float, tuple[str, ...] | None] = (-math.inf, None)
+
     def beat() -> None:
+        nonlocal last
+        now_s, partitions = backend.now_s(), () if backend.is_off() else enforced
+        if 0 <= now_s - last[0] < _BEAT_EVERY_S and partitions == last[1]:
+            return
+        last = now_s, partitions
         sign = Heartbeat(
-            os.getpid(),
-            cluster.name,
-            backend.now_s() + good_for_s,
-            str(config.spool_dir),
-            () if backend.is_off() else enforced,
+            os.getpid(), cluster.name, now_s + good_for_s, str(config.spool_dir), partitions
         )
         try:
             write_heartbeat(config.run_dir, sign)

@@ -104,7 +104,9 @@ def _described(description: Description, slurm: SlurmAdapter) -> Request:
     gres = gres_prefix(slurm.version)
     if description.shape is not None:
         nodes = description.shape.nodes
-        return Request(num_nodes=f"{nodes}-{nodes}", per_node=f"{gres}gpu:{description.shape.gpus_per_node}")
+        return Request(
+            num_nodes=f"{nodes}-{nodes}", per_node=f"{gres}gpu:{description.shape.gpus_per_node}"
+        )
     return Request(num_nodes=f"1-{description.gpus}", per_job=f"{gres}gpu:{description.gpus}")
 
 
