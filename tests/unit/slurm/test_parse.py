@@ -11,11 +11,13 @@ from builders import a_gang
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadar_slurm.core.cluster import Node, NodeName
+from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.errors import SlurmOutputError, SlurmRefused
 from hadar_slurm.slurm.parse import (
+    asked_nodes,
     fold_out,
     held_gang,
+    is_set_apart,
     parse_nodes,
     parse_queue,
     queue_format,
@@ -369,3 +371,44 @@ def test_a_job_cannot_hide_its_gpus_behind_its_name(tmp_path: Path) -> None:
     assert reading.gangs == {key: a_gang("n1:v100:1") for key in ("1", "2")}
     assert sum(reading.in_use.values()) == 2
     assert [node.name for node in reading.cluster.nodes] == ["n1", "n2"]
+
+
+# What squeue does not tell
+
+
+@pytest.mark.parametrize(
+    ("detail", "is_apart"),
+    [
+        ("JobId=1 ReqNodeList=(null) ExcNodeList=(null) NodeList= ", False),
+        ("JobId=1 ReqNodeList=(null) ExcNodeList=n[1-2] NodeList= ", True),
+        ('JobId=1 CronJob=Yes CrontabSpec="* * * * *" ', True),
+        ("", False),
+    ],
+)
+def test_excluded_nodes_and_scrontab_are_seen(detail: str, *, is_apart: bool) -> None:
+    """They stand in the line of the job's details alone."""
+    assert is_set_apart(detail) is is_apart
+
+
+@pytest.mark.parametrize(
+    ("detail", "nodes"),
+    [
+        ("JobId=1 NumNodes=2-4 NumCPUs=2 ", "2-4"),
+        ("JobId=1 NumNodes=2-2 NumCPUs=2 ", "2-2"),
+        ("JobId=1 NumNodes=1 NumCPUs=2 ", "1-10000"),
+        ("JobId=1 NumCPUs=2 ", ""),
+    ],
+)
+def test_the_range_of_nodes_can_be_asked_for_again(detail: str, nodes: str) -> None:
+    """A number alone would leave the most that another request has set."""
+    assert asked_nodes(detail) == nodes
+
+
+def test_a_job_that_excludes_nodes_is_set_apart(tmp_path: Path) -> None:
+    """Only that one, and pending jobs tell how many nodes they ask for."""
+    pending = QUEUE.split("#0123\n")[2] + "#0123\n"
+    apart = "JobId=3 JobName=x JobState=PENDING ExcNodeList=n1 NodeList= NumNodes=1-2 NumCPUs=1 \n"
+    reading = read_all(Told(queue=running("4") + pending, details={"4": a_detail("4"), "3": apart}))
+    assert reading.set_apart == {"3_1"}
+    assert reading.request(reading.queue[JobId("3_1")]).num_nodes == "1-2"
+    assert reading.request(reading.queue[JobId("4")]).num_nodes == "1-10000"
