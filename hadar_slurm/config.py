@@ -60,6 +60,7 @@ class Config(_Section):
     grace_seconds: float = Field(default=60.0, gt=0)
     pin_timeout_seconds: float = Field(default=60.0, gt=0)
     command_timeout_seconds: float = Field(default=30.0, gt=0)
+    alive_seconds: float = Field(default=30.0, gt=0)
     mode: ModeName = "observe"
     partitions: dict[str, ModeName] = Field(default_factory=dict)
     adapter: Literal["auto", "pyslurm", "command-line"] = "auto"

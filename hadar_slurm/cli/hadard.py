@@ -47,19 +47,24 @@ from hadar_slurm.slurm.wakeup import make_wake_file
 
 log = logging.getLogger("hadard")
 
-# How long a sign of life is good for, in polls, and at least this many seconds: a round's own
-# work may keep the daemon from waiting for a while.
+# How long a sign of life is good for, in polls, if that is longer than the configuration says.
 _BEAT_POLLS = 4
-_BEAT_LEAST_S = 30.0
 _BEAT_EVERY_S = 1.0
+
+
+def policy_of(config: Config) -> Policy:
+    """Return the policy that a configuration names."""
+    limits = SolverLimits(config.solver.time_limit_s, config.solver.gap)
+    return make_policy(config.policy, utility=config.utility, limits=limits)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the daemon lives in: its clock, in seconds since the epoch, and its way to Slurm."""
+    """What the daemon lives in: its clock (seconds since the epoch), Slurm, its policy."""
 
     now_s: Callable[[], float] = time.time
     make_adapter: Callable[[str, Runner], SlurmAdapter] = make_adapter
+    make_policy: Callable[[Config], Policy] = policy_of
 
 
 def main(words: Sequence[str] | None = None, world: World | None = None) -> int:
@@ -132,11 +137,6 @@ def _config(options: argparse.Namespace) -> Config:
     return config.model_copy(update={"round_seconds": seconds})
 
 
-def _policy(config: Config) -> Policy:
-    limits = SolverLimits(config.solver.time_limit_s, config.solver.gap)
-    return make_policy(config.policy, utility=config.utility, limits=limits)
-
-
 def modes(config: Config) -> Modes:
     """Return what may be done in which partition."""
     return Modes(Mode(config.mode), {name: Mode(m) for name, m in config.partitions.items()})
@@ -204,7 +204,7 @@ def _run_with(
     furthest, *others = modes(config).all
     backend = _backend(config, slurm, world, furthest)
     beside = [_backend(config, slurm, world, mode) for mode in others]
-    policy = _policy(config)
+    policy = world.make_policy(config)
     for each in (backend, *beside):
         each.is_stopping = lambda: asked.to_end or asked.to_reload
         each.is_off = config.disable_file.exists
@@ -275,7 +275,7 @@ def _dry_run(config: Config, world: World) -> int:
     backend = _backend(config, _slurm(config, world), world)
     run_rounds(
         DryRun(backend),
-        _policy(config),
+        world.make_policy(config),
         lines.append,
         length_s=config.round_seconds,
         now_s=world.now_s,
@@ -346,7 +346,7 @@ def _signs_of_life(
     if not is_daemon:
         yield
         return
-    good_for_s = max(_BEAT_LEAST_S, _BEAT_POLLS * config.poll_seconds)
+    good_for_s = max(config.alive_seconds, _BEAT_POLLS * config.poll_seconds)
     enforced = modes(config).enforced(backend.slurm.default_partition())
 
     last: tuple[float, tuple[str, ...] | None] = (-math.inf, None)

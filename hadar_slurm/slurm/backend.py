@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.advice import advise, features_by_type
 from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Release, Requeue
 from hadar_slurm.slurm.fairshare import FairShares
-from hadar_slurm.slurm.giving_back import give_back
+from hadar_slurm.slurm.giving_back import NODES_REPORT_WITHIN_S, give_back
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.moves import Mover, must_name_type
@@ -62,6 +63,7 @@ class SlurmBackend:
     _wake: WakeFile = field(init=False)
     _reading: Reading | None = None
     _seen: Seen | None = None
+    _put_off_since_s: float = math.inf
     _planned_for: frozenset[tuple[str, str]] = frozenset()
     _features: Mapping[str, str] = field(default_factory=dict)
 
@@ -95,6 +97,8 @@ class SlurmBackend:
         `observe` that is all; under `advise` Slurm is told which GPU type would be better.
         """
         self._give_back()
+        if self.mode is Mode.ENFORCE:
+            self._adopt()
         if self.mode is Mode.OBSERVE:
             return [Outcome(action, Status.SKIPPED, self._told(action)) for action in actions]
         if self.mode is Mode.ADVISE:
@@ -168,13 +172,26 @@ class SlurmBackend:
 
     def _give_back(self) -> None:
         """Let jobs start under plain Slurm that are held or pinned and no longer ours to place."""
-        if self._seen is None or not self._seen.to_give_back:
+        if self._seen is None or self._reading is None or not self._seen.to_give_back:
+            self._put_off_since_s = math.inf
             return
+        if self._reading.waits_for_nodes:
+            self._put_off_since_s = min(self._put_off_since_s, self.now_s())
+            if self.now_s() < self._put_off_since_s + NODES_REPORT_WITHIN_S:
+                return
         for returned in give_back(self.slurm, self.ledger, self._seen.to_give_back):
             if returned.fault:
                 log.warning("job %s is not yet Slurm's again: %s", returned.job, returned.fault)
             else:
                 log.info("job %s is Slurm's again", returned.job)
+
+    def _adopt(self) -> None:
+        if self._seen is None or self.ledger.is_whole:
+            return
+        try:
+            self.ledger.adopt(self._seen.found)
+        except LedgerError as error:
+            log.warning("%s", error)
 
     def _forget_all_but(self, alive: Collection[JobId]) -> None:
         try:

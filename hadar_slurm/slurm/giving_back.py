@@ -19,6 +19,10 @@ from hadar_slurm.slurm.ledger import Entry, Ledger
 from hadar_slurm.slurm.metadata import Description
 from hadar_slurm.slurm.parse import QueueRow
 
+# Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
+# to it: for so long jobs are not given back. A node that is dead counts as down by and by.
+NODES_REPORT_WITHIN_S = 30.0
+
 # A pending job and what hadar-sbatch said of it, if that can still be read.
 Waiting = tuple[QueueRow, Description | None]
 
@@ -86,7 +90,7 @@ def _own_request(
     """
     if entry.before is None and not row.requested_nodes:
         return row.request
-    own = entry.before or (_described(description, slurm) if description else row.request)
+    own = entry.before or (described_request(description, slurm) if description else row.request)
     named = row.named_types
     if slurm.abilities.keeps_types and len(named) == 1:
         (kind,) = named
@@ -100,7 +104,8 @@ def _own_request(
     return own
 
 
-def _described(description: Description, slurm: SlurmAdapter) -> Request:
+def described_request(description: Description, slurm: SlurmAdapter) -> Request:
+    """Return what a job's description comes to as a request, where its own is not known."""
     gres = gres_prefix(slurm.version)
     if description.shape is not None:
         nodes = description.shape.nodes

@@ -35,8 +35,8 @@ class Entry:
 class Ledger:
     """The entries of one cluster, in one file that is replaced in one step.
 
-    `is_whole` is False when there was no file that could be read: then a hold on a described job
-    counts as ours, since a job must not wait for somebody who has forgotten it.
+    `is_whole` is False when there was no file that could be read: holds and pins that may be ours
+    then count as such, since a job must not wait for somebody who has forgotten it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,6 +74,11 @@ class Ledger:
     def expect_holds(self, jobs: Iterable[JobId]) -> None:
         """Write down that these jobs are about to be held by us."""
         self.note({job: replace(self[job], is_held=True) for job in jobs})
+
+    def adopt(self, found: Mapping[JobId, Entry]) -> None:
+        """Take what is found for all that there is to know; from now on the ledger is whole."""
+        self._replace({**self._entries, **found})
+        self.is_whole = True
 
     def keep(self, jobs: Collection[JobId]) -> None:
         """Forget all jobs but these."""

@@ -68,8 +68,10 @@ def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) ->
         entry = ledger[row.key]
         # Slurm itself holds a job that it cannot start where we have pinned it.
         return entry.is_held or (row.reason == "BadConstraints" and entry.before is not None)
-    # Without a ledger to tell, a job must not wait for somebody who has forgotten it.
-    return was_submitted_held or not ledger.is_whole
+    # Without a ledger to tell, a job must not wait for somebody who has forgotten it: we may have
+    # held any that has run before or is pinned.
+    is_suspect = row.restarts > 0 or bool(row.requested_nodes)
+    return was_submitted_held or (is_suspect and not ledger.is_whole)
 
 
 def is_pinned_by_us(row: QueueRow, ledger: Ledger) -> bool:

@@ -208,6 +208,7 @@ class NodeRow:
     state: str
     partitions: tuple[str, ...]
     features: frozenset[str] = frozenset()
+    has_reported: bool = True
 
 
 def parse_nodes(text: str) -> list[NodeRow]:
@@ -226,7 +227,7 @@ def parse_nodes(text: str) -> list[NodeRow]:
         node = Node.of(name, gpus, is_schedulable=is_schedulable)
         features = _NODE_FEATURES.search(rest)
         named = frozenset(features.group(1).split(",")) if features else frozenset()
-        rows.append(NodeRow(node, state.group(1), listed, named - {"(null)"}))
+        rows.append(NodeRow(node, state.group(1), listed, named - {"(null)"}, has_reported))
     if text.strip() and not rows:
         raise SlurmOutputError("scontrol show node: no node found", text)
     return rows
@@ -276,14 +277,16 @@ _NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")
 _NO_MAXIMUM = 10_000
 
 
-def asked_nodes(detail: str) -> str:
-    """Return the number of nodes that a pending job asks for, `2-4`; empty where it is not told.
+def asked_nodes(detail: str, least: str) -> str:
+    """Return the number of nodes that a pending job asks for, such as `2-4`.
 
-    squeue shows the least number alone. A number without a range has no maximum; said again without
-    one it would leave the maximum that another request has set.
+    squeue shows the `least` alone, and is believed: a job's name may tell of others. A number
+    without a range has no maximum; said again without one it would leave the maximum that another
+    request has set.
     """
-    found = _NUM_NODES.search(detail)
-    return "" if found is None else found[1] + (found[2] or f"-{_NO_MAXIMUM}")
+    told = {number: most for number, most in reversed(_NUM_NODES.findall(detail))}
+    number, _, most = least.partition("-")
+    return f"{number}-{most}" if most else number + (told.get(number) or f"-{_NO_MAXIMUM}")
 
 
 def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot
@@ -22,6 +22,7 @@ from hadar_slurm.slurm.parse import (
     parse_queue,
     queue_format,
     split_job_details,
+    takes_work,
 )
 from hadar_slurm.slurm.runner import Runner
 
@@ -43,13 +44,18 @@ class Reading:
 
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, such that asking for it again gives the same."""
-        told = self.num_nodes.get(row.key) or asked_nodes(f" NumNodes={row.request.num_nodes} ")
-        return replace(row.request, num_nodes=told or row.request.num_nodes)
+        told = self.num_nodes.get(row.key) or asked_nodes("", row.request.num_nodes)
+        return replace(row.request, num_nodes=told)
 
     @property
     def cluster(self) -> Cluster:
         """Return the nodes that have GPUs."""
         return Cluster.of(row.node for row in self.nodes if row.node.gpus)
+
+    @property
+    def waits_for_nodes(self) -> bool:
+        """Whether slurmctld, just started, has not yet heard of a node that it counts on."""
+        return waits_for_nodes(self.nodes)
 
     @property
     def in_use(self) -> Counter[Slot]:
@@ -58,6 +64,11 @@ class Reading:
         for gang in self.gangs.values():
             used.update(dict(gang.slots))
         return used
+
+
+def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
+    """Return whether slurmctld, just started, has not yet heard of a node that it counts on."""
+    return any(not row.has_reported and takes_work(row.state) for row in nodes)
 
 
 def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
@@ -98,9 +109,9 @@ def read_all(runner: Runner) -> Reading:
         # itself keeps it from there.
         frozenset(row.key for row in live if is_set_apart(details.get(row.raw_id, ""))),
         {
-            row.key: told
+            row.key: asked_nodes(details.get(row.raw_id, ""), row.request.num_nodes)
             for row in live
-            if row.state == "PENDING" and (told := asked_nodes(details.get(row.raw_id, "")))
+            if row.state == "PENDING"
         },
     )
 

@@ -14,6 +14,7 @@ from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.metadata import decode_or_none
 from hadar_slurm.slurm.ownership import is_held_by_us, is_pinned_by_us
 from hadar_slurm.slurm.parse import QueueRow
+from hadar_slurm.slurm.reading import waits_for_nodes
 from hadar_slurm.slurm.single import is_free
 
 _LOOK_EVERY_S = 0.5
@@ -51,6 +52,8 @@ def release_all(
     """
     deadline_s = now_s() + limit_s
     answers: dict[JobId, Returned] = {}
+    while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s - limit_s / 2:
+        sleep(_LOOK_EVERY_S)
     while True:
         queue = slurm.queue()
         waiting = waiting_for_us(queue.values(), ledger)

@@ -16,11 +16,11 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ReportError, read_report
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.fairshare import FairShares
-from hadar_slurm.slurm.giving_back import Waiting
-from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.giving_back import Waiting, described_request
+from hadar_slurm.slurm.ledger import Entry, Ledger
 from hadar_slurm.slurm.metadata import Description, decode, job_rates, job_spec
 from hadar_slurm.slurm.modes import Mode
-from hadar_slurm.slurm.ownership import Stance, stance
+from hadar_slurm.slurm.ownership import Stance, is_held_by_us, stance
 from hadar_slurm.slurm.parse import FAILED_STATES, HOLDING_STATES, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.pins import Pins
 from hadar_slurm.slurm.reading import Reading
@@ -37,13 +37,15 @@ class Seen:
     """One look: what policies plan from, and what is to be put right beside their plan.
 
     `to_give_back` wait under a hold or pin of ours and are not ours to place; `stuck` wait in vain
-    on the nodes they are pinned to; `alive` are all described jobs that have not ended.
+    on the nodes they are pinned to; `alive` are all described jobs that have not ended. `found` is
+    what a ledger that is not whole is to take over.
     """
 
     snapshot: Snapshot
     to_give_back: Mapping[JobId, Waiting]
     stuck: frozenset[JobId]
     alive: frozenset[JobId]
+    found: Mapping[JobId, Entry]
 
 
 @dataclass
@@ -69,6 +71,7 @@ class View:
         ended: list[Ended] = []
         to_give_back: dict[JobId, Waiting] = {}
         alive: set[JobId] = set()
+        found: dict[JobId, Entry] = {}
         occupied = reading.in_use
         self._stuck, self._runnable = set(), {}
         for row in reading.queue.values():
@@ -81,6 +84,11 @@ class View:
                 ended.append(Ended(row.key, _final_phase(row.state), row.ended_s))
                 continue
             alive.add(row.key)
+            if not self.ledger.is_whole and row.key not in self.ledger:
+                own = described_request(description, self.slurm) if row.requested_nodes else None
+                is_held = is_held_by_us(row, self.ledger, was_submitted_held=False)
+                if own or is_held:
+                    found[row.key] = Entry(is_held=is_held, before=own)
             means = self._stance(row, description, reading)
             if means is Stance.GIVE_BACK:
                 to_give_back[row.key] = (row, description)
@@ -100,7 +108,7 @@ class View:
             rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
             ended=ended,
         )
-        return Seen(snapshot, to_give_back, frozenset(self._stuck), frozenset(alive))
+        return Seen(snapshot, to_give_back, frozenset(self._stuck), frozenset(alive), found)
 
     def signature(
         self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]
@@ -136,30 +144,38 @@ class View:
         Nodes that take no work now count too: they may come back.
         """
         shapes = self._shapes(row, description)
+        bound = row.named_types if self.slurm.abilities.keeps_types else frozenset()
         # Thousands of waiting jobs ask the same few questions.
         speeds = tuple(description.rates.items())
-        key = (description.workload, speeds, description.gpus, shapes, row.partition)
+        key = (description.workload, speeds, description.gpus, shapes, row.partition, bound)
         if key not in self._runnable:
-            self._runnable[key] = self._any_nodes_hold(row, description, shapes, reading)
+            most = self._most_gpus(row, description, bound, reading)
+            self._runnable[key] = any(
+                sum(count >= shape.gpus_per_node for count in most) >= shape.nodes
+                for shape in shapes
+            )
         return self._runnable[key]
 
-    def _any_nodes_hold(
-        self,
-        row: QueueRow,
-        description: Description,
-        shapes: Sequence[Shape],
-        reading: Reading,
-    ) -> bool:
+    def _most_gpus(
+        self, row: QueueRow, description: Description, bound: frozenset[str], reading: Reading
+    ) -> list[int]:
+        """Return the GPUs of one type that each node could give a job bound to some types."""
+        if len(bound) > 1:
+            return []
         rates = job_rates(description, self.table)
         allowed = allowed_nodes(row, reading)
-        most = [
-            max((n for kind, n in node.gpus if rates.on(kind, description.gpus) > 0), default=0)
+        return [
+            max(
+                (
+                    count
+                    for kind, count in node.gpus
+                    if rates.on(kind, description.gpus) > 0 and bound <= {kind}
+                ),
+                default=0,
+            )
             for node in reading.cluster.nodes
             if allowed is None or node.name in allowed
         ]
-        return any(
-            sum(count >= shape.gpus_per_node for count in most) >= shape.nodes for shape in shapes
-        )
 
     def _shapes(self, row: QueueRow, description: Description) -> tuple[Shape, ...]:
         """Return the layouts that a job may be given this way."""

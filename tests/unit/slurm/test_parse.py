@@ -391,17 +391,19 @@ def test_excluded_nodes_and_scrontab_are_seen(detail: str, *, is_apart: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("detail", "nodes"),
+    ("detail", "least", "nodes"),
     [
-        ("JobId=1 NumNodes=2-4 NumCPUs=2 ", "2-4"),
-        ("JobId=1 NumNodes=2-2 NumCPUs=2 ", "2-2"),
-        ("JobId=1 NumNodes=1 NumCPUs=2 ", "1-10000"),
-        ("JobId=1 NumCPUs=2 ", ""),
+        ("JobId=1 NumNodes=2-4 NumCPUs=2 ", "2", "2-4"),
+        ("JobId=1 NumNodes=2-2 NumCPUs=2 ", "2", "2-2"),
+        ("JobId=1 NumNodes=1 NumCPUs=2 ", "1", "1-10000"),
+        ("JobId=1 NumCPUs=2 ", "3", "3-10000"),
+        ("", "1-4", "1-4"),
+        ("JobId=1 JobName=x NumNodes=7-9 y NumNodes=1-2 NumCPUs=2 ", "1", "1-2"),
     ],
 )
-def test_the_range_of_nodes_can_be_asked_for_again(detail: str, nodes: str) -> None:
-    """A number alone would leave the most that another request has set."""
-    assert asked_nodes(detail) == nodes
+def test_the_range_of_nodes_can_be_asked_for_again(detail: str, least: str, nodes: str) -> None:
+    """A number alone would leave the most that another request has set; no name forges it."""
+    assert asked_nodes(detail, least) == nodes
 
 
 def test_a_job_that_excludes_nodes_is_set_apart(tmp_path: Path) -> None:

@@ -1,0 +1,435 @@
+"""No job waits for a hadard that is gone, hung, switched off or cannot write: docs/fail-open.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from integration.site import Site, eventually
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.journal import Line, read_journal
+from hadar_slurm.slurm.changes import Request
+from hadar_slurm.slurm.heartbeat import read_heartbeat, write_heartbeat
+from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.local_processes import wait_until
+from hadar_slurm.slurm.runner import Runner
+
+pytestmark = pytest.mark.slurm
+
+EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
+V100_ONLY = {"v100": 20.0}
+# Every V100 of the cluster: a job that is fast on those alone waits, under a hold.
+ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
+LONG = 10**6  # steps of a job that outlasts its test
+HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
+N1 = Gang.of({("n1", "v100"): 2})
+
+
+def config_of(site: Site) -> str:
+    """Return the path of the daemon's configuration."""
+    return str(site.hadard.directory / "hadar.yaml")
+
+
+def configure(site: Site, **changes: object) -> str:
+    """Write the daemon's configuration and return its path."""
+    path = Path(config_of(site))
+    lines = {"journal": site.hadard.journal, **site.config(**changes)}
+    path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
+    return str(path)
+
+
+def release(site: Site, *options: str) -> dict[str, object]:
+    """Run `hadar release` and return what it says."""
+    done = site.run([*HADAR, "release", "--config", config_of(site), "--json", *options])
+    assert done.returncode == 0, done.stderr + done.stdout
+    told: dict[str, object] = json.loads(done.stdout)
+    return told
+
+
+def rest(site: Site, *options: str, name: str = "rest") -> JobId:
+    """Submit a described job that is fast on V100s and only sleeps."""
+    return site.train(V100_ONLY, *options, steps=LONG, script=site.script(name, "exec sleep 600"))
+
+
+def waiting_job(site: Site, **changes: object) -> JobId:
+    """Start hadard and give it a job that it holds for want of V100s; P100s are free for Slurm."""
+    site.occupy(**ALL_V100)
+    site.start(**changes)
+    job = rest(site)
+    site.until_rounds(2)
+    assert site.queue()[job].is_held_by_user
+    return job
+
+
+def until_plain_slurm_starts(site: Site, job: JobId) -> None:
+    """Wait until a job runs where no plan would have put it, by its own request."""
+    site.until_running(job)
+    row = site.queue()[job]
+    assert set(site.tree(job)) <= {"n3", "n4", "n5", "n6"}
+    assert (row.gpus_otherwise, row.gpus_per_node, row.requested_nodes) == ((("gpu", 2),), (), ())
+
+
+def expire(site: Site) -> None:
+    """Let the sign of life run out, as it would after half a minute."""
+    beat = read_heartbeat(site.run_dir)
+    assert beat is not None
+    write_heartbeat(site.run_dir, replace(beat, good_until_s=time.time() - 1))
+
+
+def test_what_a_stopped_hadard_held_starts_in_seconds(site: Site) -> None:
+    """`hadar release` does nothing while it is at work, and everything once it was stopped."""
+    job = waiting_job(site)
+    assert release(site) == {"released": [], "failed": [], "kept_for": "hadard is at work"}
+    assert site.queue()[job].is_held_by_user
+    site.hadard.stop()
+    assert site.queue()[job].is_held_by_user
+    assert release(site) == {"released": [job], "failed": [], "kept_for": ""}
+    until_plain_slurm_starts(site, job)
+    assert release(site)["released"] == []
+
+
+def test_the_reaper_gives_a_killed_hadard_its_time(site: Site) -> None:
+    """It does nothing while the last sign of life is good, and everything after it."""
+    job = waiting_job(site)
+    site.kill(site.hadard)
+    assert release(site, "--expired")["kept_for"] == "hadard was alive a moment ago"
+    assert site.queue()[job].is_held_by_user
+    expire(site)
+    assert release(site, "--expired")["released"] == [job]
+    until_plain_slurm_starts(site, job)
+    assert read_heartbeat(site.run_dir) is None
+
+
+def test_a_sign_of_life_is_good_for_half_a_minute(site: Site) -> None:
+    """So the reaper, every 15 s, comes 45 s after the last one at the latest."""
+    site.start()
+    for _ in range(2):
+        beat = read_heartbeat(site.run_dir)
+        assert beat is not None
+        assert time.time() + 25 < beat.good_until_s <= time.time() + 30
+        last = beat.good_until_s
+
+        def is_newer(last: float = last) -> bool:
+            beat = read_heartbeat(site.run_dir)
+            return beat is not None and beat.good_until_s > last
+
+        eventually(is_newer, "a new sign of life", 10)
+
+
+def test_a_hung_hadard_keeps_nobody_waiting(site: Site) -> None:
+    """The reaper does not wait for it to die; when it wakes, what runs by then is left running."""
+    job = waiting_job(site)
+    process = site.hadard.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        expire(site)
+        assert release(site, "--expired")["released"] == [job]
+        until_plain_slurm_starts(site, job)
+        held = site.gpus(job)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    site.until_rounds(3)
+    assert (site.state(job), site.gpus(job), site.queue()[job].restarts) == ("RUNNING", held, 0)
+
+
+class Dead(BaseException):
+    """hadard was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mortal(Runner):
+    """A runner whose process is killed right before the first batch with the word `before`."""
+
+    before: str = ""
+    died: list[str] = field(default_factory=list)
+
+    def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
+        """Make the changes, or die."""
+        if any(word.startswith(self.before) for word in stdin.split()):
+            self.died.append(self.before)
+            raise Dead
+        return Runner.complaints(self, argv, stdin=stdin)
+
+
+@pytest.mark.parametrize("before", ["TresPerNode=", "release"])
+@pytest.mark.parametrize("is_moving", [False, True], ids=["start", "move"])
+def test_a_job_left_in_the_middle_of_a_move_starts(
+    site: Site, before: str, is_moving: bool
+) -> None:
+    """Held, without GPUs in its request or pinned: it gets its own request back."""
+    configure(site)
+    script = site.script("rest", "trap '' USR1", "sleep 600")
+    job = site.train(EQUAL, held=True, steps=LONG, script=script)
+    if is_moving:
+        carry_out(site, site.runner, job, Gang.of({("n3", "p100"): 2}))
+        site.until_running(job)
+    own = site.runner
+    runner = Mortal(own.slurm_conf, own.timeout_s, own.environment, before)
+    with pytest.raises(Dead):
+        carry_out(site, runner, job, N1)
+    assert site.queue()[job].is_held_by_user
+    expire_any(site)
+    assert release(site)["released"] == [job]
+    site.until_running(job)
+    row = site.queue()[job]
+    assert (row.gpus_otherwise, row.gpus_per_node, row.requested_nodes) == ((("gpu", 2),), (), ())
+    assert len(site.gpus(job)) == 2
+
+
+def carry_out(site: Site, runner: Runner, job: JobId, gang: Gang) -> None:
+    """Have a hadard in this process put a job on a gang."""
+    backend = site.backend(runner, grace_s=0.5)
+    plan = Plan.of({job: Allocation.rigid(gang)}, {})
+    backend.apply(reconcile(backend.observe(), plan))
+
+
+def expire_any(site: Site) -> None:
+    """Let the sign of life run out that was left for hadar-sbatch."""
+    if read_heartbeat(site.run_dir) is not None:
+        expire(site)
+
+
+def test_a_pinned_job_that_never_ran_gets_its_nodes_back(site: Site) -> None:
+    """A job that wants two nodes, or any number, is not left with the one that a pin gave it."""
+    configure(site)
+    script = site.script("rest", "exec sleep 600")
+    two = site.train(EQUAL, "--gpus=4", "--nodes=2", held=True, steps=LONG, gpus=4, script=script)
+    any_number = site.train(EQUAL, held=True, steps=LONG, gpus=4, script=script)
+    backend = site.backend(Mortal(site.cluster.slurm_conf, before="release"))
+    gangs = {two: Gang.of({("n1", "v100"): 4}), any_number: Gang.of({("n2", "v100"): 4})}
+    plan = Plan.of({job: Allocation.rigid(gang) for job, gang in gangs.items()}, {})
+    with pytest.raises(Dead):
+        backend.apply(reconcile(backend.observe(), plan))
+    # From now on no node has four GPUs free.
+    site.occupy(n1="gpu:1", n2="gpu:1", n3="gpu:1", n4="gpu:1", n5="gpu:1")
+    expire_any(site)
+    assert set(release(site)["released"]) == {two, any_number}  # type: ignore[call-overload]
+    site.until_running(two, any_number)
+    assert len({gpu.node for gpu in site.gpus(two)}) == 2
+    assert [len(site.gpus(job)) for job in (two, any_number)] == [4, 4]
+
+
+def test_a_job_that_has_run_gets_as_many_gpus_as_it_asked_for(site: Site) -> None:
+    """One node with two GPUs does not become several, though Slurm forgets the number asked for."""
+    configure(site)
+    script = site.script("rest", "trap '' USR1", "sleep 600")
+    job = site.train(EQUAL, "--nodes=1", "--gres=gpu:2", steps=LONG, script=script)
+    site.until_running(job)
+    with pytest.raises(Dead):
+        carry_out(
+            site,
+            Mortal(site.cluster.slurm_conf, 30.0, site.runner.environment, "release"),
+            job,
+            Gang.of({("n3", "p100"): 2}),
+        )
+    expire_any(site)
+    assert release(site)["released"] == [job]
+    site.until_running(job)
+    assert len(site.gpus(job)) == 2
+
+
+def test_a_lost_ledger_leaves_no_job_held(site: Site) -> None:
+    """A hold on a described job counts as hadard's where nothing tells whose it is."""
+    job = waiting_job(site)
+    site.kill(site.hadard)
+    shutil.rmtree(site.state_dir)
+    expire(site)
+    assert release(site)["released"] == [job]
+    until_plain_slurm_starts(site, job)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"mode": "observe"}, {"partitions": "{main: observe}"}], ids=str
+)
+def test_the_next_hadard_gives_back_what_it_may_no_longer_place(
+    site: Site, changes: dict[str, object]
+) -> None:
+    """In its first round, whatever the one before it held."""
+    job = waiting_job(site)
+    site.kill(site.hadard)
+    site.start(**changes)
+    until_plain_slurm_starts(site, job)
+
+
+def reload(site: Site, **changes: object) -> None:
+    """Change the daemon's configuration file and tell it."""
+    configure(site, **changes)
+    assert site.hadard.process is not None
+    site.hadard.process.send_signal(signal.SIGHUP)
+
+
+def logged(site: Site, text: str) -> bool:
+    """Return whether the daemon's log holds a text."""
+    return text in site.hadard.log.read_text()
+
+
+def test_a_new_mode_is_heeded_and_a_wrong_file_is_not(site: Site) -> None:
+    """A wrong configuration changes nothing; a right one lets go of what is no longer enforced."""
+    job = waiting_job(site)
+    reload(site, mode="enforcing")
+    eventually(lambda: logged(site, "the configuration stays as it was"), "refused")
+    site.until_rounds(2)
+    assert site.queue()[job].is_held_by_user
+    reload(site, mode="observe")
+    until_plain_slurm_starts(site, job)
+    assert logged(site, "the configuration was read again")
+    later = rest(site, name="later")
+    assert not site.queue()[later].is_held_by_user
+
+
+def test_the_disable_file_stops_all_enforcement_at_once(site: Site) -> None:
+    """What is held goes back, what comes is not held; without the file all is as before."""
+    job = waiting_job(site)
+    off = Path(str(site.config()["disable_file"]))
+    off.touch()
+    until_plain_slurm_starts(site, job)
+    beat = read_heartbeat(site.run_dir)
+    assert beat is not None
+    assert beat.partitions == ()
+    later = rest(site, name="later")
+    site.until_running(later)
+    assert site.queue()[later].requested_nodes == ()
+    off.unlink()
+
+    def is_on() -> bool:
+        beat = read_heartbeat(site.run_dir)
+        return beat is not None and beat.partitions != ()
+
+    eventually(is_on, "enforcing again")
+    held = rest(site, name="held")
+    site.until_rounds(2)
+    assert site.queue()[held].is_held_by_user
+    assert site.queue()[job].restarts == site.queue()[later].restarts == 0
+
+
+def plans_of(site: Site, mode: str) -> list[Line]:
+    """Return the plans that were made for the jobs of a mode."""
+    lines = read_journal(site.hadard.journal)
+    return [line["plan"] for line in lines if line["mode"] == mode and line["plan"] is not None]
+
+
+def test_observing_touches_nothing(site: Site) -> None:
+    """A plan and a journal, and the job as Slurm has it; no directory for a ledger is made."""
+    site.start(mode="observe")
+    job = rest(site)
+    site.until_running(job)
+    assert site.queue()[job].requested_nodes == ()
+    eventually(lambda: any(job in plan for plan in plans_of(site, "observe")), "a plan with it")
+    assert not site.state_dir.exists()
+
+
+def test_advice_holds_and_pins_nothing(site: Site) -> None:
+    """A waiting job is told which GPU type would be better; Slurm decides."""
+    every = {f"n{number}": "gpu:4" for number in range(1, 6)}
+    site.occupy(**every, n6="gpu:v100:2,gpu:k80:2")
+    site.start(mode="advise")
+    job = rest(site)
+    assert not site.queue()[job].is_held_by_user
+    eventually(lambda: len(plans_of(site, "advise")) > 1, "two rounds")
+    assert any(job in plan for plan in plans_of(site, "advise"))
+    row = site.queue()[job]
+    assert (row.is_held_by_user, row.requested_nodes, row.gpus_otherwise) == (
+        False,
+        (),
+        (("gpu", 2),),
+    )
+
+
+def test_nothing_is_held_or_pinned_that_cannot_be_written_down(site: Site) -> None:
+    """Jobs stay where they are, those that wait are put off; what is held can still be released."""
+    site.start()
+    runs = site.train(EQUAL, steps=LONG, script=site.script("rest", "exec sleep 600"))
+    site.until_running(runs)
+    before = site.gpus(runs)
+    ledger = site.state_dir / "ledger.json"
+    ledger.unlink()
+    ledger.mkdir()  # nothing can take its place
+    waits = rest(site, name="waits")
+    eventually(
+        lambda: any("ledger.json" in str(action["detail"]) for action in site.actions(waits)),
+        "told in the journal",
+    )
+    assert {action["status"] for action in site.actions(waits)} == {"deferred"}
+    row = site.queue()[waits]
+    assert (row.is_held_by_user, row.requested_nodes, row.gpus_otherwise) == (
+        True,
+        (),
+        (("gpu", 2),),
+    )
+    assert site.gpus(runs) == before
+    site.hadard.stop()
+    assert waits in release(site)["released"]  # type: ignore[operator]
+    site.until_running(waits)
+
+
+@contextmanager
+def small_disk(path: Path) -> Iterator[Path]:
+    """Give a directory with room for some kilobytes; skips where it cannot be mounted."""
+    path.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a file system")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k,mode=0755", "tmpfs", str(path)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def test_a_full_disk_under_the_journal_stops_no_round(site: Site) -> None:
+    """Jobs are placed as ever, and the log says that the journal cannot be written."""
+    with small_disk(site.directory / "disk") as disk:
+        (disk / "fill").write_bytes(b"x" * 12_000)
+        journal = disk / "journal.jsonl"
+        path = configure(site, journal=journal)
+        log = site.directory / "full.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "hadar_slurm.cli.hadard", "--config", path],
+                env=site.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+        try:
+            eventually(lambda: b"cannot be written" in log.read_bytes(), log.read_text)
+            job = site.train(EQUAL, steps=LONG, script=site.script("rest", "exec sleep 600"))
+            site.until_running(job)
+            assert len(site.queue()[job].requested_nodes) == 1
+            assert process.poll() is None
+            whole = journal.read_text()
+            assert whole == "" or whole.endswith("\n")
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def test_the_ledger_is_written_before_the_hold(site: Site) -> None:
+    """Its entry has the job's own request, and is there when the pin is."""
+    configure(site)
+    script = site.script("rest", "exec sleep 600")
+    job = site.train(EQUAL, held=True, steps=LONG, script=script)
+    with pytest.raises(Dead):
+        carry_out(site, Mortal(site.cluster.slurm_conf, before="uhold"), job, N1)
+    entry = Ledger(site.state_dir / "ledger.json")[job]
+    assert entry.is_held
+    assert isinstance(entry.before, Request)
+    assert (entry.before.per_job.removeprefix("gres"), entry.before.nodes) == (":gpu:2", ())
+    assert not wait_until(lambda: site.state(job) != "PENDING", 0.5)
