@@ -1,17 +1,21 @@
 # `make` alone says what there is. demo and test install what they need first.
 #
-#   ARGS='...'   options for hadar demo or pytest
+#   ARGS='...'   options for hadar demo, docker/demo or pytest
+#   SEED=1       which faults a chaos run draws
+#   FAULTS=200   how many
 #   YES=1        allow apt-get although this machine has a Slurm configuration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type golden clean prepared
+.PHONY: help demo test check fmt lint type golden chaos docker-demo docker-test docker-chaos clean prepared
 
 BIN := .venv/bin
+SEED := 1
+FAULTS := 200
 PREPARE := sh .ci/prepare $(if $(YES),--yes)
 
 help: ## say what there is
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
-		printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '  make %-12s %s\n' "$$name" "$$text"; done
 	@sed -n 's/^#   /  /p' Makefile
 
 demo: ## run one workload on a Slurm of its own, without and with Hadar
@@ -20,6 +24,18 @@ demo: ## run one workload on a Slurm of its own, without and with Hadar
 
 test: prepared ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: prepared ## faults of every kind on a local cluster, and what came of them
+	PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --faults $(FAULTS) $(ARGS)
+
+docker-demo: ## the same workload as demo, on a Slurm in containers, by four users
+	docker/demo $(ARGS)
+
+docker-test: prepared ## run the tests that need the Slurm in containers
+	docker/test $(ARGS)
+
+docker-chaos: prepared ## the same as chaos, on the Slurm in containers
+	PYTHONPATH=tests $(BIN)/python -m chaos --world docker --seed $(SEED) --faults $(FAULTS) $(ARGS)
 
 check: lint type test ## everything a commit has to pass
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -203,7 +203,8 @@ def _run_with(
     """Run rounds with one configuration; return what was wrong in the last."""
     furthest, *others = modes(config).all
     backend = _backend(config, slurm, world, furthest)
-    beside = [_backend(config, slurm, world, mode) for mode in others]
+    # All share one ledger: what two of them wrote would undo each other.
+    beside = [replace(backend, mode=mode) for mode in others]
     policy = world.make_policy(config)
     for each in (backend, *beside):
         each.is_stopping = lambda: asked.to_end or asked.to_reload

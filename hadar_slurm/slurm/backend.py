@@ -96,9 +96,9 @@ class SlurmBackend:
         First, jobs that are held or pinned and no longer ours to place go back to Slurm. Under
         `observe` that is all; under `advise` Slurm is told which GPU type would be better.
         """
-        self._give_back()
         if self.mode is Mode.ENFORCE:
             self._adopt()
+        self._give_back()
         if self.mode is Mode.OBSERVE:
             return [Outcome(action, Status.SKIPPED, self._told(action)) for action in actions]
         if self.mode is Mode.ADVISE:
@@ -186,7 +186,7 @@ class SlurmBackend:
                 log.info("job %s is Slurm's again", returned.job)
 
     def _adopt(self) -> None:
-        if self._seen is None or self.ledger.is_whole:
+        if self._seen is None or (self.ledger.is_whole and not self._seen.found):
             return
         try:
             self.ledger.adopt(self._seen.found)

@@ -48,13 +48,20 @@ class Clear:
 class Ask:
     """Second half: the job asks for `request`; it `begins_soon` where Slurm would have it wait.
 
-    A requeued job may not begin for two minutes unless told otherwise, and must not begin in the
-    second in which it ended ("Job credential revoked").
+    That is a second later: a job that begins in the one in which it ended fails ("Job credential
+    revoked").
     """
 
     job: JobId
     request: Request
     begins_soon: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BeginSoon:
+    """Let a requeued job begin now, not after the two minutes that Slurm would have it wait."""
+
+    job: JobId
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +86,4 @@ class Prefer:
     features: str
 
 
-Change = Hold | Release | Clear | Ask | AskToSave | Requeue | Prefer
+Change = Hold | Release | Clear | Ask | BeginSoon | AskToSave | Requeue | Prefer

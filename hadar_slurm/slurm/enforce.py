@@ -12,6 +12,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.slurm.changes import (
     Ask,
     AskToSave,
+    BeginSoon,
     Change,
     Clear,
     Hold,
@@ -75,6 +76,8 @@ def command(change: Change) -> Argv:
             return ["scancel", "--signal=USR1", "--batch", str(job)]
         case Prefer(job, features):
             return ["scontrol", "update", f"JobId={job}", f"Prefer={features}"]
+        case BeginSoon(job):
+            return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
         case Clear(job):
             keys = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList")
             return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in keys)]

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.slurm.adapter import SlurmAdapter
-from hadar_slurm.slurm.changes import Ask, Change, Clear, Hold, Release, Request
+from hadar_slurm.slurm.changes import Ask, BeginSoon, Change, Clear, Hold, Release, Request
 from hadar_slurm.slurm.enforce import gres_prefix
 from hadar_slurm.slurm.ledger import Entry, Ledger
 from hadar_slurm.slurm.metadata import Description
+from hadar_slurm.slurm.ownership import is_pinned_by_us
 from hadar_slurm.slurm.parse import QueueRow
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
@@ -42,7 +43,9 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
     own request again: in between it asks for no GPU. What fails is tried again by the next call.
     """
     wanted = {
-        job: _own_request(row, description, ledger[job], slurm)
+        job: _own_request(
+            row, description, ledger[job], slurm, is_pinned=is_pinned_by_us(row, ledger)
+        )
         for job, (row, description) in jobs.items()
     }
     changed = {job: want for job, want in wanted.items() if not _asks(jobs[job][0], want)}
@@ -58,8 +61,7 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
             )
         batch: list[tuple[JobId, Change]] = []
         for job, want in changed.items():
-            ask = Ask(job, want, begins_soon=jobs[job][0].restarts > 0)
-            batch += [(job, change) for change in (Hold(job), Clear(job), ask)]
+            batch += [(job, change) for change in (Hold(job), Clear(job), Ask(job, want))]
         faults |= _attempt(slurm, batch)
         queue = slurm.queue()
         for job, want in changed.items():
@@ -67,7 +69,12 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
             if row is not None and row.state == "PENDING" and not _asks(row, want):
                 faults.setdefault(job, f"Slurm kept another request: {row.request}")
     ready = [job for job in jobs if job not in faults]
-    faults |= _attempt(slurm, [(job, Release(job)) for job in ready])
+    batch = []
+    for job in ready:
+        if jobs[job][0].restarts > 0:
+            batch.append((job, BeginSoon(job)))
+        batch.append((job, Release(job)))
+    faults |= _attempt(slurm, batch)
     with suppress(LedgerError):
         ledger.note({job: Entry() for job in ready if job not in faults})
     return [Returned(job, faults.get(job, "")) for job in jobs]
@@ -81,14 +88,19 @@ def _attempt(slurm: SlurmAdapter, batch: Iterable[tuple[JobId, Change]]) -> dict
 
 
 def _own_request(
-    row: QueueRow, description: Description | None, entry: Entry, slurm: SlurmAdapter
+    row: QueueRow,
+    description: Description | None,
+    entry: Entry,
+    slurm: SlurmAdapter,
+    *,
+    is_pinned: bool,
 ) -> Request:
     """Return what a job asked for before it was pinned.
 
     Without a record of it, what its description comes to. Where Slurm keeps types, a request that
     has come to name one must go on naming it.
     """
-    if entry.before is None and not row.requested_nodes:
+    if entry.before is None and not is_pinned:
         return row.request
     own = entry.before or (described_request(description, slurm) if description else row.request)
     named = row.named_types

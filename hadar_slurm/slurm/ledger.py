@@ -76,7 +76,7 @@ class Ledger:
         self.note({job: replace(self[job], is_held=True) for job in jobs})
 
     def adopt(self, found: Mapping[JobId, Entry]) -> None:
-        """Take what is found for all that there is to know; from now on the ledger is whole."""
+        """Write down what Slurm shows; with that, the ledger is whole."""
         self._replace({**self._entries, **found})
         self.is_whole = True
 

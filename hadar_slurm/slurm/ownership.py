@@ -47,9 +47,9 @@ def stance(
     )
     if row.state != "PENDING":
         return Stance.LEAVE if is_theirs or mode is not plans_for else Stance.PLACE
-    is_held = is_held_by_us(row, ledger, was_submitted_held=description.is_held)
+    is_ours = waits_for_us(row, ledger, was_submitted_held=description.is_held)
     if is_theirs or mode is not Mode.ENFORCE:
-        if is_held or (is_pinned and not row.is_held_by_user):
+        if is_ours:
             return Stance.GIVE_BACK
         if is_theirs or mode is not plans_for or row.priority == 0:
             return Stance.LEAVE
@@ -57,7 +57,16 @@ def stance(
     if plans_for is not Mode.ENFORCE:
         return Stance.LEAVE
     # Neither held nor pinned by us: released or held by its user, or submitted when no daemon was.
-    return Stance.PLACE if is_held or (is_pinned and not row.is_held_by_user) else Stance.LEAVE
+    return Stance.PLACE if is_ours else Stance.LEAVE
+
+
+def waits_for_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
+    """Return whether a job waits under a hold or a pin of ours."""
+    if row.state != "PENDING":
+        return False
+    if row.is_held_by_user:
+        return is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
+    return is_pinned_by_us(row, ledger)
 
 
 def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:

@@ -44,6 +44,10 @@ class Reading:
 
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, such that asking for it again gives the same."""
+        if row.restarts > 0:
+            # What Slurm shows is the number of its last run, whatever it asked for.
+            least = row.request.num_nodes.partition("-")[0]
+            return replace(row.request, num_nodes=f"{least}-{least}")
         told = self.num_nodes.get(row.key) or asked_nodes("", row.request.num_nodes)
         return replace(row.request, num_nodes=told)
 

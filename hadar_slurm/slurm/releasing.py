@@ -12,7 +12,7 @@ from hadar_slurm.slurm.giving_back import Returned, Waiting, give_back
 from hadar_slurm.slurm.heartbeat import read_heartbeat
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.metadata import decode_or_none
-from hadar_slurm.slurm.ownership import is_held_by_us, is_pinned_by_us
+from hadar_slurm.slurm.ownership import waits_for_us
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.reading import waits_for_nodes
 from hadar_slurm.slurm.single import is_free
@@ -76,13 +76,10 @@ def waiting_for_us(rows: Iterable[QueueRow], ledger: Ledger) -> dict[JobId, Wait
     """Return the jobs that wait under a hold or a pin of hadard's."""
     waiting: dict[JobId, Waiting] = {}
     for row in rows:
-        if row.state != "PENDING":
-            continue
-        description = decode_or_none(row.comment)
+        description = decode_or_none(row.comment) if row.state == "PENDING" else None
         if description is None and row.key not in ledger:
             continue
         was_held = description is not None and description.is_held
-        is_held = is_held_by_us(row, ledger, was_submitted_held=was_held)
-        if is_held or (is_pinned_by_us(row, ledger) and not row.is_held_by_user):
+        if waits_for_us(row, ledger, was_submitted_held=was_held):
             waiting[row.key] = (row, description)
     return waiting

@@ -20,7 +20,13 @@ from hadar_slurm.slurm.giving_back import Waiting, described_request
 from hadar_slurm.slurm.ledger import Entry, Ledger
 from hadar_slurm.slurm.metadata import Description, decode, job_rates, job_spec
 from hadar_slurm.slurm.modes import Mode
-from hadar_slurm.slurm.ownership import Stance, is_held_by_us, stance
+from hadar_slurm.slurm.ownership import (
+    Stance,
+    is_held_by_us,
+    is_pinned_by_us,
+    stance,
+    waits_for_us,
+)
 from hadar_slurm.slurm.parse import FAILED_STATES, HOLDING_STATES, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.pins import Pins
 from hadar_slurm.slurm.reading import Reading
@@ -37,8 +43,8 @@ class Seen:
     """One look: what policies plan from, and what is to be put right beside their plan.
 
     `to_give_back` wait under a hold or pin of ours and are not ours to place; `stuck` wait in vain
-    on the nodes they are pinned to; `alive` are all described jobs that have not ended. `found` is
-    what a ledger that is not whole is to take over.
+    on the nodes they are pinned to; `alive` are all jobs of ours that have not ended. `found` is
+    what the ledger does not say yet, or no longer says rightly.
     """
 
     snapshot: Snapshot
@@ -76,19 +82,20 @@ class View:
         self._stuck, self._runnable = set(), {}
         for row in reading.queue.values():
             description = self._description(row)
-            if description is None:
-                if row.is_held_by_user and self.ledger[row.key].is_held:
-                    to_give_back[row.key] = (row, None)
+            has_ended = row.state not in HOLDING_STATES and row.state != "PENDING"
+            if description is None and (has_ended or row.key not in self.ledger):
                 continue
-            if row.state not in HOLDING_STATES and row.state != "PENDING":
+            if description is not None and has_ended:
                 ended.append(Ended(row.key, _final_phase(row.state), row.ended_s))
                 continue
             alive.add(row.key)
-            if not self.ledger.is_whole and row.key not in self.ledger:
-                own = described_request(description, self.slurm) if row.requested_nodes else None
-                is_held = is_held_by_us(row, self.ledger, was_submitted_held=False)
-                if own or is_held:
-                    found[row.key] = Entry(is_held=is_held, before=own)
+            if description is None:
+                if waits_for_us(row, self.ledger, was_submitted_held=False):
+                    to_give_back[row.key] = (row, None)
+                continue
+            entry = self._entry(row, description)
+            if entry != self.ledger[row.key]:
+                found[row.key] = entry
             means = self._stance(row, description, reading)
             if means is Stance.GIVE_BACK:
                 to_give_back[row.key] = (row, description)
@@ -109,6 +116,18 @@ class View:
             ended=ended,
         )
         return Seen(snapshot, to_give_back, frozenset(self._stuck), frozenset(alive), found)
+
+    def _entry(self, row: QueueRow, description: Description) -> Entry:
+        """Return what the ledger should say of a job, as far as Slurm shows it."""
+        entry = self.ledger[row.key]
+        if row.key in self.ledger:
+            is_free = row.state == "RUNNING" or (row.state == "PENDING" and row.priority > 0)
+            # A hold after its owner has released it is the owner's.
+            return replace(entry, is_held=False) if is_free else entry
+        is_held = is_held_by_us(row, self.ledger, was_submitted_held=description.is_held)
+        if is_pinned_by_us(row, self.ledger):
+            return Entry(is_held=is_held, before=described_request(description, self.slurm))
+        return Entry(is_held=is_held)
 
     def signature(
         self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]

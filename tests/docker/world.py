@@ -1,0 +1,80 @@
+"""What the tests do to the dockerized cluster: commands as its users, and waiting."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+USERS = ("alice", "bob", "carol", "dave")
+# A loaded machine may take this long for what takes a second on a free one.
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class DockerCluster:
+    """A running cluster of docker/compose.yaml; `project` is its COMPOSE_PROJECT_NAME."""
+
+    repository: Path
+    project: str
+
+    @cached_property
+    def containers(self) -> dict[str, str]:
+        """Return the containers' names by service."""
+        rows = _output(
+            "docker", "ps", "--filter", f"label=com.docker.compose.project={self.project}",
+            "--format", '{{.Label "com.docker.compose.service"}} {{.Names}}',
+        )  # fmt: skip
+        return dict(row.split(" ", 1) for row in rows.splitlines())
+
+    def attempt(
+        self, *argv: str, user: str = "root", service: str = "ctl", stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a container and return what came of it."""
+        home = "/root" if user == "root" else f"/home/{user}"
+        return subprocess.run(
+            ["docker", "exec", "-i", "--user", user, "--workdir", home,
+             self.containers[service], *argv],
+            input=stdin, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+
+    def run(self, *argv: str, user: str = "root", service: str = "ctl", stdin: str = "") -> str:
+        """Return what a command prints; it must succeed."""
+        done = self.attempt(*argv, user=user, service=service, stdin=stdin)
+        assert done.returncode == 0, f"{argv}: {done.stderr}"
+        return done.stdout
+
+    def submit(self, *options: str, user: str, script: str, command: str = "sbatch") -> str:
+        """Submit a batch script as `user` and return the job's number."""
+        said = self.run(command, *options, user=user, stdin=f"#!/bin/sh\n{script}\n")
+        match = re.search(r"Submitted batch job (\d+)", said)
+        assert match is not None, said
+        return match[1]
+
+    def job(self, number: str) -> dict[str, str]:
+        """Return what scontrol tells about a job whose texts are harmless."""
+        line = self.run("scontrol", "show", "job", "-d", "-o", number)
+        return dict(re.findall(r"(\S+?)=(\S*)", line))
+
+    def wait_for_state(self, number: str, state: str) -> dict[str, str]:
+        """Wait until a job is in `state`, and return what scontrol tells about it."""
+        wait_until(lambda: self.job(number)["JobState"] == state, f"job {number} is {state}")
+        return self.job(number)
+
+
+def wait_until(is_so: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:
+    """Wait until something holds; fails naming `what` when it has not after `limit_s` seconds."""
+    deadline_s = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"not so after {limit_s:g} s: {what}"
+        time.sleep(0.2)
+
+
+def _output(*argv: str) -> str:
+    return subprocess.run(
+        argv, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
