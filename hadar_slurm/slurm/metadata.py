@@ -17,6 +17,8 @@ from hadar_slurm.errors import JobSpecError
 
 VERSION = 1
 MAX_COMMENT = 1024
+# What `hadar leave` adds, for which there is always room.
+_LEAVE = ',"leave":true'
 # Bounds that no honest job meets: what stands in a comment must not cost the daemon its time.
 MAX_GPUS = 4096
 MAX_STEPS = 10**15
@@ -92,10 +94,11 @@ def encode(description: Description) -> str:
         {key: value for key, value in tree.items() if value not in ("", None, {})},
         separators=(",", ":"),
     )
-    if len(text) > MAX_COMMENT:
+    most = MAX_COMMENT if description.leaves else MAX_COMMENT - len(_LEAVE)
+    if len(text) > most:
         raise JobSpecError(
-            f"the job's description takes {len(text)} of the {MAX_COMMENT} characters that "
-            "Slurm's comment holds; shorten --comment"
+            f"the job's description takes {len(text)} of the {most} characters that there is room "
+            "for in Slurm's comment; shorten --comment"
         )
     return text
 

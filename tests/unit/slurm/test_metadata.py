@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 from builders import some_rates
@@ -174,11 +175,19 @@ def test_a_comment_that_slurm_would_cut_is_refused() -> None:
     """Half a description would be none."""
     longest = Description(steps=1, workload="A", comment="x" * 900)
     assert len(encode(longest)) <= MAX_COMMENT
-    with pytest.raises(JobSpecError, match=r"takes 1\d\d\d of the 1024 characters"):
+    with pytest.raises(JobSpecError, match=r"takes 1\d\d\d of the 1011 characters"):
         encode(Description(steps=1, workload="A", comment="x" * 1000))
     # An é is six characters in JSON.
-    with pytest.raises(JobSpecError, match="of the 1024 characters"):
+    with pytest.raises(JobSpecError, match="of the 1011 characters"):
         encode(Description(steps=1, workload="A", comment="é" * 200))
+
+
+def test_a_job_can_always_leave() -> None:
+    """There is room for the word that says so, however long the description is."""
+    empty = len(encode(Description(steps=1, workload="A", comment="x")))
+    full = Description(steps=1, workload="A", comment="x" * (1011 - empty + 1))
+    assert len(encode(full)) == 1011
+    assert len(encode(replace(full, leaves=True))) == MAX_COMMENT
 
 
 @given(shape=shapes)

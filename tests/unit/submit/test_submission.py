@@ -377,7 +377,7 @@ def test_a_fault_is_one_line_with_the_value(words: list[str], said: str) -> None
 
 def test_a_comment_that_is_too_long_is_told() -> None:
     """Slurm's comment holds 1024 characters, and the user's is the part that can shrink."""
-    with pytest.raises(JobSpecError, match=r"of the 1024 characters .* shorten --comment"):
+    with pytest.raises(JobSpecError, match=r"of the 1011 characters .* shorten --comment"):
         argv_of([*OWN, f"--comment={'x' * 1000}", "job.sh"])
 
 
