@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.snapshot import Snapshot
@@ -190,6 +190,8 @@ class SlurmBackend:
             return
         try:
             self.ledger.adopt(self._seen.found)
+            # From here on the ledger knows more than that look did.
+            self._seen = replace(self._seen, found={})
         except LedgerError as error:
             log.warning("%s", error)
 
