@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.modes import Mode, Modes
 from hadar_slurm.slurm.runner import Runner
 from hadar_slurm.slurm.settings import Settings
-from hadar_slurm.slurm.single import only_daemon
+from hadar_slurm.slurm.single import only_daemon, only_release
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
 from hadar_slurm.slurm.wakeup import make_wake_file
 
@@ -50,6 +50,7 @@ log = logging.getLogger("hadard")
 # How long a sign of life is good for, in polls, if that is longer than the configuration says.
 _BEAT_POLLS = 4
 _BEAT_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.1
 
 
 def policy_of(config: Config) -> Policy:
@@ -177,6 +178,10 @@ def _run(options: argparse.Namespace, world: World) -> int:
     _backend(config, slurm, world)  # what is wrong with its files is told first
     cluster = slurm.site()
     with only_daemon(cluster), _signals() as asked:
+        with suppress(OSError):
+            # The last sign of one that died would have us taken for hung.
+            remove_heartbeat(config.run_dir)
+        _wait_for_release(cluster, asked)
         while True:
             faults = _run_with(config, slurm, world, cluster, asked, once=options.once)
             if not asked.to_reload or asked.to_end:
@@ -189,6 +194,19 @@ def _run(options: argparse.Namespace, world: World) -> int:
                 log.info("the configuration was read again")
             except HadarError as error:
                 log.error("the configuration stays as it was: %s", error)
+
+
+def _wait_for_release(cluster: Site, asked: Asked) -> None:
+    """Wait while `hadar release` is at work: both would write one ledger."""
+    is_told = False
+    while not asked.to_end:
+        with only_release(cluster) as is_over:
+            if is_over:
+                return
+        if not is_told:
+            log.info("waiting for hadar release to end")
+            is_told = True
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _run_with(

@@ -12,6 +12,7 @@ import typer
 from hadar_slurm.config import DEFAULT_PATH, Config, load_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
+from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.adapters import make_adapter
 from hadar_slurm.slurm.changes import Release
 from hadar_slurm.slurm.command_line import CommandLine
@@ -20,6 +21,7 @@ from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.metadata import decode, encode
 from hadar_slurm.slurm.releasing import reason_to_keep, release_all
 from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.single import only_release
 
 ConfigOption = Annotated[
     Path | None,
@@ -49,15 +51,24 @@ def release(
     """
     chosen = read_config(config)
     slurm = make_adapter(chosen.adapter, Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
-    kept_for = reason_to_keep(slurm.site(), chosen.run_dir, only_expired=expired)
-    if kept_for and not force:
+    cluster = slurm.site()
+    with only_release(cluster) as is_only:
+        kept_for = reason_to_keep(cluster, chosen.run_dir, only_expired=expired)
+        if not is_only:
+            kept_for = "another hadar release is at work"
+        _release(chosen, slurm, "" if force and is_only else kept_for, limit, as_json=as_json)
+
+
+def _release(
+    chosen: Config, slurm: SlurmAdapter, kept_for: str, limit_s: float, *, as_json: bool
+) -> None:
+    if kept_for:
         tree = {"released": [], "failed": [], "kept_for": kept_for}
         typer.echo(json.dumps(tree) if as_json else f"nothing released: {kept_for}")
         return
-    if not kept_for:
-        # From now on jobs are submitted to plain Slurm.
-        remove_heartbeat(chosen.run_dir)
-    answers = release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit)
+    # From now on jobs are submitted to plain Slurm; a hadard that lives writes it anew.
+    remove_heartbeat(chosen.run_dir)
+    answers = release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit_s)
     failed = [answer for answer in answers if answer.fault]
     if as_json:
         released = [answer.job for answer in answers if not answer.fault]

@@ -84,6 +84,7 @@ class SlurmBackend:
 
     def observe(self) -> Snapshot:
         """Return what Slurm shows now."""
+        self.ledger.refresh()
         self._reading = reading = self.slurm.read()
         self._seen = self._view.look(reading)
         self._planned_for = self._view.signature(reading.queue, reading.nodes)
@@ -96,6 +97,7 @@ class SlurmBackend:
         First, jobs that are held or pinned and no longer ours to place go back to Slurm. Under
         `observe` that is all; under `advise` Slurm is told which GPU type would be better.
         """
+        self.ledger.refresh()
         if self.mode is Mode.ENFORCE:
             self._adopt()
         self._give_back()

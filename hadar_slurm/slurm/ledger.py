@@ -43,10 +43,27 @@ class Ledger:
         self.path = path
         self.is_whole = False
         self._entries: dict[JobId, Entry] = {}
-        self.load()
+        self._mark: object = None
+        self.refresh()
 
-    def load(self) -> None:
-        """Read the file again; entries stay what they are where it cannot be read."""
+    def refresh(self) -> None:
+        """Read the file if another has written it: `hadar release`, while hadard hung.
+
+        Entries stay what they are where it cannot be read.
+        """
+        mark = self._mark_of_file()
+        if mark is not None and mark != self._mark:
+            self._mark = mark
+            self._load()
+
+    def _mark_of_file(self) -> object:
+        try:
+            facts = self.path.stat()
+        except OSError:
+            return None
+        return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+    def _load(self) -> None:
         try:
             tree = json.loads(self.path.read_text(encoding="utf-8"))
             entries = {JobId(job): _entry(entry) for job, entry in tree["jobs"].items()}
@@ -102,6 +119,7 @@ class Ledger:
                 draft.unlink()
             raise LedgerError(f"{self.path}: cannot be written: {error.strerror}") from error
         self._entries = entries
+        self._mark = self._mark_of_file()
 
 
 @contextmanager
