@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slurm
 RATES = {"v100": 40.0, "p100": 20.0, "k80": 4.0}
 # No reason to move.
 EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
+# A job with it is not worth moving.
+DEAR = "--hadar-restart-cost=600"
 
 
 def ended(daemon: Daemon) -> int:
@@ -36,11 +38,11 @@ def ended(daemon: Daemon) -> int:
 def test_after_a_kill_a_new_daemon_goes_on_from_what_slurm_shows(site: Site) -> None:
     """Jobs that run are left running, jobs that wait are placed, and all train every step once."""
     daemon = site.start()
-    running = [site.train(EQUAL, steps=steps, gpus=4) for steps in (120, 80, 100)]
+    running = [site.train(EQUAL, DEAR, steps=steps, gpus=4) for steps in (120, 80, 100)]
     site.until_running(*running)
     before = {job: site.gpus(job) for job in running}
     site.kill(daemon)
-    waiting = [site.train(EQUAL, steps=60, gpus=2) for _ in range(3)]
+    waiting = [site.train(EQUAL, DEAR, steps=60, gpus=2) for _ in range(3)]
     assert all(site.queue()[job].is_held_by_user for job in waiting)
     assert {job: site.gpus(job) for job in running} == before
     site.start()

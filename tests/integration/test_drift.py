@@ -1,0 +1,195 @@
+"""Users, operators and nodes change what hadard has decided: each has its outcome in fail-open.md.
+
+More of them are in test_neighbours, test_moves, test_daemon and test_races.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from integration.site import Site, eventually
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.handoff import report_path
+from hadar_slurm.slurm.local_processes import wait_until
+
+pytestmark = pytest.mark.slurm
+
+EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
+V100_ONLY = {"v100": 20.0}
+# Every V100 of the cluster: a job that is fast on those alone waits, under a hold.
+ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
+LONG = 10**6  # steps of a job that outlasts its test
+HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
+
+
+def rest(site: Site, *options: str, checkpoint: str = "no") -> JobId:
+    """Submit a described job that is fast on V100s and only sleeps."""
+    script = site.script("rest", "exec sleep 600")
+    return site.train(V100_ONLY, *options, steps=LONG, script=script, checkpoint=checkpoint)
+
+
+def waiting_jobs(site: Site, count: int) -> list[JobId]:
+    """Start hadard and give it jobs that it holds for want of V100s; P100s are free for Slurm."""
+    site.occupy(**ALL_V100)
+    site.start(round_seconds=1)
+    jobs = [rest(site) for _ in range(count)]
+    site.until_rounds(1)
+    assert all(site.queue()[job].is_held_by_user for job in jobs)
+    return jobs
+
+
+def is_held(site: Site, job: JobId) -> bool:
+    """Return whether a job waits under a hold that its owner could release."""
+    return site.queue()[job].is_held_by_user
+
+
+def update(site: Site, job: JobId, *words: str) -> None:
+    """Change a job as its owner would."""
+    done = site.run(["scontrol", "update", f"JobId={job}", *words])
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_an_owner_chooses_for_a_waiting_job_is_left_to_slurm(site: Site) -> None:
+    """Nodes named or excluded, a reservation, a comment that cannot be read, leaving hadard.
+
+    Each of these jobs goes back and runs under plain Slurm; the one beside them stays held.
+    """
+    named, without, reserved, spoiled, leaving, stays = waiting_jobs(site, 6)
+    update(site, named, "ReqNodeList=n4")
+    update(site, without, "ExcNodeList=n3,n4")
+    update(site, spoiled, 'Comment={"hadar":99}')
+    left = site.run([*HADAR, "leave", leaving])
+    assert left.stdout == f"job {leaving} is left to Slurm\n", left.stderr
+    create = ["scontrol", "create", "reservation", "ReservationName=kept", "Nodes=n5"]
+    done = site.run([*create, "StartTime=now", "Duration=60", "Users=root", "Flags=IGNORE_JOBS"])
+    assert done.returncode == 0, done.stderr
+    try:
+        update(site, reserved, "ReservationName=kept")
+        jobs = [named, without, reserved, spoiled, leaving]
+        site.until_running(*jobs)
+        assert set(site.tree(named)) == {"n4"}
+        assert set(site.tree(without)) <= {"n5", "n6"}
+        assert set(site.tree(reserved)) == {"n5"}
+        site.until_rounds(1)
+        assert all(site.state(job) == "RUNNING" and len(site.gpus(job)) == 2 for job in jobs)
+        assert is_held(site, stays)
+    finally:
+        site.runner.run(["scancel", reserved])
+        eventually(lambda: site.state(reserved) == "CANCELLED", "cancelled")
+        site.runner.run(["scontrol", "delete", "ReservationName=kept"])
+
+
+def test_a_job_that_left_runs_on_where_it_is(site: Site) -> None:
+    """And is in no plan any more."""
+    site.start(round_seconds=1)
+    job = rest(site, checkpoint="yes")
+    site.until_running(job)
+    held = site.gpus(job)
+    assert site.run([*HADAR, "leave", job]).returncode == 0
+    eventually(lambda: job not in site.lines()[-1]["jobs"], "a round without it")
+    site.until_rounds(1)
+    assert (site.state(job), site.gpus(job), site.queue()[job].restarts) == ("RUNNING", held, 0)
+    refused = site.run([*HADAR, "leave", "99999"])
+    assert refused.returncode == 1
+    assert "job 99999 is not there" in refused.stderr
+
+
+def test_an_owners_hold_is_kept_until_they_release_it(site: Site) -> None:
+    """Though hadard held the job before; then it is placed again."""
+    site.start(round_seconds=1)
+    job = rest(site)
+    site.until_running(job)
+    site.run(["scontrol", "requeuehold", job])
+    eventually(lambda: is_held(site, job), lambda: site.told(job))
+    site.until_rounds(2)
+    assert not wait_until(lambda: not is_held(site, job), 0.5)
+    site.run(["scontrol", "release", job])
+    # Slurm alone would have it wait for two minutes.
+    site.until_running(job)
+    assert len(site.gpus(job)) == 2
+
+
+def test_a_requeued_job_is_placed_at_once(site: Site) -> None:
+    """Not after Slurm's two minutes; whoever requeued it, as preemption does."""
+    site.start(round_seconds=1)
+    job = rest(site)
+    site.until_running(job)
+    site.run(["scontrol", "requeue", job])
+    eventually(lambda: site.queue()[job].restarts == 1, lambda: site.told(job))
+    site.until_running(job)
+    row = site.queue()[job]
+    assert row.restarts == 1
+    assert row.started_s - row.submitted_s < 60
+    assert len(site.gpus(job)) == 2
+
+
+def test_a_job_whose_pin_was_taken_off_is_left_alone(site: Site) -> None:
+    """Its owner requeues it, wants other nodes and gets them."""
+    site.start(round_seconds=1)
+    job = rest(site)
+    site.until_running(job)
+    site.run(["scontrol", "requeuehold", job])
+    eventually(lambda: is_held(site, job), lambda: site.told(job))
+    update(site, job, "ReqNodeList=n4", "StartTime=now+1")
+    site.run(["scontrol", "release", job])
+    site.until_running(job)
+    assert set(site.tree(job)) == {"n4"}
+    site.until_rounds(2)
+    assert (site.state(job), set(site.tree(job))) == ("RUNNING", {"n4"})
+
+
+def test_without_its_report_a_job_has_done_no_steps_and_runs_on(site: Site) -> None:
+    """Wrong or lost, it is no reason to stop the job."""
+    site.start(round_seconds=1)
+    job = rest(site, checkpoint="yes")
+    site.until_running(job)
+    path = report_path(site.spool, job)
+    path.parent.mkdir(exist_ok=True)
+    for wrong in (b"no report", b'{"version":1,"restart":0,"state":"done","steps_done":-7}', None):
+        path.write_bytes(b'{"version":1,"restart":0,"state":"running","steps_done":500}')
+        until_steps(site, job, 500)
+        if wrong is None:
+            path.unlink()
+        else:
+            path.write_bytes(wrong)
+        until_steps(site, job, 0)
+    site.until_rounds(1)
+    assert (site.state(job), site.queue()[job].restarts) == ("RUNNING", 0)
+
+
+def until_steps(site: Site, job: JobId, steps: int) -> None:
+    """Wait until a round counts so many steps of a job as done."""
+    eventually(lambda: site.lines()[-1]["jobs"][job]["steps_done"] == steps, f"{steps} steps")
+
+
+def test_a_job_pinned_to_a_node_that_dies_gets_another(site: Site) -> None:
+    """It waits on the node's cores for another job there, and not for the node."""
+    site.submit("--nodelist=n1", "--cpus-per-task=16", "--wrap=sleep 600", command=["sbatch"])
+    site.occupy(n2="gpu:4", n6="gpu:v100:2")
+    site.start(round_seconds=1, pin_timeout_seconds=600)
+    job = site.train(
+        {"v100": 20.0, "p100": 1.0}, steps=LONG, script=site.script("rest", "sleep 60")
+    )
+    eventually(lambda: site.queue()[job].requested_nodes == ("n1",), lambda: site.told(job))
+    site.runner.run(["scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=test"])
+    site.until_running(job)
+    assert set(site.tree(job)) <= {"n3", "n4"}
+
+
+def test_jobs_that_hadard_must_leave_alone(site: Site) -> None:
+    """Heterogeneous, interactive and undescribed jobs are in no plan, and their holds stay."""
+    site.start(round_seconds=1)
+    described = rest(site)
+    site.until_running(described)
+    # Held by its user, not by hadar-sbatch.
+    comment = site.queue()[described].comment.replace('"held":true', '"leave":false')
+    plain = site.submit("--hold", "--gpus=1", "--wrap=sleep 600", command=["sbatch"])
+    each = ["--hold", f"--comment={comment}", "--gpus=1"]
+    het = site.submit(*each, ":", *each, "--wrap=sleep 600", command=["sbatch"])
+    site.until_rounds(2)
+    rows = {row.key: row for row in site.queue().values()}
+    assert rows[plain].is_held_by_user
+    assert [rows[JobId(f"{het}+{n}")].is_held_by_user for n in range(2)] == [True, True]
+    assert set(site.lines()[-1]["jobs"]) == {described}
