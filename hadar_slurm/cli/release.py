@@ -13,7 +13,6 @@ from hadar_slurm.config import DEFAULT_PATH, Config, load_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
 from hadar_slurm.slurm.adapter import SlurmAdapter
-from hadar_slurm.slurm.adapters import make_adapter
 from hadar_slurm.slurm.changes import Release
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.heartbeat import remove_heartbeat
@@ -50,7 +49,8 @@ def release(
     Nothing is done while a hadard is alive. Status 1 if a job could not be released.
     """
     chosen = read_config(config)
-    slurm = make_adapter(chosen.adapter, Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
+    # Whatever hadard uses: this must work after an upgrade that pyslurm does not fit any more.
+    slurm = CommandLine(Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
     cluster = slurm.site()
     with only_release(cluster) as is_only:
         kept_for = reason_to_keep(cluster, chosen.run_dir, only_expired=expired)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
@@ -49,7 +50,7 @@ _QUEUE_FIELDS = (
     "BatchFlag",
     "Comment",
 )
-_NOTHING = ("", "N/A", "(null)", "NONE", "None")
+NOTHING = ("", "N/A", "(null)", "NONE", "None")
 _SEPARATOR = "|"
 
 # States in which a job holds GPUs, by squeue's long names.
@@ -132,7 +133,7 @@ def _queue_row(record: str) -> QueueRow:
     if len(values) != len(_QUEUE_FIELDS):
         raise SlurmOutputError(f"squeue: expected {len(_QUEUE_FIELDS)} fields", record)
     field = dict(zip(_QUEUE_FIELDS, values, strict=True))
-    known = {name: "" if value in _NOTHING else value for name, value in field.items()}
+    known = {name: "" if value in NOTHING else value for name, value in field.items()}
     try:
         return QueueRow(
             key=JobId(field["JobArrayID"]),
@@ -153,11 +154,11 @@ def _queue_row(record: str) -> QueueRow:
                 per_socket=known["tres-per-socket"],
                 nodes=fold_out(known["ReqNodes"]),
             ),
-            gpus_per_node=_requested(known["tres-per-node"]),
+            gpus_per_node=asked_gpus(known["tres-per-node"]),
             gpus_otherwise=tuple(
                 request
                 for field_name in ("tres-per-job", "tres-per-task", "tres-per-socket")
-                for request in _requested(known[field_name])
+                for request in asked_gpus(known[field_name])
             ),
             restarts=int(known["RestartCnt"] or 0),
             submitted_s=float(known["SubmitTime"] or 0),
@@ -172,14 +173,19 @@ def _queue_row(record: str) -> QueueRow:
         raise SlurmOutputError(f"squeue: {error}", record) from error
 
 
-def _requested(text: str) -> tuple[tuple[str, int], ...]:
-    """Return GPUs by type from `gres:gpu:k80:2` (22.05) or `gres/gpu:k80:2` (later)."""
+@lru_cache(maxsize=1024)
+def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
+    """Return GPUs by type from `gres:gpu:k80:2` (22.05) or `gres/gpu:k80:2` (later).
+
+    26.05 writes `gres/gpu:k80=2` per task. Many jobs ask for the same.
+    """
     # A request for one GPU may leave the count out.
-    whole = re.sub(r"gres[:/]", "", text)
+    whole = re.sub(r"gres[:/]", "", text).replace("=", ":")
     whole = re.sub(r"(^|,)(gpu(?::[A-Za-z][^:,]*)?)(?=,|$)", r"\1\2:1", whole)
     return tuple(sorted(parse_gpus(whole, untyped=UNTYPED).items()))
 
 
+@lru_cache(maxsize=1024)
 def fold_out(text: str) -> tuple[NodeName, ...]:
     """Return the node names in a Slurm host list such as `n[1-3],gpu7`."""
     if not text:

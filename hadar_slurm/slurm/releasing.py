@@ -64,12 +64,14 @@ def release_all(
             if ledger[key].is_held and key in queue and queue[key].state == "COMPLETING"
         ]
         failed = [answer for answer in answers.values() if answer.fault]
-        if not leaving and not failed:
+        # Looked at once more: a queue with arrays in steps may show their last task only then.
+        if not leaving and not failed and not waiting:
             return tuple(answers.values())
         if now_s() >= deadline_s:
             late = [Returned(key, "it has not yet left its GPUs") for key in leaving]
             return (*answers.values(), *late)
-        sleep(_LOOK_EVERY_S)
+        if leaving or failed:
+            sleep(_LOOK_EVERY_S)
 
 
 def waiting_for_us(rows: Iterable[QueueRow], ledger: Ledger) -> dict[JobId, Waiting]:

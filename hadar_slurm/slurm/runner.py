@@ -22,6 +22,7 @@ _UNREACHABLE = (
     "Zero Bytes were transmitted or received",
     "Socket timed out on send/recv operation",
     "Slurm backup controller in standby mode",
+    "Unexpected message received",
 )
 
 
@@ -68,12 +69,10 @@ class Runner:
 
     def _done(self, argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
         try:
-            return subprocess.run(
+            done = subprocess.run(
                 argv,
-                input=stdin,
+                input=stdin.encode(),
                 capture_output=True,
-                text=True,
-                errors="replace",
                 timeout=self.timeout_s,
                 env=self.variables(),
                 check=False,
@@ -87,6 +86,14 @@ class Runner:
             raise SlurmUnavailable(
                 f"{argv[0]} gave no answer within {self.timeout_s:g} s"
             ) from error
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, _text(done.stdout), _text(done.stderr)
+        )
+
+
+def _text(output: bytes) -> str:
+    """Return what a command printed as it is: users' line breaks are not ours to change."""
+    return output.decode(errors="replace")
 
 
 def is_unreachable(words: str) -> bool:

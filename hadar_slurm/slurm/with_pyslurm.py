@@ -30,12 +30,12 @@ from hadar_slurm.slurm.adapter import Abilities, Site, Version
 from hadar_slurm.slurm.changes import AskToSave, Change, Release, Request, Requeue
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.parse import (
-    _NOTHING,
     HOLDING_STATES,
+    NOTHING,
     UNTYPED,
     NodeRow,
     QueueRow,
-    _requested,
+    asked_gpus,
     asked_nodes,
     fold_out,
     takes_work,
@@ -309,7 +309,7 @@ def _parse_asked(text: str) -> dict[int, list[str]]:
         # Every field is followed by a separator.
         if len(words) != len(_ASKED_FIELDS) or not number.isdigit():
             raise SlurmOutputError(f"squeue: expected {len(_ASKED_FIELDS)} fields", line)
-        asked[int(number)] = ["" if word in _NOTHING else word for word in words]
+        asked[int(number)] = ["" if word in NOTHING else word for word in words]
     return asked
 
 
@@ -351,7 +351,7 @@ def _rows(job: JobRecord, asked: Sequence[str], user: str) -> list[QueueRow]:
     )
     if job.array_tasks_waiting is None:
         return [row]
-    # squeue -r of 26.05.5 leaves the last task out where their numbers have a step.
+    # squeue -r (22.05.8, 26.05.5) leaves the last task out where their numbers have a step.
     tasks = _tasks(job.array_tasks_waiting)
     return [replace(row, key=JobId(f"{job.array_id}_{task}")) for task in tasks]
 
@@ -379,7 +379,7 @@ def _comment(job: JobRecord) -> str:
         comment = job.comment
     except UnicodeDecodeError as error:
         comment = error.object.decode(errors="replace")
-    return "" if comment is None or comment in _NOTHING else comment
+    return "" if comment is None or comment in NOTHING else comment
 
 
 # Thousands of jobs name the same few.
@@ -390,7 +390,7 @@ def _nodes(text: str | None) -> tuple[NodeName, ...]:
 
 @lru_cache(maxsize=4096)
 def _asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
-    return _requested(text)
+    return asked_gpus(text)
 
 
 def _held_gang(job: JobRecord, nodes: Sequence[NodeName]) -> Gang:

@@ -1,0 +1,132 @@
+"""How long a look at a long queue takes by either adapter, how many changes a second, how much RAM.
+
+    python benchmarks/pyslurm_adapter.py [--jobs 10000] [--changes 500] [--looks 5] [--json]
+
+Runs where pyslurm fits the Slurm that runs, such as in the controller of docker/, as a user who may
+submit jobs. It submits that many described jobs, each with a record of its own, that may not begin
+until tomorrow, and cancels them at the end. Times are seconds of the wall clock, memory is this
+process's alone, by adapter in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.slurm.changes import Change, Hold, Release
+from hadar_slurm.slurm.runner import Runner
+
+COMMENT = '{"hadar":1,"workload":"ResNet-50 (batch size 64)","steps":100000,"gpus":1,"held":true}'
+WAYS = ("command-line", "pyslurm")
+RUNNER = Runner(timeout_s=600.0)
+
+
+def fill(count: int) -> str:
+    """Submit jobs and return the number of the array that they are the tasks of."""
+    said = RUNNER.run(
+        ["sbatch", "--parsable", "--hold", "--begin=now+1day", "--gpus=1", "--time=60",
+         "--output=/dev/null", f"--comment={COMMENT}", f"--array=0-{count - 1}",
+         "--wrap=sleep 60"],
+    )  # fmt: skip
+    array = said.split(";")[0].strip()
+    # An update of a task makes it a record of its own.
+    lines = [f"update JobId={array}_{task} Nice=1\n" for task in range(count)]
+    RUNNER.complaints(["scontrol"], stdin="".join(lines) + "quit\n")
+    return array
+
+
+def resident_mib() -> float:
+    """Return the memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    return round(pages * 4096 / 2**20, 1)
+
+
+def seconds(call: Callable[[], object], times: int) -> tuple[float, float]:
+    """Return the median and the worst time of a call."""
+    took: list[float] = []
+    for _ in range(times):
+        began_s = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - began_s)
+    return round(statistics.median(took), 3), round(max(took), 3)
+
+
+def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float | int | str]:
+    """Return the figures of one adapter; jobs are held again as they were."""
+    slurm = make_adapter(way, RUNNER)
+    before_mib = resident_mib()
+    queue = slurm.queue()
+    # By their own numbers: the library knows no tasks.
+    jobs = [JobId(row.raw_id) for row in queue.values() if row.key.startswith(f"{array}_")]
+    rates = {}
+    for kind in (Release, Hold):
+        batch: list[Change] = [kind(job) for job in jobs[:changes]]
+        began_s = time.perf_counter()
+        faults = [fault for fault in slurm.change(batch) if fault is not None]
+        rates[kind] = len(batch) / (time.perf_counter() - began_s)
+        if faults:
+            raise SystemExit(f"{way}: {faults[0]}")
+    queue_s, worst_queue_s = seconds(slurm.queue, looks)
+    read_s, worst_read_s = seconds(slurm.read, looks)
+    after_mib = resident_mib()
+    seconds(slurm.read, 2 * looks)
+    return {
+        "way": slurm.name,
+        "jobs": len(queue),
+        "queue_s": queue_s,
+        "queue_s_max": worst_queue_s,
+        "read_s": read_s,
+        "read_s_max": worst_read_s,
+        "releases_per_s": round(rates[Release]),
+        "holds_per_s": round(rates[Hold]),
+        "before_mib": before_mib,
+        "after_mib": after_mib,
+        "later_mib": resident_mib(),
+    }
+
+
+def main() -> None:
+    """Measure both adapters on one queue."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--changes", type=int, default=500)
+    parser.add_argument("--looks", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    array = fill(options.jobs)
+    found = []
+    try:
+        for way in WAYS:
+            with context.Pool(1) as pool:
+                words = (way, array, options.looks, options.changes)
+                found.append(pool.apply(measure, words))
+    finally:
+        RUNNER.run(["scancel", array])
+    slurm = RUNNER.run(["scontrol", "--version"]).strip()
+    cores = multiprocessing.cpu_count()
+    machine = {
+        "command": " ".join(["python", *sys.argv]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.machine()}, {cores} cores",
+        "software": f"Python {platform.python_version()}, {slurm}",
+    }
+    if options.json:
+        json.dump(machine | {"found": found}, sys.stdout, indent=2)
+        return
+    print("  ".join(machine.values()))
+    for figures in found:
+        print("  ".join(f"{key} {value}" for key, value in figures.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""The pyslurm adapter sees a real Slurm as the command line does, and changes it as well.
+
+The adapter runs in the controller's container, since pyslurm is built for the Slurm there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from docker.world import USERS, DockerCluster, wait_until
+
+pytestmark = pytest.mark.docker
+
+# docker/capture waits for the states of its jobs, one after the other.
+FILL_S = 240.0
+# As a list longer than what Slurm's library shows of one by default.
+SQUARES = [number * number for number in range(60)]
+
+# What the jobs of docker/capture leave out: it is read by tools that would stumble here.
+MORE = r"""
+import subprocess
+
+def submit(*options, comment=b""):
+    argv = ["sbatch", "--parsable", "--hold", "--time=60", "--output=/dev/null", *options]
+    script = b"#!/bin/sh\n#SBATCH --comment='%b'\nsleep 9\n" % comment
+    job = subprocess.run(argv, input=script, check=True, stdout=subprocess.PIPE).stdout.decode()
+    print(job, end="")
+    return job.strip()
+
+for comment in (b"a\xff\xfeb", b"None", b"N/A", b"(null)", b"NONE"):
+    submit(comment=comment)
+one = submit("--gpus=4", "--gpus-per-node=2", "--nodes=2")
+two = submit("--gpus=4", "--nodes=1-4")
+submit("--ntasks=4", "--gpus-per-task=1", "--gpus=4")
+submit("--ntasks=40")
+submit("--time=UNLIMITED")
+submit("--array=0,5,7-90%3")
+submit("--array=" + ",".join(str(i * i) for i in range(60)))
+submit(f"--dependency=afterany:{one}:{two},after:{one}+5,singleton")
+submit(f"--dependency=afterany:{one}?afterok:{two}")
+"""
+# A reading counts when the other way sees the same right before and right after it. The jobs given
+# are cancelled first, and the last of them is to be seen while it ends.
+COMPARE = """
+import json, sys, time
+from dataclasses import fields
+from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.slurm.runner import Runner
+
+ways = [make_adapter(name, Runner()) for name in ("command-line", "pyslurm")]
+deadline_s = time.monotonic() + 40
+if sys.argv[1:]:
+    Runner().run(["scancel", *sys.argv[1:]])
+    while ways[0].queue()[sys.argv[-1]].state != "COMPLETING":
+        assert time.monotonic() < deadline_s
+while True:
+    before, seen, after = (way.read() for way in (*ways, ways[0]))
+    if before == after or time.monotonic() > deadline_s:
+        break
+keys = after.queue.keys() | seen.queue.keys()
+pairs = {key: (after.queue.get(key), seen.queue.get(key)) for key in keys}
+parts = {
+    field.name: [getattr(reading, field.name) for reading in (after, seen)]
+    for field in fields(after)
+    if field.name != "queue"
+}
+facts = {
+    name: [getattr(way, name) for way in ways] for name in ("version", "abilities")
+} | {
+    name: [getattr(way, name)() for way in ways] for name in ("site", "default_partition")
+}
+print(json.dumps({
+    "is_steady": before == after,
+    "states": sorted({row.state for row in seen.queue.values()}),
+    "num_jobs": len(seen.queue),
+    "num_gangs": len(seen.gangs),
+    "set_apart": len(seen.set_apart),
+    "different": {k: [repr(row) for row in pair] for k, pair in pairs.items() if pair[0] != pair[1]}
+    | {k: [repr(x) for x in pair] for k, pair in (parts | facts).items() if pair[0] != pair[1]},
+}))
+"""
+COMMENTS = """
+import json
+from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.slurm.runner import Runner
+queue = make_adapter("pyslurm", Runner()).queue()
+print(json.dumps({key: row.comment for key, row in queue.items()}))
+"""
+# The request is given as (kind, job, more); the answer has one entry for each.
+CHANGE = """
+import json, sys
+from hadar_slurm.slurm import changes
+from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.slurm.changes import Ask, Request
+from hadar_slurm.slurm.runner import Runner
+
+def change(kind, job, **request):
+    if kind == "Ask":
+        return Ask(job, Request(**{**request, "nodes": tuple(request["nodes"])}))
+    return getattr(changes, kind)(job)
+
+wanted = [change(kind, job, **more) for kind, job, more in json.loads(sys.argv[1])]
+faults = make_adapter("pyslurm", Runner()).change(wanted)
+print(json.dumps([fault and [type(fault).__name__, str(fault)] for fault in faults]))
+"""
+# Something that accepts connections and says nothing, as a slurmctld that hangs.
+HUNG = """
+import json, re, socket, sys, time
+from pathlib import Path
+from hadar_slurm.errors import SlurmUnavailable
+from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.slurm.changes import Release, Requeue
+from hadar_slurm.slurm.runner import Runner
+
+server = socket.create_server(("127.0.0.1", 0))
+conf = Path("hung.conf")
+text = Path("/etc/slurm/slurm.conf").read_text()
+text = re.sub("SlurmctldHost=.*", "SlurmctldHost=localhost", text)
+text = re.sub("MessageTimeout=.*", "MessageTimeout=3", text)
+conf.write_text(f"{text}\\nSlurmctldPort={server.getsockname()[1]}\\n")
+way = make_adapter("pyslurm", Runner(conf))
+
+def timed(look):
+    began_s = time.monotonic()
+    try:
+        said = [type(fault).__name__ for fault in look() if fault]
+    except SlurmUnavailable as error:
+        said = str(error)
+    return said, time.monotonic() - began_s
+
+twenty = [Release("1"), Requeue("2")] * 10
+print(json.dumps([timed(way.read), timed(way.queue), timed(lambda: way.change(twenty))]))
+"""
+WRONG = """
+import json, sys
+from pathlib import Path
+from hadar_slurm.errors import ConfigError
+from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.slurm.runner import Runner
+
+conf = Path("wrong.conf")
+conf.write_text("Foo=bar\\n")
+runner = Runner(conf, timeout_s=10)
+answers = [make_adapter("auto", runner).name]
+try:
+    make_adapter("pyslurm", runner)
+except ConfigError as error:
+    answers.append(str(error))
+# The right one can still be loaded, and then no other.
+answers.append(make_adapter("auto", Runner()).name)
+answers.append(make_adapter("auto", Runner(Path("/etc/slurm/./slurm.conf"))).name)
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def pyslurm(cluster: DockerCluster) -> DockerCluster:
+    """Return the cluster if its image has pyslurm."""
+    version = cluster.run("scontrol", "--version").split()[1]
+    if not version.startswith("26."):
+        pytest.skip(f"pyslurm is built for Slurm 26.05, and this is {version}")
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def zoo(pyslurm: DockerCluster) -> Iterator[DockerCluster]:
+    """Return the cluster with a job of every kind in its queue."""
+    capture = (pyslurm.repository / "docker" / "capture").read_text(encoding="utf-8")
+    try:
+        filled = subprocess.run(
+            ["docker", "exec", "-i", pyslurm.containers["ctl"],
+             "python", "-", "--keep", "/tmp/zoo"],
+            input=capture, capture_output=True, text=True, timeout=FILL_S, check=False,
+        )  # fmt: skip
+        assert filled.returncode == 0, filled.stderr
+        more = pyslurm.run("python", "-c", MORE, user="alice").split()
+        yield pyslurm
+        # Other tools stumble over a comment that is no text, for as long as Slurm remembers it.
+        pyslurm.run("scontrol", "update", f"JobId={','.join(more)}", "Comment=seen")
+    finally:
+        for user in USERS:
+            pyslurm.attempt("scrontab", "-r", user=user)
+            pyslurm.attempt("scancel", f"--user={user}")
+        wait_until(lambda: not pyslurm.run("squeue", "-h"), "the queue is empty")
+        pyslurm.attempt("scontrol", "delete", "ReservationName=captured")
+
+
+def _ask(cluster: DockerCluster, program: str, *words: str) -> Any:
+    """Run a program as hadard's user in the controller, and return what it prints."""
+    said = cluster.run("python", "-W", "error", "-c", program, *words, user="hadar")
+    return json.loads(said.splitlines()[-1])
+
+
+def _change(cluster: DockerCluster, *wanted: tuple[str, str, dict[str, Any]]) -> list[Any]:
+    answer: list[Any] = _ask(cluster, CHANGE, json.dumps(wanted))
+    return answer
+
+
+def test_changes_go_their_ways_in_order(pyslurm: DockerCluster) -> None:
+    """A mixed batch is made whole, and the fault of a bad id is told in its place."""
+    cluster = pyslurm
+    script = "trap 'exit 0' USR1\nwhile :; do sleep 0.2; done"
+    saved = cluster.submit("--gres=gpu:1", "--nodelist=n1", user="alice", script=script)
+    moved = cluster.submit("--gres=gpu:1", "--nodelist=n1", user="alice", script=script)
+    held = cluster.submit("--gpus=2", "--hold", user="bob", script=script)
+    array = cluster.submit("--array=0-3", "--gpus=1", "--hold", user="bob", script=script)
+    for job in (saved, moved):
+        cluster.wait_for_state(job, "RUNNING")
+    request = {"num_nodes": "2-2", "per_node": "gres/gpu:1", "nodes": ["n5", "n6"]}
+    task = {"num_nodes": "1-1", "per_node": "gres/gpu:k80:2", "nodes": ["n6"]}
+    faults = _change(
+        cluster,
+        ("AskToSave", saved, {}),
+        ("Requeue", moved, {}),
+        ("Release", "999999", {}),
+        ("Clear", held, {}),
+        ("Ask", held, request),
+        ("Hold", "999998", {}),
+        ("Requeue", held, {}),
+        ("Release", held, {}),
+        ("Clear", f"{array}_2", {}),
+        ("Ask", f"{array}_2", task),
+        ("Release", f"{array}_2", {}),
+    )
+    refused = {index: fault for index, fault in enumerate(faults) if fault}
+    assert refused.keys() == {2, 5, 6}
+    assert all(kind == "SlurmRefused" for kind, _ in refused.values())
+    assert "Invalid job id" in refused[2][1]
+    assert "Invalid job id" in refused[5][1]
+    assert "pending" in refused[6][1]
+    cluster.wait_for_state(saved, "COMPLETED")
+    assert cluster.wait_for_state(moved, "PENDING")["Priority"] == "0"
+    assert cluster.wait_for_state(held, "RUNNING")["NodeList"] == "n[5-6]"
+    assert cluster.wait_for_state(f"{array}_2", "RUNNING")["NodeList"] == "n6"
+    assert cluster.run("squeue", "-h", "-r", "-t", "RUNNING", "-j", array, "-o", "%K").split() == [
+        "2"
+    ]
+    # Its owner, not an administrator alone, may release what was requeued.
+    cluster.run("scontrol", "release", moved, user="alice")
+    wait_until(lambda: cluster.job(moved)["Priority"] != "0", "alice has released the job")
+    cluster.run("scancel", moved, held, array)
+    wait_until(lambda: not cluster.run("squeue", "-h", "-u", "alice,bob", "-t", "R,CG"), "all gone")
+
+
+def test_a_hung_slurmctld_costs_one_message_timeout(pyslurm: DockerCluster) -> None:
+    """Reading says that Slurm cannot be seen; of a batch, only the first change is waited for."""
+    (read, read_s), (queue, queue_s), (change, change_s) = _ask(pyslurm, HUNG)
+    assert "Socket timed out" in read
+    assert "Socket timed out" in queue
+    assert change == ["SlurmUnavailable"] * 20
+    assert max(read_s, queue_s, change_s) < 3 + 2
+
+
+def test_a_wrong_configuration_does_not_end_the_daemon(pyslurm: DockerCluster) -> None:
+    """Slurm's library would: so it is tried elsewhere first, and the reason is told."""
+    name, fault, right, other = _ask(pyslurm, WRONG)
+    assert name == "command line"
+    assert fault.startswith("adapter: pyslurm: ")
+    assert right == "pyslurm"
+    assert other == "command line"
+
+
+def test_both_ways_see_the_same(zoo: DockerCluster) -> None:
+    """Every field of every job and node is equal, as are the GPUs held and the cluster's facts."""
+    seen = _ask(zoo, COMPARE)
+    assert seen["is_steady"]
+    assert seen["different"] == {}
+    # So much was compared:
+    assert {"RUNNING", "SUSPENDED", "PENDING", "COMPLETED", "FAILED", "CANCELLED"} <= {
+        *seen["states"]
+    }
+    assert seen["num_jobs"] > 140
+    assert seen["num_gangs"] >= 8
+    assert seen["set_apart"] >= 2
+
+
+def test_they_see_the_same_while_jobs_end(zoo: DockerCluster) -> None:
+    """A job that is slow to end holds its GPUs by both ways, as does a cancelled array's task."""
+    script = "trap '' TERM\nwhile :; do sleep 1; done"
+    slow = zoo.submit("--gres=gpu:1", "--nodelist=n5", user="bob", script=script)
+    waiting = zoo.submit("--array=0-5", "--hold", user="bob", script="true")
+    zoo.wait_for_state(slow, "RUNNING")
+    seen = _ask(zoo, COMPARE, waiting, slow)
+    assert "COMPLETING" in seen["states"]
+    assert seen["different"] == {}
+
+
+def test_comments_arrive_whole(zoo: DockerCluster) -> None:
+    """Line breaks of every kind, quotes, other alphabets, and what imitates Slurm's own output."""
+    comments = [
+        "first\nsecond\r\nthird\rfourth",
+        'it\'s "quoted" `so`; $(touch harm) | \\ a|b|c,d=e',
+        "Übergröße ✓ 训练",
+        "x\nJobId=1 JobName=y UserId=root(0) JobState=RUNNING Nodes=n1 GRES=gpu:v100:4",
+        "c" * 1000,
+    ]
+    jobs = [
+        zoo.submit("--hold", f"--comment={comment}", user="carol", script="true")
+        for comment in comments
+    ]
+    seen = _ask(zoo, COMMENTS)
+    assert [seen[job] for job in jobs] == comments
+    # squeue's reader makes one kind of line break of all: leave nothing that differs.
+    zoo.run("scontrol", "update", f"JobId={','.join(jobs)}", "Comment=seen")
+
+
+def test_every_task_of_an_array_is_seen(zoo: DockerCluster) -> None:
+    """Long lists do not hide one, nor do steps, where squeue -r leaves task 13 out."""
+    spans = {"1-13:2": range(1, 14, 2), ",".join(map(str, SQUARES)): SQUARES}
+    for span, tasks in spans.items():
+        job = zoo.submit("--hold", f"--array={span}", user="carol", script="true")
+        seen = {key for key in _ask(zoo, COMMENTS) if key.startswith(f"{job}_")}
+        assert seen == {f"{job}_{task}" for task in tasks}
+        # Each on its own, both ways agree again.
+        every = ",".join(map(str, tasks))
+        zoo.run("scontrol", "update", f"JobId={job}_[{every}]", "Comment=seen")

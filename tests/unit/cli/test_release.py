@@ -1,0 +1,204 @@
+"""hadar release and hadar leave: what they say, what they leave undone, and with which status."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fakes.fake_bin import on_path
+from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
+from fakes.fake_tools import FakeRunner
+from typer.testing import CliRunner, Result
+
+from hadar_slurm.cli.main import commands
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
+from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.metadata import Description, decode, encode
+
+DESCRIBED = Description(steps=5, gpus=2, rates={"v100": 1.0}, comment="a user's own")
+
+
+@dataclass
+class Bench:
+    """A cluster whose tools are programs, and a configuration of hadard."""
+
+    fake: FakeSlurm
+    runner: FakeRunner
+    directory: Path
+
+    def submit(self, *, mark: bool, tasks: tuple[int, ...] = ()) -> FakeJob:
+        """Submit a job that is held."""
+        described = Description(**{**vars_of(DESCRIBED), "is_held": mark})
+        return self.fake.submit(
+            Asked(per_job=parse_gpus("gpu:2")), hold="user", comment=encode(described), tasks=tasks
+        )
+
+    def vouch(self, seconds: float) -> None:
+        """Leave a sign of life that is good for so long."""
+        beat = Heartbeat(1, "fake", time.time() + seconds, str(self.directory))
+        write_heartbeat(self.directory, beat)
+
+    def run(self, *words: str) -> Result:
+        """Run a command of hadar."""
+        config = str(self.directory / "hadar.yaml")
+        return CliRunner().invoke(commands, [*words, "--config", config])
+
+
+def vars_of(description: Description) -> dict[str, object]:
+    """Return a description's parts."""
+    names = ("steps", "gpus", "rates", "comment")
+    return {name: getattr(description, name) for name in names}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """Give a cluster with the tools on PATH."""
+    fake = FakeSlurm("v100:4,v100:4")
+    runner = FakeRunner(slurm=fake)
+    Ledger(tmp_path / FILE_NAME).adopt({})
+    (tmp_path / "hadar.yaml").write_text(
+        f"run_dir: {tmp_path}\nstate_dir: {tmp_path}\nadapter: command-line\n"
+        "command_timeout_seconds: 10\n"
+    )
+    with on_path(runner, tmp_path / "bin") as path:
+        monkeypatch.setenv("PATH", path)
+        yield Bench(fake, runner, tmp_path)
+
+
+def test_release_tells_how_many_jobs_are_slurms_again(bench: Bench) -> None:
+    """And takes the sign of life back, so that no more jobs are held."""
+    job, users = bench.submit(mark=True), bench.submit(mark=False)
+    bench.vouch(60)
+    done = bench.run("release")
+    assert (done.exit_code, done.stdout) == (0, "1 jobs released to plain Slurm\n")
+    assert (job.hold, users.hold) == ("", "user")
+    assert read_heartbeat(bench.directory) is None
+
+
+def test_the_reaper_leaves_a_fresh_sign_alone(bench: Bench) -> None:
+    """Nothing is done, the reason is told, and that is no fault."""
+    job = bench.submit(mark=True)
+    bench.vouch(60)
+    done = bench.run("release", "--expired")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "nothing released: hadard was alive a moment ago\n",
+    )
+    assert job.hold == "user"
+    assert read_heartbeat(bench.directory) is not None
+    forced = bench.run("release", "--expired", "--force")
+    assert (forced.exit_code, forced.stdout) == (0, "1 jobs released to plain Slurm\n")
+    assert not job.hold
+
+
+def test_release_for_programs(bench: Bench) -> None:
+    """One JSON object, in every case with the same keys."""
+    job = bench.submit(mark=True)
+    bench.vouch(60)
+    kept = json.loads(bench.run("release", "--expired", "--json").stdout)
+    assert kept == {
+        "released": [],
+        "failed": [],
+        "kept_for": "hadard was alive a moment ago",
+    }
+    bench.vouch(-1)
+    told = json.loads(bench.run("release", "--expired", "--json").stdout)
+    assert told == {"released": [job.key], "failed": [], "kept_for": ""}
+
+
+def test_a_job_that_stays_held_is_named_and_the_status_is_1(bench: Bench) -> None:
+    """With what Slurm said; the others are released."""
+    stuck, other = bench.submit(mark=True), bench.submit(mark=True)
+    bench.runner.before.append(
+        lambda argv: "no mood" if list(argv)[1:] == ["release", stuck.key] else None
+    )
+    done = bench.run("release", "--limit", "0")
+    assert done.exit_code == 1
+    assert done.stdout == "1 jobs released to plain Slurm\n"
+    assert done.stderr.startswith(f"hadar: job {stuck.key} is not released: ")
+    assert "no mood" in done.stderr
+    assert (stuck.hold, other.hold) == ("user", "")
+    told = json.loads(bench.run("release", "--limit", "0", "--json").stdout)
+    assert [failed["job"] for failed in told["failed"]] == [stuck.key]
+
+
+def test_leaving_releases_a_job_and_tells_hadard(bench: Bench) -> None:
+    """What else stood in the description stays, the user's own comment too."""
+    job = bench.submit(mark=True)
+    done = bench.run("leave", str(job.number))
+    assert (done.exit_code, done.stdout) == (0, f"job {job.key} is left to Slurm\n")
+    left = decode(job.comment)
+    assert left is not None
+    assert left.leaves
+    assert (left.steps, left.gpus, left.comment) == (5, 2, "a user's own")
+    assert not job.hold
+
+
+def test_leaving_with_a_whole_array(bench: Bench) -> None:
+    """Every task leaves."""
+    job = bench.submit(mark=True, tasks=(0, 1, 2))
+    done = bench.run("leave", str(job.array))
+    assert done.exit_code == 0
+    left = [decode(task.comment) for task in bench.fake.jobs]
+    assert all(description is not None and description.leaves for description in left)
+    assert all(not task.hold for task in bench.fake.jobs)
+
+
+def test_leaving_with_one_task_of_an_array(bench: Bench) -> None:
+    """The others stay."""
+    job = bench.submit(mark=True, tasks=(0, 1, 2))
+    assert bench.run("leave", f"{job.array}_1").exit_code == 0
+    assert [task.hold for task in bench.fake.jobs] == ["user", "", "user"]
+
+
+def test_a_job_that_cannot_leave_is_told_and_the_others_do(bench: Bench) -> None:
+    """One that is not there, one that hadar-sbatch did not submit, one that is another user's."""
+    job = bench.submit(mark=True)
+    plain = bench.fake.submit(Asked(per_job=parse_gpus("gpu:1")), hold="user")
+    done = bench.run("leave", "99", str(plain.number), str(job.number))
+    assert done.exit_code == 1
+    assert done.stdout == f"job {job.key} is left to Slurm\n"
+    assert done.stderr.splitlines() == [
+        f"hadar: job {number} is not there, or was not submitted by hadar-sbatch"
+        for number in ("99", plain.number)
+    ]
+    assert plain.hold == "user"
+
+
+def test_a_description_with_no_room_left_can_still_leave(bench: Bench) -> None:
+    """hadar-sbatch leaves room in the comment for the word that leaving needs."""
+    room = 1011 - len(encode(DESCRIBED)) - len(',"held":true')
+    described = Description(
+        steps=5, gpus=2, rates={"v100": 1.0}, is_held=True, comment="a user's own" + "x" * room
+    )
+    job = bench.fake.submit(
+        Asked(per_job=parse_gpus("gpu:2")), hold="user", comment=encode(described)
+    )
+    assert len(job.comment) == 1011
+    done = bench.run("leave", str(job.number))
+    assert done.exit_code == 0, done.stderr
+    assert not job.hold
+
+
+def test_without_a_slurm_it_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The status tells systemd to try again."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "hadar.yaml").write_text(f"run_dir: {tmp_path}\nadapter: command-line\n")
+    done = CliRunner().invoke(commands, ["release", "--config", str(tmp_path / "hadar.yaml")])
+    assert done.exit_code == 1
+    assert "scontrol is not installed" in str(done.exception)
+
+
+def test_keys_of_the_ledger_are_those_of_slurm(bench: Bench) -> None:
+    """A task that hadard pinned is released by its own id."""
+    bench.submit(mark=False, tasks=(0, 1))
+    Ledger(bench.directory / FILE_NAME).expect_holds([JobId("1_1")])
+    assert json.loads(bench.run("release", "--json").stdout)["released"] == ["1_1"]
+    assert [task.hold for task in bench.fake.jobs] == ["user", ""]

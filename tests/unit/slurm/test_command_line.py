@@ -1,0 +1,236 @@
+"""One scontrol makes many changes, and each is told what was wrong with it and with no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from subprocess import CompletedProcess, TimeoutExpired
+
+import pytest
+from fakes.fake_slurm import Asked, FakeSlurm
+from fakes.fake_tools import FakeRunner
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
+from hadar_slurm.slurm.adapter import Site
+from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Hold, Prefer, Release, Request
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.runner import Runner
+
+ONE, TWO, THREE = JobId("1"), JobId("2"), JobId("3")
+Answer = Callable[[Sequence[str], str], tuple[int, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted(Runner):
+    """Answers commands by a function, and keeps a list of them."""
+
+    answer: Answer = lambda argv, stdin: (0, "", "")
+    seen: list[tuple[list[str], str]] = field(default_factory=list)
+
+    def _done(self, argv: Sequence[str], stdin: str) -> CompletedProcess[str]:
+        self.seen.append((list(argv), stdin))
+        return CompletedProcess(argv, *self.answer(argv, stdin))
+
+
+def marks(stdin: str) -> list[str]:
+    """Return the words that scontrol is to complain of."""
+    return [line for line in stdin.splitlines() if line.startswith("mark")]
+
+
+def complaining(*complaints: str) -> Answer:
+    """Return a scontrol that says these texts, each before the next mark."""
+
+    def answer(argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        pairs = zip(complaints, marks(stdin), strict=True)
+        return 1, "", "".join(f"{said}invalid keyword: {mark}\n" for said, mark in pairs)
+
+    return answer
+
+
+def test_complaints_belong_to_the_command_before_the_mark() -> None:
+    """With several lines for one command, and none for others."""
+    slurm = CommandLine(
+        Scripted(
+            answer=complaining(
+                "", "Invalid job id specified for job 2\nslurm_suspend error: No error\n", ""
+            )
+        )
+    )
+    first, second, third = slurm.change([Hold(ONE), Hold(TWO), Release(THREE)])
+    assert (first, third) == (None, None)
+    assert isinstance(second, SlurmRefused)
+    assert str(second) == (
+        "scontrol uhold 2: Invalid job id specified for job 2; slurm_suspend error: No error"
+    )
+
+
+def test_each_batch_has_one_process_and_marks_that_nobody_can_foresee() -> None:
+    """A job's user could otherwise have words printed that look like one."""
+    runner = Scripted(answer=complaining("", ""))
+    slurm = CommandLine(runner)
+    slurm.change([Hold(ONE), Release(TWO)])
+    slurm.change([Hold(ONE), Release(TWO)])
+    (argv, first), (_, second) = runner.seen
+    assert argv == ["scontrol"]
+    assert first.splitlines()[::2] == ["uhold 1", "release 2", "quit"]
+    assert marks(first)[0] != marks(second)[0]
+    assert len(marks(first)[0]) > 16
+
+
+def test_signals_and_changes_are_made_in_their_order() -> None:
+    """Neighbours of a kind share a process."""
+    runner = Scripted(answer=lambda argv, stdin: (0, "", ""))
+    CommandLine(runner).change([AskToSave(ONE), AskToSave(TWO), Hold(ONE), AskToSave(THREE)])
+    assert [argv for argv, _ in runner.seen] == [
+        ["scancel", "--signal=USR1", "--batch", "1", "2"],
+        ["scontrol"],
+        ["scancel", "--signal=USR1", "--batch", "3"],
+    ]
+
+
+def test_no_change_runs_no_command() -> None:
+    """A round in which nothing happens asks nothing of slurmctld."""
+    runner = Scripted()
+    assert CommandLine(runner).change([]) == []
+    assert runner.seen == []
+
+
+@pytest.mark.parametrize(
+    "said", ["Unable to contact slurm controller (connect failure)\n", "Connection refused\n"]
+)
+def test_a_slurm_out_of_reach_is_no_refusal(said: str) -> None:
+    """Told of the command that it happened to."""
+    slurm = CommandLine(Scripted(answer=complaining("", said)))
+    first, second = slurm.change([Hold(ONE), Hold(TWO)])
+    assert first is None
+    assert isinstance(second, SlurmUnavailable)
+
+
+def test_a_scontrol_that_ends_early_leaves_the_rest_open() -> None:
+    """What it did not come to may have been done or not."""
+
+    def answer(argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        return 1, "", f"invalid keyword: {marks(stdin)[0]}\nInvalid job id"
+
+    faults = CommandLine(Scripted(answer=answer)).change([Hold(ONE), Hold(TWO), Hold(THREE)])
+    assert faults[0] is None
+    assert [type(fault) for fault in faults[1:]] == [SlurmUnavailable] * 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Prefer(ONE, "v100 k80"),
+        Prefer(ONE, "v100\nrelease 2"),
+        Prefer(ONE, "$(harm)"),
+        Hold(JobId("1\nrelease 2")),
+        Ask(ONE, Request(per_node='gpu:"2"')),
+    ],
+    ids=str,
+)
+def test_what_scontrol_would_take_apart_never_reaches_it(change: Change) -> None:
+    """Nothing of the batch is run then: no such words come from us."""
+    runner = Scripted()
+    faults = CommandLine(runner).change([Hold(TWO), change])
+    assert [type(fault) for fault in faults] == [SlurmRefused] * 2
+    assert runner.seen == []
+
+
+def test_jobs_that_a_signal_did_not_reach_are_told_by_name() -> None:
+    """All others are taken to have got it."""
+    said = (
+        "scancel: error: Kill job error on job id 1: Invalid job id specified\n"
+        "scancel: error: Kill job error on job id 3_4: Job/step already completing or completed\n"
+    )
+    slurm = CommandLine(Scripted(answer=lambda argv, stdin: (1, "", said)))
+    first, second, third = slurm.change([AskToSave(JobId(j)) for j in ("1", "2", "3_4")])
+    assert str(first) == "scancel 1: Invalid job id specified"
+    assert second is None
+    assert str(third) == "scancel 3_4: Job/step already completing or completed"
+
+
+def test_a_scancel_that_blames_nobody_has_reached_nobody_for_sure() -> None:
+    """Each job is told its words."""
+    slurm = CommandLine(Scripted(answer=lambda argv, stdin: (1, "", "scancel: no such luck")))
+    faults = slurm.change([AskToSave(ONE), AskToSave(TWO)])
+    assert [type(fault) for fault in faults] == [SlurmRefused] * 2
+
+
+@dataclass(frozen=True, slots=True)
+class Slow(Runner):
+    """Commands that take longer than they may; it keeps their limits."""
+
+    limits: list[float] = field(default_factory=list)
+
+    def _done(self, argv: Sequence[str], stdin: str) -> CompletedProcess[str]:
+        self.limits.append(self.timeout_s)
+        error = TimeoutExpired(list(argv), self.timeout_s)
+        raise SlurmUnavailable(f"{argv[0]} gave no answer") from error
+
+
+def test_signals_are_not_waited_for() -> None:
+    """scancel tries for a minute where a job has left its nodes; the answers of jobs tell."""
+    runner = Slow(timeout_s=30.0)
+    assert CommandLine(runner).change([AskToSave(ONE), AskToSave(TWO)]) == [None, None]
+    assert runner.limits[0] < 10
+    [fault] = CommandLine(runner).change([Hold(ONE)])
+    assert isinstance(fault, SlurmUnavailable)
+    assert runner.limits[1] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("slurm-wlm 22.05.8\n", (22, 5)), ("slurm 26.05.5\n", (26, 5)), ("what?\n", (0, 0))],
+)
+def test_the_version_is_that_of_the_commands(text: str, version: tuple[int, int]) -> None:
+    """Types are kept by those before 24.11, and by whatever does not say what it is."""
+    slurm = CommandLine(Scripted(answer=lambda argv, stdin: (0, text, "")))
+    assert slurm.version == version
+    assert slurm.abilities.keeps_types is (version < (24, 11))
+    assert slurm.abilities.spreads
+
+
+def test_which_slurm_it_is() -> None:
+    """By name and by where slurmctld listens; a configuration without either names nothing."""
+    text = (
+        "Configuration data as of 1\nClusterName             = hpc\n"
+        "SlurmctldHost[0]        = ctl(10.0.0.1)\nSlurmctldHost[1]        = two\n"
+        "SlurmctldPort           = 6817\nTaskProlog              = a=b\n"
+    )
+    told = CommandLine(Scripted(answer=lambda argv, stdin: (0, text, "")))
+    assert told.site() == Site("hpc", "ctl(10.0.0.1):6817")
+    silent = CommandLine(Scripted(answer=lambda argv, stdin: (0, "", "")))
+    assert silent.site() == Site("", ":")
+
+
+@pytest.mark.parametrize(("text", "name"), [("other\nmain*\n", "main"), ("other\n", ""), ("", "")])
+def test_the_default_partition(text: str, name: str) -> None:
+    """The one that sinfo marks; there may be none."""
+    slurm = CommandLine(Scripted(answer=lambda argv, stdin: (0, text, "")))
+    assert slurm.default_partition() == name
+
+
+def test_without_accounts_there_are_no_shares() -> None:
+    """And nobody is told off for it."""
+    slurm = FakeSlurm("v100:4")
+    assert CommandLine(FakeRunner(slurm=slurm)).fair_shares() == {}
+    slurm.shares = {"alice": 0.25, "bob": 1.0}
+    assert CommandLine(FakeRunner(slurm=slurm)).fair_shares() == {"alice": 0.25, "bob": 1.0}
+
+
+def test_a_cluster_without_jobs_is_not_asked_for_them() -> None:
+    """Two commands show it whole; three when there are jobs."""
+    slurm = FakeSlurm("v100:4")
+    asked: list[str] = []
+
+    def listen(argv: Sequence[str]) -> None:
+        asked.append(" ".join(argv[:3]))
+
+    reader = CommandLine(FakeRunner(slurm=slurm, before=[listen]))
+    reader.read()
+    assert len(asked) == 2
+    slurm.submit(Asked(per_job=(("", 2),)))
+    slurm.advance(1.0)
+    assert len(reader.read().gangs) == 1
+    assert asked[2:] == ["squeue -h -r", "scontrol show node", "scontrol show job"]

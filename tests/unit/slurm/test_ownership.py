@@ -1,0 +1,176 @@
+"""Whose a job is: users' own choices win, and none of ours keeps a job that is not ours waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.slurm.changes import Request
+from hadar_slurm.slurm.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.metadata import Description
+from hadar_slurm.slurm.modes import Mode
+from hadar_slurm.slurm.ownership import Stance, is_held_by_us, is_pinned_by_us, stance
+from hadar_slurm.slurm.parse import QueueRow
+
+JOB = JobId("7")
+OWN = Request(per_job="gres/gpu:2")
+PINNED = Request(num_nodes="1-1", per_node="gres/gpu:2", nodes=(NodeName("n1"),))
+HELD = {"priority": 0, "reason": "JobHeldUser"}
+
+
+def a_row(**given: object) -> QueueRow:
+    """Return a pending job that is neither held nor pinned."""
+    row = QueueRow(
+        key=JOB,
+        raw_id="7",
+        state="PENDING",
+        reason="None",
+        user_id=1000,
+        user="alice",
+        partition="main",
+        priority=100,
+        dependency="",
+        nodes=(),
+        request=OWN,
+        gpus_per_node=(),
+        gpus_otherwise=(("gpu", 2),),
+        restarts=0,
+        submitted_s=1.0,
+        started_s=0.0,
+        ended_s=0.0,
+        is_set_apart=False,
+        comment="",
+    )
+    return replace(row, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Give a ledger that is whole and has no entries."""
+    ledger = Ledger(tmp_path / FILE_NAME)
+    ledger.adopt({})
+    return ledger
+
+
+def seen(
+    row: QueueRow,
+    ledger: Ledger,
+    *,
+    mode: Mode = Mode.ENFORCE,
+    plans_for: Mode = Mode.ENFORCE,
+    is_excluding: bool = False,
+    can_run: bool = True,
+    **description: bool,
+) -> Stance:
+    """Return the stance on a described job."""
+    return stance(
+        row,
+        Description(steps=5, gpus=2, rates={"v100": 1.0}, **description),  # type: ignore[arg-type]
+        ledger,
+        mode=mode,
+        plans_for=plans_for,
+        is_excluding=is_excluding,
+        can_run=can_run,
+    )
+
+
+def test_a_job_held_for_us_is_placed(ledger: Ledger) -> None:
+    """By hadar-sbatch at submission, or by hadard."""
+    assert seen(a_row(**HELD), ledger, is_held=True) is Stance.PLACE
+    ledger.note({JOB: Entry(is_held=True)})
+    assert seen(a_row(**HELD), ledger) is Stance.PLACE
+
+
+def test_a_users_own_hold_is_kept(ledger: Ledger) -> None:
+    """At submission, or later on a job that we had released, whatever we did to it before."""
+    assert seen(a_row(**HELD), ledger) is Stance.LEAVE
+    ledger.note({JOB: Entry(before=OWN)})
+    assert seen(a_row(**HELD, request=PINNED), ledger, is_held=True) is Stance.LEAVE
+
+
+def test_what_slurm_holds_since_it_cannot_start_on_our_pin_is_ours(ledger: Ledger) -> None:
+    """Nobody else would release it."""
+    ledger.note({JOB: Entry(before=OWN)})
+    row = a_row(priority=0, reason="BadConstraints", request=PINNED)
+    assert seen(row, ledger) is Stance.PLACE
+
+
+def test_a_pinned_job_that_was_released_is_ours_until_it_starts(ledger: Ledger) -> None:
+    """And one that asks for nodes of its owner's choice never is."""
+    assert seen(a_row(request=PINNED), ledger) is Stance.LEAVE
+    ledger.note({JOB: Entry(before=OWN)})
+    assert seen(a_row(request=PINNED), ledger) is Stance.PLACE
+
+
+def test_a_free_job_is_slurms_to_start(ledger: Ledger) -> None:
+    """It was released by its user, or submitted when no hadard was; once it runs it may move."""
+    assert seen(a_row(), ledger) is Stance.LEAVE
+    assert seen(a_row(state="RUNNING"), ledger) is Stance.PLACE
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"leaves": True},
+        {"is_excluding": True},
+        {"can_run": False},
+        {"mode": Mode.OBSERVE},
+        {"mode": Mode.ADVISE},
+    ],
+    ids=str,
+)
+def test_what_is_not_ours_to_place_goes_back_if_we_hold_or_pin_it(
+    ledger: Ledger, choice: dict[str, object]
+) -> None:
+    """And is left as it is otherwise: free, running, or held by its owner."""
+    free, running = a_row(), a_row(state="RUNNING")
+    assert seen(free, ledger, **choice) is Stance.LEAVE  # type: ignore[arg-type]
+    assert seen(running, ledger, **choice) is Stance.LEAVE  # type: ignore[arg-type]
+    assert seen(a_row(**HELD), ledger, **choice) is Stance.LEAVE  # type: ignore[arg-type]
+    ledger.note({JOB: Entry(is_held=True, before=OWN)})
+    for row in (a_row(**HELD), a_row(request=PINNED)):
+        assert seen(row, ledger, **choice) is Stance.GIVE_BACK  # type: ignore[arg-type]
+
+
+def test_a_job_set_apart_goes_back(ledger: Ledger) -> None:
+    """Its owner made a reservation for it after it was submitted."""
+    row = a_row(**HELD, is_set_apart=True)
+    assert seen(row, ledger, is_held=True) is Stance.GIVE_BACK
+
+
+def test_a_job_whose_owner_names_nodes_goes_back(ledger: Ledger) -> None:
+    """The nodes are no pin of ours, and the hold is."""
+    row = a_row(**HELD, request=replace(OWN, nodes=(NodeName("n3"),)))
+    assert seen(row, ledger, is_held=True) is Stance.GIVE_BACK
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.ADVISE])
+def test_plans_of_other_modes_are_made_for_their_own_jobs(ledger: Ledger, mode: Mode) -> None:
+    """A free job of their partition; none of another mode's, and none that anybody holds."""
+    assert seen(a_row(), ledger, mode=mode, plans_for=mode) is Stance.PLACE
+    assert seen(a_row(state="RUNNING"), ledger, mode=mode, plans_for=mode) is Stance.PLACE
+    assert seen(a_row(**HELD), ledger, mode=mode, plans_for=mode) is Stance.LEAVE
+    assert seen(a_row(), ledger, plans_for=mode) is Stance.LEAVE
+    assert seen(a_row(**HELD), ledger, plans_for=mode, is_held=True) is Stance.LEAVE
+
+
+def test_without_a_ledger_a_job_that_may_have_been_ours_is(tmp_path: Path) -> None:
+    """One that ran before or is pinned; a first hold without our mark is its user's."""
+    unknown = Ledger(tmp_path / FILE_NAME)
+    assert not is_held_by_us(a_row(**HELD), unknown, was_submitted_held=False)
+    assert is_held_by_us(a_row(**HELD), unknown, was_submitted_held=True)
+    assert is_held_by_us(a_row(**HELD, restarts=1), unknown, was_submitted_held=False)
+    assert is_held_by_us(a_row(**HELD, request=PINNED), unknown, was_submitted_held=False)
+    assert is_pinned_by_us(a_row(request=PINNED), unknown)
+    assert not is_pinned_by_us(a_row(), unknown)
+
+
+def test_an_operators_hold_is_never_ours(ledger: Ledger) -> None:
+    """Whatever the ledger says."""
+    ledger.note({JOB: Entry(is_held=True)})
+    row = a_row(priority=0, reason="JobHeldAdmin")
+    assert not is_held_by_us(row, ledger, was_submitted_held=True)
+    assert seen(row, ledger, is_held=True) is Stance.LEAVE
