@@ -1,0 +1,281 @@
+"""What the loop may rely on in every world: the promises of engine/backend.py, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from builders import a_gang
+from contract.worlds import SlurmWorld, World
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Phase
+from hadar_slurm.core.plan import Plan, WaitReason, check_plan
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
+from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.errors import SlurmUnavailable
+from hadar_slurm.slurm.adapter import Abilities
+from hadar_slurm.slurm.command_line import CommandLine
+
+N1, N2, N3 = a_gang("n1:v100:2"), a_gang("n2:v100:2"), a_gang("n3:p100:2")
+
+
+def plan_of(snapshot: Snapshot, gangs: Mapping[JobId, Gang]) -> Plan:
+    """Return the plan of these gangs, once it is known to break no rule."""
+    waiting = {
+        job.job_id: WaitReason.INSUFFICIENT for job in snapshot.jobs if job.job_id not in gangs
+    }
+    plan = Plan.of({job: Allocation.rigid(gang) for job, gang in gangs.items()}, waiting)
+    check_plan(snapshot, plan)
+    return plan
+
+
+def carry_out(world: World, gangs: Mapping[JobId, Gang]) -> dict[tuple[type, JobId], Status]:
+    """Observe, plan these gangs and no others, apply, and return what came of each action."""
+    snapshot = world.backend.observe()
+    actions = reconcile(snapshot, plan_of(snapshot, gangs))
+    outcomes = world.backend.apply(actions)
+    assert [outcome.action for outcome in outcomes] == list(actions)
+    return {(type(o.action), o.action.job_id): o.status for o in outcomes}
+
+
+def start(world: World, gangs: Mapping[JobId, Gang]) -> None:
+    """Start jobs and wait until they run."""
+    assert set(carry_out(world, gangs).values()) == {Status.DONE}
+    world.settle()
+
+
+def on(world: World, job: JobId) -> Gang | None:
+    """Return where the next look shows a job, running or about to."""
+    seen = world.backend.observe().by_id[job]
+    return None if seen.phase is Phase.QUEUED else seen.allocation.gangs[0]
+
+
+def statuses(outcomes: list[Outcome]) -> list[Status]:
+    """Return how actions ended."""
+    return [outcome.status for outcome in outcomes]
+
+
+def test_every_job_that_waits_is_seen_with_nothing(world: World) -> None:
+    """And all six nodes, open and whole."""
+    jobs = {world.submit(2), world.submit(4)}
+    snapshot = world.backend.observe()
+    assert {job.job_id for job in snapshot.jobs} == jobs
+    assert all(job.phase is Phase.QUEUED and not job.allocation for job in snapshot.jobs)
+    assert sorted(job.spec.num_gpus for job in snapshot.jobs) == [2, 4]
+    assert [len(node.gpus) for node in snapshot.cluster.nodes] == [1, 1, 1, 1, 1, 2]
+    assert all(node.is_schedulable for node in snapshot.cluster.nodes)
+    assert snapshot.occupied == ()
+
+
+def test_looking_changes_nothing(world: World) -> None:
+    """Two looks show the same, with jobs that wait and jobs that run."""
+    first, _ = world.submit(), world.submit()
+    start(world, {first: N1})
+    before = world.backend.observe()
+    assert replace(world.backend.observe(), now_s=before.now_s) == before
+    assert world.holds(first) == N1
+
+
+def test_what_is_done_shows_at_the_next_look(world: World) -> None:
+    """A start is seen at once, be the job only about to run, and stays when it runs."""
+    job = world.submit()
+    assert carry_out(world, {job: N1}) == {(Start, job): Status.DONE}
+    assert on(world, job) == N1
+    world.settle()
+    assert (on(world, job), world.holds(job)) == (N1, N1)
+    assert carry_out(world, {}) == {(Stop, job): Status.DONE}
+    assert (on(world, job), world.holds(job)) == (None, None)
+
+
+def test_jobs_get_exactly_their_gangs(world: World) -> None:
+    """On one node or several, of one type or several, on a node with two types."""
+    told = (
+        "n1:v100:2 n2:v100:2",
+        "n2:v100:2 n3:p100:2",
+        "n1:v100:1 n4:p100:1 n5:k80:1",
+        "n6:k80:2",
+        "n6:v100:2",
+        "n5:k80:1",
+    )
+    gangs = {world.submit(a_gang(text).num_gpus): a_gang(text) for text in told}
+    start(world, gangs)
+    assert {job: on(world, job) for job in gangs} == gangs
+    assert {job: world.holds(job) for job in gangs} == gangs
+
+
+def test_what_was_carried_out_needs_nothing_more(world: World) -> None:
+    """The plan, reconciled again, gives renewals only: at once, and when all have settled."""
+    jobs = [world.submit(), world.submit(4), world.submit()]
+    gangs = dict(zip(jobs, (N1, a_gang("n2:v100:2 n3:p100:2"), N3), strict=True))
+    assert set(carry_out(world, gangs).values()) == {Status.DONE}
+    for _ in range(2):
+        snapshot = world.backend.observe()
+        again = reconcile(snapshot, plan_of(snapshot, gangs))
+        assert again == tuple(Renew(job, 0, gang) for job, gang in gangs.items())
+        assert set(carry_out(world, gangs).values()) == {Status.DONE}
+        world.settle()
+    assert {job: world.holds(job) for job in jobs} == gangs
+
+
+def test_a_start_on_busy_gpus_waits_and_keeps_no_other_from_starting(world: World) -> None:
+    """It is put off, whoever comes after it starts, and the job in the way is left alone."""
+    first, second, third = world.submit(4), world.submit(), world.submit()
+    start(world, {first: a_gang("n1:v100:4")})
+    actions: list[Action] = [Start(second, 0, N1), Start(third, 0, N2)]
+    outcomes = world.backend.apply(actions)
+    assert [outcome.action for outcome in outcomes] == actions
+    assert statuses(list(outcomes)) == [Status.DEFERRED, Status.DONE]
+    world.settle()
+    assert (on(world, first), on(world, second), on(world, third)) == (
+        a_gang("n1:v100:4"),
+        None,
+        N2,
+    )
+    assert world.holds(second) is None
+
+
+def test_two_starts_on_the_same_gpus_are_one(world: World) -> None:
+    """The first has them, the second is put off."""
+    first, second = world.submit(4), world.submit(4)
+    gang = a_gang("n1:v100:4")
+    outcomes = world.backend.apply([Start(first, 0, gang), Start(second, 0, gang)])
+    assert statuses(list(outcomes)) == [Status.DONE, Status.DEFERRED]
+    world.settle()
+    assert (world.holds(first), world.holds(second)) == (gang, None)
+
+
+def test_jobs_change_places_in_one_go(world: World) -> None:
+    """Stops come before starts, so that each finds the other's GPUs free; a third one stays."""
+    first, second, third = world.submit(4), world.submit(4), world.submit()
+    here, there = a_gang("n1:v100:4"), a_gang("n3:p100:4")
+    start(world, {first: here, second: there, third: N2})
+    assert carry_out(world, {first: there, second: here, third: N2}) == {
+        (Stop, first): Status.DONE,
+        (Stop, second): Status.DONE,
+        (Renew, third): Status.DONE,
+        (Start, first): Status.DONE,
+        (Start, second): Status.DONE,
+    }
+    world.settle()
+    assert [world.holds(job) for job in (first, second, third)] == [there, here, N2]
+
+
+def test_a_wait_ends_in_time(world: World) -> None:
+    """Whatever ends it sooner, it does not last longer."""
+    job = world.submit()
+    start(world, {job: N1})
+    until_s = world.now_s() + 1.0
+    world.backend.wait(until_s)
+    assert world.now_s() <= until_s + world.slack_s
+
+
+# What only a Slurm can do.
+
+
+def test_an_unseen_slurm_is_told_and_nothing_is_done_to_it(slurm_world: SlurmWorld) -> None:
+    """A look fails, actions are put off, and later the job starts as planned."""
+    job = slurm_world.submit()
+    snapshot = slurm_world.backend.observe()
+    actions = reconcile(snapshot, plan_of(snapshot, {job: N1}))
+    with slurm_world.away():
+        with pytest.raises(SlurmUnavailable):
+            slurm_world.backend.observe()
+        assert statuses(list(slurm_world.backend.apply(actions))) == [Status.DEFERRED]
+
+    def can_be_seen() -> bool:
+        return all(row.node.is_schedulable for row in slurm_world.slurm.nodes())
+
+    slurm_world.until(can_be_seen, "nodes have reported")
+    start(slurm_world, {job: N1})
+    assert slurm_world.holds(job) == N1
+
+
+def test_what_slurm_refuses_stops_nothing_else(slurm_world: SlurmWorld) -> None:
+    """A job that its user made unmovable stays and says why; the other one moves."""
+    fixed, mover = slurm_world.submit(), slurm_world.submit()
+    start(slurm_world, {fixed: N1, mover: N2})
+    slurm_world.run("scontrol", "update", f"JobId={fixed}", "Requeue=0")
+    outcomes = carry_out(slurm_world, {fixed: N3, mover: a_gang("n5:k80:2")})
+    assert outcomes[Stop, fixed] is Status.REFUSED
+    assert outcomes[Start, fixed] is Status.DEFERRED
+    assert outcomes[Stop, mover] is outcomes[Start, mover] is Status.DONE
+    slurm_world.settle()
+    assert (slurm_world.holds(fixed), slurm_world.holds(mover)) == (N1, a_gang("n5:k80:2"))
+
+
+def test_tasks_of_an_array_are_jobs_apart(slurm_world: SlurmWorld) -> None:
+    """Each has its own nodes and number of nodes; one that was not started waits on."""
+    array = slurm_world.hadar_sbatch("--hadar-gang=2", "--array=0-2")
+    tasks = [JobId(f"{array}_{number}") for number in range(3)]
+    assert {job.job_id for job in slurm_world.backend.observe().jobs} == set(tasks)
+    gangs = {tasks[0]: a_gang("n1:v100:1 n3:p100:1"), tasks[2]: a_gang("n5:k80:2")}
+    assert set(carry_out(slurm_world, gangs).values()) == {Status.DONE}
+
+    def states() -> list[str]:
+        queue = slurm_world.slurm.queue()
+        return [queue[task].state for task in tasks]
+
+    slurm_world.until(lambda: states() == ["RUNNING", "PENDING", "RUNNING"], states)
+    assert [on(slurm_world, task) for task in tasks] == [
+        gangs[tasks[0]],
+        None,
+        gangs[tasks[2]],
+    ]
+
+
+def test_gpus_of_others_are_no_ones_to_plan(slurm_world: SlurmWorld) -> None:
+    """What plain jobs hold is occupied, and a start on it is put off."""
+    job = slurm_world.submit()
+    plain = slurm_world.sbatch("--nodelist=n1", "--gres=gpu:3")
+    slurm_world.until(lambda: slurm_world.slurm.queue()[plain].state == "RUNNING", "plain job")
+    snapshot = slurm_world.backend.observe()
+    assert plain not in snapshot.by_id
+    assert [(slot.node, count) for slot, count in snapshot.occupied] == [("n1", 3)]
+    assert statuses(list(slurm_world.backend.apply([Start(job, 0, N1)]))) == [Status.DEFERRED]
+
+
+def test_a_named_type_binds_where_slurm_keeps_types(slurm_world: SlurmWorld) -> None:
+    """The job may be planned on that type only; elsewhere on any."""
+    job = slurm_world.hadar_sbatch("--hadar-gang=2", "--gpus=v100:2")
+    keeps = slurm_world.slurm.abilities.keeps_types
+    snapshot = slurm_world.backend.observe()
+    assert snapshot.rules.naming_binds is keeps
+    assert snapshot.by_id[job].bound_type == ("v100" if keeps else None)
+
+
+def test_a_job_that_names_two_types_is_left_alone_where_slurm_keeps_types(
+    slurm_world: SlurmWorld,
+) -> None:
+    """No node has both, or too few do: nobody can plan for it."""
+    job = slurm_world.hadar_sbatch("--hadar-gang=2", "--gres=gpu:v100:1,gpu:k80:1")
+    keeps = slurm_world.slurm.abilities.keeps_types
+    assert (job in slurm_world.backend.observe().by_id) is not keeps
+
+
+class OneNode(CommandLine):
+    """An adapter that cannot change how many nodes a job has."""
+
+    abilities = Abilities(spreads=False)
+
+
+def test_what_an_adapter_cannot_express_is_not_planned(slurm_world: SlurmWorld) -> None:
+    """Without a way to change the number of nodes, a job's shapes are those of its own request."""
+    assert isinstance(slurm_world.slurm, CommandLine)
+    backend = slurm_world.another_backend(OneNode(slurm_world.slurm.runner))
+    shapes = {
+        slurm_world.hadar_sbatch(f"--hadar-gang={gang}", *options): expected
+        for gang, options, expected in (
+            ("4", (), {"4x1"}),
+            ("4", ("--gpus=4", "--nodes=2"), {"2x2"}),
+            ("2x2", (), {"2x2"}),
+            # Its owner wants two nodes of hadard and one of Slurm.
+            ("2x2", ("--gpus=4", "--nodes=1"), None),
+        )
+    }
+    seen = backend.observe().by_id
+    found = {job: {str(s) for s in seen[job].spec.shapes} for job in shapes if job in seen}
+    assert found == {job: expected for job, expected in shapes.items() if expected}

@@ -1,0 +1,442 @@
+"""The worlds that the contract is checked in: what a test may do in each of them.
+
+They have the same six nodes. Tests call these methods and know nothing else of a world.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from builders import a_cluster, a_spec, some_rates
+from fakes.fake_slurm import FakeSlurm
+from fakes.fake_tools import FakeRunner
+from integration.site import Site, eventually, gpu_tree, gpus_in
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.engine.backend import Backend
+from hadar_slurm.errors import SlurmError
+from hadar_slurm.resources import data_file
+from hadar_slurm.sim.backend import SimBackend
+from hadar_slurm.slurm.adapter import SlurmAdapter
+from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.slurm.parse import HOLDING_STATES
+from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.submit.submission import compose, describe, parse_request
+
+NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
+# No GPU type is better than another: nothing but the test decides where a job goes.
+RATES = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
+LONG = 10**6  # steps of a job that outlasts its test
+TABLE = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
+
+
+class World(Protocol):
+    """A cluster of `NODES` without jobs, and a backend that sees it.
+
+    `slack_s` is how late `wait` may return for reasons that are not its own.
+    """
+
+    slack_s: float
+
+    @property
+    def backend(self) -> Backend:
+        """Return the backend."""
+        ...
+
+    def now_s(self) -> float:
+        """Return the backend's time."""
+        ...
+
+    def submit(self, gpus: int = 2) -> JobId:
+        """Submit a job that waits, may lie anywhere and saves when asked; before any look."""
+        ...
+
+    def settle(self) -> None:
+        """Let time pass until every job that was started runs, and would save if asked."""
+        ...
+
+    def holds(self, job: JobId) -> Gang | None:
+        """Return the GPUs that a job holds by the world's own records."""
+        ...
+
+
+class SlurmWorld(World, Protocol):
+    """A world that is a Slurm, or looks like one to `slurm`."""
+
+    @property
+    def slurm(self) -> SlurmAdapter:
+        """Return the adapter."""
+        ...
+
+    @property
+    def backend(self) -> SlurmBackend:
+        """Return the backend."""
+        ...
+
+    def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
+        """Return a backend that reaches this world in its own way."""
+        ...
+
+    def sbatch(self, *options: str) -> JobId:
+        """Submit a plain job that sleeps."""
+        ...
+
+    def hadar_sbatch(self, *options: str) -> JobId:
+        """Submit a described job, held, that sleeps or trains."""
+        ...
+
+    def run(self, *argv: str) -> None:
+        """Run a command as the account that may do all."""
+        ...
+
+    def until(self, condition: Callable[[], bool], what: object = "") -> None:
+        """Let time pass until `condition` holds."""
+        ...
+
+    def away(self) -> AbstractContextManager[None]:
+        """Have slurmctld not answer."""
+        ...
+
+
+@dataclass
+class SimWorld:
+    """The simulator."""
+
+    slack_s: float = 0.0
+    jobs: list[JobSpec] = field(default_factory=list)
+
+    @cached_property
+    def backend(self) -> SimBackend:
+        """Return the simulator, with the jobs that were submitted so far."""
+        parts = NODES.split(",")
+        words = ",".join("+".join(_turned(gpus) for gpus in part.split("+")) for part in parts)
+        return SimBackend(a_cluster(words), self.jobs)
+
+    def now_s(self) -> float:
+        """Return virtual time."""
+        return self.backend.now_s
+
+    def submit(self, gpus: int = 2) -> JobId:
+        """Add a job to the workload."""
+        number = str(len(self.jobs) + 1)
+        self.jobs.append(a_spec(number, gpus, steps=LONG, rates=some_rates(**RATES)))
+        return self.jobs[-1].job_id
+
+    def settle(self) -> None:
+        """Do nothing: starts take no time."""
+
+    def holds(self, job: JobId) -> Gang | None:
+        """Return what the simulated job is on."""
+        copies = self.backend.runs[job].copies
+        return copies[0].gang if copies else None
+
+
+def _turned(gpus: str) -> str:
+    kind, count = gpus.split(":")
+    return f"{count}x{kind}"
+
+
+@dataclass
+class FakeWorld:
+    """The command-line adapter over the model of slurmctld; `version` is Slurm's."""
+
+    directory: Path
+    version: tuple[int, int, int]
+    slack_s: float = 0.2
+
+    def __post_init__(self) -> None:
+        self.fake = FakeSlurm(NODES, version=self.version, spool=self.directory)
+        self.runner = FakeRunner(slurm=self.fake)
+        self.slurm = CommandLine(self.runner)
+        self.backend = self.another_backend(self.slurm)
+
+    def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
+        """Return a backend on the fake's clock."""
+        settings = Settings(spool=self.directory, restart_cost_s=0.5, grace_s=20.0, poll_s=0.2)
+        ledger = Ledger(self.directory / "ledger.json")
+        return SlurmBackend(
+            slurm, TABLE, settings, ledger, now_s=self.now_s, sleep=self.fake.advance
+        )
+
+    def now_s(self) -> float:
+        """Return the fake's time."""
+        return self.fake.now_s
+
+    def submit(self, gpus: int = 2) -> JobId:
+        """Submit what hadar-sbatch would."""
+        return self.hadar_sbatch(f"--hadar-gang={gpus}")
+
+    def sbatch(self, *options: str) -> JobId:
+        """Submit a plain job."""
+        return JobId(self.runner.run(["sbatch", "--parsable", *options, "--wrap=sleep"]).strip())
+
+    def hadar_sbatch(self, *options: str) -> JobId:
+        """Submit what hadar-sbatch would."""
+        request = parse_request([*_described(), *options, "job.sh"], lambda path: "")
+        _, *words = compose(request, describe(request, TABLE), is_held=True)
+        return JobId(self.runner.run(["sbatch", "--parsable", *words]).strip())
+
+    def settle(self) -> None:
+        """Let some seconds pass."""
+        self.fake.advance(3.0)
+
+    def holds(self, job: JobId) -> Gang | None:
+        """Return what the model says."""
+        [found] = self.fake.find(job)
+        return Gang.of(found.gpus) if found.held else None
+
+    def run(self, *argv: str) -> None:
+        """Run one of the fake's tools."""
+        self.runner.run(argv)
+
+    def until(self, condition: Callable[[], bool], what: object = "") -> None:
+        """Advance the clock by minutes at the most."""
+        for _ in range(2000):
+            if condition():
+                return
+            self.fake.advance(0.1)
+        raise AssertionError(what() if callable(what) else what)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Have every command fail to reach slurmctld."""
+        self.fake.is_away = True
+        yield
+        self.fake.is_away = False
+
+
+def _described() -> list[str]:
+    told = ",".join(f"{kind}={rate}" for kind, rate in RATES.items())
+    return [f"--hadar-throughput={told}", f"--hadar-steps={LONG}", "--hadar-checkpoint=yes"]
+
+
+@dataclass
+class LocalWorld:
+    """A real Slurm on this machine, through its commands."""
+
+    site: Site
+    slack_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        self.slurm = CommandLine(self.site.cluster.runner(timeout_s=10))
+        self.backend = self.another_backend(self.slurm)
+
+    def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
+        """Return a backend in this process."""
+        settings = Settings(spool=self.site.spool, restart_cost_s=0.5, grace_s=20.0, poll_s=0.2)
+        self.site.state_dir.mkdir(exist_ok=True)
+        return SlurmBackend(slurm, TABLE, settings, Ledger(self.site.state_dir / "ledger.json"))
+
+    def now_s(self) -> float:
+        """Return the time of day."""
+        return self.backend.now_s()
+
+    def submit(self, gpus: int = 2) -> JobId:
+        """Submit the job template that trains."""
+        return self.site.train(RATES, steps=LONG, gpus=gpus, held=True)
+
+    def sbatch(self, *options: str) -> JobId:
+        """Submit a plain job that sleeps."""
+        return self.site.submit(*options, "--wrap=exec sleep 600", command=["sbatch"])
+
+    def hadar_sbatch(self, *options: str) -> JobId:
+        """Submit a described job that sleeps."""
+        self.site.vouch()
+        return self.site.submit(*_described(), *options, self.site.script("rest", "sleep 600"))
+
+    def settle(self) -> None:
+        """Wait until no job is about to start or to leave, and all have trained some steps."""
+
+        def is_settled() -> bool:
+            rows = self.site.queue().values()
+            free_to_start = [r for r in rows if r.state == "PENDING" and r.priority]
+            running = [r for r in rows if r.state == "RUNNING" and r.comment]
+            is_moving = any(r.state in HOLDING_STATES - {"RUNNING"} for r in rows)
+            trains = all(self.site.steps(JobId(r.raw_id)) for r in running)
+            return trains and not free_to_start and not is_moving
+
+        eventually(is_settled, lambda: self.site.told(*self.site.queue()))
+
+    def holds(self, job: JobId) -> Gang | None:
+        """Return what Slurm says, read apart from the product."""
+        tree = self.site.tree(job)
+        counts = {(n, kind): many for n, gpus in tree.items() for kind, many in gpus.items()}
+        return Gang.of(counts) if counts else None
+
+    def run(self, *argv: str) -> None:
+        """Run a command; it must go well."""
+        done = self.site.run(argv)
+        if done.returncode:
+            raise SlurmError(f"{argv}: {done.stderr}")
+
+    def until(self, condition: Callable[[], bool], what: object = "") -> None:
+        """Wait for it."""
+        eventually(condition, what)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Stop slurmctld meanwhile; its commands give up after a second."""
+        cluster: LocalCluster = self.site.cluster
+        waits_s = self.slurm.runner.timeout_s
+        object.__setattr__(self.slurm.runner, "timeout_s", 1.0)
+        cluster.stop_controller()
+        try:
+            yield
+        finally:
+            cluster.start_controller()
+            object.__setattr__(self.slurm.runner, "timeout_s", waits_s)
+
+
+@dataclass(frozen=True, slots=True)
+class InContainer(Runner):
+    """Runs Slurm's tools in a container, as one of its users."""
+
+    container: str = ""
+    user: str = ""
+
+    def _done(self, argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
+        variables = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s")
+        settings = [word for variable in variables for word in ("--env", variable)]
+        words = ["docker", "exec", "-i", "--user", self.user, "--workdir", "/tmp", *settings]
+        return Runner._done(self, [*words, self.container, *argv], stdin)
+
+
+@dataclass
+class DockerWorld:
+    """A cluster in containers, on which hadard's own container is stopped.
+
+    The adapter has the rights of an operator, and jobs belong to an ordinary user. They do not
+    answer when asked to save: their reports lie in a volume that this process does not see.
+    """
+
+    containers: Mapping[str, str]
+    directory: Path
+    slack_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        self.slurm = CommandLine(self._runner("hadar"))
+        self.backend = self.another_backend(self.slurm)
+
+    def _runner(self, user: str) -> InContainer:
+        # Not the controller's: that is stopped now and then.
+        return InContainer(timeout_s=20.0, container=self.containers["n6"], user=user)
+
+    def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
+        """Return a backend in this process."""
+        settings = Settings(spool=self.directory, restart_cost_s=0.5, grace_s=0.5, poll_s=0.2)
+        return SlurmBackend(slurm, TABLE, settings, Ledger(self.directory / "ledger.json"))
+
+    def now_s(self) -> float:
+        """Return the time of day."""
+        return self.backend.now_s()
+
+    def submit(self, gpus: int = 2) -> JobId:
+        """Submit a described job that does not answer."""
+        return self.hadar_sbatch(f"--hadar-gang={gpus}")
+
+    def sbatch(self, *options: str) -> JobId:
+        """Submit a plain job that sleeps."""
+        return self._sbatch(*options, "--wrap=exec sleep 600")
+
+    def hadar_sbatch(self, *options: str) -> JobId:
+        """Submit what hadar-sbatch would."""
+        request = parse_request([*_described(), *options, "job.sh"], lambda path: "")
+        _, *words, _ = compose(request, describe(request, TABLE), is_held=True)
+        return self._sbatch(*words, "--wrap=trap '' USR1; sleep 600")
+
+    def _sbatch(self, *words: str) -> JobId:
+        told = ["sbatch", "--parsable", "--output=/dev/null", *words]
+        return JobId(self._runner("alice").run(told).strip())
+
+    def settle(self) -> None:
+        """Wait until no job is about to start or to leave."""
+
+        def is_settled() -> bool:
+            rows = self.slurm.queue().values()
+            is_starting = any(row.state == "PENDING" and row.priority for row in rows)
+            return not is_starting and not any(
+                row.state in HOLDING_STATES - {"RUNNING"} for row in rows
+            )
+
+        eventually(is_settled, "settled")
+
+    def holds(self, job: JobId) -> Gang | None:
+        """Return what Slurm says, read apart from the product."""
+        tree = gpu_tree(
+            gpus_in(self.slurm.runner.run(["scontrol", "show", "job", "-d", "-o", job]))
+        )
+        counts = {(n, kind): many for n, gpus in tree.items() for kind, many in gpus.items()}
+        return Gang.of(counts) if counts else None
+
+    def run(self, *argv: str) -> None:
+        """Run a command with an operator's rights."""
+        self.slurm.runner.run(argv)
+
+    def until(self, condition: Callable[[], bool], what: object = "") -> None:
+        """Wait for it."""
+        eventually(condition, what)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Stop slurmctld's container meanwhile."""
+        controller = self.containers["ctl"]
+        subprocess.run(["docker", "stop", controller], check=True, capture_output=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["docker", "start", controller], check=True, capture_output=True)
+            eventually(self._answers, "slurmctld is back")
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.slurm.queue()) and all(
+                row.node.is_schedulable for row in self.slurm.nodes()
+            )
+        except SlurmError:
+            return False
+
+    def reset(self) -> None:
+        """Cancel all jobs and wait until none is left on a node."""
+        for row in self.slurm.queue().values():
+            if row.state in HOLDING_STATES or row.state == "PENDING":
+                self.slurm.runner.run(["scancel", row.key])
+        live = HOLDING_STATES | {"PENDING"}
+        eventually(
+            lambda: not any(row.state in live for row in self.slurm.queue().values()), "no jobs"
+        )
+
+
+def docker_containers() -> tuple[dict[str, str], str]:
+    """Return the running containers of a cluster by service, or why there are none."""
+    if shutil.which("docker") is None:
+        return {}, "no container engine: docker is not installed"
+    project = os.environ.get("HADAR_DOCKER_PROJECT")
+    if not project:
+        return {}, "HADAR_DOCKER_PROJECT names no cluster that docker/up has started"
+    label = f"label=com.docker.compose.project={project}"
+    form = '{{.Label "com.docker.compose.service"}} {{.Names}}'
+    done = subprocess.run(
+        ["docker", "ps", "--filter", label, "--format", form],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    return found, "" if {"ctl", "n6"} <= found.keys() else f"no cluster {project} runs"

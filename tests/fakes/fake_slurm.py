@@ -1,0 +1,659 @@
+"""A small model of slurmctld with a clock of its own: what docs/slurm.md says, and no more.
+
+Time passes only when a test says so. Jobs start between two commands, never within one, as on a
+real cluster, where a start takes some milliseconds. What the tools print is in `fake_tools`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hadar_slurm.handoff import ProgressReport, write_report
+
+# After a requeue a job may not begin for so long.
+REQUEUE_DELAY_S = 121.0
+# How long a job takes to leave its nodes, to save when asked, and to wait for its move.
+LEAVING_S = 0.2
+SAVING_S = 0.1
+MOVE_WAIT_S = 60.0
+# How long nodes have not reported after slurmctld's own restart.
+UNREPORTED_S = 5.0
+FOREVER_S = 1e9
+
+Gpus = tuple[tuple[str, int], ...]  # type and count in order; no type: ""
+
+
+class Rejected(Exception):
+    """What slurmctld answers when it does not do as it is told."""
+
+
+@dataclass
+class FakeNode:
+    """A node; `gpus` in the order of gres.conf, which is that of the devices' numbers."""
+
+    name: str
+    gpus: dict[str, int]
+    partitions: tuple[str, ...] = ("main",)
+    is_drained: bool = False
+    is_down: bool = False
+    has_reported: bool = True
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether jobs may start here."""
+        return not (self.is_drained or self.is_down)
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Return the node's features: the names of its GPU types."""
+        return frozenset(self.gpus)
+
+    def numbers(self, kind: str) -> range:
+        """Return the device numbers of the GPUs of one type."""
+        before = 0
+        for each, number in self.gpus.items():
+            if each == kind:
+                return range(before, before + number)
+            before += number
+        return range(0)
+
+
+@dataclass
+class Asked:
+    """What a job asks for; None is what was never named, empty what was cleared."""
+
+    per_node: Gpus | None = None
+    per_job: Gpus | None = None
+    per_task: Gpus | None = None
+    per_socket: Gpus | None = None
+    nodes: tuple[str, ...] = ()
+    min_nodes: int = 1
+    max_nodes: int | None = None
+
+    @property
+    def all(self) -> Gpus:
+        """Return every GPU that is asked for, one way or the other."""
+        given = (self.per_node, self.per_job, self.per_task, self.per_socket)
+        return tuple(pair for gpus in given for pair in gpus or ())
+
+
+Held = dict[str, dict[str, tuple[int, ...]]]  # node -> GPU type -> device numbers
+
+
+@dataclass
+class FakeJob:
+    """A job or a task of an array; `hold` is empty, `user` or `admin`.
+
+    Its program needs `work_s` seconds on whatever it gets, and reports `steps` steps at the end.
+    Asked to save it does, unless it `ignores_usr1`. `kept_types` are those that it ever named.
+    """
+
+    number: int
+    asked: Asked
+    submitted_s: float
+    user: str = "alice"
+    name: str = "job"
+    comment: str = ""
+    partition: str = "main"
+    array: int = 0
+    task: int | None = None
+    excluded: tuple[str, ...] = ()
+    features: frozenset[str] = frozenset()
+    prefers: str = ""
+    dependency: int = 0
+    reservation: str = ""
+    is_batch: bool = True
+    is_cron: bool = False
+    het_id: int = 0
+    het_offset: int = 0
+    may_requeue: bool = True
+    work_s: float = FOREVER_S
+    steps: int = 0
+    ignores_usr1: bool = False
+    hold: str = ""
+    reason: str = "None"
+    state: str = "PENDING"
+    after_leaving: str = ""
+    begins_s: float = 0.0
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    done_s: float = 0.0
+    saved_s: float = 0.0
+    restarts: int = 0
+    rank: int = 0
+    held: Held = field(default_factory=dict)
+    ran_on: tuple[str, ...] = ()
+    kept_types: set[str] = field(default_factory=set)
+    run: int = 0
+    times_asked_to_save: int = 0
+
+    @property
+    def key(self) -> str:
+        """Return the id that commands take."""
+        if self.het_id:
+            return f"{self.het_id}+{self.het_offset}"
+        return str(self.number) if self.task is None else f"{self.array}_{self.task}"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the job waits or holds GPUs."""
+        return self.state in ("PENDING", "RUNNING", "COMPLETING")
+
+    @property
+    def gpus(self) -> Counter[tuple[str, str]]:
+        """Return how many GPUs it holds by (node, type)."""
+        return Counter(
+            {(n, kind): len(numbers) for n, by in self.held.items() for kind, numbers in by.items()}
+        )
+
+    @property
+    def num_gpus(self) -> int:
+        """Return how many GPUs it holds."""
+        return sum(self.gpus.values())
+
+
+class FakeSlurm:
+    """One cluster. Tests call its methods for what happens, and tools for what hadard does.
+
+    `nodes` is as in `v100:4,v100:2+k80:2`; they are named n1, n2, ... Reports of jobs go to
+    `spool`. All users are the account that runs the tests, so that reports have the right owner.
+    """
+
+    def __init__(
+        self,
+        nodes: str,
+        *,
+        version: tuple[int, int, int] = (22, 5, 8),
+        spool: Path | None = None,
+        now_s: float = 1_800_000_000.0,
+        partitions: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.version = version
+        self.spool = spool
+        self.now_s = now_s
+        self.uid = os.geteuid()
+        self.nodes: dict[str, FakeNode] = {}
+        for number, text in enumerate(nodes.split(","), start=1):
+            pairs = (part.split(":") for part in text.split("+"))
+            gpus = {kind: int(many) for kind, many in sorted(pairs)}
+            self.nodes[f"n{number}"] = FakeNode(f"n{number}", gpus)
+        for name, members in (partitions or {}).items():
+            for member in members:
+                self.nodes[member].partitions += (name,)
+        self.jobs: list[FakeJob] = []
+        self.shares: dict[str, float] = {}
+        self.is_away = False
+        self._by_key: dict[str, FakeJob] = {}
+        self._numbers = count(1)
+        self._ranks = count(1)
+        self._ticks = count()
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+
+    @property
+    def keeps_types(self) -> bool:
+        """Whether a type once named in a request stays in it."""
+        return self.version < (24, 11)
+
+    # What users and time do.
+
+    def submit(self, asked: Asked, *, tasks: Sequence[int] = (), **given: Any) -> FakeJob:
+        """Take in a job, or the tasks of an array, of which the first is returned."""
+        number = next(self._numbers)
+        found: list[FakeJob] = []
+        for task in tasks or (None,):
+            job = FakeJob(number, replace(asked), self.now_s, task=task, **given)
+            job.array = number if task is not None else 0
+            job.rank = next(self._ranks)
+            job.kept_types = {kind for kind, _ in asked.all if kind}
+            job.reason = "JobHeldUser" if job.hold else "None"
+            self._check(job)
+            found.append(job)
+        self.jobs += found
+        self._by_key |= {job.key: job for job in found}
+        return found[0]
+
+    def find(self, key: str) -> list[FakeJob]:
+        """Return the job, the task, or all tasks of the array that `key` names."""
+        array, _, task = key.partition("_")
+        if key in self._by_key:
+            return [self._by_key[key]]
+        found = [job for job in self.jobs if job.array and str(job.array) == array]
+        if task.startswith("["):
+            chosen = _ranges(task.strip("[]"))
+            found = [job for job in found if job.task in chosen]
+        elif task:
+            found = []
+        found = found or [job for job in self.jobs if str(job.number) == key]
+        if not found:
+            raise Rejected("Invalid job id specified")
+        return found
+
+    def split(self, job: FakeJob) -> None:
+        """Give a task of an array a number of its own, as Slurm does when it is changed."""
+        others = [each for each in self.jobs if each.array == job.array and each is not job]
+        if job.task is not None and any(each.number == job.number for each in others):
+            job.number = next(self._numbers)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: jobs start, end, leave their nodes."""
+        until_s = self.now_s + seconds
+        self._schedule()
+        while True:
+            waits = [job.begins_s for job in self.jobs if self._only_waits_for_time(job)]
+            next_s = min([*waits, self._agenda[0][0] if self._agenda else math.inf])
+            if next_s > until_s:
+                break
+            self.now_s = max(self.now_s, next_s)
+            while self._agenda and self._agenda[0][0] <= self.now_s:
+                heappop(self._agenda)[2]()
+            self._schedule()
+        self.now_s = until_s
+
+    def forget_ended(self) -> None:
+        """Forget the jobs that have ended, as Slurm does after MinJobAge."""
+        self.jobs = [job for job in self.jobs if job.is_live]
+        self._by_key = {job.key: job for job in self.jobs}
+
+    def lose_node(self, name: str) -> None:
+        """Take a node down; its jobs are requeued."""
+        self.nodes[name].is_down = True
+        for job in self.jobs:
+            if name in job.held:
+                if job.state == "COMPLETING":
+                    self._left(job)
+                elif job.may_requeue:
+                    self._requeued(job)
+                    self._left(job)
+                else:
+                    self._end(job, "NODE_FAIL")
+                    self._left(job)
+
+    def restart(self) -> None:
+        """Restart slurmctld: for a while no node has reported to it."""
+        for node in self.nodes.values():
+            node.has_reported = False
+            self._later(UNREPORTED_S, partial(setattr, node, "has_reported", True))
+
+    # What the tools ask slurmctld to do. Each raises Rejected.
+
+    def hold(self, job: FakeJob, kind: str) -> None:
+        """Hold a job; one that runs goes on and will be held when it is requeued."""
+        self._must_not_have_ended(job)
+        self.split(job)
+        job.hold, job.reason = kind, "JobHeldAdmin" if kind == "admin" else "JobHeldUser"
+
+    def release(self, job: FakeJob, *, by: str | None = None) -> None:
+        """Release a job; `by` is a user, who may not undo what an operator held."""
+        self._must_not_have_ended(job)
+        if job.hold == "admin" and by is not None:
+            raise Rejected("Access/permission denied")
+        self.split(job)
+        if job.hold:
+            job.rank = next(self._ranks)
+            job.hold, job.reason = "", "None"
+
+    def requeue(self, job: FakeJob, *, hold: bool) -> None:
+        """Requeue a job that runs, or has ended in whatever way: that too comes back."""
+        if job.state == "PENDING":
+            raise Rejected("Job is pending execution")
+        if not job.may_requeue:
+            raise Rejected("Requested operation is presently disabled")
+        if job.state == "COMPLETING":
+            job.restarts += job.after_leaving != "PENDING"
+            job.after_leaving = "PENDING"
+        else:
+            was_running = job.state == "RUNNING"
+            self._requeued(job)
+            if was_running:
+                self._later(LEAVING_S, partial(self._left, job, job.run))
+            else:
+                self._left(job)
+        if hold:
+            job.hold, job.reason = "user", "job requeued in held state"
+
+    def cancel(self, job: FakeJob) -> None:
+        """Cancel a job, at once if it waits; no fault if it has ended."""
+        if job.state == "PENDING":
+            job.state, job.ended_s = "CANCELLED", self.now_s
+            job.started_s = self.now_s
+        elif job.state == "COMPLETING" and job.after_leaving == "PENDING":
+            job.after_leaving = "CANCELLED"
+            job.ended_s = self.now_s
+        elif job.state == "RUNNING":
+            self._end(job, "CANCELLED")
+
+    def signal(self, job: FakeJob) -> None:
+        """Send USR1 to a running job's program."""
+        if job.state != "RUNNING":
+            raise Rejected("Invalid job id specified")
+        job.times_asked_to_save += 1
+        if not job.ignores_usr1:
+            self._later(SAVING_S, partial(self._save, job, job.run))
+
+    def update(self, job: FakeJob, changes: Iterable[tuple[str, str]]) -> None:
+        """Change a job key by key: what comes before a wrong key may already be done.
+
+        While a job is leaving its nodes this says yes and does nothing.
+        """
+        self._must_not_have_ended(job)
+        if job.state == "COMPLETING":
+            return
+        self.split(job)
+        for key, value in changes:
+            self._change(job, key, value)
+
+    def _change(self, job: FakeJob, key: str, value: str) -> None:
+        asked = job.asked
+        if key in TRES_KEYS:
+            self._must_wait(job)
+            setattr(asked, TRES_KEYS[key], self._gpus(job, value))
+        elif key == "ReqNodeList":
+            if (value and not set(fold_out(value)) <= self.nodes.keys()) or job.state != "PENDING":
+                raise Rejected("Invalid node name specified")
+            asked.nodes = fold_out(value)
+        elif key == "NumNodes":
+            self._must_wait(job)
+            least, dash, most = value.partition("-")
+            # A single number is the least; the most stays what it was.
+            limit = int(most) if dash else asked.max_nodes
+            if limit is not None and int(least) > limit:
+                raise Rejected("Node count specification invalid")
+            asked.min_nodes, asked.max_nodes = int(least), limit
+        elif key == "StartTime":
+            self._must_wait(job)
+            job.begins_s = self.now_s + float(value.removeprefix("now+"))
+        elif key == "Comment":
+            job.comment = value
+        elif key == "Prefer":
+            job.prefers = value
+        elif key == "Features":
+            self._must_wait(job)
+            job.features = frozenset(filter(None, value.split("&")))
+        elif key == "ExcNodeList":
+            job.excluded = fold_out(value)
+        elif key == "Dependency":
+            job.dependency = int(value.removeprefix("afterok:") or 0)
+        elif key == "Partition":
+            job.partition = value
+        elif key == "Requeue":
+            job.may_requeue = value == "1"
+        else:
+            raise Rejected(f"Update of this parameter is not supported: {key}={value}\n")
+
+    def _gpus(self, job: FakeJob, text: str) -> Gpus:
+        """Return the GPUs in `gres:gpu:k80:2`, if this Slurm has such and the job may name them."""
+        prefix = self.prefix
+        gpus = parse_gpus(text.replace(prefix, ""))
+        if text and not text.startswith(prefix):
+            # Accepted, and no GPU given.
+            return ()
+        kinds = {kind for node in self.nodes.values() for kind in node.gpus}
+        largest = max(sum(node.gpus.values()) for node in self.nodes.values())
+        if any(kind and kind not in kinds for kind, _ in gpus):
+            raise Rejected("Invalid generic resource (gres) specification")
+        if any(not kind and many > largest * len(self.nodes) for kind, many in gpus):
+            raise Rejected("Invalid generic resource (gres) specification")
+        if self.keeps_types and job.kept_types and any(not kind for kind, _ in gpus):
+            raise Rejected("Invalid GRES specification (with and without type identification)")
+        job.kept_types |= {kind for kind, _ in gpus if kind}
+        return gpus
+
+    @property
+    def prefix(self) -> str:
+        """Return what stands before `gpu` in a request."""
+        return "gres/" if self.version >= (23, 2) else "gres:"
+
+    def _must_wait(self, job: FakeJob) -> None:
+        if job.state != "PENDING":
+            raise Rejected("Job is no longer pending execution")
+
+    def _must_not_have_ended(self, job: FakeJob) -> None:
+        if not job.is_live:
+            raise Rejected("Job has already finished")
+
+    def _check(self, job: FakeJob) -> None:
+        """Refuse a submission that could not start on the whole cluster, were it empty."""
+        if not set(job.asked.nodes) <= self.nodes.keys():
+            raise Rejected("Invalid node name specified")
+        if self._place(job, self._all_gpus(), only_open=False) is None:
+            raise Rejected("Requested node configuration is not available")
+
+    # Time and places.
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        heappush(self._agenda, (self.now_s + seconds, next(self._ticks), act))
+
+    def _only_waits_for_time(self, job: FakeJob) -> bool:
+        return job.state == "PENDING" and not job.hold and job.begins_s > self.now_s
+
+    def _requeued(self, job: FakeJob) -> None:
+        """Begin a requeue: what was not saved is lost."""
+        job.state, job.after_leaving = "COMPLETING", "PENDING"
+        job.done_s = job.saved_s
+        job.restarts += 1
+        job.run += 1
+
+    def _end(self, job: FakeJob, state: str) -> None:
+        job.state, job.after_leaving, job.ended_s = "COMPLETING", state, self.now_s
+        job.run += 1
+        self._later(LEAVING_S, partial(self._left, job, job.run))
+
+    def _left(self, job: FakeJob, run: int | None = None) -> None:
+        """Free the job's GPUs."""
+        if job.state != "COMPLETING" or (run is not None and run != job.run):
+            return
+        job.state, job.after_leaving = job.after_leaving, ""
+        job.held = {}
+        if job.state == "PENDING":
+            job.begins_s = self.now_s + REQUEUE_DELAY_S
+            job.ended_s = 0.0
+            if job.hold and job.reason == "None":
+                job.reason = "JobHeldUser"
+
+    def _save(self, job: FakeJob, run: int) -> None:
+        if job.run == run and job.state == "RUNNING":
+            job.saved_s = job.done_s + self.now_s - job.started_s
+            self.report(job, "saved")
+            self._later(MOVE_WAIT_S, partial(self._go_on, job, run))
+
+    def _go_on(self, job: FakeJob, run: int) -> None:
+        if job.run == run and job.state == "RUNNING":
+            self.report(job, "running")
+
+    def _finish(self, job: FakeJob, run: int) -> None:
+        if job.run == run and job.state == "RUNNING":
+            job.saved_s = job.work_s
+            self.report(job, "done")
+            self._end(job, "COMPLETED")
+
+    def report(self, job: FakeJob, state: str) -> None:
+        """Have a job report the steps that its checkpoint holds."""
+        if self.spool is not None:
+            steps = min(job.steps, int(job.steps * job.saved_s / job.work_s))
+            written = ProgressReport(job.restarts, state, steps, time_s=self.now_s)
+            write_report(self.spool, str(job.number), written)
+
+    def _schedule(self) -> None:
+        """Start what can start, first come first served; later jobs may pass a job that waits."""
+        waiting = [job for job in self.jobs if job.state == "PENDING" and not job.hold]
+        free = self.free() if waiting else Counter()
+        for job in sorted(waiting, key=lambda job: job.rank):
+            job.reason = self._why_waits(job)
+            if job.reason != "None":
+                continue
+            place = self._place(job, free, only_open=True)
+            if place is not None:
+                self._start(job, place)
+                free.subtract({(n, kind): k for n, by in place.items() for kind, k in by.items()})
+            elif self._place(job, self._all_gpus(), only_open=False) is None:
+                job.hold, job.reason = "user", "BadConstraints"
+            else:
+                job.reason = "Resources"
+
+    def _why_waits(self, job: FakeJob) -> str:
+        if job.dependency:
+            others = [other for other in self.jobs if other.number == job.dependency]
+            if any(other.state != "COMPLETED" for other in others):
+                return "Dependency"
+        return "BeginTime" if job.begins_s > self.now_s else "None"
+
+    def _start(self, job: FakeJob, place: Mapping[str, Mapping[str, int]]) -> None:
+        self.split(job)
+        job.held = {
+            name: {kind: self._unused(name, kind)[:many] for kind, many in by_type.items()}
+            for name, by_type in place.items()
+        }
+        job.ran_on = tuple(place)
+        job.state, job.reason = "RUNNING", "None"
+        job.started_s, job.ended_s = self.now_s, 0.0
+        job.run += 1
+        self.report(job, "running")
+        if job.work_s < FOREVER_S:
+            self._later(job.work_s - job.done_s, partial(self._finish, job, job.run))
+
+    def _unused(self, name: str, kind: str) -> tuple[int, ...]:
+        used = {n for job in self.jobs for n in job.held.get(name, {}).get(kind, ())}
+        return tuple(n for n in self.nodes[name].numbers(kind) if n not in used)
+
+    def free(self) -> Counter[tuple[str, str]]:
+        """Return the GPUs that no job holds by (node, type)."""
+        free = self._all_gpus()
+        for job in self.jobs:
+            free.subtract(job.gpus)
+        return free
+
+    def _all_gpus(self) -> Counter[tuple[str, str]]:
+        return Counter(
+            {(n.name, kind): k for n in self.nodes.values() for kind, k in n.gpus.items()}
+        )
+
+    def _place(
+        self, job: FakeJob, free: Mapping[tuple[str, str], int], *, only_open: bool
+    ) -> dict[str, dict[str, int]] | None:
+        """Return GPUs by node that the job could get, or None."""
+        names = [name for name in self._candidates(job, only_open=only_open)]
+        must = [name for name in job.asked.nodes if name in names]
+        if len(must) < len(job.asked.nodes):
+            return None
+        names = must + [name for name in names if name not in must]
+        room = {name: _at(free, name) for name in names}
+        order = {name: list(self.nodes[name].gpus) for name in names}
+        asked = job.asked
+        least = max(asked.min_nodes, len(must))
+        most = len(names) if asked.max_nodes is None else asked.max_nodes
+        if least > most:
+            return None
+        per_node = asked.per_node or asked.per_socket
+        in_all = asked.per_job or asked.per_task
+        if per_node:
+            fitting = [(n, p) for n in names if (p := _take(per_node, room[n], order[n]))]
+            chosen = dict(fitting[: max(least, 1)])
+            is_whole = len(chosen) >= least and set(must) <= chosen.keys()
+            return chosen if is_whole else None
+        if in_all:
+            if least <= 1:
+                for name in must or names:
+                    whole = _take(in_all, room[name], order[name])
+                    if whole:
+                        return {name: whole}
+            return _spread(in_all, names, room, order, least=least, most=most)
+        return {name: {} for name in names[: max(least, 1)]} if len(names) >= least else None
+
+    def _candidates(self, job: FakeJob, *, only_open: bool) -> Iterator[str]:
+        for node in self.nodes.values():
+            is_open = node.takes_work or not only_open
+            is_listed = set(job.partition.split(",")) & set(node.partitions)
+            # A type that the job once named is asked for on every node, if only none of it.
+            has_types = not self.keeps_types or job.kept_types <= node.gpus.keys()
+            suits = is_listed and has_types and job.features <= node.features
+            if is_open and suits and node.name not in job.excluded:
+                yield node.name
+
+
+TRES_KEYS = {
+    "TresPerNode": "per_node",
+    "TresPerJob": "per_job",
+    "TresPerTask": "per_task",
+    "TresPerSocket": "per_socket",
+}
+
+
+def parse_gpus(text: str) -> Gpus:
+    """Return the GPUs in `gpu:v100:2,gpu:1`; a count may be left out."""
+    found = []
+    for part in filter(None, text.split(",")):
+        _, *rest = part.split(":")
+        many = int(rest.pop()) if rest and rest[-1].isdigit() else 1
+        found.append((rest[0] if rest else "", many))
+    return tuple(found)
+
+
+def fold_out(text: str) -> tuple[str, ...]:
+    """Return the names in `n[1-3],n5`; all nodes of the fake are n and a number."""
+    inner = text.replace("n[", "").replace("]", "").replace("n", "")
+    return tuple(f"n{number}" for number in sorted(_ranges(inner)))
+
+
+def _ranges(text: str) -> list[int]:
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdigit():
+            return [0]  # no node of ours
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def _at(free: Mapping[tuple[str, str], int], name: str) -> dict[str, int]:
+    return {kind: many for (node, kind), many in free.items() if node == name}
+
+
+def _take(wanted: Gpus, room: Mapping[str, int], order: Sequence[str]) -> dict[str, int] | None:
+    """Return what one node gives, types left open in the order of gres.conf; None if too little."""
+    left = dict(room)
+    taken: Counter[str] = Counter()
+    for kind, many in wanted:
+        for each in [kind] if kind else order:
+            here = min(many, left.get(each, 0))
+            taken[each] += here
+            left[each] = left.get(each, 0) - here
+            many -= here
+        if many:
+            return None
+    return {kind: many for kind, many in taken.items() if many}
+
+
+def _spread(
+    wanted: Gpus,
+    names: Sequence[str],
+    room: Mapping[str, Mapping[str, int]],
+    order: Mapping[str, Sequence[str]],
+    *,
+    least: int,
+    most: int,
+) -> dict[str, dict[str, int]] | None:
+    """Return GPUs over several nodes, in their order, each with one at least; None if too few."""
+    left = list(wanted)
+    chosen: dict[str, dict[str, int]] = {}
+    for name in names:
+        spare = sum(many for _, many in left) - max(0, least - len(chosen) - 1)
+        here: Counter[str] = Counter()
+        for place, (asked, many) in enumerate(left):
+            for kind in [asked] if asked else order[name]:
+                given = max(0, min(many, room[name].get(kind, 0) - here[kind], spare))
+                here[kind] += given
+                many, spare = many - given, spare - given
+            left[place] = (asked, many)
+        if sum(here.values()):
+            chosen[name] = {kind: many for kind, many in here.items() if many}
+    is_whole = not any(many for _, many in left) and least <= len(chosen) <= most
+    return chosen if is_whole else None

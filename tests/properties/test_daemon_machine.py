@@ -1,0 +1,486 @@
+"""hadard among users, operators and faults: whatever happens, in whatever order, no job suffers."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, Rejected, parse_gpus
+from fakes.fake_tools import UNREACHABLE, FakeRunner, Killed
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.plan import Plan, WaitReason
+from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.engine.rounds import RoundRecord, run_round
+from hadar_slurm.policies.base import Policy
+from hadar_slurm.policies.table import make_policy
+from hadar_slurm.resources import data_file
+from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.metadata import Description, decode_or_none, encode
+from hadar_slurm.slurm.modes import Mode, Modes
+from hadar_slurm.slurm.releasing import release_all
+from hadar_slurm.slurm.settings import Settings
+
+NODES = "v100:4,v100:2,p100:4,v100:2+k80:2"
+# Jobs of the second partition, which is n3, are observed only.
+PARTITIONS = {"other": ["n3"]}
+MODES = Modes(Mode.ENFORCE, {"other": Mode.OBSERVE})
+VERSIONS = ((22, 5, 8), (24, 11, 5), (26, 5, 5))
+RATES = {"v100": 4.0, "p100": 2.0, "k80": 1.0}
+STEPS = 1000
+WORK_S = 400.0
+PIN_TIMEOUT_S = 60.0
+# Longer than Slurm's delay after a requeue and all waits of ours.
+LONG_S = 400.0
+USERS = ("alice", "bob")
+# Why a job that hadard holds may have to wait; any other reason would be for ever.
+FAIR_REASONS = (WaitReason.INSUFFICIENT, WaitReason.OUTBID)
+
+# What users ask sbatch for, by number of GPUs: type, nodes at least and at most.
+REQUESTS: dict[str, Asked] = {
+    "any": Asked(per_job=parse_gpus("gpu:2")),
+    "any of 4": Asked(per_job=parse_gpus("gpu:4")),
+    "one": Asked(per_job=parse_gpus("gpu:1")),
+    "typed": Asked(per_job=parse_gpus("gpu:p100:2")),
+    "two nodes": Asked(per_job=parse_gpus("gpu:4"), min_nodes=2, max_nodes=2),
+    "per node": Asked(per_node=parse_gpus("gpu:2"), min_nodes=1, max_nodes=1),
+    "per node, two": Asked(per_node=parse_gpus("gpu:1"), min_nodes=2, max_nodes=2),
+    "two types": Asked(per_node=parse_gpus("gpu:v100:1,gpu:k80:1"), min_nodes=1, max_nodes=1),
+}
+SIZES = {"any of 4": 4, "one": 1, "two nodes": 4}
+JOBS = st.integers(0, 30)
+TABLE = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
+
+
+@dataclass
+class Own:
+    """What a test knows of a described job: its request as its owner left it, and their hold.
+
+    Once the ledger is lost, nothing tells whose a hold is (`is_held` of None), and a job that was
+    pinned cannot get back its exact request (`is_exact`).
+    """
+
+    asked: Asked
+    is_held: bool | None = False
+    is_exact: bool = True
+
+
+@dataclass
+class Trouble:
+    """What goes wrong from the `left`-th command on: `kind` is what, once unless `lasts`."""
+
+    left: int
+    kind: str
+    lasts: bool = False
+
+    def __call__(self, argv: Sequence[str]) -> str | None:
+        """Count a command, and let it fail when its turn has come."""
+        self.left -= 1
+        if self.left > 0 or (self.left < 0 and not self.lasts):
+            return None
+        if self.kind == "killed":
+            raise Killed
+        return {
+            "unreachable": f"slurm_update error: {UNREACHABLE}",
+            "refused": "Access/permission denied",
+        }[self.kind]
+
+
+@dataclass
+class Memory:
+    """What a daemon process has, and loses when it ends."""
+
+    backend: SlurmBackend
+    memory: object = None
+    is_worn: bool = False
+
+
+@dataclass
+class Finding:
+    """The newest round that saw the cluster and made a plan."""
+
+    snapshot: Snapshot
+    plan: Plan
+
+
+class Daemon(RuleBasedStateMachine):
+    """One cluster, its users, its operator, and hadard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="hadar-machine-"))
+        self.policy: Policy = make_policy("hadar")
+        self.own: dict[str, Own] = {}
+
+    def teardown(self) -> None:
+        """Remove all files."""
+        shutil.rmtree(self.directory)
+
+    @initialize(version=st.sampled_from(VERSIONS))
+    def begin(self, version: tuple[int, int, int]) -> None:
+        """Start a cluster and a daemon."""
+        self.fake = FakeSlurm(
+            NODES, version=version, spool=self.directory / "spool", partitions=PARTITIONS
+        )
+        self.runner = FakeRunner(slurm=self.fake)
+        self.daemon = self.new_daemon()
+
+    def new_daemon(self) -> Memory:
+        """Return a daemon that has just started."""
+        settings = Settings(
+            spool=self.directory / "spool",
+            modes=MODES,
+            restart_cost_s=1.0,
+            grace_s=5.0,
+            pin_timeout_s=PIN_TIMEOUT_S,
+        )
+        return Memory(
+            SlurmBackend(
+                CommandLine(self.runner),
+                TABLE,
+                settings,
+                Ledger(self.directory / FILE_NAME),
+                now_s=lambda: self.fake.now_s,
+                sleep=self.fake.advance,
+            )
+        )
+
+    # What hadard does.
+
+    def one_round(self) -> RoundRecord:
+        """Run a round, move and all; what is in the way of it goes at its end."""
+        daemon = self.daemon
+        round_ = Round(0, self.fake.now_s, 360.0, memory=daemon.memory)
+        try:
+            line = run_round(daemon.backend, self.policy, round_, wake="test", clock=lambda: 0.0)
+        finally:
+            self.runner.before.clear()
+        assert all("Invalid" not in error for error in line.errors), line.errors
+        daemon.memory = line.plan.memory if line.plan else daemon.memory
+        return line
+
+    @rule()
+    def round(self) -> None:
+        """A round without trouble leaves no job held that is not planned for."""
+        line = self.one_round()
+        assert not line.errors
+        assert line.snapshot is not None
+        assert line.plan is not None
+        waiting = dict(line.plan.waiting)
+        for key, own in self.own.items():
+            [job] = self.fake.find(key)
+            if job.state != "PENDING" or not job.hold or self.is_for_later(job):
+                continue
+            if own.is_held is not False or not self.have_nodes_reported:
+                continue
+            if self.is_hopeless(job, own):
+                continue
+            assert key in line.snapshot.by_id, f"{key} is held by nobody's will: {job}"
+            assert waiting.get(key, WaitReason.OUTBID) in FAIR_REASONS, f"{key} waits for ever"
+
+    @rule(left=st.integers(1, 25), kind=st.sampled_from(("unreachable", "refused")))
+    def round_with_a_failure(self, left: int, kind: str) -> None:
+        """One command of a round fails."""
+        self.runner.before.append(Trouble(left, kind))
+        self.one_round()
+
+    @rule(left=st.integers(1, 25))
+    def round_that_loses_slurm(self, left: int) -> None:
+        """From some command on slurmctld does not answer."""
+        self.runner.before.append(Trouble(left, "unreachable", lasts=True))
+        self.one_round()
+
+    @rule(left=st.integers(1, 30))
+    def killed(self, left: int) -> None:
+        """hadard dies between two commands, and is started again."""
+        self.runner.before.append(Trouble(left, "killed"))
+        try:
+            self.one_round()
+        except Killed:
+            self.daemon = self.new_daemon()
+
+    @rule()
+    def restarted(self) -> None:
+        """A new daemon sees what the old one would have seen, and so plans the same."""
+        old, new = self.daemon, self.new_daemon()
+        if not old.is_worn:
+            assert new.backend.observe() == old.backend.observe()
+        self.daemon = new
+
+    @rule()
+    def ledger_lost(self) -> None:
+        """Nobody knows any more whose a hold is: none may keep a described job waiting."""
+        (self.directory / FILE_NAME).unlink(missing_ok=True)
+        for key, own in list(self.own.items()):
+            own.is_held = False if own.is_held is False else None
+            if decode_or_none(self.fake.find(key)[0].comment) is None:
+                del self.own[key]  # nothing tells any more that it ever was hadard's
+            asked = self.fake.find(key)[0].asked
+            own.is_exact = own.is_exact and asked == own.asked and not asked.nodes
+        self.daemon = self.new_daemon()
+
+    @rule()
+    def released(self) -> None:
+        """`hadar release`: all that could start then does, with its own request."""
+        slurm, ledger = CommandLine(self.runner), Ledger(self.directory / FILE_NAME)
+        answers = release_all(
+            slurm, ledger, limit_s=60.0, now_s=lambda: self.fake.now_s, sleep=self.fake.advance
+        )
+        assert [answer for answer in answers if answer.fault] == []
+        for key, own in self.own.items():
+            [job] = self.fake.find(key)
+            if job.state == "PENDING" and not self.is_hopeless(job, own):
+                own.is_held = bool(job.hold) if own.is_held is None else own.is_held
+                assert bool(job.hold) == own.is_held, f"{key} is left held: {job}"
+                self.check_request(job, own)
+        self.daemon = self.new_daemon()
+
+    def check_request(self, job: FakeJob, own: Own) -> None:
+        """Fail unless a job asks for what its owner asked for; a type named stays named."""
+        asked = job.asked
+        if not own.is_exact:
+            assert asked.nodes == (), job
+            assert asked.all, job
+            return
+        assert asked.nodes == own.asked.nodes, job
+        assert sum(k for _, k in asked.all) == sum(k for _, k in own.asked.all), job
+        for name in ("per_node", "per_job", "per_task", "per_socket"):
+            now, then = getattr(asked, name) or (), getattr(own.asked, name) or ()
+            assert [many for _, many in now] == [many for _, many in then], job
+            if not self.fake.keeps_types:
+                assert now == then, job
+        assert asked.min_nodes <= own.asked.min_nodes or job.restarts, job
+        assert own.asked.max_nodes is None or asked.max_nodes == own.asked.max_nodes, job
+
+    # What users do.
+
+    @rule(
+        user=st.sampled_from(USERS),
+        name=st.sampled_from(sorted(REQUESTS)),
+        is_held=st.booleans(),
+        partition=st.sampled_from(("main", "main", "other", "main,other")),
+        saves=st.booleans(),
+        is_later=st.integers(0, 5),
+        rates=st.sampled_from((RATES, RATES, {"v100": 4.0})),
+    )
+    def submit(
+        self,
+        user: str,
+        name: str,
+        is_held: bool,
+        partition: str,
+        saves: bool,
+        is_later: int,
+        rates: dict[str, float],
+    ) -> None:
+        """A described job, held or not as hadard was there or not."""
+        gpus = SIZES.get(name, 2)
+        described = Description(
+            steps=STEPS, gpus=gpus, rates=rates, checkpoint=True, is_held=is_held
+        )
+        try:
+            job = self.fake.submit(
+                REQUESTS[name],
+                user=user,
+                comment=encode(described),
+                hold="user" if is_held else "",
+                partition=partition,
+                work_s=WORK_S,
+                steps=STEPS,
+                ignores_usr1=not saves,
+                begins_s=self.fake.now_s + 30.0 if is_later == 5 else 0.0,
+            )
+        except Rejected:
+            return
+        self.own[job.key] = Own(replace(job.asked))
+
+    @rule(gpus=st.integers(1, 4), work_s=st.sampled_from((5.0, 60.0, 300.0)))
+    def submit_plain(self, gpus: int, work_s: float) -> None:
+        """A job that hadard knows nothing of."""
+        self.fake.submit(Asked(per_job=(("", gpus),)), work_s=work_s, user="carol")
+
+    def chosen(self, number: int) -> FakeJob | None:
+        """Return one of the described jobs that have not ended."""
+        live = [job for key in self.own for job in self.fake.find(key) if job.is_live]
+        return live[number % len(live)] if live else None
+
+    def as_owner(self, job: FakeJob, *argv: str) -> bool:
+        """Run a command as a job's owner; return whether it went well."""
+        runner = FakeRunner(slurm=self.fake, user=job.user)
+        return not runner.complaints(argv, stdin="")
+
+    @rule(number=JOBS)
+    def cancel(self, number: int) -> None:
+        """The owner cancels."""
+        job = self.chosen(number)
+        if job:
+            self.as_owner(job, "scancel", job.key)
+
+    @rule(number=JOBS)
+    def hold(self, number: int) -> None:
+        """The owner holds a job that waits and that nobody holds."""
+        job = self.chosen(number)
+        ledger = self.daemon.backend.ledger
+        if job is None or job.state != "PENDING" or job.hold or not ledger.is_whole:
+            return
+        described = decode_or_none(job.comment)
+        entry = ledger[JobId(job.key)]
+        # While a job moves, its hold is hadard's to release; and so is one that is marked as
+        # hadar-sbatch's, until hadard has done something to the job.
+        is_marked = described is not None and described.is_held and job.key not in ledger
+        if not entry.is_held and not is_marked:
+            self.own[job.key].is_held = self.as_owner(job, "scontrol", "hold", job.key)
+
+    @rule(number=JOBS)
+    def release(self, number: int) -> None:
+        """The owner releases, whoever held."""
+        job = self.chosen(number)
+        if job and self.as_owner(job, "scontrol", "release", job.key):
+            self.own[job.key].is_held = False
+
+    @rule(number=JOBS)
+    def requeue(self, number: int) -> None:
+        """The owner requeues a job that runs."""
+        job = self.chosen(number)
+        if job and job.state == "RUNNING":
+            self.as_owner(job, "scontrol", "requeue", job.key)
+
+    @rule(number=JOBS, node=st.sampled_from(("n1", "n3")))
+    def name_nodes(self, number: int, node: str) -> None:
+        """The owner wants a node of their own choice, and clears what hadard may have asked."""
+        job = self.chosen(number)
+        change = f"ReqNodeList={node}"
+        if job is None or job.state != "PENDING" or job.asked.nodes or not job.asked.all:
+            return
+        ledger = self.daemon.backend.ledger
+        if not ledger.is_whole or ledger[JobId(job.key)].before is not None:
+            return  # nodes count as hadard's choice
+        if self.as_owner(job, "scontrol", "update", f"JobId={job.key}", change):
+            self.own[job.key].asked.nodes = (node,)
+
+    @rule(number=JOBS)
+    def leave(self, number: int) -> None:
+        """The owner has enough of hadard."""
+        job = self.chosen(number)
+        described = decode_or_none(job.comment) if job else None
+        if job and described:
+            comment = encode(replace(described, leaves=True))
+            self.as_owner(job, "scontrol", "update", f"JobId={job.key}", f"Comment={comment}")
+
+    @rule(number=JOBS, text=st.sampled_from(('{"hadar":9}', '{"hadar":1,"steps":-1}')))
+    def spoil_comment(self, number: int, text: str) -> None:
+        """The comment can no longer be read."""
+        job = self.chosen(number)
+        if job and job.key in self.daemon.backend.ledger:
+            self.as_owner(job, "scontrol", "update", f"JobId={job.key}", f"Comment={text}")
+
+    @rule(number=JOBS, text=st.sampled_from((b"", b"{}", b"\xff\x00", b'{"steps_done":-5}')))
+    def spoil_report(self, number: int, text: bytes) -> None:
+        """A progress report is lost or wrong."""
+        job = self.chosen(number)
+        path = self.directory / "spool" / str(job.number if job else 0) / "progress.json"
+        if path.exists():
+            if text:
+                path.write_bytes(text)
+            else:
+                path.unlink()
+
+    # What operators, machines and time do.
+
+    @rule(seconds=st.sampled_from((0.1, 1.0, 5.0, 30.0)))
+    def time_passes(self, seconds: float) -> None:
+        """A little while."""
+        self.advance(seconds)
+
+    @rule()
+    def much_time_passes(self) -> None:
+        """Longer than anybody waits."""
+        self.advance(LONG_S)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and remember whether pins may have grown old in it."""
+        self.fake.advance(seconds)
+        self.daemon.is_worn = self.daemon.is_worn or seconds >= 5.0
+
+    @rule(name=st.sampled_from(("n1", "n2", "n3", "n4")), is_down=st.booleans())
+    def node_fails(self, name: str, is_down: bool) -> None:
+        """A node dies, or is drained."""
+        if is_down:
+            self.fake.lose_node(name)
+        else:
+            self.fake.nodes[name].is_drained = True
+
+    @rule()
+    def nodes_return(self) -> None:
+        """All nodes take work again."""
+        for node in self.fake.nodes.values():
+            node.is_down = node.is_drained = False
+
+    @rule()
+    def slurmctld_restarts(self) -> None:
+        """No node has reported to it for some seconds."""
+        self.fake.restart()
+
+    @rule()
+    def ended_jobs_are_forgotten(self) -> None:
+        """Slurm drops what has ended for long."""
+        self.fake.forget_ended()
+        left = {job.key for job in self.fake.jobs}
+        self.own = {key: own for key, own in self.own.items() if key in left}
+
+    def is_hopeless(self, job: FakeJob, own: Own) -> bool:
+        """Whether Slurm holds a job since its owner wants nodes that do not have what it needs."""
+        return job.reason == "BadConstraints" and bool(own.asked.nodes)
+
+    @property
+    def have_nodes_reported(self) -> bool:
+        """Whether jobs can be given back: right after its start slurmctld is not to be trusted."""
+        return all(node.has_reported for node in self.fake.nodes.values())
+
+    # What holds at any time.
+
+    def is_for_later(self, job: FakeJob) -> bool:
+        """Whether a job waits for a time of its owner's choice."""
+        return job.begins_s > self.fake.now_s
+
+    @invariant()
+    def no_gpu_has_two_jobs(self) -> None:
+        """Not one of them."""
+        if not hasattr(self, "fake"):
+            return
+        held = [
+            (name, kind, number)
+            for job in self.fake.jobs
+            for name, by_type in job.held.items()
+            for kind, numbers in by_type.items()
+            for number in numbers
+        ]
+        assert len(held) == len(set(held))
+
+    @invariant()
+    def every_job_that_runs_has_all_its_gpus(self) -> None:
+        """None runs without, or with more or fewer than its owner asked for."""
+        for key, own in self.own.items():
+            [job] = self.fake.find(key)
+            if job.state == "RUNNING":
+                in_all = sum(many for _, many in own.asked.per_job or ())
+                each = sum(many for _, many in own.asked.per_node or ())
+                assert job.num_gpus == in_all + each * own.asked.min_nodes, job
+
+    @invariant()
+    def a_hold_is_one_that_owners_may_lift(self) -> None:
+        """hadard never holds as an operator does."""
+        assert all(self.fake.find(key)[0].hold != "admin" for key in self.own)
+
+
+Daemon.TestCase.settings = settings(stateful_step_count=40)
+TestDaemon = Daemon.TestCase
