@@ -13,7 +13,7 @@ from hadar_slurm.config import DEFAULT_PATH, Config, load_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
 from hadar_slurm.slurm.adapter import SlurmAdapter
-from hadar_slurm.slurm.changes import Release
+from hadar_slurm.slurm.changes import BeginSoon, Release
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.heartbeat import remove_heartbeat
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
@@ -108,9 +108,10 @@ def leave(
             comment = encode(replace(description, leaves=True))
             runner.run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
             if any(row.is_held_by_user for row in rows):
-                (fault,) = slurm.change([Release(JobId(job))])
-                if fault is not None:
-                    raise fault
+                soon = [BeginSoon(JobId(job))] if any(row.restarts for row in rows) else []
+                for fault in slurm.change([*soon, Release(JobId(job))]):
+                    if fault is not None:
+                        raise fault
         except (UsageError, JobSpecError, SlurmError) as error:
             typer.echo(f"hadar: {error}", err=True)
             failed = True

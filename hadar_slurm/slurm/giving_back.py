@@ -75,6 +75,10 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
             batch.append((job, BeginSoon(job)))
         batch.append((job, Release(job)))
     faults |= _attempt(slurm, batch)
+    queue = slurm.queue()
+    for job in jobs:
+        if job in queue and queue[job].is_held_by_user:
+            faults.setdefault(job, "Slurm says that it is released, and holds it")
     with suppress(LedgerError):
         ledger.note({job: Entry() for job in ready if job not in faults})
     return [Returned(job, faults.get(job, "")) for job in jobs]

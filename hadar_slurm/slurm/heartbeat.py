@@ -6,6 +6,7 @@ A job is submitted held only while this is fresh, so that no job waits for a dae
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from pathlib import Path
 RUN_DIR_VARIABLE = "HADAR_RUN_DIR"
 DEFAULT_RUN_DIR = "/run/hadar"
 FILE_NAME = "heartbeat.json"
+# By how much the clocks of two machines may differ.
+_SKEW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Until when the daemon vouches for itself, and what it enforces.
 
-    `good_until_s` is in seconds since the epoch. `partitions` of None means every partition; an
-    empty name among them stands for the default one.
+    `good_until_s` is in seconds since the epoch, `good_for_s` in seconds since it was signed.
+    `partitions` of None means every partition; an empty name among them stands for the default one.
     """
 
     pid: int
@@ -29,10 +32,18 @@ class Heartbeat:
     good_until_s: float
     spool: str
     partitions: tuple[str, ...] | None = None
+    good_for_s: float = math.inf
+
+    def is_fresh(self, now_s: float) -> bool:
+        """Return whether the daemon has signed in time; a sign from the future is not believed.
+
+        It comes from a clock that was wrong, and would hold for as long as that was ahead.
+        """
+        return 0 < self.good_until_s - now_s <= self.good_for_s + _SKEW_S
 
     def covers(self, partition: str | None, now_s: float) -> bool:
         """Return whether a job in `partition` (None: the default one) would be placed."""
-        if now_s >= self.good_until_s:
+        if not self.is_fresh(now_s):
             return False
         return self.partitions is None or (partition or "") in self.partitions
 
@@ -52,6 +63,8 @@ def write_heartbeat(directory: Path, beat: Heartbeat) -> None:
         "spool": beat.spool,
         "partitions": beat.partitions,
     }
+    if math.isfinite(beat.good_for_s):
+        tree["good_for_s"] = beat.good_for_s
     draft.write_text(json.dumps(tree) + "\n", encoding="utf-8")
     os.replace(draft, directory / FILE_NAME)
 
@@ -67,6 +80,7 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
             float(tree["good_until_s"]),
             str(tree["spool"]),
             None if partitions is None else tuple(map(str, partitions)),
+            float(tree.get("good_for_s", math.inf)),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

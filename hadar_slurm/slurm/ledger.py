@@ -7,6 +7,7 @@ its own and which are users'.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -84,9 +85,8 @@ class Ledger:
 
     def note(self, changed: Mapping[JobId, Entry]) -> None:
         """Write entries down; raises LedgerError, with nothing changed, when it cannot be."""
-        if all(job in self and self[job] == entry for job, entry in changed.items()):
-            return
-        self._replace({**self._entries, **changed})
+        if any(job not in self or self[job] != entry for job, entry in changed.items()):
+            self._write(changed)
 
     def expect_holds(self, jobs: Iterable[JobId]) -> None:
         """Write down that these jobs are about to be held by us."""
@@ -94,32 +94,51 @@ class Ledger:
 
     def adopt(self, found: Mapping[JobId, Entry]) -> None:
         """Write down what Slurm shows; with that, the ledger is whole."""
-        self._replace({**self._entries, **found})
+        self._write(found)
         self.is_whole = True
 
     def keep(self, jobs: Collection[JobId]) -> None:
-        """Forget all jobs but these."""
-        if not self._entries.keys() <= set(jobs):
-            self._replace({job: entry for job, entry in self._entries.items() if job in set(jobs)})
+        """Forget all jobs that were known here but these."""
+        gone = self._entries.keys() - set(jobs)
+        if gone:
+            self._write({}, gone)
 
-    def _replace(self, entries: dict[JobId, Entry]) -> None:
-        tree = {
-            "version": VERSION,
-            "jobs": {job: _tree(entry) for job, entry in sorted(entries.items())},
-        }
+    def _write(self, changed: Mapping[JobId, Entry], gone: Collection[JobId] = ()) -> None:
+        """Change the file by these entries alone: another may have written to it meanwhile."""
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            with _new_file(draft) as file:
-                file.write(json.dumps(tree) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, self.path)
+            with _locked(self.path.parent):
+                self.refresh()
+                entries = {**self._entries, **changed}
+                for job in gone:
+                    entries.pop(job, None)
+                with _new_file(draft) as file:
+                    file.write(_text(entries))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(draft, self.path)
+                self._mark = self._mark_of_file()
         except OSError as error:
             with suppress(OSError):
                 draft.unlink()
             raise LedgerError(f"{self.path}: cannot be written: {error.strerror}") from error
         self._entries = entries
-        self._mark = self._mark_of_file()
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Be the only one who writes there; the lock goes with the process."""
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
+def _text(entries: Mapping[JobId, Entry]) -> str:
+    jobs = {job: _tree(entry) for job, entry in sorted(entries.items())}
+    return json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
 
 
 @contextmanager

@@ -83,12 +83,14 @@ class Mover:
             reading = self.slurm.read()
         except SlurmUnavailable as error:
             return {start: Outcome(start, Status.DEFERRED, str(error)) for start in starts}
-        free = _free_slots(reading)
+        free, nodes = _free_slots(reading), reading.cluster.by_name
         rows: dict[Start, QueueRow] = {}
         for start in starts:
             row = reading.queue.get(start.job_id)
             if row is None or row.state != "PENDING":
                 self._defer(start, f"it is {row.state if row else 'gone'} and not pending")
+            elif not all(nodes[name].is_schedulable for name in start.gang.gpus_by_node):
+                self._defer(start, f"{start.gang} has a node that takes no work now")
             elif any(free.get(slot, 0) < count for slot, count in start.gang.slots):
                 self._defer(start, f"{start.gang} is not free yet")
             else:
@@ -227,16 +229,9 @@ class Mover:
                 )
             else:
                 ready.append(start)
-        released = self._try(ready, Release)
-        for start in released:
+        # That the holds are gone is written down when the next look shows it, not on Slurm's word.
+        for start in self._try(ready, Release):
             self._set(start, Status.DONE)
-        ledger = self.ledger
-        # Not written, the entries say held of jobs that are not: no harm to anybody.
-        with_holds_gone = {s.job_id: replace(ledger[s.job_id], is_held=False) for s in released}
-        try:
-            ledger.note(with_holds_gone)
-        except LedgerError:
-            return
 
     def _queue(self) -> dict[JobId, QueueRow]:
         """Return the queue; an unreachable Slurm shows none, so that nothing is done to it."""

@@ -29,7 +29,7 @@ def reason_to_keep(
     that died a moment ago is given until then to come back.
     """
     beat = read_heartbeat(run_dir)
-    has_expired = beat is None or now_s() >= beat.good_until_s
+    has_expired = beat is None or not beat.is_fresh(now_s())
     if has_expired:
         return "" if beat is not None or is_free(cluster) else "hadard is at work"
     if not is_free(cluster):
