@@ -185,7 +185,9 @@ class Daemon(RuleBasedStateMachine):
             if self.is_hopeless(job, own):
                 continue
             assert key in line.snapshot.by_id, f"{key} is held by nobody's will: {job}"
-            assert waiting.get(key, WaitReason.OUTBID) in FAIR_REASONS, f"{key} waits for ever"
+            assert waiting.get(JobId(key), WaitReason.OUTBID) in FAIR_REASONS, (
+                f"{key} waits for ever"
+            )
 
     @rule(left=st.integers(1, 25), kind=st.sampled_from(("unreachable", "refused")))
     def round_with_a_failure(self, left: int, kind: str) -> None:
@@ -198,6 +200,32 @@ class Daemon(RuleBasedStateMachine):
         """From some command on slurmctld does not answer."""
         self.runner.before.append(Trouble(left, "unreachable", lasts=True))
         self.one_round()
+
+    @rule(batch=st.integers(1, 3))
+    def round_amid_releases(self, batch: int) -> None:
+        """Right before a batch of changes every owner releases their jobs, and time goes on."""
+        left, was_change = batch, False
+
+        def meddle(argv: Sequence[str]) -> None:
+            nonlocal left, was_change
+            is_change = argv[1] in ("uhold", "update", "release", "requeuehold")
+            is_first, was_change = is_change and not was_change, is_change
+            if is_first:
+                left -= 1
+            if is_first and left == 0:
+                self.release_all_jobs()
+            else:
+                self.fake.advance(0.05)
+
+        self.runner.before.append(meddle)
+        self.one_round()
+
+    def release_all_jobs(self) -> None:
+        """Have every owner release what waits."""
+        for key, own in self.own.items():
+            [job] = self.fake.find(key)
+            if job.state == "PENDING" and self.as_owner(job, "scontrol", "release", key):
+                own.is_held = False
 
     @rule(left=st.integers(1, 30))
     def killed(self, left: int) -> None:
@@ -336,7 +364,7 @@ class Daemon(RuleBasedStateMachine):
         entry = ledger[JobId(job.key)]
         # While a job moves, its hold is hadard's to release; and so is one that is marked as
         # hadar-sbatch's, until hadard has done something to the job.
-        is_marked = described is not None and described.is_held and job.key not in ledger
+        is_marked = described is not None and described.is_held and JobId(job.key) not in ledger
         if not entry.is_held and not is_marked:
             self.own[job.key].is_held = self.as_owner(job, "scontrol", "hold", job.key)
 
@@ -380,7 +408,7 @@ class Daemon(RuleBasedStateMachine):
     def spoil_comment(self, number: int, text: str) -> None:
         """The comment can no longer be read."""
         job = self.chosen(number)
-        if job and job.key in self.daemon.backend.ledger:
+        if job and JobId(job.key) in self.daemon.backend.ledger:
             self.as_owner(job, "scontrol", "update", f"JobId={job.key}", f"Comment={text}")
 
     @rule(number=JOBS, text=st.sampled_from((b"", b"{}", b"\xff\x00", b'{"steps_done":-5}')))
@@ -482,5 +510,21 @@ class Daemon(RuleBasedStateMachine):
         assert all(self.fake.find(key)[0].hold != "admin" for key in self.own)
 
 
-Daemon.TestCase.settings = settings(stateful_step_count=40)
+# What it looks for takes several things to happen in one run.
+Daemon.TestCase.settings = settings(
+    max_examples=4 * settings().max_examples, stateful_step_count=40
+)
 TestDaemon = Daemon.TestCase
+
+
+def test_a_release_between_look_and_change_leaves_no_job_without_gpus() -> None:
+    """Chance seldom comes to it: the job would start between the two halves of a change."""
+    for batch in (1, 2):
+        steps = Daemon()
+        steps.begin((24, 11, 5))
+        steps.submit("alice", "any", True, "main", True, 0, RATES)
+        steps.round_amid_releases(batch)
+        steps.advance(1.0)
+        steps.every_job_that_runs_has_all_its_gpus()
+        assert [job.num_gpus for job in steps.fake.jobs] == [2]
+        steps.teardown()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -33,9 +33,9 @@ class Bench:
 
     def submit(self, *, mark: bool, tasks: tuple[int, ...] = ()) -> FakeJob:
         """Submit a job that is held."""
-        described = Description(**{**vars_of(DESCRIBED), "is_held": mark})
+        comment = encode(replace(DESCRIBED, is_held=mark))
         return self.fake.submit(
-            Asked(per_job=parse_gpus("gpu:2")), hold="user", comment=encode(described), tasks=tasks
+            Asked(per_job=parse_gpus("gpu:2")), hold="user", comment=comment, tasks=tasks
         )
 
     def vouch(self, seconds: float) -> None:
@@ -47,12 +47,6 @@ class Bench:
         """Run a command of hadar."""
         config = str(self.directory / "hadar.yaml")
         return CliRunner().invoke(commands, [*words, "--config", config])
-
-
-def vars_of(description: Description) -> dict[str, object]:
-    """Return a description's parts."""
-    names = ("steps", "gpus", "rates", "comment")
-    return {name: getattr(description, name) for name in names}
 
 
 @pytest.fixture

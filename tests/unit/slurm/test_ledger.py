@@ -130,10 +130,8 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str
 
 def test_a_ledger_becomes_whole_by_what_is_found(ledger: Ledger) -> None:
     """Written down at once, though it be nothing, and kept beside what is known."""
-    assert not ledger.is_whole
     ledger.note({ONE: PINNED})
     ledger.adopt({TWO: Entry(is_held=True)})
-    assert ledger.is_whole
     again = Ledger(ledger.path)
     assert again.is_whole
     assert {job: again[job] for job in again} == {ONE: PINNED, TWO: Entry(is_held=True)}

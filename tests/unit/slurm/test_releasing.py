@@ -196,4 +196,7 @@ def test_a_pin_of_ours_goes_with_the_hold(bench: Bench) -> None:
     job.asked.nodes, job.asked.per_job, job.asked.per_node = ("n2",), (), (("", 2),)
     bench.fake.release(job)
     assert bench.release() == {job.key: ""}
-    assert (job.asked.nodes, job.asked.per_job, job.asked.per_node) == ((), (("", 2),), ())
+    [given_back] = bench.fake.find(job.key)
+    assert given_back.asked.nodes == ()
+    assert given_back.asked.per_node == ()
+    assert given_back.asked.per_job == (("", 2),)

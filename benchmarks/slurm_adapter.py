@@ -1,0 +1,386 @@
+"""What hadard costs on a real Slurm: looking, changing, moving, doing nothing, and going on.
+
+    python benchmarks/slurm_adapter.py [--only look,change,rounds,idle,move] [--json]
+        [--jobs 10000] [--rounds 10000] [--seconds 60] [--moves 40] [--nodes 64]
+
+look    seconds to see a queue of so many jobs that wait: the adapter's read, the backend's observe
+change  changes a second of one batch, holds of so many jobs among them
+rounds  memory of hadard's loop after so many rounds with jobs that come, move and end, over the
+        model of slurmctld in tests/fakes, and what becomes of the journal
+idle    CPU and memory of a hadard with nothing to do, over so many seconds
+move    seconds from a decision to move so many jobs until the last runs on its new node
+
+Clusters are local ones (`hadar cluster`), started in a directory of their own and stopped again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.demo.runs import Daemon, job_environment
+from hadar_slurm.engine.actions import Status
+from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.engine.rounds import RoundRecord, run_rounds
+from hadar_slurm.journal import Journal
+from hadar_slurm.policies.table import DEFAULT_POLICY, make_policy
+from hadar_slurm.resources import data_file
+from hadar_slurm.slurm.adapter import SlurmAdapter
+from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.changes import Change, Hold, Prefer
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.slurm.local_config import parse_nodes
+from hadar_slurm.slurm.metadata import Description, encode
+from hadar_slurm.slurm.settings import Settings
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from fakes.fake_slurm import Asked, FakeSlurm
+from fakes.fake_tools import FakeRunner
+
+Figures = dict[str, float | int | str]
+TABLE = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
+RATES = {"v100": 20.0, "p100": 10.0, "k80": 5.0}
+SIX_NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
+LONG = 10**6
+# A job that saves at once when it is asked to, and takes no CPU.
+PROGRAM = """#!/bin/sh
+own=$HADAR_SPOOL/$SLURM_JOB_ID
+report() {
+    mkdir -p "$own"
+    printf '{"version":1,"restart":%d,"state":"%s","steps_done":7}' \
+        "${SLURM_RESTART_COUNT:-0}" "$1" > "$own/new"
+    mv "$own/new" "$own/progress.json"
+}
+trap 'report saved' USR1
+trap 'exit 0' TERM
+report running
+while :; do sleep 1000 & wait $!; done
+"""
+
+
+@contextmanager
+def a_cluster(nodes: str, timeout_s: float = 120.0) -> Iterator[LocalCluster]:
+    """Run a local cluster in a short directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="hadar-bench-") as base:
+        Path(base).chmod(0o755)
+        with LocalCluster.up(Path(base) / "c", parse_nodes(nodes), timeout_s=timeout_s) as cluster:
+            yield cluster
+
+
+def a_backend(slurm: SlurmAdapter, directory: Path, spool: Path) -> SlurmBackend:
+    """Return a backend with files in `directory`."""
+    settings = Settings(spool=spool, restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
+    return SlurmBackend(slurm, TABLE, settings, Ledger(directory / FILE_NAME))
+
+
+def described(gpus: int, *, is_held: bool = True) -> str:
+    """Return the comment of a described job."""
+    return encode(Description(steps=LONG, gpus=gpus, rates=RATES, checkpoint=True, is_held=is_held))
+
+
+def seconds(act: Callable[[], object], times: int = 5) -> Figures:
+    """Return how long calls took, and the least CPU time of this process for one."""
+    taken, cpu = [], []
+    for _ in range(times):
+        begun_s, cpu_s = time.perf_counter(), time.process_time()
+        act()
+        taken.append(time.perf_counter() - begun_s)
+        cpu.append(time.process_time() - cpu_s)
+    return {
+        "best_s": round(min(taken), 3),
+        "median_s": round(statistics.median(taken), 3),
+        "own_cpu_s": round(min(cpu), 3),
+    }
+
+
+def wait(condition: Callable[[], bool], limit_s: float = 300.0) -> None:
+    """Wait until `condition` holds."""
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            sys.exit(f"slurm_adapter: not so after {limit_s:g} s")
+        time.sleep(0.02)
+
+
+def fill(cluster: LocalCluster, count: int) -> list[JobId]:
+    """Submit `count` jobs that wait under a hold, each a record of its own in slurmctld."""
+    runner = cluster.runner(timeout_s=300)
+    words = ["sbatch", "--parsable", "--hold", "--gpus=2", f"--array=0-{count - 1}"]
+    array = runner.run([*words, f"--comment={described(2)}", "--wrap=true"]).strip()
+    # A task that is changed gets a record of its own.
+    lines = [f"update JobId={array}_{n} Comment={described(2)}" for n in range(count)]
+    runner.run(["scontrol"], stdin="\n".join([*lines, "quit", ""]))
+    shown = runner.run(["scontrol", "show", "job", "-o"]).splitlines()
+    records = sum(line.startswith("JobId=") for line in shown)
+    if records < count:
+        sys.exit(f"slurm_adapter: {records} records for {count} jobs")
+    return [JobId(f"{array}_{number}") for number in range(count)]
+
+
+def look(options: argparse.Namespace) -> Iterator[Figures]:
+    """Measure seeing a long queue, and changing it."""
+    with a_cluster(SIX_NODES) as cluster, tempfile.TemporaryDirectory() as directory:
+        jobs = fill(cluster, options.jobs)
+        slurm = CommandLine(cluster.runner(timeout_s=300))
+        backend = a_backend(slurm, Path(directory), cluster.directory / "spool")
+        snapshot = backend.observe()
+        if len(snapshot.jobs) != options.jobs:
+            sys.exit(f"slurm_adapter: {len(snapshot.jobs)} jobs seen of {options.jobs}")
+        if "look" in options.only:
+            for name, act in (
+                ("queue", slurm.queue),
+                ("read", slurm.read),
+                ("observe", backend.observe),
+            ):
+                head: Figures = {"measure": f"look: {name}", "jobs": options.jobs}
+                yield {**head, **seconds(act), "adapter": slurm.name}
+        if "change" in options.only:
+            yield from change(slurm, jobs[:1000])
+
+
+def change(slurm: SlurmAdapter, jobs: list[JobId]) -> Iterator[Figures]:
+    """Measure batches."""
+    kinds: dict[str, list[Change]] = {
+        "holds": [Hold(job) for job in jobs],
+        "updates": [Prefer(job, "v100") for job in jobs],
+    }
+    for name, batch in kinds.items():
+        begun_s = time.perf_counter()
+        faults = slurm.change(batch)
+        took_s = time.perf_counter() - begun_s
+        yield {
+            "measure": f"change: {name}",
+            "batch": len(batch),
+            "faults": sum(fault is not None for fault in faults),
+            "a_second": round(len(batch) / took_s),
+        }
+
+
+def resident_mib(pid: int | str = "self") -> float:
+    """Return a process's memory."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    [line] = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+    return round(int(line.split()[1]) / 1024, 1)
+
+
+def rounds(options: argparse.Namespace) -> Iterator[Figures]:
+    """Measure the memory of many rounds."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        fake = FakeSlurm(SIX_NODES, version=(24, 11, 5), spool=directory / "spool")
+        runner = FakeRunner(slurm=fake)
+        settings = Settings(spool=directory / "spool", restart_cost_s=30.0, poll_s=360.0)
+        backend = SlurmBackend(
+            CommandLine(runner),
+            TABLE,
+            settings,
+            Ledger(directory / FILE_NAME),
+            now_s=lambda: fake.now_s,
+            sleep=fake.advance,
+        )
+        journal = Journal(directory / "journal.jsonl", max_bytes=1e6, keep=3)
+        marks = {max(1, options.rounds // 10), max(1, options.rounds // 2), options.rounds}
+        found: list[Figures] = []
+        stops = number = 0
+
+        def record(line: RoundRecord) -> None:
+            nonlocal number, stops
+            if line.errors:
+                sys.exit(f"slurm_adapter: round {number}: {line.errors[0]}")
+            journal.write(line, mode="enforce")
+            stops += sum(type(outcome.action).__name__ == "Stop" for outcome in line.outcomes)
+            number += 1
+            fake.forget_ended()
+            for job in range(len(fake.jobs), 16):
+                gpus, work_s = 1 + (number + job) % 4, 500.0 + 700.0 * ((number * 7 + job) % 9)
+                fake.submit(
+                    Asked(per_job=(("", gpus),)),
+                    hold="user",
+                    comment=described(gpus),
+                    work_s=work_s,
+                    steps=LONG,
+                )
+            if number in marks:
+                files = sorted(directory.glob("journal.jsonl*"))
+                found.append(
+                    {
+                        "measure": "rounds",
+                        "rounds": number,
+                        "resident_mib": resident_mib(),
+                        "stops": stops,
+                        "journal_files": len(files),
+                        "journal_mb": round(sum(f.stat().st_size for f in files) / 1e6, 1),
+                    }
+                )
+
+        begun_s = time.perf_counter()
+        run_rounds(
+            backend,
+            make_policy(DEFAULT_POLICY),
+            record,
+            length_s=360.0,
+            now_s=lambda: fake.now_s,
+            clock=time.perf_counter,
+            max_rounds=options.rounds,
+        )
+        took_s = time.perf_counter() - begun_s
+        journal.close()
+        for figures in found:
+            yield {**figures, "ms_a_round": round(1000 * took_s / options.rounds, 1)}
+
+
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """Return the CPU time of a process, and that of the commands that it has run."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    tick = os.sysconf("SC_CLK_TCK")
+    own, children = (sum(map(int, fields[at : at + 2])) / tick for at in (11, 13))
+    return own, children
+
+
+def idle(options: argparse.Namespace) -> Iterator[Figures]:
+    """Measure a hadard, as its configuration ships, on a cluster without jobs."""
+    with a_cluster(SIX_NODES) as cluster, tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        config = {
+            "slurm_conf": cluster.slurm_conf,
+            "mode": "enforce",
+            "adapter": "command-line",
+            "run_dir": cluster.directory / "run",
+            "spool_dir": cluster.directory / "spool",
+            "state_dir": directory / "state",
+            "disable_file": directory / "disabled",
+        }
+        daemon = Daemon(directory, job_environment(cluster.environment()), config)
+        with daemon.running():
+            assert daemon.process is not None
+            pid = daemon.process.pid
+            time.sleep(2)
+            own, children = cpu_seconds(pid)
+            time.sleep(options.seconds)
+            own_after, children_after = cpu_seconds(pid)
+            yield {
+                "measure": "idle",
+                "seconds": options.seconds,
+                "cpu_percent": round(100 * (own_after - own) / options.seconds, 2),
+                "cpu_percent_of_its_commands": round(
+                    100 * (children_after - children) / options.seconds, 2
+                ),
+                "resident_mib": resident_mib(pid),
+            }
+
+
+def move(options: argparse.Namespace) -> Iterator[Figures]:
+    """Measure a round that moves many jobs, some of them to where others are just leaving."""
+    count, shift = options.moves, options.nodes - options.moves
+    if shift < 1:
+        sys.exit("slurm_adapter: move needs more nodes than jobs")
+    with a_cluster(f"{options.nodes}*v100:2") as cluster, tempfile.TemporaryDirectory() as name:
+        slurm = CommandLine(cluster.runner())
+        spool = cluster.directory / "spool"
+        backend = a_backend(slurm, Path(name), spool)
+        script = Path(name) / "job.sh"
+        script.write_text(PROGRAM)
+        words = ["sbatch", "--parsable", "--hold", "--requeue", "--gpus=2", "--output=/dev/null"]
+        words += ["--cpus-per-task=1", f"--comment={described(2)}", "--chdir=/tmp", str(script)]
+        jobs = [JobId(slurm.runner.run(words).strip()) for _ in range(count)]
+        carry_out(backend, {job: on_node(n) for n, job in enumerate(jobs, start=1)})
+        wait(lambda: all((spool / job / "progress.json").exists() for job in jobs))
+        there = {job: on_node(n + shift) for n, job in enumerate(jobs, start=1)}
+        decided_s = time.perf_counter()
+        carry_out(backend, there)
+        applied_s = time.perf_counter() - decided_s
+        wait(lambda: are_on(slurm, there))
+        yield {
+            "measure": "move",
+            "jobs": count,
+            "nodes": options.nodes,
+            "applied_s": round(applied_s, 2),
+            "last_runs_s": round(time.perf_counter() - decided_s, 2),
+        }
+
+
+def on_node(number: int) -> Gang:
+    """Return both GPUs of a node."""
+    return Gang.of({(f"n{number}", "v100"): 2})
+
+
+def carry_out(backend: SlurmBackend, gangs: Mapping[JobId, Gang]) -> None:
+    """Put jobs on their gangs, all of which must go well, and wait until they run there."""
+    plan = Plan.of({job: Allocation.rigid(gang) for job, gang in gangs.items()}, {})
+    outcomes = backend.apply(reconcile(backend.observe(), plan))
+    wrong = [outcome for outcome in outcomes if outcome.status is not Status.DONE]
+    if wrong:
+        sys.exit(f"slurm_adapter: {wrong[0]}")
+    wait(lambda: are_on(backend.slurm, gangs))
+
+
+def are_on(slurm: SlurmAdapter, gangs: Mapping[JobId, Gang]) -> bool:
+    """Return whether Slurm shows all jobs running on the nodes of their gangs."""
+    queue = slurm.queue()
+    return all(
+        queue[job].state == "RUNNING" and set(queue[job].nodes) == set(gang.gpus_by_node)
+        for job, gang in gangs.items()
+    )
+
+
+MEASURES: dict[str, Callable[[argparse.Namespace], Iterator[Figures]]] = {
+    "look": look,
+    "change": look,
+    "rounds": rounds,
+    "idle": idle,
+    "move": move,
+}
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(MEASURES), type=lambda text: text.split(","))
+    for name, default in (
+        ("jobs", 10_000),
+        ("rounds", 10_000),
+        ("seconds", 60),
+        ("moves", 40),
+        ("nodes", 64),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    unknown = [name for name in options.only if name not in MEASURES]
+    if unknown:
+        parser.error(f"unknown measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
+    head: Figures = {
+        "command": " ".join(["python", "benchmarks/slurm_adapter.py", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}, load {os.getloadavg()[0]:.1f} at the start",
+    }
+    told: list[Figures] = [head]
+    if not options.json:
+        print("\n".join(f"{key}: {value}" for key, value in head.items()), flush=True)
+    for measure in dict.fromkeys(MEASURES[name] for name in options.only):
+        for figures in measure(options):
+            told.append(figures)
+            if not options.json:
+                print("  ".join(f"{key} {value}" for key, value in figures.items()), flush=True)
+    if options.json:
+        json.dump(told, sys.stdout, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The chaos test: a seeded sequence of faults over a running cluster, and what must hold.
+
+    python -m chaos [--seed 1] [--faults 200] [--json FILE] [--keep DIR]      (PYTHONPATH=tests)
+
+Exit status: 0 when every invariant held, 1 when one broke, 2 for wrong usage, 3 where no cluster
+can be started. See docs/chaos.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from chaos.faults import Kind, draw_faults
+from chaos.report import as_tree, fault_table, finding_lines, last_line
+from chaos.run import Run
+from chaos.world import LocalWorld
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hadar_slurm.errors import HadarError
+
+_INSIDE = "CHAOS_HAS_ITS_OWN_MOUNTS"
+_WIDTH = 150
+_LINE_EVERY_S = 30.0
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Return the exit status."""
+    options = _parser().parse_args(words)
+    if os.geteuid() == 0 and _INSIDE not in os.environ and shutil.which("unshare"):
+        _start_again_apart()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _chaos(options)
+    except HadarError as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        print("chaos: interrupted; everything it started was ended", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="chaos", description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=1, help="the same faults for the same seed")
+    parser.add_argument("--faults", type=int, default=200, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report for programs")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and journals here")
+    parser.add_argument(
+        "--only", metavar="KIND,...", help=f"these faults alone: {', '.join(map(str, Kind))}"
+    )
+    return parser
+
+
+def _start_again_apart() -> None:
+    """Become the same program in a mount namespace of its own, which takes its disks with it."""
+    argv = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "chaos"]
+    os.environ[_INSIDE] = "1"
+    os.execvp("unshare", [*argv, *sys.argv[1:]])
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _chaos(options: argparse.Namespace) -> int:
+    kinds = tuple(Kind) if options.only is None else tuple(map(Kind, options.only.split(",")))
+    faults = draw_faults(options.seed, options.faults, kinds)
+    # Short, since unix sockets in it may have 107 characters.
+    directory = Path(tempfile.mkdtemp(prefix="chaos-"))
+    directory.chmod(0o755)
+    world = LocalWorld(directory)
+    run = None
+    try:
+        world.up()
+        with _progress(options.faults) as show:
+            run = Run(world, faults, options.seed, show)
+            try:
+                run.go()
+            finally:
+                if options.keep:
+                    _keep(world, run, options.keep)
+        return _tell(run, options)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        world.down()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[object]:
+    """Show how far a run is: a bar on a terminal, a line now and then elsewhere."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (TextColumn("chaos"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+        with Progress(
+            *columns, TextColumn("{task.description}"), TimeElapsedColumn(), console=console
+        ) as progress:
+            bar = progress.add_task("starting", total=total)
+            yield lambda done, words: progress.update(bar, completed=done, description=words)
+        return
+    begun_s = told_s = time.monotonic()
+
+    def show(done: int, words: str) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s >= _LINE_EVERY_S:
+            told_s = time.monotonic()
+            console.print(f"{done}/{total} faults, {told_s - begun_s:.0f} s: {words}")
+
+    yield show
+
+
+def _keep(world: LocalWorld, run: Run, target: Path) -> None:
+    """Copy what tells how the run went."""
+    target.mkdir(parents=True, exist_ok=True)
+    for source in (world.control.directory, world.logs, *world.disks.values(), world.jobs):
+        left_out = shutil.ignore_patterns("filler")
+        shutil.copytree(source, target / source.name, dirs_exist_ok=True, ignore=left_out)
+    shutil.copytree(world.cluster.directory / "log", target / "slurm", dirs_exist_ok=True)
+    with (target / "sightings.txt").open("w") as file:
+        for past in run.observer.pasts.values():
+            file.writelines(f"{time_s:.2f} {job}\n" for time_s, job in past.changes)
+
+
+def _tell(run: Run, options: argparse.Namespace) -> int:
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    figures = run.figures()
+    console.print(fault_table(run.cases, run.begun_s))
+    for line in finding_lines(run.findings, run.begun_s):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if options.json:
+        settings = {"seed": options.seed, "world": "local"}
+        tree = as_tree(settings, run.cases, run.findings, figures, run.begun_s)
+        options.json.write_text(json.dumps(tree, indent=1) + "\n")
+    print(last_line(run.cases, run.findings, figures))
+    return 1 if any(not finding.apart for finding in run.findings) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""hadard as the chaos test runs it: the real daemon, with a world that can be sabotaged.
+
+    python -m chaos.driver CONTROL-DIRECTORY [hadard's options]
+
+Its adapter and its policy do as the orders in the directory say (`chaos.sabotage`): die before, in
+or after a step, lie, time out, hang. Its clock is wrong by what is written there. Every plan is
+made a second time, as a daemon that has just been started would make it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from chaos.sabotage import Control, Order, step_of
+
+from hadar_slurm.cli import hadard
+from hadar_slurm.config import Config
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.errors import SlurmError, SlurmUnavailable
+from hadar_slurm.policies.base import Policy
+from hadar_slurm.slurm.adapter import SlurmAdapter
+from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.slurm.changes import Change
+from hadar_slurm.slurm.modes import Mode
+from hadar_slurm.slurm.parse import QueueRow
+from hadar_slurm.slurm.reading import Reading
+from hadar_slurm.slurm.runner import Runner
+
+T = TypeVar("T")
+
+_COMPARED_WITHIN_S = 2.0
+
+
+def die() -> NoReturn:
+    """End as by a crash: nothing is cleaned up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("still alive after SIGKILL")
+
+
+@dataclass
+class Saboteur:
+    """Tells when the order that is there is due, by counting the steps that go by."""
+
+    control: Control
+    _passed: int = 0
+    _known: Order | None = None
+
+    def due(self, step: str, when: str) -> Order | None:
+        """Return the order if it is for this moment."""
+        order = self.control.order()
+        if order != self._known:
+            self._known, self._passed = order, 0
+        if order is None or (order.step, order.when) != (step, when):
+            return None
+        self._passed += 1
+        return order if self._passed > order.skip else None
+
+    def around(self, step: str, act: Callable[[], T]) -> T:
+        """Do a step, unless an order says to die before or after it."""
+        for when in ("before", "after"):
+            if when == "after":
+                answer = act()
+            if self.due(step, when):
+                self.control.fire(step=step, when=when)
+                die()
+        return answer
+
+
+@dataclass
+class Sabotaged:
+    """An adapter that does as ordered, and else as the real one; notes every change."""
+
+    real: SlurmAdapter
+    saboteur: Saboteur
+    last: Reading | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+    _blind_until_s: float = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def read(self) -> Reading:
+        """Look at everything."""
+        self._look()
+        self.last = self.saboteur.around("look", self.real.read)
+        return self.last
+
+    def queue(self) -> dict[Any, QueueRow]:
+        """Look at the queue."""
+        self._look()
+        return self.saboteur.around("queue", self.real.queue)
+
+    def fair_shares(self) -> Any:
+        """Return the fair-share factors, and remember them."""
+        self.shares = dict(self.real.fair_shares())
+        return self.shares
+
+    def change(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+        """Make changes, all or as many as ordered."""
+        step = step_of(changes)
+        return self.saboteur.around(step, lambda: self._change(step, changes))
+
+    def _look(self) -> None:
+        order = self.saboteur.due("look", "instead")
+        if order is not None:
+            self.saboteur.control.fire(step="look")
+            self._blind_until_s = time.monotonic() + order.lasts_s
+        if time.monotonic() < self._blind_until_s:
+            raise SlurmUnavailable("squeue gave no answer: so the chaos test has it")
+
+    def _change(self, step: str, changes: Sequence[Change]) -> list[SlurmError | None]:
+        control = self.saboteur.control
+        if len(changes) > 1 and (order := self.saboteur.due(step, "inside")):
+            made = 1 + int(order.share * (len(changes) - 1))
+            control.fire(step=step, when="inside", made=made, of=len(changes))
+            self._really(step, changes[:made])
+            die()
+        order = self.saboteur.due(step, "instead")
+        if order is None:
+            return self._really(step, changes)
+        made = 0 if order.do == "lie" else round(order.share * len(changes))
+        jobs = [str(change.job) for change in changes]
+        control.fire(step=step, do=order.do, made=made, of=len(changes), jobs=jobs)
+        if made:
+            self._really(step, changes[:made])
+        if order.do == "lie":
+            return [None] * len(changes)
+        time.sleep(order.lasts_s)
+        return [SlurmUnavailable("scontrol gave no answer: so the chaos test has it")] * len(
+            changes
+        )
+
+    def _really(self, step: str, changes: Sequence[Change]) -> list[SlurmError | None]:
+        jobs = [str(change.job) for change in changes]
+        self.saboteur.control.note("changes", step=step, jobs=jobs, is_begun=True)
+        faults = self.real.change(changes)
+        wrong = {str(c.job): str(f) for c, f in zip(changes, faults, strict=True) if f}
+        self.saboteur.control.note("changes", step=step, jobs=jobs, wrong=wrong)
+        return faults
+
+
+@dataclass
+class Replayed:
+    """An adapter that shows what another has read last, and changes nothing."""
+
+    seen: Sabotaged
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.seen.real, name)
+
+    def read(self) -> Reading:
+        """Return the last reading."""
+        assert self.seen.last is not None
+        return self.seen.last
+
+    def fair_shares(self) -> Any:
+        """Return what the other was told."""
+        return self.seen.shares
+
+
+@dataclass
+class Watched:
+    """A policy that may hang or be killed, and whose plans are made twice."""
+
+    real: Policy
+    config: Config
+    seen: Sabotaged
+    world: hadard.World
+
+    @property
+    def name(self) -> str:
+        """Return the policy's name."""
+        return self.real.name
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Plan; compare with what a daemon would plan that has just been started."""
+        saboteur = self.seen.saboteur
+        fresh = self._seen_anew(snapshot)
+        order = saboteur.due("plan", "instead")
+        if order is not None:
+            saboteur.control.fire(step="plan", do="hang")
+            time.sleep(order.lasts_s)
+        plan = saboteur.around("plan", lambda: self.real.plan(snapshot, round_))
+        saboteur.control.note("plans", **self._compared(snapshot, fresh, round_, plan))
+        saboteur.control.tell_plan()
+        return plan
+
+    def _seen_anew(self, snapshot: Snapshot) -> Snapshot:
+        """Return what a daemon without our memory of anything makes of what we have read.
+
+        It plans once for each mode; the snapshot of the same mode is the one with the same jobs.
+        """
+        views = [self._view_of(mode, snapshot) for mode in hadard.modes(self.config).all]
+        known = snapshot.by_id.keys()
+        return min(views, key=lambda view: len(known ^ view.by_id.keys()))
+
+    def _view_of(self, mode: Mode, snapshot: Snapshot) -> Snapshot:
+        replayed = Replayed(self.seen)
+        backend = hadard._backend(self.config, replayed, self.world, mode)  # type: ignore[arg-type]
+        backend.is_off = self.config.disable_file.exists
+        fresh = backend.observe()
+        known = snapshot.by_id
+        # A report of progress that came in between is no difference.
+        jobs = [
+            replace(job, progress=known[job.job_id].progress) if job.job_id in known else job
+            for job in fresh.jobs
+        ]
+        return replace(fresh, now_s=snapshot.now_s, jobs=tuple(jobs))
+
+    def _compared(
+        self, snapshot: Snapshot, fresh: Snapshot, round_: Round, plan: Plan
+    ) -> dict[str, object]:
+        """Return how a plan relates to that of a daemon that was just started.
+
+        What a policy left for its next round may be lost in a restart (docs/adr/0010), so both
+        plans are made without it; whether it makes a difference is told apart.
+        """
+        anew = replace(round_, memory=None)
+        for _ in range(3):
+            begun_s = time.monotonic()
+            mine, theirs, learnt = (
+                self.real.plan(view, anew)
+                for view in (snapshot, fresh, with_what_was_learnt(fresh, snapshot))
+            )
+            # Solvers have a limit: stopped in one of them, we would compare with half a solution.
+            if time.monotonic() < begun_s + _COMPARED_WITHIN_S:
+                break
+        return {
+            "policy": self.name,
+            "is_same_view": fresh == snapshot,
+            "is_same_plan": mine.allocations == theirs.allocations,
+            "is_same_but_for_pins": mine.allocations == learnt.allocations,
+            "is_same_without_memory": mine.allocations == plan.allocations,
+            "differing": [
+                f"{key}: {_told(snapshot, mine, key)} here, {_told(fresh, theirs, key)} anew"
+                for key in sorted(snapshot.by_id.keys() | fresh.by_id.keys())
+                if snapshot.by_id.get(key) != fresh.by_id.get(key)
+                or mine.by_id.get(key) != theirs.by_id.get(key)
+            ],
+        }
+
+
+def with_what_was_learnt(fresh: Snapshot, snapshot: Snapshot) -> Snapshot:
+    """Return a fresh view with what the other has learnt of nodes that jobs wait on in vain.
+
+    Such a job may use fewer nodes than a new daemon would think.
+    """
+    known = snapshot.by_id
+    jobs = [
+        known[job.job_id] if job.job_id in known and _is_kept_off(known[job.job_id], job) else job
+        for job in fresh.jobs
+    ]
+    return replace(fresh, jobs=tuple(jobs))
+
+
+def _is_kept_off(job: Job, fresh: Job) -> bool:
+    mine, theirs = job.allowed_nodes, fresh.allowed_nodes
+    return mine is not None and (theirs is None or mine < theirs)
+
+
+def _told(view: Snapshot, plan: Plan, key: JobId) -> str:
+    job = view.by_id.get(key)
+    if job is None:
+        return "absent"
+    gangs = plan.by_id[key].gangs if key in plan.by_id else ()
+    nodes = "" if job.allowed_nodes is None else f" on {sorted(job.allowed_nodes)} only"
+    return f"{job.phase}{nodes}, planned on {' '.join(map(str, gangs)) or 'nothing'}"
+
+
+def stay_with(parent: int) -> None:
+    """End when the chaos test has gone without ending us."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    die()
+
+
+def main(words: Sequence[str]) -> int:
+    """Run hadard until it ends."""
+    control = Control(Path(words[0]))
+    threading.Thread(target=stay_with, args=(os.getppid(),), daemon=True).start()
+    saboteur = Saboteur(control)
+    adapters: list[Sabotaged] = []
+
+    def sabotaged(name: str, runner: Runner) -> SlurmAdapter:
+        adapters.append(Sabotaged(make_adapter(name, runner), saboteur))
+        return adapters[-1]
+
+    def watched(config: Config) -> Watched:
+        return Watched(hadard.policy_of(config), config, adapters[-1], world)
+
+    world = hadard.World(lambda: time.time() + control.clock(), sabotaged, watched)
+    return hadard.main(words[1:], world)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,454 @@
+"""Carries out the faults: one function for each kind, and what undoes it later."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from chaos.faults import Fault, Kind
+from chaos.keeping import Keeper
+from chaos.observer import Observer
+from chaos.records import Sighting
+from chaos.sabotage import Order
+from chaos.workload import Task, Workload
+from chaos.world import LocalWorld, Ran
+
+# How long an order may wait for its step before the fault goes on without it.
+_STEP_LIMIT_S = 6.0
+# Configurations that an operator may change to and back, in the words of the report.
+_CHANGES: Sequence[dict[str, object]] = (
+    {"policy": "srsf"},
+    {"policy": "gavel-max-min"},
+    {"policy": "hadar-paper"},
+    {"round_seconds": 3},
+    {"mode": "observe"},
+    {"mode": "advise"},
+    {"partitions": "{main: observe}"},
+)
+_BROKEN = ("policy: nobody-knows-it\n", "round_seconds: -1\n", "mode: [\n", "")
+_SPOILT = ("", "{", '{"restart": 0, "state": "saved", "steps_done": 1e99, "version": 1}', "[1]")
+
+Undo = Callable[[], None]
+
+
+@dataclass
+class Case:
+    """One fault on its way: what was done, when it ended, and when all was well again.
+
+    Times in seconds since the epoch. `is_well` tells whether what it touched is as it should be.
+    """
+
+    number: int
+    fault: Fault
+    begun_s: float
+    done: str = ""
+    is_skipped: bool = False
+    undo: Undo | None = None
+    undo_at_s: float = 0.0
+    ended_s: float | None = None
+    well_s: float | None = None
+    is_well: Callable[[], bool] = lambda: True
+    needs_plan: bool = True
+
+
+@dataclass
+class Injector:
+    """Does what faults say to the world."""
+
+    world: LocalWorld
+    keeper: Keeper
+    observer: Observer
+    workload: Workload
+    wait: Callable[[Callable[[], bool], float], bool]
+    out: set[str] = field(default_factory=set)
+    full: set[str] = field(default_factory=set)
+    controller_starts: list[float] = field(default_factory=list)
+    is_controller_away: bool = False
+    is_configuration_other: bool = False
+    _handlers: dict[Kind, Callable[[Case], None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._handlers = {
+            Kind.KILL_AT_STEP: self._kill_at_step,
+            Kind.KILL: self._kill,
+            Kind.STOP: self._stop,
+            Kind.STOP_AND_KILL: self._stop,
+            Kind.TERMINATE: self._terminate,
+            Kind.RELOAD: self._reload,
+            Kind.RELOAD_BROKEN: self._reload_broken,
+            Kind.DISABLE: self._disable,
+            Kind.CONTROLLER_RESTART: self._controller,
+            Kind.CONTROLLER_AWAY: self._controller,
+            Kind.NODE_DEATH: self._node,
+            Kind.NODE_STOP: self._node,
+            Kind.NODE_CUT: self._node,
+            Kind.CANCEL: self._cancel,
+            Kind.REQUEUE: self._requeue,
+            Kind.HOLD: self._hold,
+            Kind.RELEASE: self._release,
+            Kind.CHOOSE_NODE: self._choose,
+            Kind.EXCLUDE_NODE: self._exclude,
+            Kind.LEAVE: self._leave,
+            Kind.COMMENT: self._comment,
+            Kind.REPORT: self._report,
+            Kind.DRAIN: self._drain,
+            Kind.FULL_JOURNAL: self._fill,
+            Kind.FULL_STATE: self._fill,
+            Kind.FULL_RUN: self._fill,
+            Kind.LIE: self._lie,
+            Kind.TIME_OUT: self._lie,
+            Kind.BLIND: self._blind,
+            Kind.HANG: self._hang,
+            Kind.CLOCK: self._clock,
+        }
+
+    def inject(self, number: int, fault: Fault) -> Case:
+        """Carry out a fault."""
+        case = Case(number, fault, time.time())
+        if fault.kind in self.world.missing:
+            self._skip(case, self.world.missing[fault.kind])
+        else:
+            self._handlers[fault.kind](case)
+        if case.undo is None and case.ended_s is None:
+            case.ended_s = time.time()
+        return case
+
+    def _skip(self, case: Case, why: str) -> None:
+        case.is_skipped, case.done, case.ended_s = True, why, time.time()
+        case.well_s = case.ended_s
+
+    def _later(self, case: Case, undo: Undo, after_s: float | None = None) -> None:
+        case.undo = undo
+        case.undo_at_s = time.time() + (case.fault.lasts_s if after_s is None else after_s)
+
+    # hadard.
+
+    def _has_hadard(self, case: Case) -> bool:
+        """Wait for a hadard that is at work; without one the fault falls away."""
+        if self.wait(lambda: self.observer.gone_since_s is None and self.keeper.is_alive, 35.0):
+            return True
+        self._skip(case, "no hadard is there")
+        return False
+
+    def _expect_end(self, case: Case) -> None:
+        fault = case.fault
+        self.keeper.expect(fault.restart_s, has_stop_post=fault.has_stop_post)
+        post = "hadar release, " if fault.has_stop_post else ""
+        case.done += f"; {post}back after {fault.restart_s:.1f} s"
+        pid = self.keeper.pid
+        case.is_well = lambda: self.keeper.pid != pid
+        # Its own return is part of the fault.
+        self._later(case, lambda: None, fault.restart_s)
+
+    def _kill_at_step(self, case: Case) -> None:
+        fault = case.fault
+        if not self._has_hadard(case):
+            return
+        control, where = self.world.control, f"{fault.when} {fault.step}"
+        control.give(Order("kill", fault.step, fault.when, fault.skip, fault.share))
+        self._expect_end(case)
+        how = case.done
+        self.wait(lambda: control.fired() is not None, _STEP_LIMIT_S)
+        fired = control.fired()
+        control.withdraw()
+        if fired is None:
+            self.keeper.send(signal.SIGKILL)
+            where = f"{where} did not come within {_STEP_LIMIT_S:g} s; killed so"
+        elif "made" in fired:
+            where += f", after {fired['made']} of {fired['of']} changes"
+        case.begun_s = time.time()
+        case.done = where + how
+        self._later(case, lambda: None, fault.restart_s)
+
+    def _kill(self, case: Case) -> None:
+        if self._has_hadard(case):
+            case.done = "at once"
+            self._expect_end(case)
+            self.keeper.send(signal.SIGKILL)
+
+    def _terminate(self, case: Case) -> None:
+        if self._has_hadard(case):
+            self.keeper.expect(case.fault.restart_s, has_stop_post=True)
+            case.done = f"SIGTERM; hadar release, back after {case.fault.restart_s:.1f} s"
+            pid = self.keeper.pid
+            case.is_well = lambda: self.keeper.pid != pid
+            self.keeper.send(signal.SIGTERM)
+            self._later(case, lambda: None, case.fault.restart_s)
+
+    def _stop(self, case: Case) -> None:
+        if not self._has_hadard(case):
+            return
+        is_killed = case.fault.kind is Kind.STOP_AND_KILL
+        lasts_s = 2.0 + 1.5 * case.fault.lasts_s  # most often longer than a sign of life is good
+        self.keeper.send(signal.SIGSTOP)
+        self.keeper.is_stopped = True
+        self.observer.gone_since_s = self.observer.gone_since_s or time.time()
+        case.done = f"SIGSTOP for {lasts_s:.1f} s"
+        pid = self.keeper.pid
+
+        def go_on() -> None:
+            self.keeper.is_stopped = False
+            if self.keeper.pid == pid:
+                if is_killed:
+                    self.keeper.expect(case.fault.restart_s, has_stop_post=False)
+                self.keeper.send(signal.SIGKILL if is_killed else signal.SIGCONT)
+
+        self._later(case, go_on, lasts_s)
+
+    def _reload(self, case: Case) -> None:
+        if self.is_configuration_other:
+            return self._skip(case, "the configuration is another already")
+        change = _CHANGES[int(case.fault.pick * len(_CHANGES))]
+        case.done = ", ".join(f"{key}: {value}" for key, value in change.items()) + ", and back"
+        self._configure(self.world.config(**change), is_other=True)
+        self._later(case, lambda: self._configure(self.world.config(), is_other=False))
+
+    def _reload_broken(self, case: Case) -> None:
+        if self.is_configuration_other:
+            return self._skip(case, "the configuration is another already")
+        text = _BROKEN[int(case.fault.pick * len(_BROKEN))]
+        case.done = f"SIGHUP with {text.strip()!r}, and right again"
+        pid, was_alive = self.keeper.pid, self.keeper.is_alive
+        self._configure(self.world.config() + text if text else "nonsense", is_other=True)
+        self._later(case, lambda: self._configure(self.world.config(), is_other=False))
+        case.is_well = lambda: not was_alive or self.keeper.is_alive or self.keeper.pid != pid
+
+    def _configure(self, text: str, *, is_other: bool) -> None:
+        self.is_configuration_other = is_other
+        self.world.configure(text)
+        self.keeper.send(signal.SIGHUP)
+
+    def _disable(self, case: Case) -> None:
+        case.done = f"disable file for {case.fault.lasts_s:.1f} s"
+        self.world.switch(is_off=True)
+        self._later(case, lambda: self.world.switch(is_off=False))
+
+    # Slurm.
+
+    def _controller(self, case: Case) -> None:
+        if self.is_controller_away:
+            return self._skip(case, "slurmctld is away already")
+        is_short = case.fault.kind is Kind.CONTROLLER_RESTART
+        away_s = case.fault.lasts_s * (0.1 if is_short else 0.8)
+        case.done = f"for {away_s:.1f} s"
+        self.is_controller_away = True
+        self.world.stop_controller()
+        self._later(case, self._start_controller, away_s)
+        case.is_well = lambda: self._are_nodes_up()
+
+    def _start_controller(self) -> None:
+        self.controller_starts.append(time.time())
+        self.world.start_controller()
+        self.is_controller_away = False
+
+    def restart_controller(self) -> None:
+        """Have slurmctld begin anew, as an operator would where it has lost GPUs."""
+        self.world.stop_controller()
+        self._start_controller()
+
+    def _are_nodes_up(self) -> bool:
+        """Return whether all nodes that should be are as they should be."""
+        bad = ("DOWN", "UNREPORTED", "UNKNOWN", "DRAIN", "NOT_RESPONDING", "*")
+        return all(
+            name in self.out or not any(word in state for word in bad)
+            for name, state in self.observer.nodes.items()
+        )
+
+    def _node_to_take(self, case: Case) -> str | None:
+        """Choose a node; two at most are away at a time."""
+        there = [name for name in self.world.nodes if name not in self.out]
+        if len(self.out) >= 2:
+            self._skip(case, "two nodes are away already")
+            return None
+        return there[int(case.fault.pick * len(there))]
+
+    def _node(self, case: Case) -> None:
+        name = self._node_to_take(case)
+        if name is None:
+            return
+        self.out.add(name)
+        kind = case.fault.kind
+        case.done = f"{name} for {case.fault.lasts_s:.1f} s"
+        if kind is Kind.NODE_DEATH:
+            self.world.kill_node(name)
+        else:
+            self.world.cut_node(name, is_cut=True)
+
+        def bring_back() -> None:
+            self.out.discard(name)
+            if kind is Kind.NODE_DEATH:
+                self.world.start_node(name)
+            else:
+                self.world.cut_node(name, is_cut=False)
+
+        self._later(case, bring_back)
+        case.is_well = lambda: self._are_nodes_up()
+
+    def _drain(self, case: Case) -> None:
+        name = self._node_to_take(case)
+        if name is None:
+            return
+        self.out.add(name)
+        case.done = f"{name} for {case.fault.lasts_s:.1f} s"
+        self._say(case, ["scontrol", "update", f"NodeName={name}", "State=DRAIN", "Reason=chaos"])
+
+        def resume() -> None:
+            self.out.discard(name)
+            self.wait(lambda: self._order(["update", f"NodeName={name}", "State=RESUME"]), 30)
+
+        self._later(case, resume)
+        case.is_well = lambda: self._are_nodes_up()
+
+    def _order(self, words: Sequence[str]) -> bool:
+        return self.world.run(["scontrol", *words], limit_s=10).status == 0
+
+    # Users.
+
+    def _say(self, case: Case, argv: Sequence[str]) -> Ran:
+        done = self.world.run(argv, limit_s=15)
+        if done.status != 0:
+            words = (done.err or done.out).strip().splitlines() or ["no answer"]
+            case.done += f" (refused: {words[-1][:60]})"
+        return done
+
+    def _target(
+        self, case: Case, suits: Callable[[Sighting], bool] = lambda job: True
+    ) -> tuple[Sighting, Task] | None:
+        """Choose one of the live jobs that suit, those with a description only."""
+        tasks = self.workload.tasks
+        there = [job for job in self.observer.live() if tasks[job.key].is_described and suits(job)]
+        if not there:
+            self._skip(case, "no job is there for it")
+            return None
+        job = there[int(case.fault.pick * len(there))]
+        case.done = f"job {job.key}, {job.state.lower()}"
+        tasks[job.key].done_to.append(str(case.fault.kind))
+        case.needs_plan = False
+        return job, tasks[job.key]
+
+    def _cancel(self, case: Case) -> None:
+        if target := self._target(case):
+            job, task = target
+            at_s = time.time()
+            if self._say(case, ["scancel", job.key]).status == 0:
+                task.cancelled_s = at_s
+                case.is_well = lambda: self.observer.pasts[job.key].last.is_final
+
+    def _requeue(self, case: Case) -> None:
+        if target := self._target(case, lambda job: job.state == "RUNNING"):
+            self._say(case, ["scontrol", "requeue", target[0].key])
+
+    def _hold(self, case: Case) -> None:
+        if target := self._target(case, lambda job: job.state == "PENDING"):
+            job, task = target
+            task.held_s = time.time()
+            self._say(case, ["scontrol", "uhold", job.key])
+
+            def release() -> None:
+                self.wait(lambda: self._is_released(job.key), 20)
+                task.held_s = None
+
+            self._later(case, release)
+
+    def _is_released(self, key: str) -> bool:
+        done = self.world.run(["scontrol", "release", key], limit_s=10)
+        return done.status == 0 or "Invalid job id" in done.err or "ended" in done.err
+
+    def _release(self, case: Case) -> None:
+        if target := self._target(case, lambda job: job.is_held):
+            self._say(case, ["scontrol", "release", target[0].key])
+
+    def _choose(self, case: Case) -> None:
+        if target := self._target(case, lambda job: job.state == "PENDING"):
+            job, task = target
+            task.was_touched = True
+            name = self.world.nodes[int(case.fault.share * 4)]
+            case.done += f" to {name}"
+            self._say(case, ["scontrol", "update", f"JobId={job.key}", f"ReqNodeList={name}"])
+
+    def _exclude(self, case: Case) -> None:
+        if target := self._target(case, lambda job: job.state == "PENDING"):
+            job, _ = target
+            name = self.world.nodes[int(case.fault.share * 4)]
+            case.done += f" off {name}"
+            self._say(case, ["scontrol", "update", f"JobId={job.key}", f"ExcNodeList={name}"])
+
+    def _leave(self, case: Case) -> None:
+        if target := self._target(case):
+            self._say(case, self.world.leave_argv(target[0].key))
+
+    def _comment(self, case: Case) -> None:
+        # The comment is what tells whose a new job's hold is, until hadard has written it down.
+        known = self.world.ledger()
+        if target := self._target(case, lambda job: not job.is_held or job.key in known):
+            job, _ = target
+            texts = ("", "mine now", '{"hadar":1', '{"hadar":1,"steps":"many"}', "{}")
+            text = texts[int(case.fault.share * len(texts))]
+            case.done += f" to {text!r}"
+            self._say(case, ["scontrol", "update", f"JobId={job.key}", f"Comment={text}"])
+
+    def _report(self, case: Case) -> None:
+        if target := self._target(case, lambda job: job.state == "RUNNING"):
+            text = _SPOILT[int(case.fault.share * len(_SPOILT))]
+            case.done += f" to {text!r}"
+            self.world.spoil_report(target[0].raw_id, text)
+
+    # Disks, commands, clock.
+
+    def _fill(self, case: Case) -> None:
+        disk = case.fault.kind.rpartition(": ")[2].removesuffix("_dir")
+        if disk in self.full:
+            return self._skip(case, "it is full already")
+        self.full.add(disk)
+        self.world.fill(disk)
+        case.done = f"for {case.fault.lasts_s:.1f} s"
+
+        def make_room() -> None:
+            self.full.discard(disk)
+            self.world.make_room(disk)
+
+        self._later(case, make_room)
+
+    def _ordered(self, case: Case, order: Order) -> None:
+        """Leave an order and wait until it is carried out."""
+        if not self._has_hadard(case):
+            return
+        control = self.world.control
+        control.give(order)
+        is_done = self.wait(lambda: control.fired() is not None, _STEP_LIMIT_S)
+        control.withdraw()
+        fired = control.fired()
+        if not is_done or fired is None:
+            return self._skip(case, f"{order.step} did not come within {_STEP_LIMIT_S:g} s")
+        case.begun_s = fired["time_s"]
+        case.done = f"{order.do} at {order.step}"
+        if "made" in fired:
+            case.done += f", {fired['made']} of {fired['of']} changes made"
+        if order.do == "hang":
+            self.observer.gone_since_s = self.observer.gone_since_s or fired["time_s"]
+        if order.lasts_s:
+            case.done += f", {order.lasts_s:.1f} s"
+            self._later(case, lambda: None, order.lasts_s)
+
+    def _lie(self, case: Case) -> None:
+        fault = case.fault
+        is_lie = fault.kind is Kind.LIE
+        do, lasts_s = ("lie", 0.0) if is_lie else ("time out", 4.0)
+        self._ordered(case, Order(do, fault.step, "instead", 0, fault.share, lasts_s))
+
+    def _blind(self, case: Case) -> None:
+        self._ordered(case, Order("blind", "look", "instead", lasts_s=case.fault.lasts_s))
+
+    def _hang(self, case: Case) -> None:
+        lasts_s = 3.0 + 1.5 * case.fault.lasts_s
+        self._ordered(case, Order("hang", "plan", "instead", lasts_s=lasts_s))
+
+    def _clock(self, case: Case) -> None:
+        control = self.world.control
+        # Far off, it comes back rather than going further.
+        offset_s = control.clock()
+        jump_s = -offset_s if abs(offset_s) > 4 * 3600 else case.fault.jump_s
+        control.set_clock(offset_s + jump_s)
+        case.done = f"by {jump_s / 60:+.0f} min, now wrong by {control.clock() / 60:+.0f} min"

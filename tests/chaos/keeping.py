@@ -1,0 +1,116 @@
+"""What systemd and the operator's timer do beside hadard: start it again, and release for it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from chaos.observer import Observer
+from chaos.world import LocalWorld
+
+# As the unit's Restart= where no fault says otherwise.
+_RESTART_S = 2.0
+
+
+@dataclass
+class Keeper:
+    """Keeps a hadard running, as systemd with Restart=always and ExecStopPost does.
+
+    `expect` says what is to be done when it ends the next time. `absent_since_s` is when nobody
+    was there any more to look after jobs, None while somebody is.
+    """
+
+    world: LocalWorld
+    observer: Observer
+    draw: random.Random
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    is_stopped: bool = False
+    _restart_s: float | None = None
+    _has_stop_post: bool = False
+    _ended_s: float | None = None
+    _releasing: subprocess.Popen[bytes] | None = None
+    _all: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def expect(self, restart_s: float, *, has_stop_post: bool) -> None:
+        """Say what is to happen at the next end."""
+        self._restart_s, self._has_stop_post = restart_s, has_stop_post
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether hadard runs, be it stopped."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Return the newest hadard's process number."""
+        return self.process.pid if self.process is not None else 0
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal hadard."""
+        if self.process is not None:
+            self.world.signal_hadard(self.process, number)
+
+    def tick(self) -> None:
+        """Do what is due now."""
+        now_s = time.time()
+        if self.process is None:
+            self._start()
+        elif self._ended_s is None:
+            if self.process.poll() is not None:
+                self._ended_s, self.is_stopped = now_s, False
+                self.observer.gone_since_s = self.observer.gone_since_s or now_s
+                if self._has_stop_post:
+                    self._releasing = self.world.popen(self.world.release_argv(), "stop-post.log")
+        elif self._releasing is not None and self._releasing.poll() is None:
+            return
+        elif now_s >= self._ended_s + (_RESTART_S if self._restart_s is None else self._restart_s):
+            self._start()
+
+    def _start(self) -> None:
+        self.process = self.world.start_hadard()
+        self.starts += 1
+        self._ended_s = self._restart_s = self._releasing = None
+        self._has_stop_post = False
+
+    def note_sign_of_life(self) -> None:
+        """Note that a plan was made: somebody is there."""
+        self.observer.gone_since_s = None
+
+    def end(self) -> None:
+        """Kill what runs."""
+        for process in (self.process, self._releasing):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@dataclass
+class Reaper:
+    """Runs `hadar release --expired` every few seconds, as the operator's timer does."""
+
+    world: LocalWorld
+    every_s: float
+    runs: int = 0
+    _next_s: float = 0.0
+    _process: subprocess.Popen[bytes] | None = None
+
+    def tick(self) -> None:
+        """Begin a run when it is time and the last one has ended; a timer does not pile up."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + self.every_s
+        argv = self.world.release_argv("--expired", "--limit", "20")
+        self._process = self.world.popen(argv, "reaper.log")
+        self.runs += 1
+
+    def end(self) -> None:
+        """Kill the run that goes on."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,102 @@
+"""Looks at Slurm all the time and checks each look against what must always hold."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from chaos.invariants import (
+    Finding,
+    Past,
+    Sample,
+    Waits,
+    incomplete_gangs,
+    shared_gpus,
+)
+from chaos.records import HOLDING, Sighting, gpus_in_use, node_states, sightings
+from chaos.workload import Task
+from chaos.world import LocalWorld
+from integration.site import Gpu
+
+
+@dataclass
+class Observer:
+    """The newest sample, every job's past, and what was found wrong.
+
+    `limit_s` is how long jobs may wait for a hadard that is gone.
+    """
+
+    world: LocalWorld
+    tasks: dict[str, Task]
+    limit_s: float
+    pasts: dict[str, Past] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    nodes: dict[str, str] = field(default_factory=dict)
+    lost_gpus: set[Gpu] = field(default_factory=set)
+    samples: int = 0
+    newest_s: float = 0.0
+    away_until_s: float = 0.0
+    gone_since_s: float | None = None
+    waits: Waits = field(default_factory=Waits)
+    _told: set[tuple[str, str, int]] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def look(self) -> bool:
+        """Take a sample and check it; return whether Slurm answered."""
+        before_s = time.time()
+        done = self.world.run(["scontrol", "show", "job", "-d", "-o"], limit_s=10)
+        nodes = self.world.run(["scontrol", "show", "node", "-d", "-o"], limit_s=10)
+        if done.status != 0 or nodes.status != 0:
+            # What was to be done meanwhile, nobody could do.
+            self.away_until_s = time.time()
+            return False
+        sample = Sample(before_s, time.time(), tuple(sightings(done.out)))
+        with self._lock:
+            self._take(sample)
+            self.nodes = node_states(nodes.out)
+            self.lost_gpus = gpus_in_use(nodes.out) - {
+                gpu for job in sample.jobs for gpu in job.gpus
+            }
+        return True
+
+    def _take(self, sample: Sample) -> None:
+        for job in sample.jobs:
+            self.pasts.setdefault(job.key, Past(job, sample.after_s)).add(job, sample.after_s)
+        self.samples += 1
+        self.newest_s = sample.after_s
+        tasks = dict(self.tasks)
+        for finding in (*shared_gpus(sample), *incomplete_gangs(sample, tasks)):
+            self._add(finding)
+        gone_s = self.gone_since_s
+        # While slurmctld was away too, nobody could have done anything.
+        since_s = None if gone_s is None else max(gone_s, self.away_until_s)
+        for finding in self.waits.add(sample, tasks, since_s, self.limit_s):
+            self._add(finding)
+
+    def _add(self, finding: Finding) -> None:
+        """Keep a finding, once for each run of a job."""
+        past = self.pasts.get(finding.job)
+        mark = (finding.invariant, finding.job, past.last.restarts if past else 0)
+        if mark not in self._told:
+            self._told.add(mark)
+            self.findings.append(finding)
+
+    def live(self) -> list[Sighting]:
+        """Return our jobs that have not ended, as last seen, by key."""
+        with self._lock:
+            found = [
+                past.last
+                for key, past in self.pasts.items()
+                if key in self.tasks and not past.last.is_final
+            ]
+        return sorted(found, key=lambda job: job.key)
+
+    def num_live(self) -> int:
+        """Return how many of our jobs have not ended, those never seen included."""
+        pasts = self.pasts
+        return sum(key not in pasts or not pasts[key].last.is_final for key in list(self.tasks))
+
+    def holding(self) -> int:
+        """Return how many of our jobs hold GPUs."""
+        return sum(job.state in HOLDING for job in self.live())

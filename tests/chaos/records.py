@@ -1,0 +1,122 @@
+"""What Slurm's own records say of jobs at one instant, read apart from the product. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ClusterShell.NodeSet import NodeSet
+from integration.site import Gpu, gpus_in
+
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "REQUEUE_FED"})
+HOLDING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED"})
+
+_FIELD = re.compile(r"(?:^| )(\w+)=(\S*)")
+_NOTHING = ("(null)", "None", "N/A", "Unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One job or array task; times in seconds since the epoch, 0 if there are none."""
+
+    key: str
+    raw_id: str
+    state: str
+    reason: str
+    priority: int
+    restarts: int
+    requested_nodes: str
+    excluded_nodes: str
+    dependency: str
+    started_s: float
+    ended_s: float
+    gpus: frozenset[Gpu]
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has ended for good."""
+        return self.state not in WAITING and self.state not in HOLDING
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits under a hold, whoever's."""
+        return self.state in WAITING and self.priority == 0
+
+    def __str__(self) -> str:
+        words = [self.state, self.reason, f"priority {self.priority}", f"restarts {self.restarts}"]
+        gpus = " ".join(sorted(f"{gpu.node}:{gpu.kind}:{gpu.index}" for gpu in self.gpus))
+        nodes = f"must have {self.requested_nodes}" if self.requested_nodes else ""
+        words.append(f"begins {self.started_s:.0f}")
+        return f"job {self.key}: " + ", ".join(word for word in (*words, nodes, gpus) if word)
+
+
+def sightings(text: str) -> Iterator[Sighting]:
+    """Yield the jobs in `scontrol show job -d -o`; their names are plain words here."""
+    for line in text.splitlines():
+        if line.startswith("JobId="):
+            yield from _sighting(line)
+
+
+def _sighting(line: str) -> Iterator[Sighting]:
+    facts: dict[str, str] = {}
+    for name, value in _FIELD.findall(line):
+        facts.setdefault(name, "" if value in _NOTHING else value)
+    seen = Sighting(
+        key=facts["JobId"],
+        raw_id=facts["JobId"],
+        state=facts["JobState"],
+        reason=facts["Reason"],
+        priority=int(facts["Priority"]),
+        restarts=int(facts.get("Restarts") or 0),
+        requested_nodes=facts.get("ReqNodeList", ""),
+        excluded_nodes=facts.get("ExcNodeList", ""),
+        dependency=facts.get("Dependency", ""),
+        started_s=_seconds(facts.get("StartTime", "")),
+        ended_s=_seconds(facts.get("EndTime", "")),
+        gpus=gpus_in(line) if facts["JobState"] in HOLDING else frozenset(),
+    )
+    if "ArrayTaskId" not in facts:
+        yield seen
+        return
+    for task in NodeSet(f"[{facts['ArrayTaskId'].partition('%')[0]}]"):
+        yield _renamed(seen, f"{facts['ArrayJobId']}_{task}")
+
+
+def _renamed(seen: Sighting, key: str) -> Sighting:
+    values = {name: getattr(seen, name) for name in Sighting.__slots__}
+    return Sighting(**{**values, "key": key})
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isdigit() else 0.0
+
+
+def node_states(text: str) -> dict[str, str]:
+    """Return the state of every node in `scontrol show node -o`, `UNREPORTED` if it has not come.
+
+    That is what it is after slurmctld's restart until slurmd has reported.
+    """
+    states = {}
+    for line in text.splitlines():
+        facts = dict(_FIELD.findall(line))
+        if "NodeName" in facts and "State" in facts:
+            has_come = facts.get("SlurmdStartTime") != "None"
+            states[facts["NodeName"]] = facts["State"] if has_come else "UNREPORTED"
+    return states
+
+
+_USED = re.compile(r"gpu:([^:(]+):[1-9]\d*\(IDX:([^)]*)\)")
+
+
+def gpus_in_use(text: str) -> set[Gpu]:
+    """Return the GPUs that slurmctld counts as given out, by `scontrol show node -d -o`.
+
+    Those that no job holds are lost to it: 22.05.8 may lose some when it begins anew.
+    """
+    found: set[Gpu] = set()
+    for line in text.splitlines():
+        facts = dict(_FIELD.findall(line))
+        for kind, indices in _USED.findall(facts.get("GresUsed", "")):
+            found |= {Gpu(facts["NodeName"], kind, int(index)) for index in NodeSet(f"[{indices}]")}
+    return found

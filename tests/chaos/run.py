@@ -1,0 +1,279 @@
+"""One run: a world, a workload, faults one after another, and the reckoning at the end."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos.faults import Fault
+from chaos.injecting import Case, Injector
+from chaos.invariants import (
+    FREE,
+    TRAINED,
+    WELL,
+    Finding,
+    Troubles,
+    fate,
+    kept_by_begin_time,
+    plan_differences,
+    told_apart,
+    two_at_once,
+    untrue_training,
+)
+from chaos.keeping import Keeper, Reaper
+from chaos.observer import Observer
+from chaos.workload import Task, Workload
+from chaos.world import LIFE_S, LocalWorld
+from integration.site import Gpu
+
+from hadar_slurm.errors import HadarError
+
+# The reaper's timer, and with it the time after which a job must be free: both a third of what
+# docs/fail-open.md states, 15 and 45 s, as is the sign of life.
+REAPER_S = LIFE_S / 2
+STATED_S = LIFE_S + REAPER_S
+# What the release itself may take on a busy machine, where a start of Python alone takes seconds.
+RELEASE_S = 6.0
+LEVEL = 16
+_LOOK_S = 0.4
+_TICK_S = 0.05
+# Before so many last faults no job is submitted that depends on another.
+_LAST = 12
+_RECOVERY_LIMIT_S = 90.0
+_SETTLE_LIMIT_S = 150.0
+
+
+@dataclass
+class Run:
+    """Everything that goes on in one run; `show` is told how far it has come."""
+
+    world: LocalWorld
+    faults: Sequence[Fault]
+    seed: int
+    show: Callable[[int, str], None] = lambda done, words: None
+    cases: list[Case] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    begun_s: float = 0.0
+    lost_gpus: set[Gpu] = field(default_factory=set)
+    _crash: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.workload = Workload(self.world, self.seed, LEVEL)
+        self.observer = Observer(self.world, self.workload.tasks, STATED_S + RELEASE_S)
+        draw = random.Random(f"keeper of {self.seed}")
+        self.keeper = Keeper(self.world, self.observer, draw)
+        self.reaper = Reaper(self.world, REAPER_S)
+        self.injector = Injector(
+            self.world, self.keeper, self.observer, self.workload, self.go_on_until
+        )
+        self._ends = threading.Event()
+        self._newest_plan: tuple[float, int] = (0.0, 0)
+
+    def go(self) -> None:
+        """Run from the first job to the reckoning."""
+        self.begun_s = time.time()
+        with self._beside():
+            if not self.go_on_until(lambda: self._has_planned_since(self.begun_s), 45):
+                raise HadarError(f"hadard does not begin: {self.world.told('hadard.log')}")
+            self.go_on_until(lambda: self.observer.holding() >= 4, 30)
+            for number, fault in enumerate(self.faults, start=1):
+                self._relax()
+                self.workload.may_depend = len(self.faults) - number > _LAST
+                self.show(number - 1, str(fault.kind))
+                self.cases.append(self.injector.inject(number, fault))
+                self.go_on_until(lambda: False, fault.pause_s)
+            self.show(len(self.faults), "waiting for the jobs to end")
+            self._settle()
+        self._reckon()
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Observe and submit in threads of their own."""
+        threads = [
+            threading.Thread(target=self._repeat, args=(act, every_s), daemon=True)
+            for act, every_s in (
+                (self.observer.look, _LOOK_S),
+                (lambda: self.workload.feed(self.observer.num_live()), 0.2),
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._ends.set()
+            self.keeper.end()
+            self.reaper.end()
+            for thread in threads:
+                thread.join(60)
+
+    def _repeat(self, act: Callable[[], object], every_s: float) -> None:
+        try:
+            while not self._ends.wait(every_s):
+                act()
+        except BaseException as error:
+            self._crash = error
+
+    def go_on_until(self, condition: Callable[[], bool], limit_s: float) -> bool:
+        """Let the world go on until something holds, or for so long."""
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            self._tick()
+            if condition():
+                return True
+            if time.monotonic() >= deadline_s:
+                return False
+            time.sleep(_TICK_S)
+
+    def _tick(self) -> None:
+        if self._crash is not None:
+            raise RuntimeError("a part of the test failed") from self._crash
+        self.keeper.tick()
+        self.reaper.tick()
+        self._read_plans()
+        for case in self.cases:
+            if case.undo is not None and time.time() >= case.undo_at_s:
+                undo, case.undo = case.undo, None
+                undo()
+                case.ended_s = time.time()
+            self._see_whether_well(case)
+
+    def _read_plans(self) -> None:
+        self._newest_plan = time_s, _ = self.world.control.newest_plan()
+        gone_s = self.observer.gone_since_s
+        if gone_s is not None and time_s > gone_s and not self.keeper.is_stopped:
+            self.keeper.note_sign_of_life()
+
+    def _has_planned_since(self, time_s: float) -> bool:
+        """Return whether the hadard that now lives has made a plan since."""
+        planned_s, _ = self._newest_plan
+        return planned_s > time_s and self.keeper.is_alive and not self.keeper.is_stopped
+
+    def _see_whether_well(self, case: Case) -> None:
+        if case.well_s is not None or case.ended_s is None:
+            return
+        ended_s = case.ended_s
+        if (not case.needs_plan or self._has_planned_since(ended_s)) and (
+            self.observer.newest_s > ended_s and case.is_well()
+        ):
+            case.well_s = time.time()
+
+    def _relax(self) -> None:
+        """Keep no more than a few faults going at a time."""
+        self.go_on_until(lambda: sum(case.well_s is None for case in self.cases) < 4, 20)
+
+    def _settle(self) -> None:
+        """End all faults and wait until all jobs have ended."""
+        self.workload.is_open = False
+        self.go_on_until(lambda: all(case.undo is None for case in self.cases), 60)
+        until_s = time.monotonic() + _SETTLE_LIMIT_S
+        while time.monotonic() < until_s:
+            left = self.observer.num_live()
+            self.show(len(self.faults), f"waiting for {left} jobs to end")
+            if not left:
+                break
+            self._help_slurm()
+            self.go_on_until(lambda: self.observer.num_live() == 0, 5)
+        self.go_on_until(lambda: all(case.well_s is not None for case in self.cases), 30)
+
+    def _help_slurm(self) -> None:
+        """Spare jobs that Slurm itself has requeued their two minutes, and mend what it has lost.
+
+        22.05.8 may go on counting GPUs as given out that no job holds, until it begins anew.
+        """
+        live = self.observer.live()
+        for job in live:
+            if job.reason == "BeginTime" and job.priority > 0:
+                self.world.run(["scontrol", "update", f"JobId={job.key}", "StartTime=now+1"])
+        if self.observer.lost_gpus and all(job.state == "PENDING" for job in live):
+            self.lost_gpus |= self.observer.lost_gpus
+            self.injector.restart_controller()
+
+    def _reckon(self) -> None:
+        """Check how every job ended and what it trained, and every plan."""
+        requeues, releases = (self._times_of(step) for step in ("requeue", "release"))
+        injector = self.injector
+        troubles = Troubles(tuple(injector.controller_starts), requeues, releases)
+        pasts = self.observer.pasts
+        self.findings += [
+            told_apart(finding, pasts[finding.job], troubles) for finding in self.observer.findings
+        ]
+        self.findings += plan_differences(self.world.control.notes("plans"))
+        for key, task in self.workload.tasks.items():
+            self.findings += self._reckoned(key, task, troubles)
+        for case in self.cases:
+            if case.well_s is None:
+                what = f"fault {case.number}, {case.fault.kind}: {case.done}"
+                self.findings.append(Finding(WELL, "", case.begun_s, what))
+
+    def _times_of(self, step: str) -> dict[str, list[float]]:
+        """Return when hadard itself made one kind of change, by job."""
+        times: dict[str, list[float]] = {}
+        for note in self.world.control.notes("changes"):
+            for job in note["jobs"] if note["step"] == step else ():
+                times.setdefault(job, []).append(note["time_s"])
+        return times
+
+    def _reckoned(self, key: str, task: Task, troubles: Troubles) -> Iterator[Finding]:
+        past = self.observer.pasts.get(key)
+        wrong = fate(task, past, troubles)
+        if wrong is not None:
+            yield wrong
+        if past is None:
+            return
+        if kept_s := kept_by_begin_time(task, past, troubles, STATED_S + RELEASE_S):
+            what = (
+                f"requeued by hadard, then kept from starting for {kept_s:.0f} s by its begin time"
+            )
+            yield Finding(FREE, key, past.seen_s, what)
+        if past.last.state != "COMPLETED":
+            return
+        raw_id = past.last.raw_id
+        history = self.world.trained(raw_id, "history.jsonl")
+        result = self.world.trained(raw_id, "result.json")
+        untrue = untrue_training(history, result, self._expected(task.steps))
+        if untrue:
+            apart = "Slurm ran it twice at once" if two_at_once(history) else ""
+            yield Finding(TRAINED, key, past.last.ended_s, untrue, apart)
+
+    def _expected(self, steps: int) -> dict[str, Any]:
+        if steps not in self._results:
+            self._results[steps] = self.world.uninterrupted(steps)
+        return self._results[steps]
+
+    _results: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what the run came to in numbers."""
+        pasts = self.observer.pasts
+        states = [pasts[key].last.state for key in self.workload.tasks if key in pasts]
+        plans = list(self.world.control.notes("plans"))
+        changes = [n for n in self.world.control.notes("changes") if "wrong" in n]
+        return {
+            "wall_s": round(time.time() - self.begun_s, 1),
+            "jobs": len(self.workload.tasks),
+            "jobs_completed": states.count("COMPLETED"),
+            "jobs_cancelled": states.count("CANCELLED"),
+            "submissions_refused": len(self.workload.failures),
+            "restarts_of_jobs": sum(
+                pasts[key].last.restarts for key in self.workload.tasks if key in pasts
+            ),
+            "samples": self.observer.samples,
+            "hadard_starts": self.keeper.starts,
+            "gpus_lost_by_slurm": len(self.lost_gpus),
+            "reaper_runs": self.reaper.runs,
+            "rounds_planned": len(plans),
+            "plans_of_a_restarted_hadard_equal": sum(note["is_same_plan"] for note in plans),
+            "plans_changed_by_memory": sum(not note["is_same_without_memory"] for note in plans),
+            "change_batches": len(changes),
+            "jobs_moved": sum(len(n["jobs"]) for n in changes if n["step"] == "requeue"),
+            "sign_of_life_s": LIFE_S,
+            "reaper_every_s": REAPER_S,
+            "stated_s": STATED_S,
+            "longest_wait_after_death_s": round(self.observer.waits.longest_s, 1),
+        }

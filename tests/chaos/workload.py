@@ -1,0 +1,140 @@
+"""The jobs of a run: gangs that train and move, and all kinds of neighbours beside them."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chaos.world import LocalWorld, Ran
+
+# Steps/s of a whole gang.
+RATES: tuple[Mapping[str, float], ...] = (
+    {"v100": 40.0, "p100": 20.0, "k80": 10.0},
+    {"v100": 30.0, "p100": 30.0, "k80": 12.0},
+    {"v100": 20.0, "p100": 40.0, "k80": 20.0},
+)
+STEPS = (60, 120, 200, 320)
+ARRAY_TASKS = 3
+# Of ten jobs so many are of each kind.
+KINDS = ("gang",) * 5 + ("fixed", "deaf", "array", "plain", "after")
+_SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+
+# It does not hand USR1 on, so that its training is never told to save.
+DEAF = """\
+#!/bin/bash
+#SBATCH --output=%x-%j.out
+#SBATCH --open-mode=append
+trap '' USR1
+"$HADAR_PYTHON" "$HADAR_TEMPLATES/paced_training.py" \\
+    --checkpoint-dir "checkpoints/$SLURM_JOB_ID" "$@" &
+wait $!
+"""
+
+
+@dataclass
+class Task:
+    """A job or array task that was submitted, and what its user has done to it since.
+
+    `gpus` is what it must hold while it runs, `steps` what it trains. Times are seconds since the
+    epoch. `held_s` is when its user began to hold it, None while they do not; `was_touched` says
+    that its user named or excluded nodes, so that the nodes it asks for are theirs.
+    """
+
+    key: str
+    kind: str
+    gpus: int
+    steps: int
+    submitted_s: float
+    user: str = ""
+    cancelled_s: float | None = None
+    held_s: float | None = None
+    was_touched: bool = False
+    done_to: list[str] = field(default_factory=list)
+
+    @property
+    def is_described(self) -> bool:
+        """Whether it was submitted with hadar-sbatch."""
+        return self.kind != "plain"
+
+
+@dataclass
+class Workload:
+    """Keeps about `level` jobs in the queue until told to stop."""
+
+    world: LocalWorld
+    seed: int
+    level: int
+    tasks: dict[str, Task] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    is_open: bool = True
+    # Slurm looks at the dependency of a held job once a minute: too late near the end of a run.
+    may_depend: bool = True
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(f"jobs of {self.seed}")
+        self._lock = threading.Lock()
+        self._deaf = self.world.script("deaf.sh", DEAF)
+
+    def feed(self, live: int) -> None:
+        """Submit jobs up to the level; `live` says how many are there."""
+        with self._lock:
+            if self.is_open and live < self.level:
+                self.submit()
+
+    def submit(self) -> None:
+        """Submit the next job; while Slurm is away it is drawn and lost, as a user gives up."""
+        draw = self._draw
+        kind = draw.choice(KINDS)
+        gpus = draw.choice((1, 1, 2, 2, 4))
+        steps = draw.choice(STEPS)
+        rates = draw.choice(RATES)
+        user = draw.choice(self.world.users)
+        before = draw.random()
+        argv = self._argv(kind, gpus, steps, rates, before)
+        at_s = time.time()
+        done = self.world.run(argv, user=user)
+        match = _SUBMITTED.search(done.out)
+        if done.status != 0 or match is None:
+            self._note_failure(done)
+            return
+        number = match[1]
+        keys = [f"{number}_{i}" for i in range(ARRAY_TASKS)] if kind == "array" else [number]
+        for key in keys:
+            self.tasks[key] = Task(key, kind, gpus, steps, at_s, user)
+
+    def _note_failure(self, done: Ran) -> None:
+        self.failures.append((done.err or done.out).strip()[-300:])
+
+    def _argv(
+        self, kind: str, gpus: int, steps: int, rates: Mapping[str, float], before: float
+    ) -> list[str]:
+        program = [
+            *(f"--rate={name}={rate / gpus}" for name, rate in rates.items()),
+            f"--total-steps={steps}",
+            "--checkpoint-every-s=1",
+            "--move-timeout-s=10",
+        ]
+        script = self._deaf if kind == "deaf" else self.world.training
+        if kind == "plain":
+            own = [f"--gpus={gpus}", "--requeue", "--open-mode=append"]
+            return [*self.world.sbatch_argv(with_hadar=False), *own, script, *program]
+        told = ",".join(f"{name}={rate}" for name, rate in rates.items())
+        own = [
+            f"--hadar-throughput={told}",
+            f"--hadar-gang={gpus}",
+            f"--hadar-steps={steps}",
+            f"--hadar-checkpoint={'no' if kind == 'fixed' else 'yes'}",
+        ]
+        if kind == "array":
+            own.append(f"--array=0-{ARRAY_TASKS - 1}")
+        if (
+            kind == "after"
+            and self.may_depend
+            and (others := [key for key in self.tasks if "_" not in key][-8:])
+        ):
+            own.append(f"--dependency=afterany:{others[int(before * len(others))]}")
+        return [*self.world.sbatch_argv(with_hadar=True), *own, script, *program]
