@@ -23,6 +23,8 @@ from hadar_slurm.slurm.giving_back import NODES_REPORT_WITHIN_S, give_back
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.moves import Mover, must_name_type
+from hadar_slurm.slurm.ownership import is_free
+from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.pins import Pins
 from hadar_slurm.slurm.reading import Reading
 from hadar_slurm.slurm.settings import Settings
@@ -146,7 +148,9 @@ class SlurmBackend:
             # A clock that was set back must not keep it from looking.
             if now_s >= looks_s or looks_s > now_s + self.settings.poll_s:
                 try:
-                    seen = self._view.signature(self.slurm.queue(), self.slurm.nodes())
+                    queue = self.slurm.queue()
+                    self._note_released(queue)
+                    seen = self._view.signature(queue, self.slurm.nodes())
                     if seen != self._planned_for:
                         return Wake.CHANGE
                 except SlurmError as error:
@@ -196,6 +200,20 @@ class SlurmBackend:
             self._seen = replace(self._seen, found={})
         except LedgerError as error:
             log.warning("%s", error)
+
+    def _note_released(self, queue: Mapping[JobId, QueueRow]) -> None:
+        """Note which holds of ours are gone, so that one placed after them is its owner's."""
+        ledger = self.ledger
+        gone = {
+            job: replace(ledger[job], is_held=False)
+            for job in ledger
+            if ledger[job].is_held and job in queue and is_free(queue[job])
+        }
+        if gone and self.mode is Mode.ENFORCE:
+            try:
+                ledger.note(gone)
+            except LedgerError as error:
+                log.warning("%s", error)
 
     def _forget_all_but(self, alive: Collection[JobId]) -> None:
         try:

@@ -104,8 +104,10 @@ def _own_request(
     Without a record of it, what its description comes to. Where Slurm keeps types, a request that
     has come to name one must go on naming it.
     """
-    if entry.before is None and not is_pinned:
-        return row.request
+    seen = row.request
+    asks_nothing = not (seen.per_node or seen.per_job or seen.per_task or seen.per_socket)
+    if entry.before is None and not is_pinned and not (asks_nothing and description):
+        return seen
     own = entry.before or (described_request(description, slurm) if description else row.request)
     named = row.named_types
     if slurm.abilities.keeps_types and len(named) == 1:

@@ -26,10 +26,11 @@ FILE_NAME = "ledger.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One job: whether the hold on it is ours, and what it asked for before we pinned it."""
+    """One job: whether the hold on it is ours, where we pinned it, what it asked for before."""
 
     is_held: bool = False
     before: Request | None = None
+    pinned: tuple[NodeName, ...] = ()
     preferred: str = ""
 
 
@@ -150,7 +151,7 @@ def _new_file(path: Path) -> Iterator[Any]:
 
 
 def _tree(entry: Entry) -> dict[str, Any]:
-    return {key: value for key, value in asdict(entry).items() if value not in (False, None, "")}
+    return {key: value for key, value in asdict(entry).items() if value}
 
 
 def _entry(tree: Mapping[str, Any]) -> Entry:
@@ -160,5 +161,6 @@ def _entry(tree: Mapping[str, Any]) -> Entry:
     return Entry(
         is_held=tree.get("is_held") is True,
         before=before,
+        pinned=tuple(map(NodeName, tree.get("pinned", ()))),
         preferred=str(tree.get("preferred", "")),
     )

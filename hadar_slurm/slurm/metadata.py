@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
@@ -103,6 +104,7 @@ def encode(description: Description) -> str:
     return text
 
 
+@lru_cache(maxsize=16384)
 def decode(comment: str) -> Description | None:
     """Return the description in a job's comment, or None for a job that is not ours.
 

@@ -76,7 +76,7 @@ def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) ->
     if row.key in ledger:
         entry = ledger[row.key]
         # Slurm itself holds a job that it cannot start where we have pinned it.
-        return entry.is_held or (row.reason == "BadConstraints" and entry.before is not None)
+        return entry.is_held or (row.reason == "BadConstraints" and is_pinned_by_us(row, ledger))
     # Without a ledger to tell, a job must not wait for somebody who has forgotten it: we may have
     # held any that has run before or is pinned.
     is_suspect = row.restarts > 0 or bool(row.requested_nodes)
@@ -88,5 +88,11 @@ def is_pinned_by_us(row: QueueRow, ledger: Ledger) -> bool:
     if not row.requested_nodes:
         return False
     if row.key in ledger:
-        return ledger[row.key].before is not None
+        # Others are its owner's choice, made since.
+        return set(row.requested_nodes) == set(ledger[row.key].pinned)
     return not ledger.is_whole
+
+
+def is_free(row: QueueRow) -> bool:
+    """Return whether a job is under nobody's hold."""
+    return row.state == "RUNNING" or (row.state == "PENDING" and row.priority > 0)

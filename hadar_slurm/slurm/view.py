@@ -22,6 +22,7 @@ from hadar_slurm.slurm.metadata import Description, decode, job_rates, job_spec
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.ownership import (
     Stance,
+    is_free,
     is_held_by_us,
     is_pinned_by_us,
     stance,
@@ -94,7 +95,9 @@ class View:
                     to_give_back[row.key] = (row, None)
                 continue
             entry = self._entry(row, description)
-            if entry != self.ledger[row.key]:
+            # The mark of a submission says nothing of holds after the first.
+            is_new = description.is_held and row.key not in self.ledger
+            if entry != self.ledger[row.key] or is_new:
                 found[row.key] = entry
             means = self._stance(row, description, reading)
             if means is Stance.GIVE_BACK:
@@ -121,12 +124,12 @@ class View:
         """Return what the ledger should say of a job, as far as Slurm shows it."""
         entry = self.ledger[row.key]
         if row.key in self.ledger:
-            is_free = row.state == "RUNNING" or (row.state == "PENDING" and row.priority > 0)
             # A hold after its owner has released it is the owner's.
-            return replace(entry, is_held=False) if is_free else entry
+            return replace(entry, is_held=False) if is_free(row) else entry
         is_held = is_held_by_us(row, self.ledger, was_submitted_held=description.is_held)
         if is_pinned_by_us(row, self.ledger):
-            return Entry(is_held=is_held, before=described_request(description, self.slurm))
+            own = described_request(description, self.slurm)
+            return Entry(is_held=is_held, before=own, pinned=row.requested_nodes)
         return Entry(is_held=is_held)
 
     def signature(
@@ -318,6 +321,8 @@ class View:
         Slurm forgets how long a requeued job ran before. What was trained is known: its time is
         taken as that on the type where the job is now, or else on its fastest.
         """
+        if row.state == "PENDING" and row.restarts == 0:
+            return Progress()
         try:
             report = read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
         except ReportError as error:

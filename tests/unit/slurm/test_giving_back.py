@@ -43,7 +43,8 @@ class Bench:
         reading = self.slurm.read()
         if noted:
             own = reading.request(reading.queue[key])
-            self.ledger.note({key: Entry(is_held=not released, before=own)})
+            nodes = tuple(a_gang(gang).gpus_by_node)
+            self.ledger.note({key: Entry(is_held=not released, before=own, pinned=nodes)})
         request = request_for(a_gang(gang), self.slurm.version, names_type="k80" in gang)
         changes: list[Change] = [Hold(key), Clear(key), Ask(key, request)]
         changes += [Release(key)] if released else []

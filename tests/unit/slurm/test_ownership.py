@@ -87,13 +87,13 @@ def test_a_job_held_for_us_is_placed(ledger: Ledger) -> None:
 def test_a_users_own_hold_is_kept(ledger: Ledger) -> None:
     """At submission, or later on a job that we had released, whatever we did to it before."""
     assert seen(a_row(**HELD), ledger) is Stance.LEAVE
-    ledger.note({JOB: Entry(before=OWN)})
+    ledger.note({JOB: Entry(before=OWN, pinned=PINNED.nodes)})
     assert seen(a_row(**HELD, request=PINNED), ledger, is_held=True) is Stance.LEAVE
 
 
 def test_what_slurm_holds_since_it_cannot_start_on_our_pin_is_ours(ledger: Ledger) -> None:
     """Nobody else would release it."""
-    ledger.note({JOB: Entry(before=OWN)})
+    ledger.note({JOB: Entry(before=OWN, pinned=PINNED.nodes)})
     row = a_row(priority=0, reason="BadConstraints", request=PINNED)
     assert seen(row, ledger) is Stance.PLACE
 
@@ -101,7 +101,7 @@ def test_what_slurm_holds_since_it_cannot_start_on_our_pin_is_ours(ledger: Ledge
 def test_a_pinned_job_that_was_released_is_ours_until_it_starts(ledger: Ledger) -> None:
     """And one that asks for nodes of its owner's choice never is."""
     assert seen(a_row(request=PINNED), ledger) is Stance.LEAVE
-    ledger.note({JOB: Entry(before=OWN)})
+    ledger.note({JOB: Entry(before=OWN, pinned=PINNED.nodes)})
     assert seen(a_row(request=PINNED), ledger) is Stance.PLACE
 
 
@@ -130,7 +130,7 @@ def test_what_is_not_ours_to_place_goes_back_if_we_hold_or_pin_it(
     assert seen(free, ledger, **choice) is Stance.LEAVE  # type: ignore[arg-type]
     assert seen(running, ledger, **choice) is Stance.LEAVE  # type: ignore[arg-type]
     assert seen(a_row(**HELD), ledger, **choice) is Stance.LEAVE  # type: ignore[arg-type]
-    ledger.note({JOB: Entry(is_held=True, before=OWN)})
+    ledger.note({JOB: Entry(is_held=True, before=OWN, pinned=PINNED.nodes)})
     for row in (a_row(**HELD), a_row(request=PINNED)):
         assert seen(row, ledger, **choice) is Stance.GIVE_BACK  # type: ignore[arg-type]
 
@@ -174,3 +174,10 @@ def test_an_operators_hold_is_never_ours(ledger: Ledger) -> None:
     row = a_row(priority=0, reason="JobHeldAdmin")
     assert not is_held_by_us(row, ledger, was_submitted_held=True)
     assert seen(row, ledger, is_held=True) is Stance.LEAVE
+
+
+def test_nodes_that_its_owner_names_after_a_pin_are_the_owners(ledger: Ledger) -> None:
+    """A pin is ours only where the nodes are those that we chose."""
+    ledger.note({JOB: Entry(before=OWN, pinned=(NodeName("n2"),))})
+    row = a_row(request=PINNED, restarts=1)
+    assert seen(row, ledger) is Stance.LEAVE

@@ -9,7 +9,7 @@ import pytest
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
 from fakes.fake_tools import FakeRunner
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import SlurmUnavailable
 from hadar_slurm.slurm.adapter import Site
 from hadar_slurm.slurm.changes import Hold
@@ -191,7 +191,8 @@ def test_a_pin_of_ours_goes_with_the_hold(bench: Bench) -> None:
     job = bench.submit()
     key = JobId(job.key)
     reading = bench.slurm.read()
-    bench.ledger.note({key: Entry(before=reading.request(reading.queue[key]))})
+    own = reading.request(reading.queue[key])
+    bench.ledger.note({key: Entry(before=own, pinned=(NodeName("n2"),))})
     assert bench.slurm.change([Hold(key)]) == [None]
     job.asked.nodes, job.asked.per_job, job.asked.per_node = ("n2",), (), (("", 2),)
     bench.fake.release(job)
