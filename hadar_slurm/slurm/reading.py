@@ -6,8 +6,9 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from hadar_slurm.core.cluster import Cluster, JobId, Slot
+from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.slurm.changes import Request
@@ -27,7 +28,7 @@ from hadar_slurm.slurm.parse import (
 from hadar_slurm.slurm.runner import Runner
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reading:
     """What Slurm showed at one instant.
 
@@ -42,6 +43,20 @@ class Reading:
     set_apart: frozenset[JobId] = frozenset()
     num_nodes: Mapping[JobId, str] = field(default_factory=dict)
 
+    def nodes_of(self, partition: str) -> frozenset[NodeName] | None:
+        """Return the nodes of a job's partitions, `a,b`; None where those are all."""
+        if partition not in self._nodes_of:
+            wanted = set(partition.split(","))
+            names = {row.node.name for row in self.nodes if wanted.intersection(row.partitions)}
+            is_all = len(names) == len(self.nodes)
+            self._nodes_of[partition] = None if is_all else frozenset(names)
+        return self._nodes_of[partition]
+
+    @cached_property
+    def _nodes_of(self) -> dict[str, frozenset[NodeName] | None]:
+        """Answers so far: thousands of jobs are in a few partitions."""
+        return {}
+
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, such that asking for it again gives the same."""
         if row.restarts > 0:
@@ -51,7 +66,7 @@ class Reading:
         told = self.num_nodes.get(row.key) or asked_nodes("", row.request.num_nodes)
         return replace(row.request, num_nodes=told)
 
-    @property
+    @cached_property
     def cluster(self) -> Cluster:
         """Return the nodes that have GPUs."""
         return Cluster.of(row.node for row in self.nodes if row.node.gpus)

@@ -185,7 +185,7 @@ class View:
         if len(bound) > 1:
             return []
         rates = job_rates(description, self.table)
-        allowed = allowed_nodes(row, reading)
+        allowed = reading.nodes_of(row.partition)
         return [
             max(
                 (
@@ -290,7 +290,7 @@ class View:
 
     def _allowed_nodes(self, row: QueueRow, reading: Reading) -> frozenset[NodeName] | None:
         """Return the nodes that a job may be given, or None where those are all."""
-        allowed = allowed_nodes(row, reading)
+        allowed = reading.nodes_of(row.partition)
         avoided = self.pins.avoided(row.key, self.now_s())
         if not avoided:
             return allowed
@@ -336,13 +336,6 @@ class View:
         rate = spec.rates.on(kind, spec.num_gpus)
         service = ((GpuType(kind), spec.num_gpus * steps / rate),) if steps and rate > 0 else ()
         return Progress(steps, row.restarts, service)
-
-
-def allowed_nodes(row: QueueRow, reading: Reading) -> frozenset[NodeName] | None:
-    """Return the nodes of the job's partitions, or None where those are all."""
-    partitions = set(row.partition.split(","))
-    names = {r.node.name for r in reading.nodes if partitions.intersection(r.partitions)}
-    return None if len(names) == len(reading.nodes) else frozenset(names)
 
 
 def _final_phase(state: str) -> Phase:
