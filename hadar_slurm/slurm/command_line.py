@@ -68,7 +68,9 @@ class CommandLine:
 
     def read(self) -> Reading:
         """Return the queue, the nodes and the GPUs that jobs hold."""
-        return read_all(self.runner)
+        return replace(
+            read_all(self.runner), invents_the_most=enforce.invents_the_most(self.version)
+        )
 
     def change(self, changes: Sequence[Change]) -> list[SlurmError | None]:
         """Attempt every change in order, each kind of command in batches."""

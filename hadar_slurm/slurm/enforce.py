@@ -37,6 +37,11 @@ def keeps_types(version: tuple[int, int]) -> bool:
     return version < _FORGETS_TYPES_SINCE
 
 
+def invents_the_most(version: tuple[int, int]) -> bool:
+    """Return whether a job that gave no most number of nodes shows one (26.05.5; not 22.05.8)."""
+    return version > (22, 5)
+
+
 def requested_gpus(gang: Gang, *, names_type: bool) -> tuple[tuple[str, int], ...]:
     """Return what each node of the gang is asked for, by type.
 

@@ -26,12 +26,11 @@ from hadar_slurm.slurm.changes import (
     Clear,
     Hold,
     Release,
-    Request,
     Requeue,
 )
 from hadar_slurm.slurm.enforce import request_for, requested_gpus
 from hadar_slurm.slurm.ledger import Ledger
-from hadar_slurm.slurm.parse import QueueRow, asked_nodes
+from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.reading import Reading
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
@@ -39,9 +38,6 @@ _LEAVE_S = 45.0
 _LOOK_EVERY_S = 0.1
 # A job that is only just starting misses the signal, so it is asked again.
 _ASK_EVERY_S = 1.0
-# Up to this version the most nodes that a job shows are those it asked for (measured on 22.05.8;
-# 26.05.5 differs).
-_SHOWS_THE_MOST_UNTIL = (22, 5)
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +189,7 @@ class Mover:
                 self.ledger[start.job_id],
                 is_held=True,
                 # What it asked for before the first pin; later it is our own request.
-                before=self.ledger[start.job_id].before or self._own_request(row, reading),
+                before=self.ledger[start.job_id].before or reading.request(row),
                 pinned=tuple(start.gang.gpus_by_node),
             )
             for start, row in rows.items()
@@ -219,18 +215,6 @@ class Mover:
             batch += [(start, change) for change in (Hold(job), Clear(job), ask)]
         failed = self._change(batch)
         return {start: names[start] for start in rows if start not in failed}
-
-    def _own_request(self, row: QueueRow, reading: Reading) -> Request:
-        """Return what a job asks for by itself.
-
-        Newer Slurm shows the number of tasks as the most nodes of a job that gave none: taken at
-        its word, GPUs asked for in all could then be on too few nodes to be had.
-        """
-        request = reading.request(row)
-        least, _, most = request.num_nodes.partition("-")
-        if request.per_job and most == least and self.slurm.version > _SHOWS_THE_MOST_UNTIL:
-            return replace(request, num_nodes=asked_nodes("", least))
-        return request
 
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:
         """Release the jobs whose request Slurm really took over; an update can lie.

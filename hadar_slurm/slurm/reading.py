@@ -34,7 +34,8 @@ class Reading:
 
     `gangs` are the GPUs of jobs that hold any, `set_apart` the pending jobs that squeue alone does
     not tell apart from others: those that exclude nodes, and those of scrontab. `num_nodes` are
-    the ranges that pending jobs ask for, as far as they are told.
+    the ranges that pending jobs ask for, as far as they are told; `invents_the_most` says that
+    Slurm shows the number of tasks as the most nodes of a job that gave none.
     """
 
     queue: dict[JobId, QueueRow]
@@ -42,6 +43,7 @@ class Reading:
     gangs: dict[JobId, Gang]
     set_apart: frozenset[JobId] = frozenset()
     num_nodes: Mapping[JobId, str] = field(default_factory=dict)
+    invents_the_most: bool = False
 
     def nodes_of(self, partition: str) -> frozenset[NodeName] | None:
         """Return the nodes of a job's partitions, `a,b`; None where those are all."""
@@ -63,6 +65,10 @@ class Reading:
             # What Slurm shows is the number of its last run, whatever it asked for.
             least = row.request.num_nodes.partition("-")[0]
             return replace(row.request, num_nodes=f"{least}-{least}")
+        least, _, most = self.num_nodes.get(row.key, "").partition("-")
+        if self.invents_the_most and row.request.per_job and least and most == least:
+            # Taken at its word, GPUs asked for in all could be on too few nodes to be had.
+            return replace(row.request, num_nodes=asked_nodes("", least))
         told = self.num_nodes.get(row.key) or asked_nodes("", row.request.num_nodes)
         return replace(row.request, num_nodes=told)
 

@@ -217,6 +217,7 @@ class PySlurm:
                 for row in rows
                 if row.state == "PENDING"
             },
+            invents_the_most=True,  # every Slurm that such a pyslurm is built for
         )
 
     def change(self, changes: Sequence[Change]) -> list[SlurmError | None]:

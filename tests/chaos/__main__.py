@@ -1,6 +1,8 @@
 """The chaos test: a seeded sequence of faults over a running cluster, and what must hold.
 
-    python -m chaos [--seed 1] [--faults 200] [--json FILE] [--keep DIR]      (PYTHONPATH=tests)
+    python -m chaos [--world docker] [--seed 1] [--faults 200] [--json FILE] [--keep DIR]
+
+with tests on PYTHONPATH.
 
 Exit status: 0 when every invariant held, 1 when one broke, 2 for wrong usage, 3 where no cluster
 can be started. See docs/chaos.md.
@@ -16,15 +18,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from chaos.docker_world import DockerWorld
 from chaos.faults import Kind, draw_faults
+from chaos.local_world import LocalWorld
 from chaos.report import as_tree, fault_table, finding_lines, last_line
 from chaos.run import Run
-from chaos.world import LocalWorld
+from chaos.world import World
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -55,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="the same faults for the same seed")
     parser.add_argument("--faults", type=int, default=200, metavar="N")
+    parser.add_argument("--world", choices=("local", "docker"), default="local")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report for programs")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and journals here")
     parser.add_argument(
@@ -80,7 +85,7 @@ def _chaos(options: argparse.Namespace) -> int:
     # Short, since unix sockets in it may have 107 characters.
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.chmod(0o755)
-    world = LocalWorld(directory)
+    world: World = DockerWorld(directory) if options.world == "docker" else LocalWorld(directory)
     run = None
     try:
         world.up()
@@ -100,7 +105,7 @@ def _chaos(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[object]:
+def _progress(total: int) -> Iterator[Callable[[int, str], None]]:
     """Show how far a run is: a bar on a terminal, a line now and then elsewhere."""
     console = Console(stderr=True)
     if console.is_terminal:
@@ -122,13 +127,11 @@ def _progress(total: int) -> Iterator[object]:
     yield show
 
 
-def _keep(world: LocalWorld, run: Run, target: Path) -> None:
+def _keep(world: World, run: Run, target: Path) -> None:
     """Copy what tells how the run went."""
     target.mkdir(parents=True, exist_ok=True)
-    for source in (world.control.directory, world.logs, *world.disks.values(), world.jobs):
-        left_out = shutil.ignore_patterns("filler")
-        shutil.copytree(source, target / source.name, dirs_exist_ok=True, ignore=left_out)
-    shutil.copytree(world.cluster.directory / "log", target / "slurm", dirs_exist_ok=True)
+    shutil.copytree(world.control.directory, target / "control", dirs_exist_ok=True)
+    world.keep(target)
     with (target / "sightings.txt").open("w") as file:
         for past in run.observer.pasts.values():
             file.writelines(f"{time_s:.2f} {job}\n" for time_s, job in past.changes)
@@ -141,7 +144,7 @@ def _tell(run: Run, options: argparse.Namespace) -> int:
     for line in finding_lines(run.findings, run.begun_s):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if options.json:
-        settings = {"seed": options.seed, "world": "local"}
+        settings = {"seed": options.seed, "world": options.world}
         tree = as_tree(settings, run.cases, run.findings, figures, run.begun_s)
         options.json.write_text(json.dumps(tree, indent=1) + "\n")
     print(last_line(run.cases, run.findings, figures))

@@ -207,7 +207,7 @@ class Watched:
 
     def _view_of(self, mode: Mode, snapshot: Snapshot) -> Snapshot:
         replayed = Replayed(self.seen)
-        backend = hadard._backend(self.config, replayed, self.world, mode)  # type: ignore[arg-type]
+        backend = hadard._backend(self.config, replayed, self.world, mode)
         backend.is_off = self.config.disable_file.exists
         fresh = backend.observe()
         known = snapshot.by_id
@@ -289,6 +289,7 @@ def main(words: Sequence[str]) -> int:
     """Run hadard until it ends."""
     control = Control(Path(words[0]))
     threading.Thread(target=stay_with, args=(os.getppid(),), daemon=True).start()
+    control.begin()
     saboteur = Saboteur(control)
     adapters: list[Sabotaged] = []
 

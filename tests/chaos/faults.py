@@ -105,13 +105,15 @@ class Fault:
     """One fault; times in seconds.
 
     `pause_s` is how long the world goes on before the next one, `lasts_s` how long it lasts where
-    it ends by itself, `restart_s` after what time systemd would start hadard again, and
-    `has_stop_post` whether it runs `hadar release` before. `pick` and `share` are from 0 to 1.
+    it ends by itself, `absence_s` how long hadard hangs, `restart_s` after what time systemd would
+    start hadard again, and `has_stop_post` whether it runs `hadar release` before. `pick` and
+    `share` are from 0 to 1.
     """
 
     kind: Kind
     pause_s: float
     lasts_s: float
+    absence_s: float
     restart_s: float
     has_stop_post: bool
     step: str
@@ -141,18 +143,19 @@ def _fault(
     draw: random.Random, kind: Kind, points: Iterator[tuple[str, str]], changes: Iterator[str]
 ) -> Fault:
     # Most often back within a few seconds, sometimes not before the reaper has had to come.
-    restart_s = draw.choice([10 * draw.random() ** 2] * 11 + [draw.uniform(22, 28)])
+    restart_s = draw.choice([10 * draw.random() ** 2] * 19 + [draw.uniform(22, 28)])
     step, when = next(points) if kind is Kind.KILL_AT_STEP else (next(changes), "instead")
     minutes = draw.choice([1, 3, 10, 60, 180])
     return Fault(
         kind=kind,
         pause_s=draw.uniform(0.3, 2.5),
         lasts_s=draw.uniform(2.0, 18.0),
+        absence_s=draw.choice([draw.uniform(2.0, 6.0), draw.uniform(12.0, 22.0)]),
         restart_s=restart_s,
         has_stop_post=draw.random() < 0.5,
         step=step,
         when=when,
-        skip=draw.choice([0, 0, 1]),
+        skip=draw.choice([0, 0, 0, 1]),
         pick=draw.random(),
         share=draw.random(),
         jump_s=60.0 * minutes * draw.choice([-1, 1]),

@@ -13,10 +13,10 @@ from chaos.observer import Observer
 from chaos.records import Sighting
 from chaos.sabotage import Order
 from chaos.workload import Task, Workload
-from chaos.world import LocalWorld, Ran
+from chaos.world import Ran, World
 
 # How long an order may wait for its step before the fault goes on without it.
-_STEP_LIMIT_S = 6.0
+_STEP_LIMIT_S = 5.0
 # Configurations that an operator may change to and back, in the words of the report.
 _CHANGES: Sequence[dict[str, object]] = (
     {"policy": "srsf"},
@@ -57,14 +57,13 @@ class Case:
 class Injector:
     """Does what faults say to the world."""
 
-    world: LocalWorld
+    world: World
     keeper: Keeper
     observer: Observer
     workload: Workload
     wait: Callable[[Callable[[], bool], float], bool]
     out: set[str] = field(default_factory=set)
     full: set[str] = field(default_factory=set)
-    controller_starts: list[float] = field(default_factory=list)
     is_controller_away: bool = False
     is_configuration_other: bool = False
     _handlers: dict[Kind, Callable[[Case], None]] = field(init=False)
@@ -181,7 +180,7 @@ class Injector:
         if not self._has_hadard(case):
             return
         is_killed = case.fault.kind is Kind.STOP_AND_KILL
-        lasts_s = 2.0 + 1.5 * case.fault.lasts_s  # most often longer than a sign of life is good
+        lasts_s = case.fault.absence_s
         self.keeper.send(signal.SIGSTOP)
         self.keeper.is_stopped = True
         self.observer.gone_since_s = self.observer.gone_since_s or time.time()
@@ -239,7 +238,6 @@ class Injector:
         case.is_well = lambda: self._are_nodes_up()
 
     def _start_controller(self) -> None:
-        self.controller_starts.append(time.time())
         self.world.start_controller()
         self.is_controller_away = False
 
@@ -271,17 +269,11 @@ class Injector:
         self.out.add(name)
         kind = case.fault.kind
         case.done = f"{name} for {case.fault.lasts_s:.1f} s"
-        if kind is Kind.NODE_DEATH:
-            self.world.kill_node(name)
-        else:
-            self.world.cut_node(name, is_cut=True)
+        self.world.take_node(kind, name)
 
         def bring_back() -> None:
             self.out.discard(name)
-            if kind is Kind.NODE_DEATH:
-                self.world.start_node(name)
-            else:
-                self.world.cut_node(name, is_cut=False)
+            self.world.return_node(kind, name)
 
         self._later(case, bring_back)
         case.is_well = lambda: self._are_nodes_up()
@@ -306,12 +298,15 @@ class Injector:
 
     # Users.
 
-    def _say(self, case: Case, argv: Sequence[str]) -> Ran:
-        done = self.world.run(argv, limit_s=15)
+    def _say(self, case: Case, argv: Sequence[str], user: str = "") -> Ran:
+        done = self.world.run(argv, user=user, limit_s=15)
         if done.status != 0:
             words = (done.err or done.out).strip().splitlines() or ["no answer"]
             case.done += f" (refused: {words[-1][:60]})"
         return done
+
+    def _update(self, case: Case, task: Task, change: str) -> None:
+        self._say(case, ["scontrol", "update", f"JobId={task.key}", change], task.user)
 
     def _target(
         self, case: Case, suits: Callable[[Sighting], bool] = lambda job: True
@@ -332,19 +327,21 @@ class Injector:
         if target := self._target(case):
             job, task = target
             at_s = time.time()
-            if self._say(case, ["scancel", job.key]).status == 0:
+            if self._say(case, ["scancel", job.key], task.user).status == 0:
                 task.cancelled_s = at_s
                 case.is_well = lambda: self.observer.pasts[job.key].last.is_final
+            else:
+                task.may_be_cancelled = True
 
     def _requeue(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.state == "RUNNING"):
-            self._say(case, ["scontrol", "requeue", target[0].key])
+            self._say(case, ["scontrol", "requeue", target[0].key], target[1].user)
 
     def _hold(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.state == "PENDING"):
             job, task = target
             task.held_s = time.time()
-            self._say(case, ["scontrol", "uhold", job.key])
+            self._say(case, ["scontrol", "uhold", job.key], task.user)
 
             def release() -> None:
                 self.wait(lambda: self._is_released(job.key), 20)
@@ -358,36 +355,34 @@ class Injector:
 
     def _release(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.is_held):
-            self._say(case, ["scontrol", "release", target[0].key])
+            self._say(case, ["scontrol", "release", target[0].key], target[1].user)
 
     def _choose(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.state == "PENDING"):
-            job, task = target
+            _, task = target
             task.was_touched = True
             name = self.world.nodes[int(case.fault.share * 4)]
             case.done += f" to {name}"
-            self._say(case, ["scontrol", "update", f"JobId={job.key}", f"ReqNodeList={name}"])
+            self._update(case, task, f"ReqNodeList={name}")
 
     def _exclude(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.state == "PENDING"):
-            job, _ = target
             name = self.world.nodes[int(case.fault.share * 4)]
             case.done += f" off {name}"
-            self._say(case, ["scontrol", "update", f"JobId={job.key}", f"ExcNodeList={name}"])
+            self._update(case, target[1], f"ExcNodeList={name}")
 
     def _leave(self, case: Case) -> None:
         if target := self._target(case):
-            self._say(case, self.world.leave_argv(target[0].key))
+            self._say(case, self.world.leave_argv(target[0].key), target[1].user)
 
     def _comment(self, case: Case) -> None:
         # The comment is what tells whose a new job's hold is, until hadard has written it down.
         known = self.world.ledger()
         if target := self._target(case, lambda job: not job.is_held or job.key in known):
-            job, _ = target
             texts = ("", "mine now", '{"hadar":1', '{"hadar":1,"steps":"many"}', "{}")
             text = texts[int(case.fault.share * len(texts))]
             case.done += f" to {text!r}"
-            self._say(case, ["scontrol", "update", f"JobId={job.key}", f"Comment={text}"])
+            self._update(case, target[1], f"Comment={text}")
 
     def _report(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.state == "RUNNING"):
@@ -442,8 +437,7 @@ class Injector:
         self._ordered(case, Order("blind", "look", "instead", lasts_s=case.fault.lasts_s))
 
     def _hang(self, case: Case) -> None:
-        lasts_s = 3.0 + 1.5 * case.fault.lasts_s
-        self._ordered(case, Order("hang", "plan", "instead", lasts_s=lasts_s))
+        self._ordered(case, Order("hang", "plan", "instead", lasts_s=case.fault.absence_s))
 
     def _clock(self, case: Case) -> None:
         control = self.world.control

@@ -1,13 +1,14 @@
 """What must hold whatever happens, checked on Slurm's own records and on what jobs wrote. Pure.
 
-What Slurm itself does wrong, by what docs/slurm.md tells, is counted apart (`Finding.apart`).
+What is not hadard's doing, or is told as a limit in the documentation, is counted apart
+(`Finding.apart`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.records import HOLDING, WAITING, Sighting
@@ -128,79 +129,37 @@ class Past:
         return not {"PENDING", "RUNNING", "COMPLETED"}.isdisjoint(after)
 
 
-@dataclass(frozen=True)
-class Troubles:
-    """When what happened for which Slurm itself may lose something; seconds since the epoch.
+def fate(task: Task, past: Past | None, requeues: Sequence[float]) -> Finding | None:
+    """Return what is wrong with how a job ended, or None if it ended as it should.
 
-    `controller_starts` are the moments when slurmctld began anew. `requeues` and `releases` are
-    the times at which hadard itself requeued and released jobs, by job.
+    `requeues` are the times at which hadard itself requeued it.
     """
-
-    controller_starts: Sequence[float] = ()
-    requeues: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    releases: Mapping[str, Sequence[float]] = field(default_factory=dict)
-
-    def gave_none(self, job: str, started_s: float) -> bool:
-        """Return whether it was Slurm that started a job without GPUs (22.05.8, docs/slurm.md).
-
-        It does so after slurmctld's start until nodes have reported; not its fault alone is that of
-        a job which hadard has released in that time.
-        """
-        releases = self.releases.get(job, ())
-        return any(
-            -1.0 <= started_s - begun_s <= 20.0
-            and not any(begun_s <= time_s <= started_s + 1.0 for time_s in releases)
-            for begun_s in self.controller_starts
-        )
-
-
-_NO_GPUS = "Slurm 22.05.8 starts jobs without GPUs until nodes have reported"
-
-
-def told_apart(finding: Finding, past: Past, troubles: Troubles) -> Finding:
-    """Return a finding about a running job's GPUs, told apart where Slurm alone did it."""
-    started_s = [
-        job.started_s
-        for time_s, job in past.changes
-        if job.state == "RUNNING" and time_s <= finding.time_s + 1.0
-    ]
-    if finding.invariant == WHOLE and started_s and "with 0 of" in finding.what:
-        is_slurms = troubles.gave_none(finding.job, started_s[-1])
-        return replace(finding, apart=_NO_GPUS if is_slurms else "")
-    return finding
-
-
-def fate(task: Task, past: Past | None, troubles: Troubles) -> Finding | None:
-    """Return what is wrong with how a job ended, or None if it ended as it should."""
     if past is None:
         return Finding(LOST, task.key, task.submitted_s, "Slurm never showed it")
     last = past.last
     if not last.is_final:
         return Finding(LOST, task.key, past.seen_s, f"it has not ended: {last}")
     if last.state == "CANCELLED":
-        if task.cancelled_s is not None:
+        if task.cancelled_s is not None or task.may_be_cancelled:
             return None
         return Finding(LOST, task.key, last.ended_s, "cancelled, and by no user")
     if last.state != "COMPLETED":
-        apart = _NO_GPUS if troubles.gave_none(task.key, last.started_s) else ""
-        return Finding(LOST, task.key, last.ended_s, f"it ended as {last.state}", apart)
-    return _after_cancel(task, past, troubles)
+        return Finding(LOST, task.key, last.ended_s, f"it ended as {last.state}")
+    return _after_cancel(task, past, requeues)
 
 
-def _after_cancel(task: Task, past: Past, troubles: Troubles) -> Finding | None:
+def _after_cancel(task: Task, past: Past, requeues: Sequence[float]) -> Finding | None:
     """Return what is wrong with a job that completed, if its user had cancelled it."""
     cancelled_s, ended_s = task.cancelled_s, past.last.ended_s
     if cancelled_s is None or not (past.came_back or ended_s > cancelled_s + _LATE_S):
         return None
-    apart = ""
-    times = troubles.requeues.get(task.key, ())
-    if any(abs(time_s - cancelled_s) <= 1.0 for time_s in times):
-        apart = "cancelled while it was requeued"
+    is_near = any(abs(time_s - cancelled_s) <= 1.0 for time_s in requeues)
+    apart = "cancelled while it was requeued" if is_near else ""
     what = f"cancelled, and alive for {ended_s - cancelled_s:.1f} s more"
     return Finding(LOST, task.key, ended_s, what, apart)
 
 
-def kept_by_begin_time(task: Task, past: Past, troubles: Troubles, limit_s: float) -> float:
+def kept_by_begin_time(task: Task, past: Past, requeues: Sequence[float], limit_s: float) -> float:
     """Return for how long a job that hadard requeued was kept from starting by its begin time.
 
     Slurm lets a requeued job wait for two minutes; hadard has to see to it that it does not.
@@ -211,7 +170,7 @@ def kept_by_begin_time(task: Task, past: Past, troubles: Troubles, limit_s: floa
         is_kept = job.state in WAITING and job.priority > 0 and job.reason == "BeginTime"
         if not task.is_described or not is_kept or end_s - begun_s <= limit_s:
             continue
-        restarts = [t for t in troubles.requeues.get(task.key, ()) if t <= begun_s]
+        restarts = [t for t in requeues if t <= begun_s]
         others = [t for t, other in past.changes if t <= begun_s and other.state == "RUNNING"]
         if restarts and (not others or restarts[-1] >= others[-1]):
             return end_s - begun_s

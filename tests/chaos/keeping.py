@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from chaos.observer import Observer
-from chaos.world import LocalWorld
+from chaos.world import World
 
 # As the unit's Restart= where no fault says otherwise.
 _RESTART_S = 2.0
@@ -23,7 +23,7 @@ class Keeper:
     was there any more to look after jobs, None while somebody is.
     """
 
-    world: LocalWorld
+    world: World
     observer: Observer
     draw: random.Random
     process: subprocess.Popen[bytes] | None = None
@@ -92,7 +92,7 @@ class Keeper:
 class Reaper:
     """Runs `hadar release --expired` every few seconds, as the operator's timer does."""
 
-    world: LocalWorld
+    world: World
     every_s: float
     runs: int = 0
     _next_s: float = 0.0

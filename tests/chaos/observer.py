@@ -16,7 +16,7 @@ from chaos.invariants import (
 )
 from chaos.records import HOLDING, Sighting, gpus_in_use, node_states, sightings
 from chaos.workload import Task
-from chaos.world import LocalWorld
+from chaos.world import World
 from integration.site import Gpu
 
 
@@ -27,7 +27,7 @@ class Observer:
     `limit_s` is how long jobs may wait for a hadard that is gone.
     """
 
-    world: LocalWorld
+    world: World
     tasks: dict[str, Task]
     limit_s: float
     pasts: dict[str, Past] = field(default_factory=dict)

@@ -17,18 +17,16 @@ from chaos.invariants import (
     TRAINED,
     WELL,
     Finding,
-    Troubles,
     fate,
     kept_by_begin_time,
     plan_differences,
-    told_apart,
     two_at_once,
     untrue_training,
 )
 from chaos.keeping import Keeper, Reaper
 from chaos.observer import Observer
 from chaos.workload import Task, Workload
-from chaos.world import LIFE_S, LocalWorld
+from chaos.world import LIFE_S, World
 from integration.site import Gpu
 
 from hadar_slurm.errors import HadarError
@@ -40,7 +38,6 @@ STATED_S = LIFE_S + REAPER_S
 # What the release itself may take on a busy machine, where a start of Python alone takes seconds.
 RELEASE_S = 6.0
 LEVEL = 16
-_LOOK_S = 0.4
 _TICK_S = 0.05
 # Before so many last faults no job is submitted that depends on another.
 _LAST = 12
@@ -52,7 +49,7 @@ _SETTLE_LIMIT_S = 150.0
 class Run:
     """Everything that goes on in one run; `show` is told how far it has come."""
 
-    world: LocalWorld
+    world: World
     faults: Sequence[Fault]
     seed: int
     show: Callable[[int, str], None] = lambda done, words: None
@@ -97,7 +94,7 @@ class Run:
         threads = [
             threading.Thread(target=self._repeat, args=(act, every_s), daemon=True)
             for act, every_s in (
-                (self.observer.look, _LOOK_S),
+                (self.observer.look, self.world.look_every_s),
                 (lambda: self.workload.feed(self.observer.num_live()), 0.2),
             )
         ]
@@ -196,37 +193,33 @@ class Run:
 
     def _reckon(self) -> None:
         """Check how every job ended and what it trained, and every plan."""
-        requeues, releases = (self._times_of(step) for step in ("requeue", "release"))
-        injector = self.injector
-        troubles = Troubles(tuple(injector.controller_starts), requeues, releases)
-        pasts = self.observer.pasts
-        self.findings += [
-            told_apart(finding, pasts[finding.job], troubles) for finding in self.observer.findings
-        ]
+        self.world.fetch()
+        self.findings += self.observer.findings
         self.findings += plan_differences(self.world.control.notes("plans"))
+        requeues = self._requeues()
         for key, task in self.workload.tasks.items():
-            self.findings += self._reckoned(key, task, troubles)
+            self.findings += self._reckoned(key, task, requeues.get(key, ()))
         for case in self.cases:
             if case.well_s is None:
                 what = f"fault {case.number}, {case.fault.kind}: {case.done}"
                 self.findings.append(Finding(WELL, "", case.begun_s, what))
 
-    def _times_of(self, step: str) -> dict[str, list[float]]:
-        """Return when hadard itself made one kind of change, by job."""
+    def _requeues(self) -> dict[str, list[float]]:
+        """Return when hadard itself requeued jobs, by job."""
         times: dict[str, list[float]] = {}
         for note in self.world.control.notes("changes"):
-            for job in note["jobs"] if note["step"] == step else ():
+            for job in note["jobs"] if note["step"] == "requeue" else ():
                 times.setdefault(job, []).append(note["time_s"])
         return times
 
-    def _reckoned(self, key: str, task: Task, troubles: Troubles) -> Iterator[Finding]:
+    def _reckoned(self, key: str, task: Task, requeues: Sequence[float]) -> Iterator[Finding]:
         past = self.observer.pasts.get(key)
-        wrong = fate(task, past, troubles)
+        wrong = fate(task, past, requeues)
         if wrong is not None:
             yield wrong
         if past is None:
             return
-        if kept_s := kept_by_begin_time(task, past, troubles, STATED_S + RELEASE_S):
+        if kept_s := kept_by_begin_time(task, past, requeues, STATED_S + RELEASE_S):
             what = (
                 f"requeued by hadard, then kept from starting for {kept_s:.0f} s by its begin time"
             )
@@ -234,8 +227,8 @@ class Run:
         if past.last.state != "COMPLETED":
             return
         raw_id = past.last.raw_id
-        history = self.world.trained(raw_id, "history.jsonl")
-        result = self.world.trained(raw_id, "result.json")
+        history = self.world.trained(task.user, raw_id, "history.jsonl")
+        result = self.world.trained(task.user, raw_id, "result.json")
         untrue = untrue_training(history, result, self._expected(task.steps))
         if untrue:
             apart = "Slurm ran it twice at once" if two_at_once(history) else ""

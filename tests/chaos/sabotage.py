@@ -103,6 +103,14 @@ class Control:
         """Return by how much hadard's clock is wrong."""
         return float(self._read("clock") or 0.0)
 
+    def begin(self) -> None:
+        """Note which process hadard is."""
+        self._replace("pid", str(os.getpid()))
+
+    def pid(self) -> int:
+        """Return the process number of the newest hadard, as it sees itself."""
+        return int(self._read("pid") or 0)
+
     def tell_plan(self) -> None:
         """Note that a plan has just been made."""
         self._replace("newest-plan", f"{time.time()} {os.getpid()}")

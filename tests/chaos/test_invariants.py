@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from chaos.faults import KILL_POINTS, Kind, draw_faults
@@ -14,14 +15,12 @@ from chaos.invariants import (
     WHOLE,
     Past,
     Sample,
-    Troubles,
     Waits,
     fate,
     incomplete_gangs,
     kept_by_begin_time,
     plan_differences,
     shared_gpus,
-    told_apart,
     two_at_once,
     untrue_training,
 )
@@ -51,10 +50,9 @@ DONE = replace(RUNNING, state="COMPLETED", gpus=frozenset(), ended_s=120.0)
 GONE = replace(DONE, state="CANCELLED")
 
 
-def a_task(**values: object) -> Task:
-    return Task(
-        **{"key": "7", "kind": "gang", "gpus": 2, "steps": 60, "submitted_s": 90.0} | values
-    )
+def a_task(**values: Any) -> Task:
+    known: dict[str, Any] = {"key": "7", "kind": "gang", "gpus": 2, "steps": 60}
+    return Task(**{**known, "submitted_s": 90.0, **values})
 
 
 def a_sample(*jobs: Sighting, at_s: float = 110.0) -> Sample:
@@ -87,18 +85,6 @@ def test_a_job_that_runs_without_all_its_gpus_is_found(number: int) -> None:
     assert finding.invariant == WHOLE
     assert not list(incomplete_gangs(a_sample(RUNNING), {"7": a_task()}))
     assert not list(incomplete_gangs(a_sample(HELD), {"7": a_task()}))
-
-
-def test_only_slurm_alone_is_forgiven_for_a_job_without_gpus() -> None:
-    """Right after slurmctld's start, of a job that hadard has not released since."""
-    poor = replace(RUNNING, gpus=frozenset())
-    past = a_past(poor)
-    [finding] = incomplete_gangs(a_sample(poor, at_s=100.0), {"7": a_task()})
-    assert not told_apart(finding, past, Troubles()).apart
-    assert told_apart(finding, past, Troubles(controller_starts=[95.0])).apart
-    assert not told_apart(finding, past, Troubles(controller_starts=[70.0])).apart
-    released = Troubles(controller_starts=[95.0], releases={"7": [98.0]})
-    assert not told_apart(finding, past, released).apart
 
 
 @pytest.mark.parametrize(
@@ -137,17 +123,19 @@ def test_a_job_that_waits_for_others_is_no_fault(job: Sighting, task: Task) -> N
 
 def test_how_jobs_end() -> None:
     """COMPLETED, or CANCELLED if its user cancelled it; all else is a job lost."""
-    none = Troubles()
-    assert fate(a_task(), a_past(RUNNING, DONE), none) is None
-    assert fate(a_task(cancelled_s=115.0), a_past(RUNNING, GONE), none) is None
-    for past in (
+    assert fate(a_task(), a_past(RUNNING, DONE), ()) is None
+    assert fate(a_task(cancelled_s=115.0), a_past(RUNNING, GONE), ()) is None
+    for past in (a_past(RUNNING, GONE), a_past(RUNNING, DONE)):
+        assert fate(a_task(may_be_cancelled=True), past, ()) is None
+    pasts: tuple[Past | None, ...] = (
         None,
         a_past(HELD),
         a_past(RUNNING, GONE),
         a_past(RUNNING, replace(DONE, state="FAILED")),
         a_past(RUNNING, replace(DONE, state="NODE_FAIL")),
-    ):
-        finding = fate(a_task(), past, none)
+    )
+    for wrong in pasts:
+        finding = fate(a_task(), wrong, ())
         assert finding is not None
         assert finding.invariant == LOST
         assert not finding.apart
@@ -156,24 +144,24 @@ def test_how_jobs_end() -> None:
 def test_a_cancelled_job_must_not_come_back() -> None:
     """But for the gap in which Slurm itself cannot tell, around a requeue of hadard's."""
     task = a_task(cancelled_s=105.0)
-    finding = fate(task, a_past(RUNNING, GONE, RUNNING, DONE), Troubles())
+    finding = fate(task, a_past(RUNNING, GONE, RUNNING, DONE), ())
     assert finding is not None
     assert not finding.apart
-    told = fate(task, a_past(RUNNING, DONE), Troubles(requeues={"7": [105.2]}))
+    told = fate(task, a_past(RUNNING, DONE), [105.2])
     assert told is not None
     assert told.apart
-    assert fate(a_task(cancelled_s=119.0), a_past(RUNNING, DONE), Troubles()) is None
+    assert fate(a_task(cancelled_s=119.0), a_past(RUNNING, DONE), ()) is None
 
 
 def test_a_job_must_not_wait_for_the_begin_time_of_our_requeue() -> None:
     """Two minutes that Slurm gives a requeued job; after a user's requeue they are theirs."""
     kept = replace(FREE_JOB, reason="BeginTime", restarts=1)
     past = a_past(RUNNING, HELD, kept, RUNNING, every_s=30.0)
-    ours = Troubles(requeues={"7": [125.0]})
+    ours = [125.0]
     assert kept_by_begin_time(a_task(), past, ours, 20.0) == 30.0
     assert not kept_by_begin_time(a_task(), past, ours, 40.0)
-    assert not kept_by_begin_time(a_task(), past, Troubles(), 20.0)
-    assert not kept_by_begin_time(a_task(), past, Troubles(requeues={"7": [90.0]}), 20.0)
+    assert not kept_by_begin_time(a_task(), past, (), 20.0)
+    assert not kept_by_begin_time(a_task(), past, [90.0], 20.0)
     assert not kept_by_begin_time(a_task(kind="plain"), past, ours, 20.0)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from chaos.world import LocalWorld, Ran
+from chaos.world import Ran, World
 
 # Steps/s of a whole gang.
 RATES: tuple[Mapping[str, float], ...] = (
@@ -40,8 +40,9 @@ class Task:
     """A job or array task that was submitted, and what its user has done to it since.
 
     `gpus` is what it must hold while it runs, `steps` what it trains. Times are seconds since the
-    epoch. `held_s` is when its user began to hold it, None while they do not; `was_touched` says
-    that its user named or excluded nodes, so that the nodes it asks for are theirs.
+    epoch. `may_be_cancelled` says that nobody answered when its user cancelled it. `held_s` is
+    when its user began to hold it, None while they do not. `was_touched` says that its user named
+    nodes, so that those it asks for are theirs.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Task:
     submitted_s: float
     user: str = ""
     cancelled_s: float | None = None
+    may_be_cancelled: bool = False
     held_s: float | None = None
     was_touched: bool = False
     done_to: list[str] = field(default_factory=list)
@@ -65,7 +67,7 @@ class Task:
 class Workload:
     """Keeps about `level` jobs in the queue until told to stop."""
 
-    world: LocalWorld
+    world: World
     seed: int
     level: int
     tasks: dict[str, Task] = field(default_factory=dict)

@@ -1,0 +1,289 @@
+"""The local cluster as the world of a chaos test: everything runs on this machine, as one user."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chaos.faults import Kind
+from chaos.records import node_states
+from chaos.sabotage import Control
+from chaos.world import (
+    COMMAND_LIMIT_S,
+    DISKS,
+    FULL_DISKS,
+    SETTINGS,
+    TESTS,
+    Ran,
+    ran,
+    yaml_of,
+)
+
+from hadar_slurm.demo.runs import job_environment
+from hadar_slurm.errors import ClusterError, SlurmError
+from hadar_slurm.resources import job_template
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.enforce import keeps_types
+from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.slurm.local_config import parse_nodes
+
+NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
+SLURMD_TIMEOUT_S = 10
+# A node that cannot be reached never reports.
+_REPORT_WITHIN_S = 10.0
+
+
+@dataclass
+class LocalWorld:
+    """The local cluster; `directory` is short, empty and ours."""
+
+    directory: Path
+    name: str = "local"
+    missing: dict[Kind, str] = field(default_factory=dict)
+    users: Sequence[str] = ("",)
+    nodes: Sequence[str] = ()
+    look_every_s: float = 0.4
+
+    def __post_init__(self) -> None:
+        self.control = Control(self.directory / "control")
+        self.training = str(job_template("paced_training.sbatch"))
+        self.jobs = self.directory / "jobs"
+        self.logs = self.directory / "logs"
+        self.config_file = self.directory / "hadar.yaml"
+        self.disks = {name: self.directory / name for name in DISKS}
+        self._mounted: list[Path] = []
+
+    def up(self) -> None:
+        """Start the cluster."""
+        for directory in (self.jobs, self.logs, *self.disks.values()):
+            directory.mkdir()
+        self.control.prepare()
+        self._mount()
+        cluster = LocalCluster.up(
+            self.directory / "c", parse_nodes(NODES), slurmd_timeout_s=SLURMD_TIMEOUT_S
+        )
+        self.cluster = cluster
+        self.nodes = tuple(node.name for node in cluster.nodes)
+        environment = job_environment(cluster.environment())
+        self.environment = {
+            **environment,
+            "HADAR_RUN_DIR": str(self.disks["run"]),
+            "PYTHONPATH": os.pathsep.join(map(str, [TESTS, *sys.path[1:]])),
+            "LC_ALL": "C",
+            "SLURM_TIME_FORMAT": "%s",
+        }
+        self.needs_closed_partition = keeps_types(CommandLine(cluster.runner()).version)
+        self.configure(self.config())
+
+    def down(self) -> None:
+        """End everything."""
+        if LocalCluster.exists(self.directory / "c"):
+            LocalCluster.attach(self.directory / "c").down()
+        for path in self._mounted:
+            subprocess.run(["umount", "--lazy", str(path)], check=False)
+
+    def _mount(self) -> None:
+        """Put small file systems where hadard writes; in this process's own mount namespace."""
+        for name, path in self.disks.items():
+            argv = ["mount", "-t", "tmpfs", "-o", f"size={DISKS[name]}k,mode=0755", "chaos"]
+            done = subprocess.run([*argv, str(path)], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                why = f"no disk of its own: {done.stderr.strip() or 'mount failed'}"
+                self.missing |= dict.fromkeys(FULL_DISKS, why)
+                return
+            self._mounted.append(path)
+
+    def run(self, argv: Sequence[str], *, user: str = "", limit_s: float = COMMAND_LIMIT_S) -> Ran:
+        """Run a command; there is one user here."""
+        return ran(argv, limit_s, cwd=self.jobs, env=self.environment)
+
+    def config(self, **changes: object) -> str:
+        """Return hadard's configuration."""
+        places = {
+            "slurm_conf": self.cluster.slurm_conf,
+            "run_dir": self.disks["run"],
+            "spool_dir": self.cluster.directory / "spool",
+            "state_dir": self.disks["state"],
+            "journal": self.disks["journal"] / "journal.jsonl",
+            "disable_file": self.directory / "disabled",
+        }
+        return yaml_of({**SETTINGS, **places, **changes})
+
+    def configure(self, text: str) -> None:
+        """Replace hadard's configuration file in one step."""
+        draft = self.config_file.with_suffix(".new")
+        draft.write_text(text)
+        draft.replace(self.config_file)
+
+    def switch(self, *, is_off: bool) -> None:
+        """Make or remove the disable file."""
+        if is_off:
+            (self.directory / "disabled").touch()
+        else:
+            (self.directory / "disabled").unlink(missing_ok=True)
+
+    def popen(self, argv: Sequence[str], log: str) -> subprocess.Popen[bytes]:
+        """Begin a command of the operator's."""
+        with (self.logs / log).open("ab") as sink:
+            return subprocess.Popen(
+                argv,
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                process_group=0,
+            )
+
+    def start_hadard(self) -> subprocess.Popen[bytes]:
+        """Start hadard under its driver."""
+        argv = [sys.executable, "-m", "chaos.driver", str(self.control.directory)]
+        return self.popen([*argv, "--config", str(self.config_file)], "hadard.log")
+
+    def signal_hadard(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        """Signal hadard, unless it has ended."""
+        if process.poll() is None:
+            process.send_signal(number)
+
+    def release_argv(self, *words: str) -> list[str]:
+        """Return the command of `hadar release`."""
+        hadar = [sys.executable, "-c", "from hadar_slurm.cli.main import app; app()"]
+        return [*hadar, "release", "--config", str(self.config_file), *words]
+
+    def leave_argv(self, job: str) -> list[str]:
+        """Return the command of `hadar leave`, as a user gives it."""
+        hadar = [sys.executable, "-c", "from hadar_slurm.cli.main import app; app()"]
+        return [*hadar, "leave", job]
+
+    def sbatch_argv(self, *, with_hadar: bool) -> list[str]:
+        """Return the command that submits."""
+        return [sys.executable, "-m", "hadar_slurm.cli.sbatch"] if with_hadar else ["sbatch"]
+
+    def script(self, name: str, text: str) -> str:
+        """Write a batch script and return its path."""
+        path = self.jobs / name
+        path.write_text(text)
+        return str(path)
+
+    def fetch(self) -> None:
+        """Nothing: it is here."""
+
+    def trained(self, user: str, raw_id: str, name: str) -> str:
+        """Return a file of a job's training; empty where there is none."""
+        path = self.jobs / "checkpoints" / raw_id / name
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def spoil_report(self, raw_id: str, text: str) -> None:
+        """Replace a job's progress report."""
+        path = self.cluster.directory / "spool" / raw_id / "progress.json"
+        with suppress(OSError):
+            path.write_text(text)
+
+    def uninterrupted(self, steps: int) -> dict[str, Any]:
+        """Return the result of a training that was never stopped."""
+        directory = self.directory / f"uninterrupted-{steps}"
+        program = str(job_template("paced_training.py"))
+        gpus = ["--gpus=n1:v100:1", "--rate=v100=100000"]
+        ends = [f"--total-steps={steps}", f"--checkpoint-dir={directory}"]
+        self.run([sys.executable, program, *gpus, *ends])
+        result: dict[str, Any] = json.loads((directory / "result.json").read_text())
+        return result
+
+    # Faults.
+
+    def stop_controller(self) -> None:
+        """End slurmctld, which saves what it knows; killed, 22.05.8 forgets and mixes up much."""
+        self.cluster.stop_controller()
+
+    def start_controller(self) -> None:
+        """Start slurmctld again; on a Slurm that needs it, with the partition closed at first.
+
+        22.05.8 gives jobs no GPUs on nodes that have not yet reported (docs/slurm.md), whoever has
+        submitted them, and an operator's remedy is this.
+        """
+        if not self.needs_closed_partition:
+            self.cluster.start_controller()
+            return
+        conf = self.cluster.slurm_conf
+        text = conf.read_text()
+        conf.write_text(text.replace(" State=UP", " State=DOWN"))
+        try:
+            self.cluster.start_controller()
+        finally:
+            conf.write_text(text)
+        self._opening = threading.Thread(target=self._open, daemon=True)
+        self._opening.start()
+
+    def _open(self) -> None:
+        """Open the partition once all nodes have reported, and after a while without some."""
+        deadline_s = time.monotonic() + _REPORT_WITHIN_S
+        while time.monotonic() < deadline_s:
+            shown = self.run(["scontrol", "show", "node", "-o"], limit_s=5)
+            if shown.status == 0 and "UNREPORTED" not in node_states(shown.out).values():
+                break
+            time.sleep(0.2)
+        argv = ["scontrol", "update", "PartitionName=main", "State=UP"]
+        while self.cluster.directory.exists() and self.run(argv, limit_s=5).status != 0:
+            time.sleep(0.5)
+
+    def take_node(self, kind: Kind, name: str) -> None:
+        """Kill a node with all its jobs, or have its slurmd answer nobody while jobs run on."""
+        if kind is Kind.NODE_DEATH:
+            self.cluster.kill_node(name)
+        else:
+            self._signal_slurmd(name, signal.SIGSTOP)
+
+    def return_node(self, kind: Kind, name: str) -> None:
+        """Start slurmd again, or let it go on."""
+        if kind is Kind.NODE_DEATH:
+            with suppress(ClusterError, SlurmError):
+                self.cluster.start_node(name, timeout_s=0.1)
+        else:
+            self._signal_slurmd(name, signal.SIGCONT)
+
+    def _signal_slurmd(self, name: str, number: signal.Signals) -> None:
+        for process in self.cluster.processes():
+            if process.node == name and process.program == "slurmd":
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+
+    def keep(self, target: Path) -> None:
+        """Copy logs and journals."""
+        left_out = shutil.ignore_patterns("filler")
+        for source in (self.logs, *self.disks.values(), self.jobs):
+            shutil.copytree(source, target / source.name, dirs_exist_ok=True, ignore=left_out)
+        log = self.cluster.directory / "log"
+        shutil.copytree(log, target / "slurm", dirs_exist_ok=True)
+
+    def fill(self, disk: str) -> None:
+        """Leave no room on a disk."""
+        with suppress(OSError), (self.disks[disk] / "filler").open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def make_room(self, disk: str) -> None:
+        """Undo `fill`."""
+        (self.disks[disk] / "filler").unlink(missing_ok=True)
+
+    def ledger(self) -> set[str]:
+        """Return the jobs that hadard's ledger knows."""
+        try:
+            return set(json.loads((self.disks["state"] / "ledger.json").read_text())["jobs"])
+        except (OSError, ValueError):
+            return set()
+
+    def told(self, name: str) -> str:
+        """Return the end of a log file."""
+        path = self.logs / name
+        return path.read_text(errors="replace")[-1500:] if path.exists() else ""
