@@ -121,7 +121,7 @@ MODEL = "--hadar-model=ResNet-50"
         ([*OWN, "--hadar-gang=2x"], "'2x'", "4x2"),
         ([*OWN, "--hadar-checkpoint=maybe"], "'maybe'", "yes or no"),
         ([*OWN, "--hadar-restart-cost=-1"], "'-1'", "a number, 0 or more"),
-        ([*OWN, f"--comment={'x' * 1100}"], "1024", "shorten --comment"),
+        ([*OWN, f"--comment={'x' * 1100}"], "1011", "shorten --comment"),
     ],
 )
 def test_wrong_words_are_told_in_one_line_and_nothing_is_submitted(
