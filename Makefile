@@ -6,7 +6,7 @@
 #   YES=1        allow apt-get although this machine has a Slurm configuration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type golden chaos docker-demo docker-test clean prepared
+.PHONY: help demo test check fmt lint type golden chaos docker-demo docker-test docker-chaos clean prepared
 
 BIN := .venv/bin
 SEED := 1
@@ -33,6 +33,9 @@ docker-demo: ## the same workload as demo, on a Slurm in containers, by four use
 
 docker-test: prepared ## run the tests that need the Slurm in containers
 	docker/test $(ARGS)
+
+docker-chaos: prepared ## the same as chaos, on the Slurm in containers
+	PYTHONPATH=tests $(BIN)/python -m chaos --world docker --seed $(SEED) --faults $(FAULTS) $(ARGS)
 
 check: lint type test ## everything a commit has to pass
 

@@ -25,16 +25,15 @@ from types import FrameType
 
 from chaos.docker_world import DockerWorld
 from chaos.faults import Kind, draw_faults
-from chaos.local_world import LocalWorld
+from chaos.local_world import OWN_MOUNTS, LocalWorld
 from chaos.report import as_tree, fault_table, finding_lines, last_line
 from chaos.run import Run
-from chaos.world import World
+from chaos.world import World, ran
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hadar_slurm.errors import HadarError
 
-_INSIDE = "CHAOS_HAS_ITS_OWN_MOUNTS"
 _WIDTH = 150
 _LINE_EVERY_S = 30.0
 
@@ -42,7 +41,7 @@ _LINE_EVERY_S = 30.0
 def main(words: Sequence[str] | None = None) -> int:
     """Return the exit status."""
     options = _parser().parse_args(words)
-    if os.geteuid() == 0 and _INSIDE not in os.environ and shutil.which("unshare"):
+    if options.world == "local" and OWN_MOUNTS not in os.environ:
         _start_again_apart()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -63,16 +62,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report for programs")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and journals here")
     parser.add_argument(
-        "--only", metavar="KIND,...", help=f"these faults alone: {', '.join(map(str, Kind))}"
+        "--only",
+        action="append",
+        type=Kind,
+        metavar="KIND",
+        help=f"this kind of fault alone, or several: {'; '.join(Kind)}",
     )
     return parser
 
 
 def _start_again_apart() -> None:
     """Become the same program in a mount namespace of its own, which takes its disks with it."""
-    argv = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "chaos"]
-    os.environ[_INSIDE] = "1"
-    os.execvp("unshare", [*argv, *sys.argv[1:]])
+    apart = ["unshare", "--mount", "--propagation", "private"]
+    if shutil.which("unshare") is None or ran([*apart, "true"], 10).status != 0:
+        return  # no right to: then nothing is mounted
+    os.environ[OWN_MOUNTS] = "1"
+    os.execvp("unshare", [*apart, sys.executable, "-m", "chaos", *sys.argv[1:]])
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -80,8 +85,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _chaos(options: argparse.Namespace) -> int:
-    kinds = tuple(Kind) if options.only is None else tuple(map(Kind, options.only.split(",")))
-    faults = draw_faults(options.seed, options.faults, kinds)
+    faults = draw_faults(options.seed, options.faults, options.only or tuple(Kind))
     # Short, since unix sockets in it may have 107 characters.
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.chmod(0o755)
@@ -100,8 +104,10 @@ def _chaos(options: argparse.Namespace) -> int:
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        world.down()
-        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            world.down()
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
@@ -144,7 +150,12 @@ def _tell(run: Run, options: argparse.Namespace) -> int:
     for line in finding_lines(run.findings, run.begun_s):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     if options.json:
-        settings = {"seed": options.seed, "world": options.world}
+        settings = {
+            "date": time.strftime("%Y-%m-%d", time.localtime(run.begun_s)),
+            "world": options.world,
+            "slurm": run.slurm,
+            "seed": options.seed,
+        }
         tree = as_tree(settings, run.cases, run.findings, figures, run.begun_s)
         options.json.write_text(json.dumps(tree, indent=1) + "\n")
     print(last_line(run.cases, run.findings, figures))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import time
@@ -25,7 +24,6 @@ class Keeper:
 
     world: World
     observer: Observer
-    draw: random.Random
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
     is_stopped: bool = False

@@ -34,6 +34,7 @@ class Observer:
     findings: list[Finding] = field(default_factory=list)
     nodes: dict[str, str] = field(default_factory=dict)
     lost_gpus: set[Gpu] = field(default_factory=set)
+    _unheld: set[Gpu] = field(default_factory=set)
     samples: int = 0
     newest_s: float = 0.0
     away_until_s: float = 0.0
@@ -55,9 +56,9 @@ class Observer:
         with self._lock:
             self._take(sample)
             self.nodes = node_states(nodes.out)
-            self.lost_gpus = gpus_in_use(nodes.out) - {
-                gpu for job in sample.jobs for gpu in job.gpus
-            }
+            unheld = gpus_in_use(nodes.out) - {gpu for job in sample.jobs for gpu in job.gpus}
+            # The nodes are looked at a moment after the jobs: once is no proof.
+            self.lost_gpus, self._unheld = unheld & self._unheld, unheld
         return True
 
     def _take(self, sample: Sample) -> None:

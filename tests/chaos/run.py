@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -62,12 +61,12 @@ class Run:
     def __post_init__(self) -> None:
         self.workload = Workload(self.world, self.seed, LEVEL)
         self.observer = Observer(self.world, self.workload.tasks, STATED_S + RELEASE_S)
-        draw = random.Random(f"keeper of {self.seed}")
-        self.keeper = Keeper(self.world, self.observer, draw)
+        self.keeper = Keeper(self.world, self.observer)
         self.reaper = Reaper(self.world, REAPER_S)
         self.injector = Injector(
             self.world, self.keeper, self.observer, self.workload, self.go_on_until
         )
+        self.slurm = self.world.run(["scontrol", "--version"]).out.split()[-1]
         self._ends = threading.Event()
         self._newest_plan: tuple[float, int] = (0.0, 0)
 
