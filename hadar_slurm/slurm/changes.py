@@ -22,6 +22,11 @@ class Request:
     per_socket: str = ""
     nodes: tuple[NodeName, ...] = ()
 
+    @property
+    def is_cleared(self) -> bool:
+        """Whether it asks for no GPU at all, as between the two halves of a change."""
+        return not (self.per_node or self.per_job or self.per_task or self.per_socket)
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:

@@ -105,8 +105,7 @@ def _own_request(
     has come to name one must go on naming it.
     """
     seen = row.request
-    asks_nothing = not (seen.per_node or seen.per_job or seen.per_task or seen.per_socket)
-    if entry.before is None and not is_pinned and not (asks_nothing and description):
+    if entry.before is None and not is_pinned and not (seen.is_cleared and description):
         return seen
     own = entry.before or (described_request(description, slurm) if description else row.request)
     named = row.named_types

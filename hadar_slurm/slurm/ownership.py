@@ -61,12 +61,13 @@ def stance(
 
 
 def waits_for_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
-    """Return whether a job waits under a hold or a pin of ours."""
+    """Return whether a job waits under a hold or a pin of ours, or with its request cut in two."""
     if row.state != "PENDING":
         return False
     if row.is_held_by_user:
         return is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
-    return is_pinned_by_us(row, ledger)
+    was_cut = row.request.is_cleared and ledger[row.key].before is not None
+    return was_cut or is_pinned_by_us(row, ledger)
 
 
 def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:

@@ -242,7 +242,7 @@ class View:
             is_stuck = gang is not None and self._is_stuck(row, gang, reading)
             is_waiting = row.is_held_by_user or self._was_put_off(row) or is_stuck
             is_starting = gang is not None and not is_waiting
-            if gang and not is_starting and not row.is_held_by_user:
+            if (gang or row.request.is_cleared) and not is_starting and not row.is_held_by_user:
                 self._stuck.add(row.key)
             phase = Phase.STARTING if is_starting else Phase.QUEUED
         elif gang is None or row.state not in ("RUNNING", "CONFIGURING", "COMPLETING"):
