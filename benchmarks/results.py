@@ -219,8 +219,11 @@ PARTS: tuple[Part, ...] = (
         (
             Run(
                 "large",
-                f"generate:hadar15000 {_CLUSTER} --load 90 "
-                "--policy hadar,srsf,tiresias,slurm,gavel-max-min",
+                f"generate:hadar15000 {_CLUSTER} --load 90 --policy hadar,srsf,tiresias,slurm",
+            ),
+            Run(
+                "large-gavel",
+                f"generate:hadar15000 {_CLUSTER} --load 90 --policy gavel-max-min",
             ),
         ),
         columns=FULL,

@@ -44,6 +44,7 @@ from hadar_slurm.slurm.reading import read_nodes
 _LIMIT_S = 240.0
 # Rounds and costs at the scale of jobs that last seconds, where a cluster has hours.
 _CONFIG = {
+    "mode": "enforce",
     "round_seconds": 5,
     "poll_seconds": 0.25,
     "restart_cost_seconds": 2.5,
