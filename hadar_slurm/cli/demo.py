@@ -43,7 +43,7 @@ from hadar_slurm.slurm.reading import read_nodes
 # A run that takes longer has gone wrong; both together stay far below it.
 _LIMIT_S = 240.0
 # Rounds and costs at the scale of jobs that last seconds, where a cluster has hours.
-_CONFIG = {
+CONFIG = {
     "mode": "enforce",
     "round_seconds": 5,
     "poll_seconds": 0.25,
@@ -89,7 +89,7 @@ def _both_runs(
         fresh_directory(scratch / "hadard"),
         environment,
         {
-            **_CONFIG,
+            **CONFIG,
             "slurm_conf": cluster.slurm_conf,
             "run_dir": environment["HADAR_RUN_DIR"],
             "spool_dir": environment["HADAR_SPOOL"],
