@@ -1,31 +1,49 @@
 """How long a look at a long queue takes by either adapter, how many changes a second, how much RAM.
 
     python benchmarks/pyslurm_adapter.py [--jobs 10000] [--changes 500] [--looks 5] [--json]
+    python benchmarks/pyslurm_adapter.py --move [--json]
 
 Runs where pyslurm fits the Slurm that runs, such as in the controller of docker/, as a user who may
 submit jobs. It submits that many described jobs, each with a record of its own, that may not begin
 until tomorrow, and cancels them at the end. Times are seconds of the wall clock, memory is this
 process's alone, by adapter in a process of its own.
+
+With --move it fills every pair of GPUs of the partition `other`, which hadard only watches there,
+and moves each job to the next job's GPUs, all in one round.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
+import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from moving import measure_move, submit, wait
+
+from hadar_slurm.cli.hadard import COLLECT_AFTER
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.changes import Change, Hold, Release
+from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.metadata import Description, encode
 from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.settings import Settings
 
 COMMENT = '{"hadar":1,"workload":"ResNet-50 (batch size 64)","steps":100000,"gpus":1,"held":true}'
+GPUS = 2
+SPOOL = Path("/var/spool/hadar")
 WAYS = ("command-line", "pyslurm")
 RUNNER = Runner(timeout_s=600.0)
 
@@ -62,6 +80,7 @@ def seconds(call: Callable[[], object], times: int) -> tuple[float, float]:
 
 def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float | int | str]:
     """Return the figures of one adapter; jobs are held again as they were."""
+    gc.set_threshold(COLLECT_AFTER)  # as hadard does
     slurm = make_adapter(way, RUNNER)
     before_mib = resident_mib()
     queue = slurm.queue()
@@ -94,24 +113,63 @@ def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float |
     }
 
 
+def move(way: str, directory: Path) -> dict[str, float | int | str]:
+    """Return the figures of a round in which every job of a full cluster moves."""
+    slurm = make_adapter(way, RUNNER)
+    settings = Settings(spool=SPOOL, restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
+    table = ThroughputTable("none", {})
+    backend = SlurmBackend(slurm, table, settings, Ledger(directory / FILE_NAME))
+    places = [
+        Gang.of({(row.node.name, kind): GPUS})
+        for row in slurm.nodes()
+        for kind, count in row.node.gpus
+        for _ in range(count // GPUS)
+    ]
+    rates = dict.fromkeys(("v100", "p100", "k80"), 10.0)
+    described = Description(steps=10**6, gpus=GPUS, rates=rates, checkpoint=True, is_held=True)
+    words = ["--partition=other", f"--gpus={GPUS}", f"--comment={encode(described)}"]
+    os.environ["HADAR_SPOOL"] = str(SPOOL)
+    jobs = [submit(RUNNER, directory, *words) for _ in places]
+    try:
+        before = dict(zip(jobs, places, strict=True))
+        after = dict(zip(jobs, [*places[1:], places[0]], strict=True))
+        return measure_move(backend, before, after)
+    finally:
+        RUNNER.run(["scancel", *jobs])
+        wait(lambda: not RUNNER.run(["squeue", "-h", "--me"]))
+
+
+def moves() -> list[dict[str, float | int | str]]:
+    """Return the figures of a move by each adapter."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        return [move(way, Path(name)) for way in WAYS]
+
+
+def looks(options: argparse.Namespace) -> list[dict[str, float | int | str]]:
+    """Return the figures of looks and changes by each adapter, in a process of its own."""
+    array = fill(options.jobs)
+    try:
+        found = []
+        for way in WAYS:
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                words = (way, array, options.looks, options.changes)
+                found.append(pool.apply(measure, words))
+        return found
+    finally:
+        RUNNER.run(["scancel", array])
+
+
 def main() -> None:
-    """Measure both adapters on one queue."""
+    """Measure both adapters on one queue, or a round that moves every job."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--changes", type=int, default=500)
     parser.add_argument("--looks", type=int, default=5)
+    parser.add_argument("--move", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
-    array = fill(options.jobs)
-    found = []
-    try:
-        for way in WAYS:
-            with context.Pool(1) as pool:
-                words = (way, array, options.looks, options.changes)
-                found.append(pool.apply(measure, words))
-    finally:
-        RUNNER.run(["scancel", array])
+    found = moves() if options.move else looks(options)
     slurm = RUNNER.run(["scontrol", "--version"]).strip()
     cores = multiprocessing.cpu_count()
     machine = {

@@ -127,6 +127,28 @@ PARTS: tuple[Part, ...] = (
         ),
     ),
     Part(
+        "speeds",
+        "When nobody knows the speeds",
+        "The policy sees no rate: it begins with what data sheets say of the GPU types and, where "
+        "it is `learned`, measures what jobs do, with 5 % of noise; `prior` never measures, `none` "
+        "takes all types to be alike; without a word it is the oracle that knows all "
+        "([speeds.md](speeds.md)). Steps are known. A move costs 30 s.",
+        (
+            *(
+                Run(
+                    folder,
+                    f"{{data}}/{trace}.trace {_TABLE} {_CLUSTER} --policy hadar --speeds {known}",
+                )
+                for folder, trace, known in (
+                    ("speeds", "hadar480_load90", "oracle,learned,prior"),
+                    ("speeds-static", "hadar480_static", "oracle,learned"),
+                    ("speeds-none", "hadar480_load90", "none"),
+                    ("speeds-static-prior", "hadar480_static", "prior,none"),
+                )
+            ),
+        ),
+    ),
+    Part(
         "paper",
         "The paper's form beside ours",
         "`hadar-paper` solves an integer program in each round, with prices that rise with use; "
@@ -187,8 +209,9 @@ PARTS: tuple[Part, ...] = (
     Part(
         "hadar480",
         "After Hadar's simulation",
-        "",
-        (Run("hadar480", "--scenario hadar480"),),
+        "With the first 240 of its 480 jobs: `hadar-paper` alone takes an hour over all of them at "
+        "once.",
+        (Run("hadar480", "--scenario hadar480 --first 240"),),
         has_notes=True,
     ),
     Part(
@@ -246,8 +269,19 @@ def make(run: Run, work: Path, data: str, processes: int | None) -> None:
 
 
 def page(work: Path, data: str) -> str:
-    """Return the text of docs/results.md from the files in `work`."""
-    parts = [_part(part, work, data) for part in PARTS]
+    """Return the text of docs/results.md from the files in `work`.
+
+    A part of which there is no file keeps what the page says of it.
+    """
+    before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    old = {text.partition("\n")[0]: f"## {text}" for text in before.split("\n## ")[1:]}
+    parts = [
+        old[part.heading].rstrip("\n") + "\n"
+        if part.heading in old
+        and not any((work / run.folder / "compare.json").exists() for run in part.runs)
+        else _part(part, work, data)
+        for part in PARTS
+    ]
     return "\n".join([_OPENING, *parts])
 
 

@@ -16,6 +16,7 @@ Clusters are local ones (`hadar cluster`), started in a directory of their own a
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -23,17 +24,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hadar_slurm.cli.hadard import COLLECT_AFTER
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.demo.runs import Daemon, job_environment
-from hadar_slurm.engine.actions import Status
-from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.engine.rounds import RoundRecord, run_rounds
 from hadar_slurm.journal import Journal
 from hadar_slurm.policies.table import DEFAULT_POLICY, make_policy
@@ -51,26 +50,13 @@ from hadar_slurm.slurm.settings import Settings
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from fakes.fake_slurm import Asked, FakeSlurm
 from fakes.fake_tools import FakeRunner
+from moving import measure_move, submit
 
 Figures = dict[str, float | int | str]
 TABLE = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
 RATES = {"v100": 20.0, "p100": 10.0, "k80": 5.0}
 SIX_NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
 LONG = 10**6
-# A job that saves at once when it is asked to, and takes no CPU.
-PROGRAM = """#!/bin/sh
-own=$HADAR_SPOOL/$SLURM_JOB_ID
-report() {
-    mkdir -p "$own"
-    printf '{"version":1,"restart":%d,"state":"%s","steps_done":7}' \
-        "${SLURM_RESTART_COUNT:-0}" "$1" > "$own/new"
-    mv "$own/new" "$own/progress.json"
-}
-trap 'report saved' USR1
-trap 'exit 0' TERM
-report running
-while :; do sleep 1000 & wait $!; done
-"""
 
 
 @contextmanager
@@ -106,15 +92,6 @@ def seconds(act: Callable[[], object], times: int = 5) -> Figures:
         "median_s": round(statistics.median(taken), 3),
         "own_cpu_s": round(min(cpu), 3),
     }
-
-
-def wait(condition: Callable[[], bool], limit_s: float = 300.0) -> None:
-    """Wait until `condition` holds."""
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            sys.exit(f"slurm_adapter: not so after {limit_s:g} s")
-        time.sleep(0.02)
 
 
 def fill(cluster: LocalCluster, count: int) -> list[JobId]:
@@ -291,51 +268,17 @@ def move(options: argparse.Namespace) -> Iterator[Figures]:
         sys.exit("slurm_adapter: move needs more nodes than jobs")
     with a_cluster(f"{options.nodes}*v100:2") as cluster, tempfile.TemporaryDirectory() as name:
         slurm = CommandLine(cluster.runner())
-        spool = cluster.directory / "spool"
-        backend = a_backend(slurm, Path(name), spool)
-        script = Path(name) / "job.sh"
-        script.write_text(PROGRAM)
-        words = ["sbatch", "--parsable", "--hold", "--requeue", "--gpus=2", "--output=/dev/null"]
-        words += ["--cpus-per-task=1", f"--comment={described(2)}", "--chdir=/tmp", str(script)]
-        jobs = [JobId(slurm.runner.run(words).strip()) for _ in range(count)]
-        carry_out(backend, {job: on_node(n) for n, job in enumerate(jobs, start=1)})
-        wait(lambda: all((spool / job / "progress.json").exists() for job in jobs))
-        there = {job: on_node(n + shift) for n, job in enumerate(jobs, start=1)}
-        decided_s = time.perf_counter()
-        carry_out(backend, there)
-        applied_s = time.perf_counter() - decided_s
-        wait(lambda: are_on(slurm, there))
-        yield {
-            "measure": "move",
-            "jobs": count,
-            "nodes": options.nodes,
-            "applied_s": round(applied_s, 2),
-            "last_runs_s": round(time.perf_counter() - decided_s, 2),
-        }
+        backend = a_backend(slurm, Path(name), cluster.directory / "spool")
+        words = ["--gpus=2", "--cpus-per-task=1", f"--comment={described(2)}"]
+        jobs = [submit(slurm.runner, Path(name), *words) for _ in range(count)]
+        before = {job: on_node(n) for n, job in enumerate(jobs, start=1)}
+        after = {job: on_node(n + shift) for n, job in enumerate(jobs, start=1)}
+        yield {"nodes": options.nodes, **measure_move(backend, before, after)}
 
 
 def on_node(number: int) -> Gang:
     """Return both GPUs of a node."""
     return Gang.of({(f"n{number}", "v100"): 2})
-
-
-def carry_out(backend: SlurmBackend, gangs: Mapping[JobId, Gang]) -> None:
-    """Put jobs on their gangs, all of which must go well, and wait until they run there."""
-    plan = Plan.of({job: Allocation.rigid(gang) for job, gang in gangs.items()}, {})
-    outcomes = backend.apply(reconcile(backend.observe(), plan))
-    wrong = [outcome for outcome in outcomes if outcome.status is not Status.DONE]
-    if wrong:
-        sys.exit(f"slurm_adapter: {wrong[0]}")
-    wait(lambda: are_on(backend.slurm, gangs))
-
-
-def are_on(slurm: SlurmAdapter, gangs: Mapping[JobId, Gang]) -> bool:
-    """Return whether Slurm shows all jobs running on the nodes of their gangs."""
-    queue = slurm.queue()
-    return all(
-        queue[job].state == "RUNNING" and set(queue[job].nodes) == set(gang.gpus_by_node)
-        for job, gang in gangs.items()
-    )
 
 
 MEASURES: dict[str, Callable[[argparse.Namespace], Iterator[Figures]]] = {
@@ -361,6 +304,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    gc.set_threshold(COLLECT_AFTER)  # as hadard does
     unknown = [name for name in options.only if name not in MEASURES]
     if unknown:
         parser.error(f"unknown measure {unknown[0]!r}; there are {', '.join(MEASURES)}")

@@ -18,10 +18,9 @@ from rich.console import Console
 
 from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.demo.report import summarize_run, total_table
-from hadar_slurm.demo.runs import job_environment, run_jobs
+from hadar_slurm.demo.runs import job_environment, run_jobs, submission
 from hadar_slurm.demo.workload import load_workload
 from hadar_slurm.metrics import Summary
-from hadar_slurm.resources import job_template
 from hadar_slurm.slurm.heartbeat import read_heartbeat, run_dir
 from hadar_slurm.slurm.reading import read_nodes
 from hadar_slurm.slurm.runner import Runner
@@ -47,27 +46,12 @@ class Submitter:
         self.turn = 0
 
     def submit(self, job):
-        """Submit `job` as the next user; both ways ask for the same GPUs, script and limits."""
+        """Submit `job` as the next user."""
         user = USERS[self.turn % len(USERS)]
         self.turn += 1
-        described = [
-            f"--hadar-model={job.workload}",
-            f"--hadar-steps={job.total_steps}",
-            "--hadar-checkpoint=yes",
-        ]
-        command = ["hadar-sbatch", *described] if self.with_hadar else ["sbatch"]
+        command = submission(job, ["hadar-sbatch"] if self.with_hadar else None)
         done = subprocess.run(
-            [
-                *("runuser", "-u", user, "--"),
-                *command,
-                f"--job-name={job.name}",
-                f"--gpus={job.num_gpus}",
-                "--time=30",
-                "--requeue",
-                str(job_template("paced_training.sbatch")),
-                f"--workload={job.workload}",
-                f"--total-steps={job.total_steps}",
-            ],
+            ["runuser", "-u", user, "--", *command],
             cwd=self.directory,
             env=job_environment({}),
             capture_output=True,

@@ -48,8 +48,10 @@ class Config(_Section):
     """Everything hadard can be told; times in seconds, directories absolute.
 
     `mode` is how far hadard goes with jobs, `partitions` names those where it differs.
-    `throughputs` is a table of the site's own, in the form of the shipped one. A journal of
-    `journal_megabytes` is put aside, and `journal_files` old ones are kept.
+    `throughputs` is a table of the site's own, in the form of the shipped one. Jobs report in
+    `spool_dir`; forked ones are told their shares in `assignments_dir`, by default `assignments` in
+    there; all nodes must see both. A journal of `journal_megabytes` is put aside, and
+    `journal_files` old ones are kept.
     """
 
     policy: PolicyName = "hadar"
@@ -59,7 +61,7 @@ class Config(_Section):
     restart_cost_seconds: float = Field(default=30.0, ge=0)
     grace_seconds: float = Field(default=60.0, gt=0)
     pin_timeout_seconds: float = Field(default=60.0, gt=0)
-    command_timeout_seconds: float = Field(default=30.0, gt=0)
+    command_timeout_seconds: float = Field(default=25.0, gt=0)
     alive_seconds: float = Field(default=30.0, gt=0)
     mode: ModeName = "observe"
     partitions: dict[str, ModeName] = Field(default_factory=dict)
@@ -69,11 +71,17 @@ class Config(_Section):
     slurm_conf: Path | None = None
     run_dir: Path = Path("/run/hadar")
     spool_dir: Path = Path("/var/spool/hadar")
+    assignments_dir: Path | None = None
     state_dir: Path = Path("/var/lib/hadar")
     disable_file: Path = Path("/etc/hadar/disabled")
     journal: Path = Path("/var/log/hadar/journal.jsonl")
     journal_megabytes: float = Field(default=100.0, gt=0)
     journal_files: int = Field(default=5, ge=1)
+
+    @property
+    def assignments(self) -> Path:
+        """Return where forked jobs are told their shares."""
+        return self.assignments_dir or self.spool_dir / "assignments"
 
 
 def load_config(path: Path) -> Config:

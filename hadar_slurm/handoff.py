@@ -15,13 +15,19 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Dict, Mapping, Optional
 
 VERSION = 1
 SPOOL_VARIABLE = "HADAR_SPOOL"
 DEFAULT_SPOOL = "/var/spool/hadar"
+# Says that the tasks of an array are the copies of one job, and not jobs of their own.
+COPIES_VARIABLE = "HADAR_COPIES"
+ASSIGNMENTS_VARIABLE = "HADAR_ASSIGNMENTS"
+DEFAULT_ASSIGNMENTS = "/var/spool/hadar/assignments"
 MAX_REPORT_BYTES = 64 * 1024
 MAX_NUMBER = 1e18  # beyond any count of steps or time; keeps what follows out of overflow
 
@@ -32,6 +38,10 @@ class ReportError(ValueError):
     """A report is there and cannot be trusted; says why."""
 
 
+class AssignmentError(ValueError):
+    """An assignment is there and cannot be read; says why."""
+
+
 @dataclass(frozen=True)
 class ProgressReport:
     """What a job says of itself.
@@ -40,6 +50,10 @@ class ProgressReport:
     first), which tells an old report from a new one. `steps_done` counts the steps of the whole
     job; in state `saved`, those in the checkpoint. `steps_per_s` is measured over this run (0: not
     yet). `time_s` is seconds since the epoch by the job's clock.
+
+    Of a forked job's copy `own_steps` are those of `steps_done` that it has trained since the
+    parameters were last made one, which no other copy counts; `aggregation_s` is how long that
+    took (0: not yet measured).
     """
 
     restart: int
@@ -47,6 +61,8 @@ class ProgressReport:
     steps_done: int
     steps_per_s: float = 0.0
     time_s: float = 0.0
+    own_steps: int = 0
+    aggregation_s: float = 0.0
     version: int = VERSION
 
 
@@ -70,6 +86,23 @@ def write_report(spool: Path, job_id: str, report: ProgressReport) -> None:
         os.fchmod(descriptor, 0o644)
         file.write(json.dumps(asdict(report)) + "\n")
     os.replace(draft, path)
+
+
+def tell(state: str, steps_done: int, steps_per_s: float = 0.0) -> None:
+    """Report on the job that this process belongs to; outside of Slurm there is none.
+
+    A report that cannot be written must not stop training: it is a warning.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return
+    spool = Path(os.environ.get(SPOOL_VARIABLE) or DEFAULT_SPOOL)
+    restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    try:
+        report = ProgressReport(restart, state, steps_done, steps_per_s, time.time())
+        write_report(spool, job, report)
+    except OSError as error:
+        warnings.warn(f"no progress report: {error}", stacklevel=2)  # prints each text once
 
 
 def read_report(spool: Path, job_id: str, *, owner_uid: int) -> Optional[ProgressReport]:
@@ -111,11 +144,20 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
             steps_done=int(tree["steps_done"]),
             steps_per_s=float(tree.get("steps_per_s", 0.0)),
             time_s=float(tree.get("time_s", 0.0)),
+            own_steps=int(tree.get("own_steps", 0)),
+            aggregation_s=float(tree.get("aggregation_s", 0.0)),
             version=int(tree.get("version", 0)),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ReportError(f"{origin}: not a progress report: {error!r}") from error
-    numbers = (report.restart, report.steps_done, report.steps_per_s, report.time_s)
+    numbers = (
+        report.restart,
+        report.steps_done,
+        report.steps_per_s,
+        report.time_s,
+        report.own_steps,
+        report.aggregation_s,
+    )
     if report.version != VERSION:
         raise ReportError(f"{origin}: version {report.version}, this reads {VERSION}")
     if report.state not in STATES:
@@ -123,3 +165,84 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
     if not all(0 <= number <= MAX_NUMBER for number in numbers):
         raise ReportError(f"{origin}: a number is negative, not finite or above {MAX_NUMBER:g}")
     return report
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What hadard asks of a forked job's copies, until it asks for something else.
+
+    `number` grows with each; `quotas` are the steps of each copy in one slot, in proportion to its
+    speed, so that all end together; `slot_s` is how long a slot is to last.
+    """
+
+    number: int
+    quotas: Mapping[int, int]
+    slot_s: float
+    version: int = VERSION
+
+
+def assignment_path(directory: Path, parent_id: str) -> Path:
+    """Return where the assignment of a forked job lies."""
+    return directory / parent_id / "assignment.json"
+
+
+def write_assignment(path: Path, assignment: Assignment) -> None:
+    """Replace an assignment in one step."""
+    draft = path.with_name(f".assignment.{os.getpid()}")
+    draft.write_text(assignment_text(assignment), encoding="utf-8")
+    os.replace(draft, path)
+
+
+def assignment_text(assignment: Assignment) -> str:
+    """Return what the file of an assignment says."""
+    return json.dumps({**asdict(assignment), "quotas": dict(assignment.quotas)}) + "\n"
+
+
+def read_assignment(path: Path) -> Optional[Assignment]:
+    """Return the assignment, or None where there is none; raises AssignmentError."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MAX_REPORT_BYTES + 1)
+        tree = json.loads(text)
+        assignment = Assignment(
+            number=int(tree["number"]),
+            quotas={int(copy): int(steps) for copy, steps in tree["quotas"].items()},
+            slot_s=float(tree["slot_s"]),
+            version=int(tree["version"]),
+        )
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise AssignmentError(f"{path}: {error.strerror}") from error
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise AssignmentError(f"{path}: not an assignment: {error!r}") from error
+    if assignment.version != VERSION:
+        raise AssignmentError(f"{path}: version {assignment.version}, this reads {VERSION}")
+    numbers = (assignment.slot_s, *assignment.quotas, *assignment.quotas.values())
+    if not all(0 <= number <= MAX_NUMBER for number in numbers):
+        raise AssignmentError(f"{path}: a number is negative, not finite or above {MAX_NUMBER:g}")
+    return assignment
+
+
+def shares(budget: int, speeds: Mapping[int, float]) -> Dict[int, int]:
+    """Split `budget` steps among copies in proportion to their speeds, by largest remainder.
+
+    All copies then end at the same time, to within a step of each. Speeds are in steps/s; a copy
+    without speed gets nothing, and of equal remainders the lower copy's comes first. HadarE
+    (arXiv 2503.10918), job tracker, as reconstructed; how it rounds is not known.
+    """
+    known = {copy: speed for copy, speed in speeds.items() if speed > 0}
+    total = sum(known.values())
+    exact = {copy: budget * speed / total for copy, speed in known.items()}
+    quotas = {copy: int(share) for copy, share in exact.items()}
+    order = sorted(known, key=lambda copy: (quotas[copy] - exact[copy], copy))
+    for copy in order[: budget - sum(quotas.values())]:
+        quotas[copy] += 1
+    return {copy: quotas.get(copy, 0) for copy in speeds}

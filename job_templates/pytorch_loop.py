@@ -1,6 +1,6 @@
 """A PyTorch training loop that hadard may move: save when asked, resume where it stopped.
 
-Start your own from here. What hadard needs of a program is marked with "hadard:"; everything else
+Start your own from here. What hadard needs of a program is marked with "hadar:"; everything else
 is an ordinary loop, a small network on made-up data, on a GPU where there is one. Works with
 Python 3.9 and later; of hadar_slurm only `handoff` is used.
 """
@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import torch
@@ -20,7 +19,7 @@ from torch import nn
 
 from hadar_slurm import handoff
 
-asked: set[int] = set()  # hadard: the handlers only take note; the loop acts between steps
+asked: set[int] = set()  # hadar: the handlers only take note; the loop acts between steps
 
 
 def main() -> int:
@@ -35,8 +34,9 @@ def main() -> int:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     checkpoint = options.checkpoint_dir / "checkpoint.pt"
     first_step = step = load(checkpoint, model, optimiser)
+    print(f"from step {step}", flush=True)
     started_s = reported_s = saved_s = time.monotonic()
-    report("running", step, 0.0)
+    handoff.tell("running", step)
 
     while step < options.total_steps:
         inputs, labels = make_batch(step, device)
@@ -45,30 +45,32 @@ def main() -> int:
         loss.backward()
         optimiser.step()
         step += 1
+        time.sleep(options.step_seconds)
 
         now_s = time.monotonic()
         speed = (step - first_step) / (now_s - started_s)
-        if now_s - reported_s >= 1:  # hadard: this is how it learns how fast the job is
-            report("running", step, speed)
+        if now_s - reported_s >= 1:  # hadar: this is how it learns how fast the job is
+            handoff.tell("running", step, speed)
             reported_s = now_s
         if now_s - saved_s >= options.checkpoint_every_s:
             save(checkpoint, step, model, optimiser)
             saved_s = now_s
-        if signal.SIGUSR1 in asked:  # hadard: save, say so, wait to be requeued
+        if signal.SIGUSR1 in asked:  # hadar: save, say so, wait to be requeued
             asked.discard(signal.SIGUSR1)
             save(checkpoint, step, model, optimiser)
-            report("saved", step, speed)
+            handoff.tell("saved", step, speed)
+            print(f"saved at step {step}", flush=True)
             if not is_moved(options.move_timeout_s):  # the signal was not hadard's
-                report("running", step, 0.0)
+                handoff.tell("running", step)
             first_step, started_s = step, time.monotonic()
         if signal.SIGTERM in asked:  # a requeue, with or without notice, or scancel
             save(checkpoint, step, model, optimiser)
-            report("saved", step, speed)
+            handoff.tell("saved", step, speed)
             return 128 + signal.SIGTERM
 
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # hadard: a late request must not kill it now
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # hadar: a late request must not kill it now
     save(checkpoint, step, model, optimiser)
-    report("done", step, 0.0)
+    handoff.tell("done", step)
     print(f"done: {step} steps, accuracy {accuracy(model, device):.3f}", flush=True)
     return 0
 
@@ -121,19 +123,6 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> int:
     return int(state["step"])
 
 
-def report(state: str, step: int, steps_per_s: float) -> None:
-    """Tell hadard how far the job is. A report that cannot be written must not stop training."""
-    job = os.environ.get("SLURM_JOB_ID")
-    spool = Path(os.environ.get(handoff.SPOOL_VARIABLE) or handoff.DEFAULT_SPOOL)
-    restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    words = handoff.ProgressReport(restart, state, step, steps_per_s, time.time())
-    try:
-        if job is not None:
-            handoff.write_report(spool, job, words)
-    except OSError as error:
-        warnings.warn(f"no progress report: {error}", stacklevel=1)  # prints each text once
-
-
 def is_moved(timeout_s: float) -> bool:
     """Wait for the TERM that comes with a requeue; return whether it came in time."""
     deadline_s = time.monotonic() + timeout_s
@@ -148,6 +137,7 @@ def parse_options() -> argparse.Namespace:
     words.add_argument("--total-steps", type=int, required=True)
     words.add_argument("--checkpoint-dir", type=Path, required=True)
     words.add_argument("--checkpoint-every-s", type=float, default=600.0)
+    words.add_argument("--step-seconds", type=float, default=0.0, help="make steps last longer")
     words.add_argument("--move-timeout-s", type=float, default=60.0)
     options = words.parse_args()
     options.checkpoint_dir.mkdir(parents=True, exist_ok=True)

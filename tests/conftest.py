@@ -11,8 +11,16 @@ settings.register_profile(
     "dev",
     max_examples=30,
     deadline=None,
+    # The same examples every time: a change is judged by what it changes. Others are drawn by
+    # HADAR_EXPLORE=1, for whoever looks for what nobody has met yet.
+    derandomize=True,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("ci", parent=settings.get_profile("dev"), max_examples=60)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.register_profile(
+    "explore", parent=settings.get_profile("dev"), max_examples=200, derandomize=False
+)
+settings.load_profile(
+    "explore" if os.environ.get("HADAR_EXPLORE") else "ci" if os.environ.get("CI") else "dev"
+)

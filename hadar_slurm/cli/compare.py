@@ -17,6 +17,10 @@ from rich.console import Console
 from hadar_slurm.cli.compare_view import run_with_bars, show
 from hadar_slurm.cli.inputs import (
     Reading,
+    ReferenceOption,
+    SpeedsOption,
+    TableOption,
+    UnfitOption,
     is_generated,
     read_cluster,
     read_table,
@@ -33,7 +37,7 @@ from hadar_slurm.sim.backend import GAVEL_RULES
 from hadar_slurm.sim.restart import parse_restart_costs
 from hadar_slurm.sim.trace import DEFAULT_REFERENCE, parse_gpu_speeds
 from hadar_slurm.study.compare import FORKING, Cell, Workload, scale_to_load
-from hadar_slurm.study.experiment import RULES, Settings, forked
+from hadar_slurm.study.experiment import ORACLE, RULES, SPEEDS, Settings, forked
 from hadar_slurm.study.scenarios import SCENARIOS, Choices, Scenario
 from hadar_slurm.study.summary import groups, load_series
 
@@ -59,19 +63,17 @@ def compare(
         str, typer.Option(help="GPUs by type, COUNTxTYPE,...")
     ] = "20xV100,20xP100,20xK80",
     gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node.")] = 4,
-    throughputs: Annotated[
-        Path | None, typer.Option(help="Throughput table (default: the shipped one).")
-    ] = None,
-    reference: Annotated[
-        str, typer.Option(help="GPU type on which a trace without types was measured.")
-    ] = DEFAULT_REFERENCE,
-    gpu_speeds: Annotated[
-        str, typer.Option(help="Speeds of GPU types beside the reference: a100=1.5,t4=0.3.")
-    ] = "",
-    leave_out_unfit: Annotated[
-        bool, typer.Option(help="Leave out jobs that the cluster can never run, and say so.")
-    ] = False,
+    throughputs: TableOption = None,
+    reference: ReferenceOption = DEFAULT_REFERENCE,
+    gpu_speeds: SpeedsOption = "",
+    leave_out_unfit: UnfitOption = False,
     rules: Annotated[str, typer.Option(help=f"One or both of {', '.join(RULES)}.")] = "hadar",
+    speeds: Annotated[
+        str,
+        typer.Option(
+            help=f"What policies know of jobs' speeds, one or several of {', '.join(SPEEDS)}."
+        ),
+    ] = ORACLE,
     round_seconds: Annotated[float, typer.Option(help="Length of a round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
@@ -137,10 +139,11 @@ def compare(
             for workload in _workloads(
                 drawn, nodes, choices.loads, _restarts(restart_seconds, name)
             )
+            for known in _choices("--speeds", speeds, SPEEDS)
             for cell in _cells(
                 workload,
                 choices.policies or POLICY_NAMES,
-                Settings(round_s=_round_s(round_seconds), rules=name),
+                Settings(round_s=_round_s(round_seconds), rules=name, speeds=known),
                 nodes,
                 cluster,
                 copying,

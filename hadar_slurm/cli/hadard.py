@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import math
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -39,6 +40,8 @@ from hadar_slurm.slurm.heartbeat import Heartbeat, remove_heartbeat, write_heart
 from hadar_slurm.slurm.ledger import FILE_NAME as LEDGER_FILE
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.modes import Mode, Modes
+from hadar_slurm.slurm.profile import FILE_NAME as PROFILE_FILE
+from hadar_slurm.slurm.profile import Profile
 from hadar_slurm.slurm.runner import Runner
 from hadar_slurm.slurm.settings import Settings
 from hadar_slurm.slurm.single import only_daemon, only_release
@@ -50,6 +53,7 @@ log = logging.getLogger("hadard")
 # How long a sign of life is good for, in polls, if that is longer than the configuration says.
 _BEAT_POLLS = 4
 _BEAT_EVERY_S = 1.0
+_BEAT_MARGIN_S = 5.0
 _LOOK_EVERY_S = 0.1
 
 
@@ -59,6 +63,18 @@ def policy_of(config: Config) -> Policy:
     return make_policy(config.policy, utility=config.utility, limits=limits)
 
 
+# New objects before Python looks for garbage in circles: a look at thousands of jobs makes many at
+# once, none of them garbage, and looking every 700 of them took a sixth of its time.
+COLLECT_AFTER = 5_000
+
+
+@dataclass(slots=True)
+class Life:
+    """How the daemon shows that it lives: `sign` is called often, and before each command."""
+
+    sign: Callable[[], None] = lambda: None
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """What the daemon lives in: its clock (seconds since the epoch), Slurm, its policy."""
@@ -66,12 +82,14 @@ class World:
     now_s: Callable[[], float] = time.time
     make_adapter: Callable[[str, Runner], SlurmAdapter] = make_adapter
     make_policy: Callable[[Config], Policy] = policy_of
+    life: Life = field(default_factory=Life)
 
 
 def main(words: Sequence[str] | None = None, world: World | None = None) -> int:
     """Run the daemon until it is told to end; return the exit status."""
     world = world or World()
     options = _parser().parse_args(words)
+    gc.set_threshold(COLLECT_AFTER)
     logging.basicConfig(
         level=options.log_level.upper(),
         format="%(asctime)s %(levelname)s %(message)s",
@@ -160,14 +178,21 @@ def _backend(
         pin_timeout_s=config.pin_timeout_seconds,
         poll_s=config.poll_seconds,
         wake_file=config.run_dir / WAKE_FILE,
+        assignments=config.assignments,
+        slot_s=config.round_seconds,
     )
     ledger = Ledger(config.state_dir / LEDGER_FILE)
     mode = mode or modes(config).all[0]
-    return SlurmBackend(slurm, table, settings, ledger, mode, now_s=world.now_s)
+    # Whoever may only look has no place to keep what was measured.
+    keeps = mode is Mode.ENFORCE or os.access(config.state_dir, os.W_OK | os.X_OK)
+    profile = Profile(config.state_dir / PROFILE_FILE, world.now_s) if keeps else None
+    return SlurmBackend(slurm, table, settings, ledger, mode, profile, now_s=world.now_s)
 
 
 def _slurm(config: Config, world: World) -> SlurmAdapter:
-    runner = Runner(config.slurm_conf, config.command_timeout_seconds)
+    runner = Runner(
+        config.slurm_conf, config.command_timeout_seconds, on_run=lambda: world.life.sign()
+    )
     return world.make_adapter(config.adapter, runner)
 
 
@@ -253,7 +278,7 @@ def _run_with(
             )
 
     try:
-        with _signs_of_life(config, cluster, backend, is_daemon=not once):
+        with _signs_of_life(config, cluster, backend, world.life, is_daemon=not once):
             run_rounds(
                 backend,
                 policy,
@@ -357,7 +382,7 @@ def _signals() -> Iterator[Asked]:
 
 @contextmanager
 def _signs_of_life(
-    config: Config, cluster: Site, backend: SlurmBackend, *, is_daemon: bool
+    config: Config, cluster: Site, backend: SlurmBackend, life: Life, *, is_daemon: bool
 ) -> Iterator[None]:
     """Keep the heartbeat fresh while the daemon lives; a single round leaves none."""
     if backend.mode is Mode.ENFORCE:
@@ -365,7 +390,7 @@ def _signs_of_life(
     if not is_daemon:
         yield
         return
-    good_for_s = max(config.alive_seconds, _BEAT_POLLS * config.poll_seconds)
+    good_for_s = _sign_is_good_for_s(config)
     enforced = modes(config).enforced(backend.slurm.default_partition())
 
     last: tuple[float, tuple[str, ...] | None] = (-math.inf, None)
@@ -384,6 +409,7 @@ def _signs_of_life(
             str(config.spool_dir),
             partitions,
             good_for_s,
+            str(config.assignments),
         )
         try:
             write_heartbeat(config.run_dir, sign)
@@ -394,11 +420,21 @@ def _signs_of_life(
     _make_spool(config)
     make_wake_file(config.run_dir / WAKE_FILE)
     beat()
-    backend.on_wait = beat
+    backend.on_wait = life.sign = beat
     try:
         yield
     finally:
+        life.sign = lambda: None
         remove_heartbeat(config.run_dir)
+
+
+def _sign_is_good_for_s(config: Config) -> float:
+    """Return for how long: none is given while a command waits for a slurmctld that is away."""
+    return max(
+        config.alive_seconds,
+        _BEAT_POLLS * config.poll_seconds,
+        config.command_timeout_seconds + _BEAT_MARGIN_S,
+    )
 
 
 def _make_directory(path: Path, key: str) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from typing import Annotated
+
+import typer
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
@@ -24,6 +27,20 @@ from hadar_slurm.sim.trace import (
 )
 from hadar_slurm.sim.workload import GENERATORS, generate
 
+# Options that every command about traces has.
+TableOption = Annotated[
+    Path | None,
+    typer.Option(help="Throughput table, ours or Gavel's (default: the shipped one)."),
+]
+ReferenceOption = Annotated[
+    str, typer.Option(help="GPU type on which a trace without types was measured.")
+]
+SpeedsOption = Annotated[
+    str, typer.Option(help="Speeds of GPU types beside the reference: a100=1.5,t4=0.3.")
+]
+UnfitOption = Annotated[
+    bool, typer.Option(help="Leave out jobs that the cluster can never run, and say so.")
+]
 GENERATE = "generate:"
 # Any gap will do where a load is asked for: all are scaled.
 _GAP_S = 60.0

@@ -1,122 +1,149 @@
-"""hadar-sbatch: sbatch for jobs that Hadar may place. Standard library only; starts quickly."""
+"""hadar-sbatch: sbatch for jobs that Hadar may place. Standard library only; starts quickly.
+
+What a job of Hadar's needs is imported when there is one: it takes longer than all else here.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from hadar_slurm.core.cluster import Cluster, Node
-from hadar_slurm.core.throughput import ThroughputTable, parse_table
-from hadar_slurm.errors import SlurmError, UsageError
-from hadar_slurm.handoff import SPOOL_VARIABLE
-from hadar_slurm.resources import data_file
-from hadar_slurm.slurm.gres import parse_gpus
-from hadar_slurm.slurm.heartbeat import read_heartbeat, run_dir
-from hadar_slurm.slurm.runner import Runner
-from hadar_slurm.submit.submission import (
-    PREFIX,
+from hadar_slurm.errors import UsageError
+from hadar_slurm.submit.request import (
+    DRY_RUN,
+    HELP,
+    JSON,
+    NO_HADAR,
     USAGE,
     Request,
-    check_fits,
-    compose,
-    describe,
-    parse_request,
+    parse_words,
+    with_script,
     without_hadar,
 )
+from hadar_slurm.submit.script import read_script
 
 # sbatch says the same on wrong usage with 1; ours is the field's usual 2.
 _USAGE_STATUS = 2
+_NO_COMMAND_STATUS = 127
+# As in handoff.COPIES_VARIABLE, which takes longer to import.
+_COPIES_VARIABLE = "HADAR_COPIES"
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Submit a job; replaces itself by sbatch, so output and exit status are sbatch's."""
     words = sys.argv[1:] if words is None else words
-    if f"{PREFIX}help" in words:
-        print(USAGE)
-        return 0
+    # Interrupted while it reads a script from a terminal, it ends as sbatch would.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        argv, notes, environment = prepare(words)
+        request = parse_words(words, os.environ)
+        if HELP in request.flags or request.given("help"):
+            print(USAGE)
+            return 0
+        if not request.given("version", "usage"):
+            request = _read(request)
+        return _submit(request)
     except UsageError as error:
-        print(f"hadar-sbatch: {error}", file=sys.stderr)
+        _tell(str(error))
         return _USAGE_STATUS
-    for note in notes:
-        print(f"hadar-sbatch: {note}", file=sys.stderr)
+
+
+def _read(request: Request) -> Request:
+    name = request.script_name
+    if name is None:
+        return request
+    return with_script(request, read_script(name, request.last("chdir") or ""))
+
+
+def _submit(request: Request) -> int:
+    environment = user_environment()
+    if not request.own and not request.flags and not request.leaves_type_open:
+        return _become(without_hadar(request), environment)
+    from hadar_slurm.submit.call import call_for, load_estimator
+    from hadar_slurm.submit.preview import as_json, as_text
+
+    call = call_for(request, environment, is_parsable=JSON in request.flags)
+    is_ours = bool(request.own or call.description) and NO_HADAR not in request.flags
+    if (is_ours or DRY_RUN in request.flags) and not request.given("quiet"):
+        _tell(*call.notes)
+    if DRY_RUN in request.flags:
+        show = as_json if JSON in request.flags else as_text
+        _print(show(call, load_estimator()))
+        return 0
+    environment.update(call.variables)
+    if JSON not in request.flags:
+        return _become(call.argv, environment)
+    status, told = _run(call.argv, environment)
+    if told or status == 0:
+        job, _, cluster = told.partition(";")
+        _print(as_json(call, load_estimator(), job or None, cluster or None))
+    return status
+
+
+def _become(argv: tuple[str, ...], environment: Mapping[str, str]) -> int:
+    """Go on as another program; return only if there is none."""
+    # Python ignores these two, and what is ignored stays so.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
-        print(f"hadar-sbatch: cannot run {argv[0]}: {error.strerror}", file=sys.stderr)
-        return 127
+        return _cannot_run(argv[0], error)
 
 
-def prepare(words: Sequence[str]) -> tuple[tuple[str, ...], list[str], dict[str, str]]:
-    """Return the command to execute, notes for the user, and the environment to run it in."""
-    request = parse_request(words, _script_text)
+def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run another program to its end, and return its status and the last line it printed."""
+    import subprocess
+
+    try:
+        done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, check=False)
+    except OSError as error:
+        return _cannot_run(argv[0], error), ""
+    lines = os.fsdecode(done.stdout).split()
+    # A shell tells death by a signal like this.
+    status = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    return status, lines[-1] if lines else ""
+
+
+def _cannot_run(name: str, error: OSError) -> int:
+    _tell(f"cannot run {name}: {error.strerror}")
+    return _NO_COMMAND_STATUS
+
+
+def _tell(*notes: str) -> None:
+    for note in notes:
+        print(f"hadar-sbatch: {note}", file=sys.stderr)
+
+
+def _print(text: str) -> None:
+    """Print what may hold names that are no text in the user's locale."""
+    sys.stdout.buffer.write(os.fsencode(text + "\n"))
+
+
+def user_environment() -> dict[str, str]:
+    """Return the environment as the user has it, which sbatch may pass on to the job."""
     environment = dict(os.environ)
-    if not request.own:
-        return without_hadar(request), [], environment
-    description = describe(request, _table())
-    cluster = _cluster()
-    if cluster is not None and cluster.nodes:
-        check_fits(description, cluster)
-    chosen = _own_choice(request)
-    if chosen:
-        return (
-            without_hadar(request),
-            [f"{chosen}: left to Slurm, not placed by Hadar"],
-            environment,
-        )
-    beat = read_heartbeat(run_dir(os.environ))
-    is_held = beat is not None and beat.covers(_partition(request), time.time())
-    if beat is not None:
-        environment.setdefault(SPOOL_VARIABLE, beat.spool)
-    notes = [] if is_held else ["hadard is not at work here: submitted to plain Slurm, unheld"]
-    return compose(request, description, is_held=is_held), notes, environment
+    # Submitted from within a copy, another job is none.
+    environment.pop(_COPIES_VARIABLE, None)
+    # Python changes this at its start where the locale is C (PEP 538).
+    if "LC_CTYPE" in environment:
+        _restore(environment, "LC_CTYPE")
+    return environment
 
 
-def _partition(request: Request) -> str | None:
-    """Return the partition that sbatch will take: command line, environment, script."""
-    on_command_line = [option.value for option in request.options if option.name == "partition"]
-    if on_command_line:
-        return on_command_line[-1]
-    return os.environ.get("SBATCH_PARTITION") or request.last("partition")
-
-
-def _own_choice(request: Request) -> str:
-    """Return the option by which the user chose the place, or nothing."""
-    for name in ("nodelist", "exclude", "constraint", "reservation", "nodefile", "clusters"):
-        if request.last(name) is not None:
-            return f"--{name} is given"
-    return ""
-
-
-def _script_text(path: str) -> str:
-    file = Path(path)
+def _restore(environment: dict[str, str], name: str) -> None:
+    """Give a variable the value that this process was started with, or take it away."""
     try:
-        # What comes through a pipe can be read only once, and by sbatch.
-        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+        with open("/proc/self/environ", "rb") as file:
+            pairs = os.fsdecode(file.read()).split("\0")
     except OSError:
-        return ""  # sbatch will say what is wrong with it
-
-
-def _table() -> ThroughputTable:
-    path = data_file("throughputs.json")
-    return parse_table(path.read_text(encoding="utf-8"), str(path))
-
-
-def _cluster() -> Cluster | None:
-    """Return the cluster's GPUs, or None where Slurm does not answer: sbatch will say why."""
-    try:
-        text = Runner(timeout_s=10).run(["sinfo", "-h", "-N", "-o", "%N|%G"])
-    except SlurmError:
-        return None
-    found = {}
-    for line in text.splitlines():
-        name, _, gres = line.partition("|")
-        found[name] = Node.of(name, parse_gpus(gres))
-    return Cluster.of(node for node in found.values() if node.gpus)
+        return
+    del environment[name]
+    for pair in pairs:
+        if pair.startswith(f"{name}="):
+            environment[name] = pair.partition("=")[2]
 
 
 if __name__ == "__main__":

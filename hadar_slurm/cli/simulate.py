@@ -13,7 +13,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hadar_slurm.cli.inputs import Reading, read_cluster, read_table, read_workload
+from hadar_slurm.cli.inputs import (
+    Reading,
+    ReferenceOption,
+    SpeedsOption,
+    TableOption,
+    UnfitOption,
+    read_cluster,
+    read_table,
+    read_workload,
+)
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
@@ -27,7 +36,15 @@ from hadar_slurm.sim.restart import parse_restart_costs
 from hadar_slurm.sim.trace import DEFAULT_REFERENCE, parse_gpu_speeds
 from hadar_slurm.study.bounds import Bounds, bounds
 from hadar_slurm.study.compare import FORKING
-from hadar_slurm.study.experiment import RULES, Result, Settings, forked, run_experiment
+from hadar_slurm.study.experiment import (
+    ORACLE,
+    RULES,
+    SPEEDS,
+    Result,
+    Settings,
+    forked,
+    run_experiment,
+)
 from hadar_slurm.study.failures import draw_failures
 
 _HOUR_S = 3600.0
@@ -57,6 +74,13 @@ def simulate(
     rules: Annotated[
         str, typer.Option(help="hadar: moves and spreading cost; gavel: as in Gavel's simulator.")
     ] = _HADAR,
+    speeds: Annotated[
+        str,
+        typer.Option(
+            help="What the policy knows of jobs' speeds: oracle, all; learned, what jobs were seen "
+            "to do; prior, the GPU types' published speeds; none."
+        ),
+    ] = ORACLE,
     round_seconds: Annotated[float, typer.Option(help="Length of a round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
@@ -66,19 +90,10 @@ def simulate(
         ),
     ] = None,
     first: Annotated[int | None, typer.Option(help="Take only the first so many jobs.")] = None,
-    throughputs: Annotated[
-        Path | None,
-        typer.Option(help="Throughput table, ours or Gavel's (default: the shipped one)."),
-    ] = None,
-    reference: Annotated[
-        str, typer.Option(help="GPU type on which a trace without types was measured.")
-    ] = DEFAULT_REFERENCE,
-    gpu_speeds: Annotated[
-        str, typer.Option(help="Speeds of GPU types beside the reference: a100=1.5,t4=0.3.")
-    ] = "",
-    leave_out_unfit: Annotated[
-        bool, typer.Option(help="Leave out jobs that the cluster can never run, and say so.")
-    ] = False,
+    throughputs: TableOption = None,
+    reference: ReferenceOption = DEFAULT_REFERENCE,
+    gpu_speeds: SpeedsOption = "",
+    leave_out_unfit: UnfitOption = False,
     copies: Annotated[
         int | None,
         typer.Option(help="Most copies of a job under hadare.", show_default="as many as nodes"),
@@ -100,6 +115,7 @@ def simulate(
     _check_choice("--policy", policy, POLICY_NAMES)
     _check_choice("--utility", utility, tuple(UTILITIES))
     _check_choice("--rules", rules, RULES)
+    _check_choice("--speeds", speeds, SPEEDS)
     _check_number("--round-seconds", round_seconds, above=True)
     _check_number("--aggregation-seconds", aggregation_seconds)
     for option, count in (("--first", first), ("--copies", copies)):
@@ -126,7 +142,9 @@ def simulate(
             specs, max_copies=copies or len(nodes.nodes), aggregation_s=aggregation_seconds
         )
     failures = _failures(node_mtbf_hours, node_repair_hours, seed, specs, nodes, least)
-    settings = Settings(round_s=round_seconds, rules=rules, failures=failures)
+    settings = Settings(
+        round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, seed=seed
+    )
     result = _run(specs, nodes, policy, utility, settings, journal)
     if as_json:
         print(json.dumps(_as_tree(result, least), indent=2))

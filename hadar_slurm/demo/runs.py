@@ -61,6 +61,28 @@ class JobRun:
         return self.ended_s - self.submitted_s
 
 
+def submission(job: DemoJob, hadar_sbatch: Sequence[str] | None) -> list[str]:
+    """Return the command that submits `job`, by `hadar_sbatch` or, if None, by plain sbatch.
+
+    Both ways ask for the same GPUs, script and limits.
+    """
+    described = [
+        f"--hadar-model={job.workload}",
+        f"--hadar-steps={job.total_steps}",
+        "--hadar-checkpoint=yes",
+    ]
+    return [
+        *([*hadar_sbatch, *described] if hadar_sbatch else ["sbatch"]),
+        f"--job-name={job.name}",
+        f"--gpus={job.num_gpus}",
+        "--time=30",
+        "--requeue",
+        str(job_template("paced_training.sbatch")),
+        f"--workload={job.workload}",
+        f"--total-steps={job.total_steps}",
+    ]
+
+
 @dataclass
 class Submitter:
     """Submits jobs of the demo in one way: through sbatch, or through hadar-sbatch."""
@@ -70,27 +92,10 @@ class Submitter:
     with_hadar: bool
 
     def submit(self, job: DemoJob) -> JobId:
-        """Submit `job` and return its id; both ways ask for the same GPUs, script and limits."""
-        command = (
-            [sys.executable, "-m", "hadar_slurm.cli.sbatch"] if self.with_hadar else ["sbatch"]
-        )
-        described = [
-            f"--hadar-model={job.workload}",
-            f"--hadar-steps={job.total_steps}",
-            "--hadar-checkpoint=yes",
-        ]
+        """Submit `job` and return its id."""
+        own = [sys.executable, "-m", "hadar_slurm.cli.sbatch"]
         done = subprocess.run(
-            [
-                *command,
-                *(described if self.with_hadar else []),
-                f"--job-name={job.name}",
-                f"--gpus={job.num_gpus}",
-                "--time=30",
-                "--requeue",
-                str(job_template("paced_training.sbatch")),
-                f"--workload={job.workload}",
-                f"--total-steps={job.total_steps}",
-            ],
+            submission(job, own if self.with_hadar else None),
             cwd=self.directory,
             env=dict(self.environment),
             capture_output=True,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.core.gang import Gang
@@ -51,6 +52,14 @@ class Candidate:
         return dict(Counter((slot.gpu_type, count) for slot, count in self.present.slots))
 
 
+class Way(NamedTuple):
+    """A gang a job could start on: GPUs a node, the GPU type of each node, steps/s."""
+
+    gpus_per_node: int
+    types: tuple[GpuType, ...]
+    rate: float
+
+
 @dataclass(frozen=True)
 class CandidateSource:
     """Lists candidates of the jobs of one snapshot, given what may be taken of each slot."""
@@ -58,6 +67,7 @@ class CandidateSource:
     reach: Reach
     appraisal: Appraisal
     free: Mapping[Slot, int]
+    _known: dict[object, tuple[Way, ...]] = field(default_factory=dict)
 
     @cached_property
     def _kinds(self) -> tuple[GpuType, ...]:
@@ -65,19 +75,13 @@ class CandidateSource:
 
     def of(self, job: Job) -> list[Candidate]:
         """Return the job's candidates, the most valuable first; staying wins ties."""
-        listed = [*self._present(job), *self._new(job)]
-        if job.phase is Phase.RUNNING:
-            listed = [self._with_restart_saved(candidate) for candidate in listed]
-        return sorted(listed, key=lambda c: (-c.value, c.present is None, len(c.types), c.types))
+        return sorted(
+            [*self.in_place(job), *self._new(job)],
+            key=lambda c: (-c.value, c.present is None, len(c.types), c.types),
+        )
 
-    def _with_restart_saved(self, candidate: Candidate) -> Candidate:
-        if candidate.present is None or candidate.rate <= 0:
-            return candidate
-        job = candidate.job
-        later = self._value(job, candidate.rate, restart_s=job.spec.restart_cost_s)
-        return replace(candidate, value=2 * candidate.value - later)
-
-    def _present(self, job: Job) -> Iterator[Candidate]:
+    def in_place(self, job: Job) -> Iterator[Candidate]:
+        """Yield the candidate that keeps the gang a job has, if it has one."""
         if job.phase is Phase.QUEUED:
             return
         for gang in job.allocation.gangs:
@@ -86,20 +90,47 @@ class CandidateSource:
             fits = all(self.free.get(slot, 0) >= count for slot, count in gang.slots)
             if fits:
                 # Where the rate is unknown, a job stays for as long as nobody else gains.
-                value = self._value(job, rate, restart_s=0.0) if rate > 0 else 0.0
+                value = self._value_of_staying(job, rate) if rate > 0 else 0.0
                 yield Candidate(job, 0, types, rate, value, gang)
+
+    def _value_of_staying(self, job: Job, rate: float) -> float:
+        """Return what `job` is worth at `rate`, and if it runs, what a restart would take of it."""
+        value = self._value(job, rate, restart_s=0.0)
+        if job.phase is not Phase.RUNNING:
+            return value
+        return 2 * value - self._value(job, rate, restart_s=job.spec.restart_cost_s)
 
     def _new(self, job: Job) -> Iterator[Candidate]:
         if job.is_pinned_in_place:
             return
         # A job that has not run yet starts anywhere at the same cost.
         restart_s = job.spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
-        for shape in job.spec.shapes:
-            for types in self._type_mixes(job, shape):
-                rate = job.spec.rates.of_gang(types, job.spec.num_gpus, is_spread=shape.nodes > 1)
-                if rate > 0:
-                    value = self._value(job, rate, restart_s=restart_s)
-                    yield Candidate(job, shape.gpus_per_node, types, rate, value)
+        ways = self._ways(job)
+        values = {
+            rate: self._value(job, rate, restart_s=restart_s) for rate in {w.rate for w in ways}
+        }
+        for way in ways:
+            yield Candidate(job, *way, values[way.rate])
+
+    def _ways(self, job: Job) -> tuple[Way, ...]:
+        """Return how `job` could start; many jobs ask for the same."""
+        spec = job.spec
+        key = (
+            spec.rates,
+            spec.shapes,
+            spec.num_gpus,
+            spec.can_checkpoint,
+            job.allowed_nodes,
+            job.bound_type,
+        )
+        if key not in self._known:
+            self._known[key] = tuple(
+                Way(shape.gpus_per_node, types, rate)
+                for shape in spec.shapes
+                for types in self._type_mixes(job, shape)
+                if (rate := spec.rates.of_gang(types, spec.num_gpus, is_spread=shape.nodes > 1)) > 0
+            )
+        return self._known[key]
 
     def _type_mixes(self, job: Job, shape: Shape) -> Iterator[tuple[GpuType, ...]]:
         most = len(self._kinds) if shape.nodes <= _FULL_MIX_NODES else 2

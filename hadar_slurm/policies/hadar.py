@@ -223,7 +223,9 @@ class _Queue:
             if planned_s >= _CRITICAL * horizon_s:
                 if job.phase is Phase.RUNNING:
                     planned_s += _RESTARTS_TO_MOVE * spec.restart_cost_s
+                # What it was planned on it may be unable to use by now.
                 types = tuple(i for i in prospect.by_speed if planned.seconds[i])
+                types = types or self._types_at_lowest_cost(prospect)
                 types = self._with_own_type(job, prospect, types)
                 return _Entry(_CRITICAL_RANK, -planned_s, place, job, types, left_s)
         types = self._with_own_type(job, prospect, self._types_at_lowest_cost(prospect))

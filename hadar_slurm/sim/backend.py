@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot, natural_key
@@ -94,6 +94,13 @@ class SimBackend:
                 run = self.runs[action.job_id]
                 run.has_run = run.has_run or bool(run.copies)
         return outcomes
+
+    def measured(self) -> Iterator[tuple[JobSpec, Gang, float]]:
+        """Tell, of the copies that train, each one's job, its gang and its true steps/s."""
+        for run in self._running.values():
+            for copy in run.copies.values():
+                if copy.ready_s < self.now_s:
+                    yield run.spec, copy.gang, copy.rate
 
     def wait(self, until_s: float) -> Wake:
         """Advance to the end of the round or, under our rules, to what changes before it.

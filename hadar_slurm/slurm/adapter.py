@@ -7,7 +7,7 @@ contract tests (tests/contract).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hadar_slurm.core.cluster import JobId
@@ -21,10 +21,14 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Which Slurm this is: its name, and where its controller listens."""
+    """Which Slurm this is: its name, and where its controller listens.
+
+    `booted_s` is when slurmctld started, in seconds since the epoch by its clock; 0: not known.
+    """
 
     name: str
     address: str
+    booted_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,23 +9,28 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.handoff import Assignment
 from hadar_slurm.slurm import enforce
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.advice import advise, features_by_type
+from hadar_slurm.slurm.assignments import Assignments
 from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Release, Requeue
+from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.fairshare import FairShares
 from hadar_slurm.slurm.giving_back import NODES_REPORT_WITHIN_S, give_back
-from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.ledger import Entry, Ledger
+from hadar_slurm.slurm.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.moves import Mover, must_name_type
-from hadar_slurm.slurm.ownership import is_free
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.pins import Pins
+from hadar_slurm.slurm.profile import Profile
 from hadar_slurm.slurm.reading import Reading
 from hadar_slurm.slurm.settings import Settings
 from hadar_slurm.slurm.view import Seen, View
@@ -45,9 +50,9 @@ class SlurmBackend:
 
     It remembers nothing that a restart could not lose: what became of pins, which jobs'
     descriptions it has complained of, and what the last plan was made for. What it has done to
-    jobs is in the `ledger`. `on_wait` is called at least every `poll_s` seconds while waiting or
-    applying, for the heartbeat; `is_stopping` tells that the daemon was asked to end, `is_off` that
-    it was switched off and is to enforce nothing.
+    jobs is in the `ledger`, how fast they were seen to be in the `profile`. `on_wait` is called at
+    least every `poll_s` seconds while waiting or applying, for the heartbeat; `is_stopping` tells
+    that the daemon was asked to end, `is_off` that it was switched off and is to enforce nothing.
     """
 
     slurm: SlurmAdapter
@@ -55,6 +60,7 @@ class SlurmBackend:
     settings: Settings
     ledger: Ledger
     mode: Mode = Mode.ENFORCE
+    profile: Profile | None = None
     on_wait: Callable[[], None] = lambda: None
     is_stopping: Callable[[], bool] = lambda: False
     is_off: Callable[[], bool] = lambda: False
@@ -63,8 +69,10 @@ class SlurmBackend:
     _pins: Pins = field(init=False)
     _view: View = field(init=False)
     _wake: WakeFile = field(init=False)
+    _assignments: Assignments | None = field(init=False)
     _reading: Reading | None = None
     _seen: Seen | None = None
+    _lost: Mapping[JobId, Entry] = field(default_factory=dict)
     _put_off_since_s: float = math.inf
     _planned_for: frozenset[tuple[str, str]] = frozenset()
     _features: Mapping[str, str] = field(default_factory=dict)
@@ -72,9 +80,11 @@ class SlurmBackend:
     def __post_init__(self) -> None:
         self._pins = Pins(self.settings.pin_timeout_s)
         self._wake = WakeFile(self.settings.wake_file)
+        place = self.settings.assignments
+        self._assignments = Assignments(place) if place is not None else None
         self._view = View(
             self.slurm,
-            self.table,
+            Estimator.shipped(self.table, self.profile.speeds if self.profile else None),
             self.settings,
             self.ledger,
             self.mode,
@@ -87,7 +97,9 @@ class SlurmBackend:
     def observe(self) -> Snapshot:
         """Return what Slurm shows now."""
         self.ledger.refresh()
+        self.on_wait()
         self._reading = reading = self.slurm.read()
+        self._lost = lost_releases(self.slurm, self.ledger, reading.queue)
         self._seen = self._view.look(reading)
         self._planned_for = self._view.signature(reading.queue, reading.nodes)
         self._features = features_by_type(reading.nodes)
@@ -100,13 +112,31 @@ class SlurmBackend:
         `observe` that is all; under `advise` Slurm is told which GPU type would be better.
         """
         self.ledger.refresh()
+        if self.profile is not None:
+            self.profile.sync()
+        if self._lost:
+            self._note(self._lost)
+            self._planned_for = frozenset()  # look again at once
         if self.mode is Mode.ENFORCE:
             self._adopt()
         self._give_back()
+        on_tasks = [self._on_task(action) for action in actions]
+        outcomes = self._outcomes(on_tasks)
+        if self.mode is Mode.ENFORCE:
+            self._share_out(actions, outcomes)
+        return [
+            replace(outcome, action=action)
+            for action, outcome in zip(actions, outcomes, strict=True)
+        ]
+
+    def _outcomes(self, actions: Sequence[Action]) -> Sequence[Outcome]:
+        """Carry out actions on jobs as Slurm has them."""
         if self.mode is Mode.OBSERVE:
             return [Outcome(action, Status.SKIPPED, self._told(action)) for action in actions]
         if self.mode is Mode.ADVISE:
             return advise(self.slurm, self.ledger, actions, self._features)
+        deaf = self._seen.deaf if self._seen is not None else ()
+        early = [a for a in actions if isinstance(a, Stop) and a.job_id in deaf]
         mover = Mover(
             self.slurm,
             self.ledger,
@@ -116,14 +146,15 @@ class SlurmBackend:
             self.now_s,
         )
         outcomes: dict[Action, Outcome] = {
-            **mover.stop([action for action in actions if isinstance(action, Stop)]),
+            **{a: Outcome(a, Status.DEFERRED, "it is only just starting") for a in early},
+            **mover.stop([a for a in actions if isinstance(a, Stop) and a not in early]),
             **mover.start([action for action in actions if isinstance(action, Start)]),
         }
         now_s = self.now_s()
         for action, outcome in outcomes.items():
             if isinstance(action, Start) and outcome.status is Status.DONE:
                 self._pins.begin(action.job_id, now_s)
-        placed = {a.job_id for a, o in outcomes.items() if o.status is Status.DONE}
+        placed = {action.job_id for action, o in outcomes.items() if o.status is Status.DONE}
         if self._seen is not None:
             mover.hold(self._seen.stuck - placed)
             self._forget_all_but(self._seen.alive)
@@ -163,6 +194,7 @@ class SlurmBackend:
 
     def commands(self, action: Action) -> list[list[str]]:
         """Return the commands that an action comes to when nothing gets in its way."""
+        action = self._on_task(action)
         job = action.job_id
         changes: list[Change] = []
         if isinstance(action, Stop):
@@ -172,6 +204,27 @@ class SlurmBackend:
             request = enforce.request_for(action.gang, self.slurm.version, names_type=names_type)
             changes = [Clear(job), Ask(job, request), Release(job)]
         return [enforce.command(change) for change in changes]
+
+    def _on_task(self, action: Action) -> Action:
+        return self._seen.forks.on_task(action) if self._seen is not None else action
+
+    def _share_out(self, actions: Sequence[Action], outcomes: Sequence[Outcome]) -> None:
+        """Tell the copies of forked jobs how to share the steps of their slots."""
+        if self._seen is None or self._assignments is None:
+            return
+        forks = self._seen.forks.by_parent
+        gangs: dict[JobId, dict[int, Gang]] = {}
+        for action, outcome in zip(actions, outcomes, strict=True):
+            # One that could not be stopped goes on.
+            is_there = isinstance(action, Stop) != (outcome.status is Status.DONE)
+            if is_there and action.job_id in forks:
+                gangs.setdefault(action.job_id, {})[action.copy] = action.gang
+        for parent, held in gangs.items():
+            fork = forks[parent]
+            quotas = fork.quotas(held, self.settings.slot_s)
+            told = Assignment(int(self.now_s() * 1000), quotas, self.settings.slot_s)
+            self._assignments.put(parent, fork.owner_uid, told)
+        self._assignments.keep([parent for parent, fork in forks.items() if fork.is_alive])
 
     def _told(self, action: Action) -> str:
         return "; ".join(map(" ".join, self.commands(action)))
@@ -203,17 +256,15 @@ class SlurmBackend:
 
     def _note_released(self, queue: Mapping[JobId, QueueRow]) -> None:
         """Note which holds of ours are gone, so that one placed after them is its owner's."""
-        ledger = self.ledger
-        gone = {
-            job: replace(ledger[job], is_held=False)
-            for job in ledger
-            if ledger[job].is_held and job in queue and is_free(queue[job])
-        }
-        if gone and self.mode is Mode.ENFORCE:
-            try:
-                ledger.note(gone)
-            except LedgerError as error:
-                log.warning("%s", error)
+        known = [job for job in self.ledger if job in queue]
+        now_s = self.ledger.now_s()
+        self._note({job: as_seen(self.ledger[job], queue[job], now_s) for job in known})
+
+    def _note(self, changed: Mapping[JobId, Entry]) -> None:
+        try:
+            self.ledger.note(changed)
+        except LedgerError as error:
+            log.warning("%s", error)
 
     def _forget_all_but(self, alive: Collection[JobId]) -> None:
         try:

@@ -56,7 +56,9 @@ class CommandLine:
         lines = self.runner.run(["scontrol", "show", "config"]).splitlines()
         facts = {key.strip(): value.strip() for key, _, value in (s.partition("=") for s in lines)}
         host, port = facts.get("SlurmctldHost[0]", ""), facts.get("SlurmctldPort", "")
-        return Site(facts.get("ClusterName", ""), f"{host}:{port}")
+        booted = facts.get("BOOT_TIME", "")
+        booted_s = float(booted) if booted.isdecimal() else 0.0
+        return Site(facts.get("ClusterName", ""), f"{host}:{port}", booted_s)
 
     def queue(self) -> dict[JobId, QueueRow]:
         """Return every job and array task."""

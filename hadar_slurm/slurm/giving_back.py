@@ -80,7 +80,19 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
         if job in queue and queue[job].is_held_by_user:
             faults.setdefault(job, "Slurm says that it is released, and holds it")
     with suppress(LedgerError):
-        ledger.note({job: Entry() for job in ready if job not in faults})
+        # Its pin is remembered for as long as Slurm may forget all this.
+        ledger.note(
+            {
+                job: replace(
+                    ledger[job],
+                    is_held=False,
+                    released_s=ledger.now_s(),
+                    booted_s=ledger.booted_s,
+                )
+                for job in ready
+                if job not in faults
+            }
+        )
     return [Returned(job, faults.get(job, "")) for job in jobs]
 
 

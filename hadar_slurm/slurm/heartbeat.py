@@ -16,7 +16,7 @@ RUN_DIR_VARIABLE = "HADAR_RUN_DIR"
 DEFAULT_RUN_DIR = "/run/hadar"
 FILE_NAME = "heartbeat.json"
 # By how much the clocks of two machines may differ.
-_SKEW_S = 60.0
+SKEW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Heartbeat:
 
     `good_until_s` is in seconds since the epoch, `good_for_s` in seconds since it was signed.
     `partitions` of None means every partition; an empty name among them stands for the default one.
+    `spool` and `assignments` are where jobs report, and where forked ones are told their shares.
     """
 
     pid: int
@@ -33,13 +34,14 @@ class Heartbeat:
     spool: str
     partitions: tuple[str, ...] | None = None
     good_for_s: float = math.inf
+    assignments: str = ""
 
     def is_fresh(self, now_s: float) -> bool:
         """Return whether the daemon has signed in time; a sign from the future is not believed.
 
         It comes from a clock that was wrong, and would hold for as long as that was ahead.
         """
-        return 0 < self.good_until_s - now_s <= self.good_for_s + _SKEW_S
+        return 0 < self.good_until_s - now_s <= self.good_for_s + SKEW_S
 
     def covers(self, partition: str | None, now_s: float) -> bool:
         """Return whether a job in `partition` (None: the default one) would be placed."""
@@ -62,6 +64,7 @@ def write_heartbeat(directory: Path, beat: Heartbeat) -> None:
         "good_until_s": beat.good_until_s,
         "spool": beat.spool,
         "partitions": beat.partitions,
+        "assignments": beat.assignments,
     }
     if math.isfinite(beat.good_for_s):
         tree["good_for_s"] = beat.good_for_s
@@ -81,6 +84,7 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
             str(tree["spool"]),
             None if partitions is None else tuple(map(str, partitions)),
             float(tree.get("good_for_s", math.inf)),
+            str(tree.get("assignments", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -10,7 +10,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,9 +27,18 @@ FILE_NAME = "ledger.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One job: whether the hold on it is ours, where we pinned it, what it asked for before."""
+    """One job: whether the hold on it is ours, where we pinned it, what it asked for before.
+
+    `released_s` is when a hold of ours was seen to be gone, in seconds since the epoch, and
+    `booted_s` which slurmctld that was, by its start, for as long as it may forget the release
+    (`lost_releases`); 0: never, or long ago. `requeued` is how often the job will have been
+    restarted once our last requeue has come about: until then that it runs tells nothing.
+    """
 
     is_held: bool = False
+    released_s: float = 0.0
+    booted_s: float = 0.0
+    requeued: int = 0
     before: Request | None = None
     pinned: tuple[NodeName, ...] = ()
     preferred: str = ""
@@ -37,12 +47,17 @@ class Entry:
 class Ledger:
     """The entries of one cluster, in one file that is replaced in one step.
 
+    `booted_s` is the start of the slurmctld that is there, as last heard.
+
     `is_whole` is False when there was no file that could be read: holds and pins that may be ours
     then count as such, since a job must not wait for somebody who has forgotten it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
         self.path = path
+        self.now_s = now_s
+        self.opened_s = now_s()
+        self.booted_s = 0.0
         self.is_whole = False
         self._entries: dict[JobId, Entry] = {}
         self._mark: object = None
@@ -93,6 +108,15 @@ class Ledger:
         """Write down that these jobs are about to be held by us."""
         self.note({job: replace(self[job], is_held=True) for job in jobs})
 
+    def expect_requeues(self, restarts: Mapping[JobId, int]) -> None:
+        """Write down that these jobs, restarted so often, are about to be requeued and held."""
+        self.note(
+            {
+                job: replace(self[job], is_held=True, requeued=times + 1)
+                for job, times in restarts.items()
+            }
+        )
+
     def adopt(self, found: Mapping[JobId, Entry]) -> None:
         """Write down what Slurm shows; with that, the ledger is whole."""
         self._write(found)
@@ -104,13 +128,20 @@ class Ledger:
         if gone:
             self._write({}, gone)
 
+    def _stamped(self, job: JobId, entry: Entry) -> Entry:
+        """Return an entry with the time, if it says that a hold of ours is gone."""
+        if self[job].is_held and not entry.is_held:
+            return replace(entry, released_s=self.now_s(), booted_s=self.booted_s)
+        return replace(entry, released_s=0.0, booted_s=0.0) if entry.is_held else entry
+
     def _write(self, changed: Mapping[JobId, Entry], gone: Collection[JobId] = ()) -> None:
         """Change the file by these entries alone: another may have written to it meanwhile."""
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             with _locked(self.path.parent):
                 self.refresh()
-                entries = {**self._entries, **changed}
+                stamped = {job: self._stamped(job, entry) for job, entry in changed.items()}
+                entries = {**self._entries, **stamped}
                 for job in gone:
                     entries.pop(job, None)
                 with _new_file(draft) as file:
@@ -160,6 +191,9 @@ def _entry(tree: Mapping[str, Any]) -> Entry:
         before = Request(**{**before, "nodes": tuple(map(NodeName, before.get("nodes", ())))})
     return Entry(
         is_held=tree.get("is_held") is True,
+        released_s=float(tree.get("released_s", 0.0)),
+        booted_s=float(tree.get("booted_s", 0.0)),
+        requeued=int(tree.get("requeued", 0)),
         before=before,
         pinned=tuple(map(NodeName, tree.get("pinned", ()))),
         preferred=str(tree.get("preferred", "")),

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
-from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
+from hadar_slurm.core.throughput import Rates
 from hadar_slurm.errors import JobSpecError
 
 VERSION = 1
@@ -25,8 +25,11 @@ MAX_GPUS = 4096
 MAX_STEPS = 10**15
 MIN_RATE, MAX_RATE = 1e-9, 1e12
 MAX_RESTART_S = 1e9
+MAX_LIMIT_S = 1e9
+MAX_COPIES = 1000
 _KEYS = frozenset(
-    "hadar workload rates steps gpus shape checkpoint restart_cost_s held leave comment".split()
+    "hadar workload rates steps limit_s gpus shape copies checkpoint restart_cost_s held leave "
+    "comment".split()
 )
 
 
@@ -34,17 +37,23 @@ _KEYS = frozenset(
 class Description:
     """What `hadar-sbatch` tells hadard about a job.
 
-    `workload` names a row of the throughput table, or `rates` gives the gang's steps/s per GPU
-    type. `shape` of None allows every uniform layout of the `gpus`. `is_held` says that the hold it
-    was submitted with is hadard's to release, `leaves` that its owner wants no more of hadard.
-    `comment` is the user's own comment, which would have stood in the field.
+    `steps` of 0 are not known: the job trains for `limit_s` seconds at most, its time limit (0: not
+    known). `workload` names a row of the throughput table, or any other work whose speed is to be
+    found out; or `rates` gives the gang's steps/s per GPU type. `shape` of None allows every
+    uniform layout of the `gpus`. With `copies` above 1
+    the tasks of the job's array are copies of one training (HadarE), each a gang on one node.
+    `is_held` says that the hold it was submitted with is hadard's to release, `leaves` that its
+    owner wants no more of hadard. `comment` is the user's own comment, which would have stood in
+    the field.
     """
 
-    steps: int
+    steps: int = 0
+    limit_s: float = 0.0
     gpus: int = 1
     workload: str = ""
     rates: Mapping[str, float] = field(default_factory=dict)
     shape: Shape | None = None
+    copies: int = 1
     checkpoint: bool = False
     restart_cost_s: float | None = None
     is_held: bool = False
@@ -52,16 +61,25 @@ class Description:
     comment: str = ""
 
     def __post_init__(self) -> None:
-        for what, value, most in (
-            ("steps", self.steps, MAX_STEPS),
-            ("GPUs", self.gpus, MAX_GPUS),
+        limit_s = self.limit_s
+        if isinstance(limit_s, bool) or not 0 <= limit_s <= MAX_LIMIT_S:
+            raise JobSpecError(f"time limit must be 0 to {MAX_LIMIT_S:g} s, not {limit_s!r}")
+        for what, value, least, most in (
+            # Without steps there has to be a time limit, and with copies steps to share out.
+            ("steps", self.steps, 0 if limit_s and self.copies == 1 else 1, MAX_STEPS),
+            ("GPUs", self.gpus, 1, MAX_GPUS),
+            ("copies", self.copies, 1, MAX_COPIES),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise JobSpecError(f"{what} must be a whole number, 1 to {most}, not {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise JobSpecError(
+                    f"{what} must be a whole number, {least} to {most}, not {value!r}"
+                )
         if not self.workload and not self.rates:
             raise JobSpecError("neither a model nor a throughput per GPU type is given")
         if self.shape is not None and self.shape.num_gpus != self.gpus:
             raise JobSpecError(f"the shape {self.shape} is not a gang of {self.gpus} GPUs")
+        if self.copies > 1 and self.shape != Shape(1, self.gpus):
+            raise JobSpecError("a copy of a forked job needs all its GPUs on one node")
         for kind, rate in self.rates.items():
             if isinstance(rate, bool) or not isinstance(rate, int | float):
                 raise JobSpecError(f"throughput of {kind} must be a number, not {rate!r}")
@@ -82,9 +100,11 @@ def encode(description: Description) -> str:
         "hadar": VERSION,
         "workload": description.workload,
         "rates": dict(description.rates),
-        "steps": description.steps,
+        "steps": description.steps or None,
+        "limit_s": description.limit_s or None,
         "gpus": description.gpus,
         "shape": str(description.shape) if description.shape else "",
+        "copies": description.copies if description.copies > 1 else None,
         "checkpoint": description.checkpoint,
         "restart_cost_s": description.restart_cost_s,
         "held": description.is_held or None,
@@ -123,14 +143,23 @@ def decode(comment: str) -> Description | None:
         raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
     rates = tree.get("rates", {})
     restart = tree.get("restart_cost_s")
-    if not isinstance(rates, dict) or not isinstance(restart, int | float | None):
-        raise JobSpecError("rates or restart_cost_s of the job's description has the wrong form")
+    limit_s = tree.get("limit_s", 0.0)
+    if (
+        not isinstance(rates, dict)
+        or not isinstance(restart, int | float | None)
+        or not isinstance(limit_s, int | float)
+    ):
+        raise JobSpecError(
+            "rates, limit_s or restart_cost_s of the job's description has the wrong form"
+        )
     return Description(
         steps=tree.get("steps", 0),
+        limit_s=limit_s,
         gpus=tree.get("gpus", 1),
         workload=str(tree.get("workload", "")),
         rates=rates,
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
+        copies=tree.get("copies", 1),
         checkpoint=tree.get("checkpoint") is True,
         restart_cost_s=restart,
         is_held=tree.get("held") is True,
@@ -157,23 +186,12 @@ def parse_shape(text: str) -> Shape:
     raise JobSpecError(f"gang {text!r}: expected GPUs per node x nodes, such as 4x2")
 
 
-def job_rates(description: Description, table: ThroughputTable) -> Rates:
-    """Return the job's rates: those it gives, else its workload's rows of the table.
-
-    A workload the table does not know gives no rates; the job then waits, and says why.
-    """
-    if description.rates:
-        return Rates.of(
-            {(kind, description.gpus): Rate(rate) for kind, rate in description.rates.items()}
-        )
-    return table.rates(description.workload) or Rates()
-
-
 def job_spec(
     job_id: JobId,
     description: Description,
-    table: ThroughputTable,
+    rates: Rates,
     *,
+    total_steps: int,
     submitted_s: float,
     restart_cost_s: float,
     user: str = "",
@@ -184,8 +202,8 @@ def job_spec(
     return JobSpec(
         job_id=job_id,
         num_gpus=description.gpus,
-        total_steps=description.steps,
-        rates=job_rates(description, table),
+        total_steps=total_steps,
+        rates=rates,
         submitted_s=submitted_s,
         shapes=shapes,
         can_checkpoint=description.checkpoint,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -19,15 +19,7 @@ from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.handoff import ReportError, read_report
 from hadar_slurm.slurm.adapter import SlurmAdapter
-from hadar_slurm.slurm.changes import (
-    Ask,
-    AskToSave,
-    Change,
-    Clear,
-    Hold,
-    Release,
-    Requeue,
-)
+from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Hold, Release, Requeue
 from hadar_slurm.slurm.enforce import request_for, requested_gpus
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.parse import QueueRow
@@ -65,7 +57,8 @@ class Mover:
         """Take jobs off their GPUs, all at once, and return what came of each."""
         if not stops:
             return {}
-        queue = self._queue()
+        stops_given, stops = stops, self._on_reported_nodes(stops)
+        queue = self._queue() if stops else {}
         to_save: dict[Stop, int] = {}
         to_hold: list[Stop] = []
         held: list[Stop] = []
@@ -81,7 +74,7 @@ class Mover:
         saving = {stop: to_save[stop] for stop in self._try(to_save, AskToSave)}
         self._await_pending(held, self.now_s())
         self._await_pending(self._requeue_when_saved(saving), self.now_s() + _LEAVE_S)
-        return {stop: self._outcomes[stop] for stop in stops}
+        return {stop: self._outcomes[stop] for stop in stops_given}
 
     def start(self, starts: Sequence[Start]) -> Outcomes:
         """Pin jobs to free GPUs and release them, and return what came of each."""
@@ -139,7 +132,9 @@ class Mover:
                 else:
                     continue
                 del waiting[stop]
-            for stop in self._noted(ready, Requeue):
+            sure = self._on_reported_nodes(ready)
+            restarted = {stop.job_id: saving[stop] for stop in sure}
+            for stop in self._noted(sure, Requeue, restarted):
                 requeued.append(stop)
                 if not ready[stop]:
                     self._set(stop, Status.DONE, f"not saved within {self.grace_s:g} s")
@@ -149,6 +144,26 @@ class Mover:
             if waiting:
                 self.pause(_LOOK_EVERY_S)
         return requeued
+
+    def _on_reported_nodes(self, stops: Collection[Stop]) -> list[Stop]:
+        """Return the stops that may be done now, and defer the others.
+
+        Slurm 22.05.8 gives no GPUs ever again to a job that was requeued while one of its nodes had
+        not yet reported to slurmctld, just started.
+        """
+        if not stops:
+            return []
+        try:
+            silent = {row.node.name for row in self.slurm.nodes() if not row.has_reported}
+        except SlurmUnavailable as error:
+            for stop in stops:
+                self._defer(stop, str(error))
+            return []
+        sure = [stop for stop in stops if silent.isdisjoint(stop.gang.gpus_by_node)]
+        for stop in stops:
+            if stop not in sure:
+                self._defer(stop, f"{stop.gang} has a node that has not reported to slurmctld")
+        return sure
 
     def _has_saved(self, row: QueueRow) -> bool:
         """Return whether this very run of the job says that its checkpoint is written."""
@@ -249,11 +264,22 @@ class Mover:
         except SlurmUnavailable:
             return {}
 
-    def _noted(self, actions: Iterable[Moved], kind: type[Hold | Requeue]) -> list[Moved]:
-        """Hold jobs, one way or the other, once it is written down that we do."""
+    def _noted(
+        self,
+        actions: Iterable[Moved],
+        kind: type[Hold | Requeue],
+        restarts: Mapping[JobId, int] | None = None,
+    ) -> list[Moved]:
+        """Hold jobs, one way or the other, once it is written down that we do.
+
+        For a requeue, `restarts` says how often each has been restarted.
+        """
         actions = list(actions)
         try:
-            self.ledger.expect_holds(action.job_id for action in actions)
+            if restarts is None:
+                self.ledger.expect_holds(action.job_id for action in actions)
+            else:
+                self.ledger.expect_requeues(restarts)
         except LedgerError as error:
             for action in actions:
                 self._defer(action, str(error))

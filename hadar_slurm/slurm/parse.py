@@ -98,6 +98,11 @@ class QueueRow:
     comment: str
 
     @property
+    def is_live(self) -> bool:
+        """Whether the job waits or holds GPUs; else it has ended."""
+        return self.state == "PENDING" or self.state in HOLDING_STATES
+
+    @property
     def requested_nodes(self) -> tuple[NodeName, ...]:
         """Return the nodes that the job must have."""
         return self.request.nodes
@@ -107,6 +112,11 @@ class QueueRow:
         """Return the GPU types that the job's request names."""
         asked = (*self.gpus_per_node, *self.gpus_otherwise)
         return frozenset(kind for kind, _ in asked if kind != UNTYPED)
+
+    @property
+    def has_failed_to_launch(self) -> bool:
+        """Whether Slurm itself holds the job, because its node did not launch it."""
+        return self.reason == "launch_failed_requeued_held"
 
     @property
     def is_held_by_user(self) -> bool:

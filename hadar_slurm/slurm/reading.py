@@ -99,13 +99,14 @@ def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
 def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
     """Return every job and array task that Slurm remembers, ended ones included."""
     mark = f"#{secrets.token_hex(16)}"
-    text = runner.run(["squeue", "-h", "-r", "-t", "all", "-O", queue_format(mark)])
+    # -a: what runs in a hidden partition holds its GPUs too.
+    text = runner.run(["squeue", "-a", "-h", "-r", "-t", "all", "-O", queue_format(mark)])
     return {row.key: row for row in parse_queue(text, mark)}
 
 
 def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
     """Return every node."""
-    return tuple(parse_nodes(runner.run(["scontrol", "show", "node", "-o"])))
+    return tuple(parse_nodes(runner.run(["scontrol", "-a", "show", "node", "-o"])))
 
 
 def read_all(runner: Runner) -> Reading:
@@ -116,11 +117,11 @@ def read_all(runner: Runner) -> Reading:
     """
     queue = read_queue(runner)
     nodes = read_nodes(runner)
-    live = [row for row in queue.values() if row.state in HOLDING_STATES or row.state == "PENDING"]
+    live = [row for row in queue.values() if row.is_live]
     if not live:
         return Reading(queue, nodes, {})
     known = {row.raw_id for row in queue.values()}
-    details = split_job_details(runner.run(["scontrol", "show", "job", "-d", "-o"]), known)
+    details = split_job_details(_shown_jobs(runner), known)
     gangs = {
         row.key: held_gang(details.get(row.raw_id) or _detail(runner, row.raw_id), row.nodes)
         for row in live
@@ -141,9 +142,13 @@ def read_all(runner: Runner) -> Reading:
     )
 
 
+def _shown_jobs(runner: Runner, *raw_ids: str) -> str:
+    return runner.run(["scontrol", "-a", "show", "job", "-d", "-o", *raw_ids])
+
+
 def _detail(runner: Runner, raw_id: str) -> str:
     """Return what Slurm tells of one job; nothing of a job that is gone by now."""
     try:
-        return runner.run(["scontrol", "show", "job", "-d", "-o", raw_id])
+        return _shown_jobs(runner, raw_id)
     except SlurmRefused:
         return ""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.adapter import Site, SlurmAdapter
 from hadar_slurm.slurm.giving_back import Returned, Waiting, give_back
 from hadar_slurm.slurm.heartbeat import read_heartbeat
 from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.lost_releases import lost_releases
 from hadar_slurm.slurm.metadata import decode_or_none
 from hadar_slurm.slurm.ownership import waits_for_us
 from hadar_slurm.slurm.parse import QueueRow
@@ -56,7 +59,11 @@ def release_all(
         sleep(_LOOK_EVERY_S)
     while True:
         queue = slurm.queue()
+        with suppress(LedgerError):
+            ledger.note(lost_releases(slurm, ledger, queue))
         waiting = waiting_for_us(queue.values(), ledger)
+        # One that could not be changed because it had just started waits for nobody any more.
+        answers = {job: a for job, a in answers.items() if not a.fault or job in waiting}
         answers |= {answer.job: answer for answer in give_back(slurm, ledger, waiting)}
         leaving = [
             key

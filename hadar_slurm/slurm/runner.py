@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,12 +31,14 @@ class Runner:
     """Runs Slurm's command-line tools against one cluster.
 
     `slurm_conf` of None means the site's own configuration. Times print as seconds since the
-    epoch and messages in English, whatever the caller's environment says.
+    epoch and messages in English, whatever the caller's environment says. `on_run` is called before
+    each command.
     """
 
     slurm_conf: Path | None = None
     timeout_s: float = 30.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    on_run: Callable[[], None] = lambda: None
 
     def variables(self) -> dict[str, str]:
         """Return the environment that commands run with."""
@@ -68,6 +70,7 @@ class Runner:
         return self._done(argv, stdin).stderr
 
     def _done(self, argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
+        self.on_run()
         try:
             done = subprocess.run(
                 argv,

@@ -15,7 +15,8 @@ class Settings:
     `modes` says what may be done in which partition. `grace_s` is how long a job may take to save
     before it is requeued all the same, `pin_timeout_s` how long a released job may wait on its
     nodes before it is planned anew, `poll_s` the time between two looks at the queue while waiting.
-    `wake_file`, where hooks of Slurm leave word of news, makes it look sooner.
+    `wake_file`, where hooks of Slurm leave word of news, makes it look sooner. Copies of forked
+    jobs are told in `assignments` how to share a slot of `slot_s`; None: they are told nothing.
     """
 
     spool: Path
@@ -25,3 +26,5 @@ class Settings:
     pin_timeout_s: float = 60.0
     poll_s: float = 5.0
     wake_file: Path | None = None
+    assignments: Path | None = None
+    slot_s: float = 360.0

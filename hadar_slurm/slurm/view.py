@@ -11,24 +11,27 @@ from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
-from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.core.speeds import Place
+from hadar_slurm.core.throughput import Rates
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.handoff import ReportError, read_report
+from hadar_slurm.handoff import ProgressReport, ReportError, read_report
 from hadar_slurm.slurm.adapter import SlurmAdapter
+from hadar_slurm.slurm.estimates import Estimator, workload_of
 from hadar_slurm.slurm.fairshare import FairShares
+from hadar_slurm.slurm.forks import Fork, Forks, Task, final_phase, parent_of
 from hadar_slurm.slurm.giving_back import Waiting, described_request
 from hadar_slurm.slurm.ledger import Entry, Ledger
-from hadar_slurm.slurm.metadata import Description, decode, job_rates, job_spec
+from hadar_slurm.slurm.lost_releases import as_seen
+from hadar_slurm.slurm.metadata import MAX_RATE, MIN_RATE, Description, decode, job_spec
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.ownership import (
     Stance,
-    is_free,
     is_held_by_us,
     is_pinned_by_us,
     stance,
     waits_for_us,
 )
-from hadar_slurm.slurm.parse import FAILED_STATES, HOLDING_STATES, UNTYPED, NodeRow, QueueRow
+from hadar_slurm.slurm.parse import HOLDING_STATES, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.pins import Pins
 from hadar_slurm.slurm.reading import Reading
 from hadar_slurm.slurm.settings import Settings
@@ -45,7 +48,10 @@ class Seen:
 
     `to_give_back` wait under a hold or pin of ours and are not ours to place; `stuck` wait in vain
     on the nodes they are pinned to; `alive` are all jobs of ours that have not ended. `found` is
-    what the ledger does not say yet, or no longer says rightly.
+    what the ledger does not say yet, or no longer says rightly. All of these are of jobs as Slurm
+    has them; in the snapshot the tasks of a forked job are one, which `forks` takes apart again.
+    `deaf` are running copies that may not yet be able to heed a signal; of other jobs no plan asks
+    that.
     """
 
     snapshot: Snapshot
@@ -53,6 +59,8 @@ class Seen:
     stuck: frozenset[JobId]
     alive: frozenset[JobId]
     found: Mapping[JobId, Entry]
+    forks: Forks
+    deaf: frozenset[JobId]
 
 
 @dataclass
@@ -60,7 +68,7 @@ class View:
     """Turns what Slurm shows into what policies see; it remembers what it has complained of."""
 
     slurm: SlurmAdapter
-    table: ThroughputTable
+    estimator: Estimator
     settings: Settings
     ledger: Ledger
     mode: Mode
@@ -71,10 +79,13 @@ class View:
     _faulty: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
     _stuck: set[JobId] = field(default_factory=set)
+    _ends: dict[JobId, frozenset[Phase]] = field(default_factory=dict)
+    _heard: dict[JobId, float] = field(default_factory=dict)
 
     def look(self, reading: Reading) -> Seen:
         """Return what there is to plan, and to put right."""
         jobs: list[Job] = []
+        copies: dict[JobId, list[Task]] = {}
         ended: list[Ended] = []
         to_give_back: dict[JobId, Waiting] = {}
         alive: set[JobId] = set()
@@ -83,11 +94,16 @@ class View:
         self._stuck, self._runnable = set(), {}
         for row in reading.queue.values():
             description = self._description(row)
-            has_ended = row.state not in HOLDING_STATES and row.state != "PENDING"
+            has_ended = not row.is_live
             if description is None and (has_ended or row.key not in self.ledger):
                 continue
+            parent = parent_of(row, description) if description is not None else None
             if description is not None and has_ended:
-                ended.append(Ended(row.key, _final_phase(row.state), row.ended_s))
+                if parent is not None:
+                    task = Task(row, description, None, self._report(row))
+                    copies.setdefault(parent, []).append(task)
+                else:
+                    ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
                 continue
             alive.add(row.key)
             if description is None:
@@ -102,30 +118,61 @@ class View:
             means = self._stance(row, description, reading)
             if means is Stance.GIVE_BACK:
                 to_give_back[row.key] = (row, description)
-            job = self._job(row, description, reading) if means is Stance.PLACE else None
-            if job is not None:
+            is_ours = means is Stance.PLACE
+            report = self._report(row) if is_ours or parent is not None else None
+            job = self._job(row, description, reading, report) if is_ours else None
+            if parent is not None:
+                task = Task(row, description, job, report)
+                copies.setdefault(parent, []).append(task)
+            elif job is not None:
                 jobs.append(job)
-                if row.key in reading.gangs:
-                    occupied.subtract(dict(reading.gangs[row.key].slots))
-        starting = {job.job_id for job in jobs if job.phase is Phase.STARTING}
-        queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
+        # How a copy has ended Slurm forgets before the last one has.
+        forks = Forks(
+            {
+                parent: Fork.of(parent, tasks, self._ends.get(parent, frozenset()))
+                for parent, tasks in copies.items()
+            }
+        )
+        self._ends = {parent: fork.ends for parent, fork in forks.by_parent.items()}
+        self._heard = {key: time_s for key, time_s in self._heard.items() if key in alive}
+        placeable = [*jobs, *forks.task_jobs]
+        for job in placeable:
+            if job.job_id in reading.gangs:
+                occupied.subtract(dict(reading.gangs[job.job_id].slots))
+        to_give_back |= {
+            task.row.key: (task.row, task.description)
+            for task in forks.not_needed
+            if waits_for_us(task.row, self.ledger, was_submitted_held=task.description.is_held)
+        }
+        waiting = {key for key, row in reading.queue.items() if row.state == "PENDING"}
+        starts = {job.job_id for job in placeable if job.phase is Phase.STARTING}
+        queued = {job.job_id for job in placeable if job.phase is Phase.QUEUED}
+        starting = starts & waiting
         self.pins.keep(starting=starting, pending=starting | queued)
         snapshot = Snapshot.of(
             now_s=self.now_s(),
             cluster=reading.cluster,
-            jobs=jobs,
+            jobs=[*jobs, *forks.jobs],
             occupied=occupied,
             rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
-            ended=ended,
+            ended=[*ended, *forks.ended],
         )
-        return Seen(snapshot, to_give_back, frozenset(self._stuck), frozenset(alive), found)
+        return Seen(
+            snapshot,
+            to_give_back,
+            frozenset(self._stuck - to_give_back.keys()),
+            frozenset(alive),
+            found,
+            forks,
+            frozenset(starts - waiting - {job.job_id for job in jobs}),
+        )
 
     def _entry(self, row: QueueRow, description: Description) -> Entry:
         """Return what the ledger should say of a job, as far as Slurm shows it."""
         entry = self.ledger[row.key]
         if row.key in self.ledger:
             # A hold after its owner has released it is the owner's.
-            return replace(entry, is_held=False) if is_free(row) else entry
+            return as_seen(entry, row, self.ledger.now_s())
         is_held = is_held_by_us(row, self.ledger, was_submitted_held=description.is_held)
         if is_pinned_by_us(row, self.ledger):
             own = described_request(description, self.slurm)
@@ -168,30 +215,33 @@ class View:
         shapes = self._shapes(row, description)
         bound = row.named_types if self.slurm.abilities.keeps_types else frozenset()
         # Thousands of waiting jobs ask the same few questions.
-        speeds = tuple(description.rates.items())
-        key = (description.workload, speeds, description.gpus, shapes, row.partition, bound)
+        rates = self._rates(row, description, reading)
+        key = (rates, description.gpus, shapes, row.partition, bound)
         if key not in self._runnable:
-            most = self._most_gpus(row, description, bound, reading)
+            most = self._most_gpus(row, rates, description.gpus, bound, reading)
             self._runnable[key] = any(
                 sum(count >= shape.gpus_per_node for count in most) >= shape.nodes
                 for shape in shapes
             )
         return self._runnable[key]
 
+    def _rates(self, row: QueueRow, description: Description, reading: Reading) -> Rates:
+        """Return what is known or believed of a job's speed on this cluster's GPU types."""
+        return self.estimator.rates(description, row.user, reading.cluster.gpus_by_type)
+
     def _most_gpus(
-        self, row: QueueRow, description: Description, bound: frozenset[str], reading: Reading
+        self, row: QueueRow, rates: Rates, gpus: int, bound: frozenset[str], reading: Reading
     ) -> list[int]:
         """Return the GPUs of one type that each node could give a job bound to some types."""
         if len(bound) > 1:
             return []
-        rates = job_rates(description, self.table)
         allowed = reading.nodes_of(row.partition)
         return [
             max(
                 (
                     count
                     for kind, count in node.gpus
-                    if rates.on(kind, description.gpus) > 0 and bound <= {kind}
+                    if rates.on(kind, gpus) > 0 and bound <= {kind}
                 ),
                 default=0,
             )
@@ -217,17 +267,26 @@ class View:
                 log.warning("job %s is left to Slurm: %s", row.key, error)
             return None
 
-    def _job(self, row: QueueRow, description: Description, reading: Reading) -> Job | None:
+    def _job(
+        self,
+        row: QueueRow,
+        description: Description,
+        reading: Reading,
+        report: ProgressReport | None,
+    ) -> Job | None:
         """Return the job as policies see it, or None where Slurm alone decides about it."""
         gang = reading.gangs.get(row.key)
+        self._measure(row, description, gang, report)
         abilities = self.slurm.abilities
         bound = row.named_types if abilities.keeps_types else frozenset()
         if len(bound) > 1:
             return None
+        rates = self._rates(row, description, reading)
         spec = job_spec(
             row.key,
             description,
-            self.table,
+            rates,
+            total_steps=self.estimator.total_steps(description, rates),
             submitted_s=row.submitted_s,
             restart_cost_s=self.settings.restart_cost_s,
             user=row.user,
@@ -250,18 +309,61 @@ class View:
         elif gang.num_gpus != spec.num_gpus:
             # Slurm gave it whole nodes (--exclusive, or a partition that is): not ours to move.
             return None
+        elif row.state == "COMPLETING":
+            phase = Phase.STOPPING
         else:
-            phase = Phase.STOPPING if row.state == "COMPLETING" else Phase.RUNNING
+            phase = Phase.STARTING if self._may_miss_signals(row, report) else Phase.RUNNING
         held = Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation()
         return Job(
             spec,
             phase,
-            self._progress(row, spec, gang),
+            self._progress(row, description, report, spec, gang),
             held,
             self._allowed_nodes(row, reading),
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get(row.user),
         )
+
+    def _measure(
+        self,
+        row: QueueRow,
+        description: Description,
+        gang: Gang | None,
+        report: ProgressReport | None,
+    ) -> None:
+        """Remember how fast a job trains where it is, for itself and for others like it."""
+        place = Place.of(gang) if gang is not None else None
+        if description.rates or report is None or place is None:
+            return
+        is_of_now = row.state == "RUNNING" and report.restart == row.restarts
+        if not is_of_now or not MIN_RATE <= report.steps_per_s <= MAX_RATE:
+            return
+        if self._heard.get(row.key) == report.time_s:
+            return
+        self._heard[row.key] = report.time_s
+        self.estimator.speeds.measure(workload_of(description, row.user), place, report.steps_per_s)
+
+    def _progress(
+        self,
+        row: QueueRow,
+        description: Description,
+        report: ProgressReport | None,
+        spec: JobSpec,
+        gang: Gang | None,
+    ) -> Progress:
+        """Return how far a job has come: by its report, or else by how long it has been running.
+
+        The latter only where its steps are a measure of time, since a job that was moved and does
+        not report begins anew.
+        """
+        if report is not None and self.estimator.counts_real_steps(description, row.user):
+            steps = float(min(report.steps_done, spec.total_steps))
+        elif not description.steps and gang is not None and row.state == "RUNNING":
+            ran_s = max(0.0, self.now_s() - row.started_s)
+            steps = min(ran_s * gang.rate(spec.rates), float(spec.total_steps))
+        else:
+            steps = 0.0
+        return Progress(steps, row.restarts, _service(spec, steps, gang))
 
     def _is_for_later(self, row: QueueRow) -> bool:
         """Return whether a pending job waits for another job or for a time of its user's choice.
@@ -315,30 +417,31 @@ class View:
                 return None
         return Gang.of(counts)
 
-    def _progress(self, row: QueueRow, spec: JobSpec, gang: Gang | None) -> Progress:
-        """Return the steps that a job has reported, and the GPU-seconds that they must have taken.
+    def _may_miss_signals(self, row: QueueRow, report: ProgressReport | None) -> bool:
+        """Return whether a running job may not yet be able to heed a signal: USR1 would kill it.
 
-        Slurm forgets how long a requeued job ran before. What was trained is known: its time is
-        taken as that on the type where the job is now, or else on its fastest.
+        One that has reported since its start is; of others it is taken for granted after a while.
         """
+        has_reported = report is not None and report.restart == row.restarts
+        return not has_reported and 0 <= self.now_s() - row.started_s < self.settings.grace_s
+
+    def _report(self, row: QueueRow) -> ProgressReport | None:
         if row.state == "PENDING" and row.restarts == 0:
-            return Progress()
+            return None
         try:
-            report = read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
+            return read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
-            report = None
-        if report is None:
-            return Progress(restarts=row.restarts)
-        steps = float(min(report.steps_done, spec.total_steps))
-        kinds = tuple(gang.gpus_by_type) if gang else spec.rates.gpu_types
-        kind = max(kinds, key=lambda kind: spec.rates.on(kind, spec.num_gpus), default="")
-        rate = spec.rates.on(kind, spec.num_gpus)
-        service = ((GpuType(kind), spec.num_gpus * steps / rate),) if steps and rate > 0 else ()
-        return Progress(steps, row.restarts, service)
+            return None
 
 
-def _final_phase(state: str) -> Phase:
-    if state == "COMPLETED":
-        return Phase.DONE
-    return Phase.FAILED if state in FAILED_STATES else Phase.CANCELLED
+def _service(spec: JobSpec, steps: float, gang: Gang | None) -> tuple[tuple[GpuType, float], ...]:
+    """Return the GPU-seconds that steps must have taken, by GPU type.
+
+    Slurm forgets how long a requeued job ran before. What was trained is known: its time is taken
+    as that on the type where the job is now, or else on its fastest.
+    """
+    kinds = tuple(gang.gpus_by_type) if gang else spec.rates.gpu_types
+    kind = max(kinds, key=lambda kind: spec.rates.on(kind, spec.num_gpus), default="")
+    rate = spec.rates.on(kind, spec.num_gpus)
+    return ((GpuType(kind), spec.num_gpus * steps / rate),) if steps and rate > 0 else ()

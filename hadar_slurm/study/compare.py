@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -34,7 +35,7 @@ from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.policies.table import make_policy
 from hadar_slurm.study import occupancy
 from hadar_slurm.study.bounds import Bounds, bounds, forking_bound_s
-from hadar_slurm.study.experiment import RULES, Result, Settings, run_experiment
+from hadar_slurm.study.experiment import ORACLE, RULES, Result, Settings, run_experiment
 from hadar_slurm.study.provenance import code_digest, machine, versions
 
 # Raised when the form of a cell's file changes.
@@ -102,8 +103,14 @@ class Cell:
             "rules": self.settings.rules,
             "restart": workload.restart,
             "round_s": self.settings.round_s,
-            "policy": self.policy,
+            "policy": self.policy_name,
         }
+
+    @property
+    def policy_name(self) -> str:
+        """Return the policy, and what it knows where that is not everything."""
+        speeds = self.settings.speeds
+        return self.policy if speeds == ORACLE else f"{self.policy} ({speeds})"
 
     @property
     def is_forked(self) -> bool:
@@ -115,7 +122,8 @@ class Cell:
         load = "" if workload.load is None else f" at {workload.load:g} %"
         seed = "" if workload.seed is None else f", seed {workload.seed}"
         rules = "" if self.settings.rules == RULES[0] else f", {self.settings.rules} rules"
-        return f"{self.policy} on {workload.name}{load}{seed}{rules}, restart {workload.restart} s"
+        restart = f", restart {workload.restart} s"
+        return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}"
 
 
 def _specs_digest(specs: Sequence[JobSpec]) -> str:
@@ -334,9 +342,10 @@ def _in_processes(
                     name=str(cells[index]),
                     daemon=True,
                 )
-                process.start()
+                with _uninterrupted():
+                    process.start()
+                    workers.append(_Worker(index, process, reader))
                 writer.close()
-                workers.append(_Worker(index, process, reader))
                 watcher.started(index)
             ready = wait([worker.reader for worker in workers])
             for worker in [worker for worker in workers if worker.reader in ready]:
@@ -356,6 +365,22 @@ def _in_processes(
                 worker.process.kill()
                 worker.process.join()
             worker.reader.close()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Have Ctrl-C wait: of a process that has only half started nobody knows how to end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _collect(cell: Cell, folder: Path, worker: _Worker) -> Record:

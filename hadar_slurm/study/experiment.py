@@ -18,13 +18,19 @@ import numpy as np
 from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.core.speeds import parse_published
+from hadar_slurm.engine.backend import Backend
 from hadar_slurm.engine.rounds import RoundRecord, run_rounds
 from hadar_slurm.errors import ConfigError, HadarError
 from hadar_slurm.metrics import Segment, Segments, num_moves
 from hadar_slurm.policies.base import Policy
+from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
+from hadar_slurm.sim.learning import LearningBackend
 
 RULES = ("hadar", "gavel")
+ORACLE = "oracle"
+SPEEDS = (ORACLE, "learned", "prior", "none")
 
 # Rounding of sums over a long run, as a share of what is summed.
 _ROUNDING = 1e-6
@@ -32,15 +38,25 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a run is played: the round's length in seconds, whose rules, which nodes fail when."""
+    """How a run is played: the round's length in seconds, whose rules, which nodes fail when.
+
+    `speeds` is what policies know of the jobs' rates: all (`oracle`), what jobs are seen to do
+    (`learned`), or only the GPU types' published speeds (`prior`), or nothing (`none`). `noise` is
+    the standard deviation of the logarithm of measurements, drawn from `seed`.
+    """
 
     round_s: float = 360.0
     rules: str = "hadar"
     failures: tuple[Failure, ...] = ()
+    speeds: str = ORACLE
+    noise: float = 0.05
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.rules not in RULES:
             raise ConfigError(f"rules {self.rules!r}: expected one of {', '.join(RULES)}")
+        if self.speeds not in SPEEDS:
+            raise ConfigError(f"speeds {self.speeds!r}: expected one of {', '.join(SPEEDS)}")
         if self.failures and self.rules != "hadar":
             raise ConfigError("nodes that fail are not part of Gavel's rules; leave them out")
 
@@ -136,7 +152,7 @@ def run_experiment(
 
     started_s = _cpu_s()
     rounds = run_rounds(
-        world,
+        _as_known(world, settings),
         policy,
         record,
         length_s=settings.round_s,
@@ -146,6 +162,20 @@ def run_experiment(
     segments = book.all()
     check_accounts(world, segments)
     return _result(policy.name, world, cluster, ended, segments, rounds, decisions_s, started_s)
+
+
+def _as_known(world: SimBackend, settings: Settings) -> Backend:
+    """Return the world as policies are to know it."""
+    if settings.speeds == ORACLE:
+        return world
+    published = parse_published(data_file("gpu_speeds.json").read_text(encoding="utf-8"))
+    draw = np.random.default_rng(settings.seed).lognormal
+    return LearningBackend(
+        world,
+        {} if settings.speeds == "none" else published,
+        measures=settings.speeds == "learned",
+        noise=lambda: float(draw(0.0, settings.noise)),
+    )
 
 
 def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:

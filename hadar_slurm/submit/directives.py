@@ -1,10 +1,13 @@
-"""The lines of a batch script that are meant for sbatch and for hadar-sbatch."""
+"""The lines of a batch script for sbatch and for hadar-sbatch, read as sbatch reads its own."""
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Iterator
 
 from hadar_slurm.errors import JobSpecError
+
+# What C calls space.
+_SPACE = " \t\r\v\f"
 
 
 def read_directives(text: str, mark: str) -> list[str]:
@@ -14,14 +17,42 @@ def read_directives(text: str, mark: str) -> list[str]:
     JobSpecError for a line whose quotes do not close.
     """
     words: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
+    for number, line in enumerate(text.split("\n"), start=1):
+        stripped = line.strip(_SPACE)
         if stripped and not stripped.startswith("#"):
             break
-        if not (line.startswith(mark) and line[len(mark) :][:1] in (" ", "\t")):
+        if not (line.startswith(mark) and line[len(mark) :][:1] in (" ", "\t", "-")):
             continue
         try:
-            words += shlex.split(line[len(mark) :], comments=True)
+            words += _words(line[len(mark) :])
         except ValueError as error:
             raise JobSpecError(f"line {number} of the script: {mark}: {error}") from error
     return words
+
+
+def _words(line: str) -> Iterator[str]:
+    """Yield the words that sbatch finds: a shell's, but that a backslash counts in any quotes."""
+    word, quote, is_escaped = "", "", False
+    for letter in line:
+        if is_escaped:
+            word += letter
+            is_escaped = False
+        elif letter == "\\":
+            is_escaped = True
+        elif letter == quote:
+            quote = ""
+        elif quote:
+            word += letter
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "#":
+            break
+        elif letter not in _SPACE:
+            word += letter
+        elif word:
+            yield word
+            word = ""
+    if quote:
+        raise ValueError(f"no closing {quote}")
+    if word:
+        yield word

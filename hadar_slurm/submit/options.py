@@ -1,27 +1,28 @@
 """Where sbatch's own options end and the script begins.
 
 hadar-sbatch passes sbatch's options on untouched and has to know only which of them take a value
-as a separate word. From the manual pages of sbatch 22.05 to 26.05.
+as a separate word. From the manual pages of sbatch 22.05 to 26.05. Imports little: every submission
+pays for it, Hadar's or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 SHORT_WITH_VALUE = frozenset("AabBcCdDeFGiJLmMnNopqStwx")
 LONG_WITH_VALUE = frozenset(
     """
     account acctg-freq array batch bb bbf begin chdir cluster cluster-constraint clusters comment
-    constraint container container-id context core-spec cores-per-socket cpu-freq cpus-per-gpu
-    cpus-per-task deadline delay-boot dependency distribution error exclude export export-file
-    extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task
-    gres gres-flags hint input job-name kill-on-invalid-dep licenses mail-type mail-user mcs-label
-    mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks
-    ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode
-    output partition power prefer priority profile qos reservation segment signal sockets-per-node
-    switches tasks-per-node thread-spec threads-per-core time time-min tmp tres-bind tres-per-task
-    uid wait-all-nodes wckey workdir wrap
+    constraint container container-id container-type context core-spec cores-per-socket cpu-freq
+    cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error exclude export
+    export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket
+    gpus-per-task gres gres-flags hint input job-name kill-on-invalid-dep licenses mail-type
+    mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mem-update mincpus network nodefile
+    nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
+    ntasks-per-tres open-mode output partition power prefer priority profile qos reservation
+    resources segment signal sockets-per-node switches tasks-per-node thread-spec threads-per-core
+    time time-min tmp tres-bind tres-per-task uid wait-all-nodes wckey workdir wrap
     """.split()
 )
 # These may stand alone; a value follows only after an equals sign.
@@ -31,23 +32,42 @@ _LONG_OPTIONAL_VALUE = frozenset(
 # These take no value. They have to be known for the beginnings of names.
 _LONG_ALONE = frozenset(
     """
-    contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet reboot
-    requeue spread-job test-only usage use-min-nodes verbose version wait
+    consolidate-segments contiguous help hold ignore-pbs no-requeue overcommit oversubscribe
+    parsable quiet reboot requeue spread-job spread-segments stepmgr test-only usage use-min-nodes
+    verbose version wait
     """.split()
 )
 _LONG = LONG_WITH_VALUE | _LONG_OPTIONAL_VALUE | _LONG_ALONE
 _SHORT_NAMES = {
     "A": "account", "a": "array", "b": "begin", "B": "extra-node-info", "c": "cpus-per-task",
     "C": "constraint", "d": "dependency", "D": "chdir", "e": "error", "F": "nodefile",
-    "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "L": "licenses",
+    "G": "gpus", "h": "help", "H": "hold", "i": "input", "J": "job-name", "L": "licenses",
     "m": "distribution", "M": "clusters", "n": "ntasks", "N": "nodes", "o": "output",
-    "p": "partition", "q": "qos", "S": "core-spec", "t": "time", "w": "nodelist",
-    "x": "exclude", "W": "wait",
+    "p": "partition", "q": "qos", "Q": "quiet", "S": "core-spec", "t": "time", "V": "version",
+    "w": "nodelist", "x": "exclude", "W": "wait",
 }  # fmt: skip
+# Between the components of a heterogeneous job stands a colon; here it is an option of that name.
+COMPONENT = ":"
+# Variables by which sbatch is given options that matter to us. They outweigh the script.
+_VARIABLES = {
+    "SBATCH_ARRAY_INX": "array",
+    "SBATCH_CLUSTERS": "clusters",
+    "SLURM_CLUSTERS": "clusters",
+    "SBATCH_CONSTRAINT": "constraint",
+    "SBATCH_EXPORT": "export",
+    "SBATCH_GPUS": "gpus",
+    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
+    "SBATCH_GPUS_PER_TASK": "gpus-per-task",
+    "SBATCH_GRES": "gres",
+    "SBATCH_NO_REQUEUE": "no-requeue",
+    "SBATCH_OPEN_MODE": "open-mode",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_TIMELIMIT": "time",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class SbatchOption:
+class SbatchOption(NamedTuple):
     """One option as the user wrote it: its long name, its value, and its words.
 
     Of options that share a word, such as those of -HN2, the last one has the words.
@@ -58,26 +78,46 @@ class SbatchOption:
     words: tuple[str, ...]
 
 
-def split_options(words: Sequence[str]) -> tuple[list[SbatchOption], list[str]]:
-    """Return sbatch's options and the rest: the script and its arguments, `--` included."""
+def split_options(
+    words: Sequence[str], with_value: Collection[str] = ()
+) -> tuple[list[SbatchOption], list[str]]:
+    """Return the options and the rest: the script and its arguments, `--` included.
+
+    `with_value` names options that sbatch does not know and that take a value.
+    """
     options: list[SbatchOption] = []
     position = 0
     while position < len(words):
         word = words[position]
+        if word == COMPONENT:
+            options.append(SbatchOption(COMPONENT, None, (word,)))
+            position += 1
+            continue
         if word == "--" or not word.startswith("-") or word == "-":
             break
-        options += _parse_word(word, words[position + 1 : position + 2])
+        options += _parse_word(word, words[position + 1 : position + 2], with_value)
         position += len(options[-1].words)
     return options, list(words[position:])
 
 
-def _parse_word(word: str, following: Sequence[str]) -> Iterator[SbatchOption]:
+def options_in(environment: Mapping[str, str]) -> list[SbatchOption]:
+    """Return the options that sbatch will take from its environment, of those that matter here."""
+    return [
+        SbatchOption(name, environment[variable], ())
+        for variable, name in _VARIABLES.items()
+        if variable in environment
+    ]
+
+
+def _parse_word(
+    word: str, following: Sequence[str], with_value: Collection[str]
+) -> Iterator[SbatchOption]:
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         name = _full_name(name)
         if equals:
             yield SbatchOption(name, value, (word,))
-        elif name in LONG_WITH_VALUE and following:
+        elif (name in LONG_WITH_VALUE or name in with_value) and following:
             yield SbatchOption(name, following[0], (word, following[0]))
         else:
             yield SbatchOption(name, None, (word,))

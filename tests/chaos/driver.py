@@ -24,7 +24,7 @@ from chaos.sabotage import Control, Order, step_of
 from hadar_slurm.cli import hadard
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.job import Job
+from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
@@ -84,6 +84,7 @@ class Sabotaged:
     real: SlurmAdapter
     saboteur: Saboteur
     last: Reading | None = None
+    looked_s: float = 0.0
     shares: dict[str, float] = field(default_factory=dict)
     _blind_until_s: float = 0.0
 
@@ -94,6 +95,7 @@ class Sabotaged:
         """Look at everything."""
         self._look()
         self.last = self.saboteur.around("look", self.real.read)
+        self.looked_s = time.monotonic()
         return self.last
 
     def queue(self) -> dict[Any, QueueRow]:
@@ -187,34 +189,40 @@ class Watched:
         """Plan; compare with what a daemon would plan that has just been started."""
         saboteur = self.seen.saboteur
         fresh = self._seen_anew(snapshot)
+        stood_s = time.monotonic() - self.seen.looked_s
         order = saboteur.due("plan", "instead")
         if order is not None:
             saboteur.control.fire(step="plan", do="hang")
             time.sleep(order.lasts_s)
         plan = saboteur.around("plan", lambda: self.real.plan(snapshot, round_))
-        saboteur.control.note("plans", **self._compared(snapshot, fresh, round_, plan))
+        told = self._compared(snapshot, fresh, round_, plan)
+        saboteur.control.note("plans", stood_s=stood_s, **told)
         saboteur.control.tell_plan()
         return plan
 
     def _seen_anew(self, snapshot: Snapshot) -> Snapshot:
         """Return what a daemon without our memory of anything makes of what we have read.
 
-        It plans once for each mode; the snapshot of the same mode is the one with the same jobs.
+        It plans once for each mode, and the disable file may have come or gone since our look; the
+        snapshot made in the same way is the one with the same jobs.
         """
-        views = [self._view_of(mode, snapshot) for mode in hadard.modes(self.config).all]
+        views = [
+            self._view_of(mode, snapshot, is_off=is_off)
+            for mode in hadard.modes(self.config).all
+            for is_off in (False, True)
+        ]
         known = snapshot.by_id.keys()
         return min(views, key=lambda view: len(known ^ view.by_id.keys()))
 
-    def _view_of(self, mode: Mode, snapshot: Snapshot) -> Snapshot:
+    def _view_of(self, mode: Mode, snapshot: Snapshot, *, is_off: bool) -> Snapshot:
         replayed = Replayed(self.seen)
         backend = hadard._backend(self.config, replayed, self.world, mode)
-        backend.is_off = self.config.disable_file.exists
+        backend.is_off = lambda: is_off
         fresh = backend.observe()
         known = snapshot.by_id
-        # A report of progress that came in between is no difference.
+        # A report of progress that came in between is no difference, be it a job's first.
         jobs = [
-            replace(job, progress=known[job.job_id].progress) if job.job_id in known else job
-            for job in fresh.jobs
+            _as_before(job, known[job.job_id]) if job.job_id in known else job for job in fresh.jobs
         ]
         return replace(fresh, now_s=snapshot.now_s, jobs=tuple(jobs))
 
@@ -249,6 +257,13 @@ class Watched:
                 or mine.by_id.get(key) != theirs.by_id.get(key)
             ],
         }
+
+
+def _as_before(job: Job, known: Job) -> Job:
+    """Return a job as it was before a report that came in between."""
+    came_up = known.phase is Phase.STARTING and job.phase is Phase.RUNNING
+    phase = known.phase if came_up else job.phase
+    return replace(job, progress=known.progress, phase=phase)
 
 
 def with_what_was_learnt(fresh: Snapshot, snapshot: Snapshot) -> Snapshot:

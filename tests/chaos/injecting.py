@@ -193,6 +193,9 @@ class Injector:
                 if is_killed:
                     self.keeper.expect(case.fault.restart_s, has_stop_post=False)
                 self.keeper.send(signal.SIGKILL if is_killed else signal.SIGCONT)
+                if not is_killed and self.keeper.is_alive:
+                    # It is there again, though what it was doing may take it long.
+                    self.observer.gone_since_s = None
 
         self._later(case, go_on, lasts_s)
 
@@ -334,7 +337,11 @@ class Injector:
                 task.may_be_cancelled = True
 
     def _requeue(self, case: Case) -> None:
-        if target := self._target(case, lambda job: job.state == "RUNNING"):
+        # On a node that is away it might cost the job its GPUs for ever (docs/slurm.md).
+        def suits(job: Sighting) -> bool:
+            return job.state == "RUNNING" and not any(gpu.node in self.out for gpu in job.gpus)
+
+        if target := self._target(case, suits):
             self._say(case, ["scontrol", "requeue", target[0].key], target[1].user)
 
     def _hold(self, case: Case) -> None:
@@ -344,6 +351,7 @@ class Injector:
             self._say(case, ["scontrol", "uhold", job.key], task.user)
 
             def release() -> None:
+                task.released_s = time.time()
                 self.wait(lambda: self._is_released(job.key), 20)
                 task.held_s = None
 
@@ -355,6 +363,7 @@ class Injector:
 
     def _release(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.is_held):
+            target[1].released_s = time.time()
             self._say(case, ["scontrol", "release", target[0].key], target[1].user)
 
     def _choose(self, case: Case) -> None:

@@ -25,6 +25,10 @@ SAME = "a restart does not change the plan"
 WELL = "everything recovers"
 INVARIANTS = (LOST, TRAINED, APART, WHOLE, FREE, SAME, WELL)
 
+# Why Slurm itself holds a job whose node did not launch it, until an operator releases it.
+LAUNCH_FAILED = "launch_failed_requeued_held"
+# From a look to the plan it takes less.
+_STOOD_S = 3.0
 # Slurm's word for an end may come so long after what a user did.
 _LATE_S = 6.0
 
@@ -66,14 +70,19 @@ def incomplete_gangs(sample: Sample, tasks: Mapping[str, Task]) -> Iterator[Find
         if task is None or job.state != "RUNNING" or len(job.gpus) == task.gpus:
             continue
         what = f"it runs with {len(job.gpus)} of {task.gpus} GPUs"
-        yield Finding(WHOLE, job.key, sample.after_s, what)
+        yield Finding(WHOLE, job.key, sample.after_s, what, _started_by_slurm(job))
+
+
+def _started_by_slurm(job: Sighting) -> str:
+    """Return why it is not hadard's doing how a job was started: hadard pins what it starts."""
+    return "" if job.requested_nodes else "plain Slurm started it"
 
 
 def is_waiting_for_hadard(job: Sighting, task: Task) -> bool:
     """Return whether a job waits under a hold or a pin that can only be hadard's."""
     if job.state not in WAITING or not task.is_described or job.dependency:
         return False
-    if job.is_held and job.reason != "JobHeldAdmin":
+    if job.is_held and job.reason not in ("JobHeldAdmin", LAUNCH_FAILED):
         return task.held_s is None
     return bool(job.requested_nodes) and not task.was_touched
 
@@ -144,7 +153,9 @@ def fate(task: Task, past: Past | None, requeues: Sequence[float]) -> Finding | 
             return None
         return Finding(LOST, task.key, last.ended_s, "cancelled, and by no user")
     if last.state != "COMPLETED":
-        return Finding(LOST, task.key, last.ended_s, f"it ended as {last.state}")
+        had_all = any(len(job.gpus) == task.gpus for _, job in past.changes)
+        apart = "" if had_all else _started_by_slurm(last)
+        return Finding(LOST, task.key, last.ended_s, f"it ended as {last.state}", apart)
     return _after_cancel(task, past, requeues)
 
 
@@ -218,10 +229,13 @@ def plan_differences(notes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     """Yield every plan that a daemon just started would not have made from what was seen.
 
     Told apart are those that would be the same but for what hadard has learnt about nodes on which
-    jobs wait in vain (`slurm/pins.py`); it learns that again.
+    jobs wait in vain (`slurm/pins.py`), it learns that again; and those of a hadard that was
+    stopped between its look and its plan, while others may have given its jobs back.
     """
     for note in notes:
         if not note["is_same_plan"]:
             what = f"{note['policy']}: {'; '.join(note['differing'])}"
             apart = "it had learnt where jobs wait in vain" if note["is_same_but_for_pins"] else ""
+            if note["stood_s"] > _STOOD_S:
+                apart = "it was stopped between its look and its plan"
             yield Finding(SAME, "", note["time_s"], what, apart)

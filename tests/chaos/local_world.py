@@ -231,13 +231,22 @@ class LocalWorld:
         self._opening.start()
 
     def _open(self) -> None:
-        """Open the partition once all nodes have reported, and after a while without some."""
+        """Open the partition once all nodes have reported; those that do not are put aside.
+
+        A node put aside is back as soon as it reports.
+        """
         deadline_s = time.monotonic() + _REPORT_WITHIN_S
+        silent: list[str] = []
         while time.monotonic() < deadline_s:
             shown = self.run(["scontrol", "show", "node", "-o"], limit_s=5)
-            if shown.status == 0 and "UNREPORTED" not in node_states(shown.out).values():
+            states = node_states(shown.out)
+            silent = [name for name, state in states.items() if state == "UNREPORTED"]
+            if shown.status == 0 and not silent:
                 break
             time.sleep(0.2)
+        for name in silent:
+            words = [f"NodeName={name}", "State=DOWN", "Reason=has-not-reported"]
+            self.run(["scontrol", "update", *words], limit_s=5)
         argv = ["scontrol", "update", "PartitionName=main", "State=UP"]
         while self.cluster.directory.exists() and self.run(argv, limit_s=5).status != 0:
             time.sleep(0.5)

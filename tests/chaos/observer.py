@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from chaos.invariants import (
     Finding,
@@ -14,7 +14,7 @@ from chaos.invariants import (
     incomplete_gangs,
     shared_gpus,
 )
-from chaos.records import HOLDING, Sighting, gpus_in_use, node_states, sightings
+from chaos.records import HOLDING, WAITING, Sighting, gpus_in_use, node_states, sightings
 from chaos.workload import Task
 from chaos.world import World
 from integration.site import Gpu
@@ -67,6 +67,9 @@ class Observer:
         self.samples += 1
         self.newest_s = sample.after_s
         tasks = dict(self.tasks)
+        shown = {job.key for job in sample.jobs}
+        for key in tasks.keys() & self.pasts.keys() - shown:
+            self._forget_cancelled(key, tasks[key], sample)
         for finding in (*shared_gpus(sample), *incomplete_gangs(sample, tasks)):
             self._add(finding)
         gone_s = self.gone_since_s
@@ -74,6 +77,16 @@ class Observer:
         since_s = None if gone_s is None else max(gone_s, self.away_until_s)
         for finding in self.waits.add(sample, tasks, since_s, self.limit_s):
             self._add(finding)
+
+    def _forget_cancelled(self, key: str, task: Task, sample: Sample) -> None:
+        """Take a waiting task that Slurm no longer shows as cancelled, if its user has done that.
+
+        Of a task that had no record of its own yet, apart from its array's, Slurm keeps none.
+        """
+        past, cancelled_s = self.pasts[key], task.cancelled_s
+        if past.last.state in WAITING and cancelled_s and sample.before_s > cancelled_s:
+            gone = replace(past.last, state="CANCELLED", ended_s=cancelled_s)
+            past.add(gone, sample.after_s)
 
     def _add(self, finding: Finding) -> None:
         """Keep a finding, once for each run of a job."""

@@ -13,6 +13,7 @@ from chaos.faults import Fault
 from chaos.injecting import Case, Injector
 from chaos.invariants import (
     FREE,
+    LAUNCH_FAILED,
     TRAINED,
     WELL,
     Finding,
@@ -180,12 +181,15 @@ class Run:
     def _help_slurm(self) -> None:
         """Spare jobs that Slurm itself has requeued their two minutes, and mend what it has lost.
 
+        What it holds because a node did not launch it is released, as an operator would.
         22.05.8 may go on counting GPUs as given out that no job holds, until it begins anew.
         """
         live = self.observer.live()
         for job in live:
             if job.reason == "BeginTime" and job.priority > 0:
                 self.world.run(["scontrol", "update", f"JobId={job.key}", "StartTime=now+1"])
+            if job.reason == LAUNCH_FAILED:
+                self.world.run(["scontrol", "release", job.key])
         if self.observer.lost_gpus and all(job.state == "PENDING" for job in live):
             self.lost_gpus |= self.observer.lost_gpus
             self.injector.restart_controller()
@@ -222,7 +226,8 @@ class Run:
             what = (
                 f"requeued by hadard, then kept from starting for {kept_s:.0f} s by its begin time"
             )
-            yield Finding(FREE, key, past.seen_s, what)
+            apart = "its user released it" if task.released_s > max(requeues) else ""
+            yield Finding(FREE, key, past.seen_s, what, apart)
         if past.last.state != "COMPLETED":
             return
         raw_id = past.last.raw_id

@@ -11,6 +11,7 @@ from chaos.faults import KILL_POINTS, Kind, draw_faults
 from chaos.invariants import (
     APART,
     FREE,
+    LAUNCH_FAILED,
     LOST,
     WHOLE,
     Past,
@@ -108,6 +109,7 @@ def test_a_job_that_waits_for_a_hadard_that_is_gone_is_found(job: Sighting) -> N
     [
         (HELD, a_task(held_s=95.0)),
         (HELD, a_task(kind="plain")),
+        (replace(HELD, reason=LAUNCH_FAILED), a_task()),
         (replace(HELD, dependency="afterany:3(unfulfilled)"), a_task()),
         (replace(FREE_JOB, requested_nodes="n1"), a_task(was_touched=True)),
         (FREE_JOB, a_task()),
@@ -115,7 +117,7 @@ def test_a_job_that_waits_for_a_hadard_that_is_gone_is_found(job: Sighting) -> N
     ],
 )
 def test_a_job_that_waits_for_others_is_no_fault(job: Sighting, task: Task) -> None:
-    """Its user holds it or has named its nodes, it waits for another job or for GPUs."""
+    """Its user or Slurm holds it, it waits for nodes of its user's, for another job, for GPUs."""
     waits = Waits()
     for at_s in (100.0, 200.0):
         assert not list(waits.add(a_sample(job, at_s=at_s), {"7": task}, 90.0, 20.0))
@@ -139,6 +141,17 @@ def test_how_jobs_end() -> None:
         assert finding is not None
         assert finding.invariant == LOST
         assert not finding.apart
+
+
+def test_a_job_that_slurm_alone_starts_without_gpus_is_not_hadards_doing() -> None:
+    """One that hadard has pinned is."""
+    for nodes in ("", "n1"):
+        bare = replace(RUNNING, gpus=frozenset(), requested_nodes=nodes)
+        past = a_past(bare, replace(DONE, state="FAILED", requested_nodes=nodes))
+        finding = fate(a_task(), past, ())
+        assert finding is not None
+        (whole,) = incomplete_gangs(a_sample(bare), {"7": a_task()})
+        assert bool(finding.apart) is bool(whole.apart) is (nodes == "")
 
 
 def test_a_cancelled_job_must_not_come_back() -> None:
@@ -207,14 +220,16 @@ def test_two_runs_at_once_are_told() -> None:
 
 
 def test_plans_that_a_restart_would_change_are_found() -> None:
-    """Told apart where the difference is what was learnt of nodes."""
-    note = {"time_s": 1.0, "policy": "hadar", "differing": ["7: here, there"]}
+    """Told apart where the difference is what was learnt of nodes, or comes of standing still."""
+    note = {"time_s": 1.0, "policy": "hadar", "differing": ["7: here, there"], "stood_s": 0.1}
     same = note | {"is_same_plan": True, "is_same_but_for_pins": True}
     pins = note | {"is_same_plan": False, "is_same_but_for_pins": True}
     other = note | {"is_same_plan": False, "is_same_but_for_pins": False}
-    apart, broken = plan_differences([same, pins, other])
+    stopped = other | {"stood_s": 14.0}
+    apart, broken, late = plan_differences([same, pins, other, stopped])
     assert apart.apart
     assert not broken.apart
+    assert late.apart
 
 
 DETAIL = (

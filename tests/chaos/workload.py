@@ -41,7 +41,8 @@ class Task:
 
     `gpus` is what it must hold while it runs, `steps` what it trains. Times are seconds since the
     epoch. `may_be_cancelled` says that nobody answered when its user cancelled it. `held_s` is
-    when its user began to hold it, None while they do not. `was_touched` says that its user named
+    when its user began to hold it, None while they do not, `released_s` when they last released
+    it. `was_touched` says that its user named
     nodes, so that those it asks for are theirs.
     """
 
@@ -54,6 +55,7 @@ class Task:
     cancelled_s: float | None = None
     may_be_cancelled: bool = False
     held_s: float | None = None
+    released_s: float = 0.0
     was_touched: bool = False
     done_to: list[str] = field(default_factory=list)
 

@@ -279,3 +279,29 @@ def test_what_an_adapter_cannot_express_is_not_planned(slurm_world: SlurmWorld) 
     seen = backend.observe().by_id
     found = {job: {str(s) for s in seen[job].spec.shapes} for job in shapes if job in seen}
     assert found == {job: expected for job, expected in shapes.items() if expected}
+
+
+def test_tasks_of_a_forked_job_are_its_copies(slurm_world: SlurmWorld) -> None:
+    """One job to plan for; each copy is pinned to a node of its own, and one may wait."""
+    job = slurm_world.hadar_sbatch("--hadar-gang=2", "--hadar-copies=3")
+    tasks = [JobId(f"{job}_{number}") for number in range(3)]
+    snapshot = slurm_world.backend.observe()
+    (seen,) = snapshot.jobs
+    assert (seen.job_id, seen.spec.max_copies, seen.phase) == (job, 3, Phase.QUEUED)
+    plan = Plan.of({job: Allocation.of({0: N1, 1: a_gang("n6:k80:2")})}, {})
+    check_plan(snapshot, plan)
+    actions = reconcile(snapshot, plan)
+    outcomes = slurm_world.backend.apply(actions)
+    assert [outcome.action for outcome in outcomes] == list(actions)
+    assert statuses(list(outcomes)) == [Status.DONE] * 2
+
+    def states() -> list[str]:
+        queue = slurm_world.slurm.queue()
+        return [queue[task].state for task in tasks]
+
+    slurm_world.until(lambda: states() == ["RUNNING", "RUNNING", "PENDING"], states)
+    numbers = [JobId(slurm_world.slurm.queue()[task].raw_id) for task in tasks[:2]]
+    assert [slurm_world.holds(number) for number in numbers] == [N1, a_gang("n6:k80:2")]
+    (seen,) = slurm_world.backend.observe().jobs
+    assert seen.allocation == plan.by_id[job]
+    assert slurm_world.slurm.queue()[tasks[2]].is_held_by_user

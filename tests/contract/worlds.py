@@ -31,12 +31,14 @@ from hadar_slurm.sim.backend import SimBackend
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.local_cluster import LocalCluster
 from hadar_slurm.slurm.parse import HOLDING_STATES
 from hadar_slurm.slurm.runner import Runner
 from hadar_slurm.slurm.settings import Settings
-from hadar_slurm.submit.submission import compose, describe, parse_request
+from hadar_slurm.submit.request import parse_request
+from hadar_slurm.submit.submission import compose, describe
 
 NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
 # No GPU type is better than another: nothing but the test decides where a job goes.
@@ -187,8 +189,8 @@ class FakeWorld:
 
     def hadar_sbatch(self, *options: str) -> JobId:
         """Submit what hadar-sbatch would."""
-        request = parse_request([*_described(), *options, "job.sh"], lambda path: "")
-        _, *words = compose(request, describe(request, TABLE), is_held=True)
+        request = parse_request([*_described(), *options, "job.sh"], lambda *_: "")
+        _, *words = compose(request, describe(request, Estimator.shipped(TABLE)), is_held=True)
         return JobId(self.runner.run(["sbatch", "--parsable", *words]).strip())
 
     def settle(self) -> None:
@@ -316,6 +318,10 @@ class InContainer(Runner):
         return Runner._done(self, [*words, self.container, *argv], stdin)
 
 
+# For how long jobs in containers are waited for to save, in vain.
+GRACE_S = 0.5
+
+
 @dataclass
 class DockerWorld:
     """A cluster in containers, on which hadard's own container is stopped.
@@ -338,7 +344,7 @@ class DockerWorld:
 
     def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
         """Return a backend in this process."""
-        settings = Settings(spool=self.directory, restart_cost_s=0.5, grace_s=0.5, poll_s=0.2)
+        settings = Settings(spool=self.directory, restart_cost_s=0.5, grace_s=GRACE_S, poll_s=0.2)
         return SlurmBackend(slurm, TABLE, settings, Ledger(self.directory / "ledger.json"))
 
     def now_s(self) -> float:
@@ -355,8 +361,8 @@ class DockerWorld:
 
     def hadar_sbatch(self, *options: str) -> JobId:
         """Submit what hadar-sbatch would."""
-        request = parse_request([*_described(), *options, "job.sh"], lambda path: "")
-        _, *words, _ = compose(request, describe(request, TABLE), is_held=True)
+        request = parse_request([*_described(), *options, "job.sh"], lambda *_: "")
+        _, *words, _ = compose(request, describe(request, Estimator.shipped(TABLE)), is_held=True)
         return self._sbatch(*words, "--wrap=trap '' USR1; sleep 600")
 
     def _sbatch(self, *words: str) -> JobId:
@@ -364,12 +370,15 @@ class DockerWorld:
         return JobId(self._runner("alice").run(told).strip())
 
     def settle(self) -> None:
-        """Wait until no job is about to start or to leave."""
+        """Wait until no job is about to start or to leave, or might miss a signal."""
 
         def is_settled() -> bool:
             rows = self.slurm.queue().values()
             is_starting = any(row.state == "PENDING" and row.priority for row in rows)
-            return not is_starting and not any(
+            # They do not report: after their grace they are taken to have got going.
+            running = [row for row in rows if row.state == "RUNNING" and row.comment]
+            is_new = any(self.now_s() - row.started_s <= 2 * GRACE_S for row in running)
+            return not (is_starting or is_new) and not any(
                 row.state in HOLDING_STATES - {"RUNNING"} for row in rows
             )
 

@@ -274,7 +274,7 @@ class FakeSlurm:
                     self._requeued(job)
                     self._left(job)
                 else:
-                    self._end(job, "NODE_FAIL")
+                    self.end(job, "NODE_FAIL")
                     self._left(job)
 
     def restart(self) -> None:
@@ -329,7 +329,7 @@ class FakeSlurm:
             job.after_leaving = "CANCELLED"
             job.ended_s = self.now_s
         elif job.state == "RUNNING":
-            self._end(job, "CANCELLED")
+            self.end(job, "CANCELLED")
 
     def signal(self, job: FakeJob) -> None:
         """Send USR1 to a running job's program."""
@@ -442,7 +442,8 @@ class FakeSlurm:
         job.restarts += 1
         job.run += 1
 
-    def _end(self, job: FakeJob, state: str) -> None:
+    def end(self, job: FakeJob, state: str) -> None:
+        """End a running job in `state`, once it has left its nodes."""
         job.state, job.after_leaving, job.ended_s = "COMPLETING", state, self.now_s
         job.run += 1
         self._later(LEAVING_S, partial(self._left, job, job.run))
@@ -473,7 +474,7 @@ class FakeSlurm:
         if job.run == run and job.state == "RUNNING":
             job.saved_s = job.work_s
             self.report(job, "done")
-            self._end(job, "COMPLETED")
+            self.end(job, "COMPLETED")
 
     def report(self, job: FakeJob, state: str) -> None:
         """Have a job report the steps that its checkpoint holds."""

@@ -104,7 +104,7 @@ class Tools:
         if words == ["-h"]:
             live = [job for job in self.slurm.jobs if job.is_live]
             return 0, "".join(f"{job.key} {job.state}\n" for job in live), ""
-        assert words[:-1] == ["-h", "-r", "-t", "all", "-O"], words
+        assert words[:-1] == ["-a", "-h", "-r", "-t", "all", "-O"], words
         fields = [part.partition(":") for part in words[-1].split(",")]
         return 0, "".join(
             "".join(_FACTS[name](self.slurm, job) + mark for name, _, mark in fields) + "\n"
@@ -120,10 +120,10 @@ class Tools:
                 return 0, f"slurm-wlm {version}\n", ""
             case ["show", "config"]:
                 return 0, _CONFIG, ""
-            case ["show", "node", "-o"]:
+            case ["-a", "show", "node", "-o"]:
                 nodes = self.slurm.nodes.values()
                 return 0, "".join(_node_line(self.slurm, node) + "\n" for node in nodes), ""
-            case ["show", "job", "-d", "-o", *keys]:
+            case ["-a", "show", "job", "-d", "-o", *keys]:
                 return self._show_jobs(keys)
             case ["release" | "uhold" | "hold" | "requeue" | "requeuehold" as verb, *keys]:
                 return self._each(verb, keys)
@@ -225,9 +225,9 @@ class Tools:
         if words == ["-h", "-o", "%P"]:
             names = dict.fromkeys(p for node in self.slurm.nodes.values() for p in node.partitions)
             return 0, "".join(f"{name}{'*' * (name == 'main')}\n" for name in names), ""
-        assert words == ["-h", "-N", "-o", "%N|%G"], words
-        pairs = [(node.name, _gres(node)) for node in self.slurm.nodes.values()]
-        return 0, "".join(f"{name}|{gres}\n" for name, gres in pairs), ""
+        assert words == ["-h", "-N", "-o", "%N|%G|%P"], words
+        rows = [(n.name, _gres(n), p) for n in self.slurm.nodes.values() for p in n.partitions]
+        return 0, "".join(f"{n}|{g}|{p}{'*' * (p == 'main')}\n" for n, g, p in rows), ""
 
     def _sshare(self, words: list[str]) -> Said:
         if not self.slurm.shares:

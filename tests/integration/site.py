@@ -48,6 +48,14 @@ SETTINGS = {
     "grace_seconds": 20,
     "pin_timeout_seconds": 20,
 }
+# Every GPU but the K80s of n5.
+ALL_FAST = {
+    "n1": "gpu:4",
+    "n2": "gpu:4",
+    "n3": "gpu:4",
+    "n4": "gpu:4",
+    "n6": "gpu:v100:2,gpu:k80:2",
+}
 GpuTree = dict[str, dict[str, int]]  # as in the journal: node -> GPU type -> count
 
 
@@ -263,7 +271,7 @@ class Site:
             lambda: self.told(*jobs),
         )
 
-    def until_completed(self, *jobs: JobId) -> None:
+    def until_completed(self, *jobs: JobId, limit_s: float = LIMIT_S) -> None:
         """Wait until all of these jobs have ended well; fail as soon as one ends otherwise."""
 
         def are_completed() -> bool:
@@ -272,7 +280,7 @@ class Site:
             assert lost.isdisjoint(states), self.told(*jobs)
             return set(states) == {"COMPLETED"}
 
-        eventually(are_completed, lambda: self.told(*jobs))
+        eventually(are_completed, lambda: self.told(*jobs), limit_s)
 
     def told(self, *jobs: JobId) -> str:
         """Return what there is to read about jobs, for a test that fails."""

@@ -113,7 +113,12 @@ def test_one_daemon_a_cluster_though_slurm_conf_was_replaced(site: Site) -> None
 def deaf_job(site: Site, name: str) -> JobId:
     """Submit a job that trains nothing, notes when it is asked to save, and does not answer."""
     script = site.script(
-        name, f"trap 'touch {site.directory / name}.asked' USR1", "while :; do sleep 0.1; done"
+        name,
+        f"trap 'touch {site.directory / name}.asked' USR1",
+        # A job that has said nothing yet is not asked.
+        'mkdir "$HADAR_SPOOL/$SLURM_JOB_ID" && cd "$HADAR_SPOOL/$SLURM_JOB_ID"',
+        """echo '{"version":1,"restart":0,"state":"running","steps_done":0}' > progress.json""",
+        "while :; do sleep 0.1; done",
     )
     return site.train(RATES, steps=200, script=script)
 

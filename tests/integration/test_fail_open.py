@@ -180,7 +180,7 @@ def test_a_job_left_in_the_middle_of_a_move_starts(
         carry_out(site, site.runner, job, Gang.of({("n3", "p100"): 2}))
         site.until_running(job)
     own = site.runner
-    runner = Mortal(own.slurm_conf, own.timeout_s, own.environment, before)
+    runner = Mortal(own.slurm_conf, own.timeout_s, own.environment, before=before)
     with pytest.raises(Dead):
         carry_out(site, runner, job, N1)
     assert site.queue()[job].is_held_by_user
@@ -234,7 +234,7 @@ def test_a_job_that_has_run_gets_as_many_gpus_as_it_asked_for(site: Site) -> Non
     with pytest.raises(Dead):
         carry_out(
             site,
-            Mortal(site.cluster.slurm_conf, 30.0, site.runner.environment, "release"),
+            Mortal(site.cluster.slurm_conf, 30.0, site.runner.environment, before="release"),
             job,
             Gang.of({("n3", "p100"): 2}),
         )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from integration.site import GpuTree, Site, eventually, gpu_tree, gpus_in
+from integration.site import ALL_FAST, GpuTree, Site, eventually, gpu_tree, gpus_in
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.demo.report import plan_mismatches
@@ -20,14 +20,6 @@ from hadar_slurm.slurm.metadata import Description, encode
 
 pytestmark = pytest.mark.slurm
 
-# Every GPU but the K80s of n5.
-ALL_FAST = {
-    "n1": "gpu:4",
-    "n2": "gpu:4",
-    "n3": "gpu:4",
-    "n4": "gpu:4",
-    "n6": "gpu:v100:2,gpu:k80:2",
-}
 OTHER_USER = "daemon"  # an account of every Debian
 # Steps/s of a gang: a K80 is slow enough to be worth leaving at any time.
 RATES = {"v100": 60.0, "p100": 30.0, "k80": 4.0}

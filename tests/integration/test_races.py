@@ -120,7 +120,7 @@ class Meddled(Runner):
 def meddled(site: Site, before: str, *meddle: str) -> Meddled:
     """Return a runner that runs `meddle` right before the first command with the word `before`."""
     own = site.runner
-    return Meddled(own.slurm_conf, own.timeout_s, own.environment, before, meddle)
+    return Meddled(own.slurm_conf, own.timeout_s, own.environment, before=before, meddle=meddle)
 
 
 def test_a_job_cancelled_before_its_release_stays_cancelled(site: Site) -> None:

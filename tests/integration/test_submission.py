@@ -113,8 +113,7 @@ MODEL = "--hadar-model=ResNet-50"
         (["--hadar-throughput=v100=5", "--hadar-steps=-5"], "'-5'", "a whole number, 1 or more"),
         (["--hadar-throughput=v100=5", "--hadar-steps=0"], "'0'", "a whole number, 1 or more"),
         (["--hadar-throughput=v100=5", "--hadar-steps=1.5"], "'1.5'", "a whole number"),
-        (["--hadar-steps=5"], "--hadar-model or --hadar-throughput", "is missing"),
-        ([MODEL, "--hadar-batch-size=33", "--hadar-steps=5"], "(batch size 33)", "(batch size 32)"),
+        ([MODEL], "--hadar-steps", "or --time"),
         ([*OWN, "--hadar-gang=4x7"], "4x7", "on 6 nodes"),
         ([*OWN, "--hadar-gang=999"], "999", "on 6 nodes"),
         ([*OWN, "--hadar-gang=4by2"], "'4by2'", "a whole number"),
@@ -135,7 +134,7 @@ def test_wrong_words_are_told_in_one_line_and_nothing_is_submitted(
     assert line.startswith("hadar-sbatch: ")
     assert wrong in line
     assert accepted in line
-    assert set(site.queue()) == before
+    assert set(site.queue()) <= before  # Slurm may forget old ones meanwhile
 
 
 @pytest.mark.parametrize(

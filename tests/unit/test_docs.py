@@ -17,7 +17,7 @@ from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
 from hadar_slurm.sim.cluster import parse_cluster
 from hadar_slurm.sim.trace import parse_gavel_trace
-from hadar_slurm.submit.submission import KNOWN, PREFIX, USAGE
+from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX, USAGE
 
 ROOT = Path(__file__).parents[2]
 TRACE = "LM (batch size 80)\t\t\t\t0\t900\t{gang}\t1\t-1\t{arrival}"
@@ -75,4 +75,7 @@ def test_every_option_of_the_commands_is_documented() -> None:
         *UTILITIES,
     ]
     assert [word for word in wanted if word not in readme] == []
-    assert [name for name in KNOWN if PREFIX + name not in USAGE] == []
+    ours = [*(PREFIX + name for name in KNOWN), *(f"--{name}" for name in FLAGS)]
+    page = (ROOT / "docs" / "hadar-sbatch.md").read_text(encoding="utf-8")
+    assert [option for option in ours if option not in USAGE] == []
+    assert [option for option in ours if f"| `{option}" not in page] == []

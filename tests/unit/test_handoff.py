@@ -55,6 +55,30 @@ def test_what_is_written_is_read_back(
     assert handoff.read_report(spool, "12", owner_uid=ME) == report
 
 
+def test_a_job_tells_by_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program says what it has done; who it is Slurm has told it."""
+    monkeypatch.setenv("HADAR_SPOOL", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    handoff.tell("running", 3)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    handoff.tell("running", 3, 1.5)
+    report = handoff.read_report(tmp_path, "12", owner_uid=ME)
+    assert report is not None
+    told = (report.restart, report.state, report.steps_done, report.steps_per_s)
+    assert told == (2, "running", 3, 1.5)
+
+
+def test_what_cannot_be_told_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training goes on."""
+    (tmp_path / "spool").touch()
+    monkeypatch.setenv("HADAR_SPOOL", str(tmp_path / "spool"))
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    with pytest.warns(UserWarning, match="no progress report"):
+        handoff.tell("running", 3)
+
+
 def test_no_report_yet_is_none(tmp_path: Path) -> None:
     """A job that has not reported is not an error."""
     assert handoff.read_report(tmp_path, "12", owner_uid=ME) is None

@@ -161,6 +161,7 @@ def test_a_stopped_comparison_leaves_nothing_running(how: signal.Signals, tmp_pa
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
+        # Ourselves, two of multiprocessing, and a worker: the other one is just about to start.
         _wait_for(lambda: len(_session(process.pid)) >= 4)
         os.kill(process.pid, how)
         said, _ = process.communicate(timeout=20)

@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 from hadar_slurm import __version__
-from hadar_slurm.cli.hadard import main
+from hadar_slurm.cli.hadard import World, _sign_is_good_for_s, _slurm, main
+from hadar_slurm.config import load_config
 from hadar_slurm.journal import read_journal
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.runner import Runner
@@ -81,7 +82,7 @@ if sys.argv[1:] == ["show", "config"]:
     print("SlurmctldHost[0]        = " + os.environ["TOY_HOST"])
 elif sys.argv[1:] == ["--version"]:
     print("slurm 24.11.5")
-elif sys.argv[1:] == ["show", "node", "-o"]:
+elif sys.argv[1:] == ["-a", "show", "node", "-o"]:
     print("NodeName=n1 Arch=x86_64 Gres=gpu:v100:2 State=IDLE Partitions=all")
 else:
     sys.exit(f"scontrol: {sys.argv[1:]} is not for a toy")
@@ -169,3 +170,32 @@ def test_a_journal_that_cannot_be_written_is_told(
     status, _, err = ended_with(["--config", str(toy), "--once"], capsys)
     assert status == 2
     assert f"journal: {toy.parent}/log/j.jsonl: Is a directory" in err
+
+
+def test_a_sign_of_life_is_given_before_each_command(toy: Path) -> None:
+    """While commands wait for a slurmctld that is away, hadard must not be taken for hung."""
+    world = World()
+    signs: list[int] = []
+    slurm = _slurm(load_config(toy), world)
+    world.life.sign = lambda: signs.append(1)
+    slurm.queue()
+    slurm.nodes()
+    assert len(signs) == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "good_for_s"),
+    [
+        ("", 30.0),
+        ("alive_seconds: 60\n", 60.0),
+        ("poll_seconds: 20\n", 80.0),
+        ("command_timeout_seconds: 50\n", 55.0),
+    ],
+)
+def test_a_sign_of_life_outlasts_a_command_that_is_not_answered(
+    toy: Path, keys: str, good_for_s: float
+) -> None:
+    """And some polls; with the defaults it is what the configuration says."""
+    with toy.open("a", encoding="utf-8") as file:
+        file.write(keys)
+    assert _sign_is_good_for_s(load_config(toy)) == good_for_s

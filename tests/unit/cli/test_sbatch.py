@@ -24,8 +24,11 @@ SBATCH = """
 import json, os, sys
 last = sys.argv[-1]
 text = open(last).read() if os.path.exists(last) else sys.stdin.read()
-spool = os.environ.get("HADAR_SPOOL")
-print(json.dumps({"argv": sys.argv[1:], "script": text, "spool": spool}))
+spool, copies = os.environ.get("HADAR_SPOOL"), os.environ.get("HADAR_COPIES")
+if "--parsable" in sys.argv:
+    print("17;cluster")
+    sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
+print(json.dumps({"argv": sys.argv[1:], "script": text, "spool": spool, "copies": copies}))
 print("sbatch: a word of its own", file=sys.stderr)
 sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
 """
@@ -55,30 +58,38 @@ class Site:
         write_heartbeat(self.root, Heartbeat(1, "cluster", until_s, "/spool/hadar", partitions))
 
     def run(
-        self, *words: str, stdin: str = "", **environment: str
+        self,
+        *words: str,
+        stdin: str = "",
+        program: tuple[str, ...] = ("-m", "hadar_slurm.cli.sbatch"),
+        **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         """Run hadar-sbatch in this directory."""
+        return subprocess.run(
+            [sys.executable, *program, *words],
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            check=False,
+            timeout=60,
+            cwd=self.root,
+            env={**self.environment(), **environment},
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of a user who has none of Slurm's or ours but where things lie."""
         plain = {
             key: value
             for key, value in os.environ.items()
             if not key.startswith(("SBATCH_", "SLURM_", "HADAR_", "COV_"))
         }
-        return subprocess.run(
-            [sys.executable, "-m", "hadar_slurm.cli.sbatch", *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            cwd=self.root,
-            env={
-                **plain,
-                "PATH": str(self.root / "bin"),
-                "HADAR_RUN_DIR": str(self.root),
-                "GPUS": "n1|gpu:V100:4(S:0-1)\nn2|gpu:K80:2",
-                **environment,
-            },
-        )
+        return {
+            **plain,
+            "PATH": str(self.root / "bin"),
+            "HADAR_RUN_DIR": str(self.root),
+            "GPUS": "n1|gpu:V100:4(S:0-1)|main*\nn2|gpu:K80:2|main*\nn3|gpu:K80:2|other",
+        }
 
 
 @pytest.fixture
@@ -180,8 +191,14 @@ def test_sbatchs_status_and_words_are_passed_on(site: Site) -> None:
     [
         (["--hadar-steps=none", "--hadar-model=A3C"], "--hadar-steps 'none': expected a whole"),
         (["--hadar-model=A3C"], "--hadar-steps is missing"),
-        (["--hadar-stepz=1"], "unknown option --hadar-stepz"),
-        (["--hadar-steps=1", "--hadar-model=GPT"], "'GPT' is not in the throughput table"),
+        (["--hadar-stepz=1"], "unknown option --hadar-stepz; the nearest is --hadar-steps"),
+        (["--no-hadarr"], "unknown option --no-hadarr; the nearest is --no-hadar"),
+        (["--hadar"], "unknown option --hadar; the nearest is --no-hadar"),
+        (["--hadar-dry-run=yes"], "--hadar-dry-run takes no value, 'yes' is given"),
+        ([*OWN, "--hadar-json", "-Q"], "--quiet is given: sbatch does not tell the job"),
+        (["-N1", ":", *OWN], "':' or hetjob is given"),
+        ([*OWN, "-N1", ":"], "':' or hetjob is given"),
+        ([*OWN, "--tres-per-task=cpu:1,gres/gpu:2"], "--tres-per-task is given: say with"),
         ([*OWN, "--hadar-gang=8"], "no nodes of this cluster can hold the gang 8x1, 4x2"),
         (["--hadar-steps=1", "--hadar-throughput=a100=1"], "GPU type 'a100' is not in this clus"),
     ],
@@ -226,6 +243,111 @@ def test_the_script_may_come_on_standard_input(site: Site) -> None:
         assert call_of(site.run(*OWN, *words, stdin=script))["script"] == script
 
 
+def test_lines_in_a_script_from_standard_input_count(site: Site) -> None:
+    """It is read twice: by us, and by sbatch to the last byte."""
+    site.beat()
+    script = "#!/bin/sh\n#HADAR --hadar-model=A3C\n#HADAR --hadar-steps 7\n#SBATCH -G 2\necho\n"
+    for words in ([], ["/dev/stdin"], ["--"]):
+        call = call_of(site.run(*words, stdin=script))
+        assert call["script"] == script
+        description = decode(call["argv"][0].removeprefix("--comment="))
+        assert description is not None
+        assert (description.steps, description.gpus) == (7, 2)
+        assert call["argv"][1:] == ["--hold", *words]
+
+
+def test_no_hadar_outweighs_all_else_that_is_ours(site: Site) -> None:
+    """On the command line, and in the script."""
+    site.beat()
+    (site.root / "job.sh").write_text("#!/bin/sh\n#HADAR --hadar-steps=x --hadar-oops\ntrue\n")
+    done = site.run("--no-hadar", *OWN, "-N1", "job.sh")
+    assert (call_of(done)["argv"], notes_of(done)) == (["-N1", "job.sh"], "")
+    (site.root / "job.sh").write_text("#!/bin/sh\n#HADAR --no-hadar\ntrue\n")
+    assert call_of(site.run(*OWN, "job.sh"))["argv"] == ["job.sh"]
+
+
+def test_notes_are_silenced_as_sbatchs_are(site: Site) -> None:
+    """By sbatch's own option."""
+    assert notes_of(site.run(*OWN, "-Q", "job.sh")) == ""
+
+
+def test_what_sbatch_takes_from_the_environment_is_heeded(site: Site) -> None:
+    """GPUs, the place, and that a job must not be moved; the command line comes before it."""
+    site.beat()
+    gpus = call_of(site.run(*OWN, "job.sh", SBATCH_GPUS="2"))["argv"]
+    assert not any(word.startswith("--gpus") for word in gpus)
+    assert '"gpus":2' in gpus[0]
+    assert '"gpus":1' in call_of(site.run(*OWN, "-G1", "job.sh", SBATCH_GPUS="2"))["argv"][0]
+    left = site.run(*OWN, "job.sh", SBATCH_CONSTRAINT="fast")
+    assert call_of(left)["argv"] == ["job.sh"]
+    checkpoint = [*OWN, "--hadar-checkpoint=yes", "job.sh"]
+    assert "--requeue" not in call_of(site.run(*checkpoint, SBATCH_NO_REQUEUE="1"))["argv"]
+    kept = call_of(site.run(*checkpoint, SBATCH_OPEN_MODE="truncate"))["argv"]
+    assert "--requeue" in kept
+    assert "--open-mode=append" not in kept
+
+
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": ""}, {"LC_CTYPE": "C"}])
+def test_sbatch_finds_what_a_shell_would_have_left_it(site: Site, given: dict[str, str]) -> None:
+    """Python, on its way to sbatch, adds to neither the environment nor the signals ignored."""
+    sbatch = site.root / "bin" / "sbatch"
+    sbatch.write_text("#!/bin/sh\n/bin/cat /proc/self/status; exec /usr/bin/env\n")
+    environment = {**site.environment(), "LANG": "C", **given}
+    for name in ("LC_ALL", "LC_CTYPE"):
+        if name not in given:
+            environment.pop(name, None)
+    ours, direct = (
+        subprocess.run(
+            [*program, "job.sh"],
+            env=environment,
+            cwd=site.root,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        for program in ([sys.executable, "-m", "hadar_slurm.cli.sbatch"], [str(sbatch)])
+    )
+    told = ("SigIgn", "LC_", "LANG", "HADAR", "PYTHON")
+    assert [line for line in ours if line.startswith(told)] == [
+        line for line in direct if line.startswith(told)
+    ]
+
+
+def test_json_tells_the_job(site: Site) -> None:
+    """One object, sbatch's words on standard error, its status."""
+    site.beat()
+    done = site.run("--hadar-json", *OWN, "job.sh", STATUS_OF_SBATCH="3")
+    told = json.loads(done.stdout)
+    assert (told["job"], told["cluster"], told["is_held"]) == ("17", "cluster", True)
+    assert told["sbatch"][:2] == ["sbatch", "--parsable"]
+    assert told["environment"] == {"HADAR_SPOOL": "/spool/hadar"}
+    assert [choice["gpu_type"] for choice in told["choices"]] == ["V100", "K80"]
+    assert done.returncode == 3
+    plain = json.loads(site.run("--hadar-json", "job.sh").stdout)
+    assert (plain["job"], plain["is_held"], plain["choices"]) == ("17", False, [])
+    assert plain["sbatch"] == ["sbatch", "--parsable", "job.sh"]
+
+
+def test_a_dry_run_submits_nothing(site: Site) -> None:
+    """Not even an sbatch is needed; a name that is no text is shown as it is."""
+    (site.root / "bin" / "sbatch").unlink()
+    site.beat()
+    done = site.run("--hadar-dry-run", *OWN, os.fsdecode(b"job \xff.sh"), LC_ALL="C.UTF-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    call, _, table = done.stdout.partition("\n\n")
+    assert call.startswith("HADAR_SPOOL=/spool/hadar sbatch '--comment={")
+    assert call.endswith(os.fsdecode(b" --hold --gpus=1 'job \xff.sh'"))
+    assert "chosen first" in table.splitlines()[1]
+    assert json.loads(site.run("--hadar-dry-run", "--hadar-json", *OWN, "x").stdout)["job"] is None
+
+
+def test_a_dry_run_of_a_job_of_slurms_says_so(site: Site) -> None:
+    """The call is the user's own, and there is no table."""
+    done = site.run("--hadar-dry-run", "-N1", "job.sh")
+    assert done.stdout == "sbatch -N1 job.sh\n"
+    assert "no --hadar-... option, nor GPUs of any type and --time: left to Slurm" in done.stderr
+
+
 def test_words_arrive_as_they_were_given(site: Site) -> None:
     """No shell stands between us and sbatch."""
     evil = "a b\"c'd\\e\n$(touch x) `y` ; | & é🦀"
@@ -250,23 +372,149 @@ def test_without_sbatch_there_is_one_line(site: Site) -> None:
     )
 
 
-def test_help_lists_every_option(site: Site) -> None:
-    """Nothing is submitted."""
-    done = site.run("--hadar-help")
-    assert done.returncode == 0
+@pytest.mark.parametrize(
+    "words", [["--hadar-help"], ["--help"], ["-h"], ["-HN2", "--hel", "job.sh"]]
+)
+def test_help_lists_every_option(site: Site, words: list[str]) -> None:
+    """Ours, and where sbatch's own are told. Nothing is submitted."""
+    done = site.run(*words)
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: hadar-sbatch")
+    assert "`sbatch --help`" in done.stdout
     for name in ("model", "batch-size", "throughput", "steps", "gang", "checkpoint"):
         assert f"--hadar-{name}" in done.stdout
 
 
-def test_it_starts_with_the_standard_library_alone() -> None:
+@pytest.mark.parametrize("words", [["--version"], ["-V"], ["--usage"], ["job.sh", "--help"]])
+def test_other_questions_are_sbatchs(site: Site, words: list[str]) -> None:
+    """Programs ask sbatch for its version; a script's own --help is the script's."""
+    assert call_of(site.run(*words))["argv"] == words
+
+
+# What submits a job of ours in a process whose modules can be asked for afterwards.
+LIST_MODULES = """
+import os, sys
+before = set(sys.modules)
+from hadar_slurm.cli import sbatch
+os.execvpe = lambda *call: None
+sbatch.main(sys.argv[1:])
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["job.sh"], [*OWN, "job.sh"], [*OWN, "--hadar-dry-run", "job.sh"]]
+)
+def test_it_needs_the_standard_library_alone(site: Site, words: list[str]) -> None:
     """Every submission would pay for a library, on login nodes that are busy enough."""
-    code = (
-        "import sys; before = set(sys.modules); import hadar_slurm.cli.sbatch\n"
-        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    foreign = set(done.stdout.split()) - set(sys.stdlib_module_names)
-    assert foreign == {"hadar_slurm"}
+    site.beat()
+    done = site.run(*words, program=("-c", LIST_MODULES))
+    assert (done.returncode, done.stderr) == (0, "")
+    modules = done.stdout.splitlines()[-1].split()
+    assert {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names) == {
+        "hadar_slurm"
+    }
+    if not set(OWN) & set(words):
+        # What takes longest to import is left to jobs of ours.
+        assert {"dataclasses", "json", "subprocess", "difflib", "pathlib"}.isdisjoint(modules)
+
+
+def test_copies_are_told_that_they_are(site: Site) -> None:
+    """As many as nodes of the job's partition suit; the default one where it names none."""
+    site.beat()
+    for words, array in (([], "0-1"), (["-p", "main,other"], "0-2")):
+        call = call_of(site.run(*OWN, "--hadar-copies=auto", *words, "job.sh"))
+        assert f"--array={array}" in call["argv"]
+        assert call["copies"] == str(int(array[-1]) + 1)
+
+
+def test_a_job_that_one_node_suits_is_an_ordinary_one(site: Site) -> None:
+    """Which is said."""
+    site.beat()
+    done = site.run(*OWN, "--hadar-copies=4", "-p", "other", "job.sh")
+    call = call_of(done)
+    assert call["copies"] is None
+    assert not any(word.startswith("--array") for word in call["argv"])
+    assert "one node suits a copy" in notes_of(done)
+
+
+@pytest.mark.parametrize("words", [[*OWN, "--array=0-3"], []])
+def test_a_job_submitted_by_a_copy_is_none(site: Site, words: list[str]) -> None:
+    """Its tasks would else take themselves for copies of one training."""
+    site.beat()
+    assert call_of(site.run(*words, "job.sh", HADAR_COPIES="5"))["copies"] is None
+
+
+# Who says nothing of Hadar
+
+
+PLAIN = ["--time=2:00:00", "--gpus=2", "job.sh"]
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [
+        (["--gpus=2"], 2),
+        (["-G2"], 2),
+        (["--gpus-per-node=2"], 2),
+        (["--gres=gpu:2"], 2),
+        (["--gres=gpu"], 1),
+    ],
+)
+def test_gpus_of_any_type_and_a_time_are_enough(site: Site, words: list[str], gpus: int) -> None:
+    """The job is hadard's to place, and not a word is said about it."""
+    site.beat()
+    done = site.run("-t", "2:00:00", *words, "job.sh")
+    call = call_of(done)
+    assert notes_of(done) == ""
+    assert "--hold" in call["argv"]
+    [comment] = [w.removeprefix("--comment=") for w in call["argv"] if w.startswith("--comment=")]
+    description = decode(comment)
+    assert description is not None
+    assert (description.steps, description.limit_s, description.gpus) == (0, 7200.0, gpus)
+    assert (description.workload, description.checkpoint) == ("job:job.sh", False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--gpus=2"],
+        ["--time=5"],
+        ["--time=0", "--gpus=2"],
+        ["--time=UNLIMITED", "--gpus=2"],
+        ["--time=5", "--gpus=v100:2"],
+        ["--time=5", "--gres=gpu:v100:2"],
+        ["--time=5", "--gres=gpu:2,license:1"],
+        ["--time=5", "--gres=bandwidth:2"],
+        ["--time=5", "--gpus=2", "--gres=gpu:2"],
+        ["--time=5", "--gpus-per-task=2"],
+        ["--time=5", "--gpus=2", "--nodelist=n1"],
+        ["--time=5", "--gpus=2", "--hold"],
+        ["--time=5", "--gpus=0"],
+        ["--time=5", "--gpus=2", "--nodes=many", "--gpus-per-node=1"],
+        ["--time=5", "--gpus=2", f"--comment={'x' * 1100}"],
+        ["--time=5", "--gpus=64"],
+        ["--time=5", "--gpus=2", "--no-hadar"],
+    ],
+)
+def test_other_jobs_are_sbatch_s_alone(site: Site, words: list[str]) -> None:
+    """What Hadar could not place, or its user has placed, is passed on untouched and unrefused."""
+    site.beat()
+    done = site.run(*words, "job.sh")
+    assert call_of(done)["argv"] == [*(word for word in words if word != "--no-hadar"), "job.sh"]
+    assert notes_of(done) == ""
+
+
+def test_without_hadard_they_all_are(site: Site) -> None:
+    """A job that nobody would release is not held, nor described."""
+    for words in (PLAIN, ["--partition=main", *PLAIN]):
+        done = site.run(*words)
+        assert call_of(done)["argv"] == words
+        assert notes_of(done) == ""
+        site.beat(partitions=("other",))
+
+
+def test_a_script_whose_lines_sbatch_would_refuse_is_sbatch_s_to_refuse(site: Site) -> None:
+    site.beat()
+    (site.root / "job.sh").write_text("#!/bin/sh\n#SBATCH --comment='open\n", encoding="utf-8")
+    assert call_of(site.run(*PLAIN))["argv"] == PLAIN

@@ -526,9 +526,20 @@ def test_it_starts_without_the_schedulers_libraries(tmp_path: Path) -> None:
     assert done.stderr.strip() == ""
 
 
-@pytest.mark.parametrize("name", ["paced_training", "pytorch_loop"])
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("paced_training", ["--checkpoint-dir", f"checkpoints/{JOB}"]),
+        ("pytorch_loop", ["--checkpoint-dir", f"checkpoints/{JOB}"]),
+        ("lightning_trainer", []),
+        ("hf_trainer", []),
+        ("forked_training", []),
+    ],
+)
 @pytest.mark.parametrize("place", ["HADAR_TEMPLATES", ".", "job_templates"])
-def test_the_batch_script_finds_its_program(tmp_path: Path, name: str, place: str) -> None:
+def test_the_batch_script_finds_its_program(
+    tmp_path: Path, name: str, own: list[str], place: str
+) -> None:
     """In HADAR_TEMPLATES, in the directory of submission, or in its job_templates."""
     folder = tmp_path / place
     folder.mkdir(exist_ok=True)
@@ -546,8 +557,7 @@ def test_the_batch_script_finds_its_program(tmp_path: Path, name: str, place: st
         timeout=PATIENCE_S,
         check=True,
     )
-    expected = ["--checkpoint-dir", f"checkpoints/{JOB}", "--some", "two words"]
-    assert done.stdout.strip() == str(expected)
+    assert done.stdout.strip() == str([*own, "--some", "two words"])
 
 
 @pytest.mark.parametrize(

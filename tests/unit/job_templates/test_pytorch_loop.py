@@ -133,9 +133,11 @@ def test_a_signal_that_nobody_follows_up_does_no_harm(tmp_path: Path) -> None:
     assert has_reported(tmp_path, 0, "done")
 
 
-def test_the_example_is_python_3_9_and_needs_little() -> None:
+@pytest.mark.parametrize("name", ["pytorch_loop.py", "torchrun_nodes.py"])
+def test_the_example_is_python_3_9_and_needs_little(name: str) -> None:
     """Users' environments are not ours to choose: torch, handoff and the standard library."""
-    tree = ast.parse(PROGRAM.read_text(encoding="utf-8"), feature_version=(3, 9))
+    source = job_template(name).read_text(encoding="utf-8")
+    tree = ast.parse(source, feature_version=(3, 9))
     imported = {
         name.name.partition(".")[0]
         for node in ast.walk(tree)

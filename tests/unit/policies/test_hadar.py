@@ -110,6 +110,20 @@ def test_under_gavels_rules_types_are_not_mixed() -> None:
     assert not Hadar().plan(snapshot, ROUND).allocations
 
 
+def test_a_job_that_can_no_longer_use_what_was_planned_goes_elsewhere() -> None:
+    """Between two solutions it may turn out that it does not fit where it was to train."""
+    policy = Hadar()
+    before = a_job("1", steps=1_000_000, rates=some_rates(V100=10.0))
+    first = policy.plan(a_snapshot("1xV100,1xK80", before), ROUND)
+    assert dict(first.figures)["solved"] == 1.0
+    rates = some_rates(V100=0.0, K80=1.0)
+    now = a_job("1", steps=1_000_000, rates=rates, on="n1:V100:1")
+    later = replace(ROUND, index=1, start_s=360.0, memory=first.memory)
+    second = policy.plan(a_snapshot("1xV100,1xK80", now, now_s=360.0), later)
+    assert dict(second.figures)["solved"] == 0.0
+    assert placed_by(second) == {"1": "n2:K80:1"}
+
+
 def test_the_program_is_kept_until_somebody_comes() -> None:
     """The next round takes the last solution; who comes half an hour later is a reason to solve."""
     jobs = [a_job(str(i), steps=1_000_000, rates=V100) for i in range(3)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Shape, uniform_shapes
-from hadar_slurm.core.throughput import Rates, ThroughputTable
+from hadar_slurm.core.throughput import Rates
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.slurm.metadata import (
     MAX_COMMENT,
@@ -26,7 +26,6 @@ from hadar_slurm.slurm.metadata import (
 )
 
 GOOD = {"hadar": 1, "workload": "A3C", "steps": 100}
-TABLE = ThroughputTable("test", {"A3C": some_rates(V100=10.0, K80=1.0)})
 
 shapes = st.builds(Shape, st.integers(1, 8), st.integers(1, 8))
 
@@ -110,8 +109,8 @@ def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
         ({"shape": "two"}, "expected GPUs per node x nodes"),
         ({"shape": [2, 2]}, "expected GPUs per node x nodes"),
         ({"shape": "1x0"}, "expected GPUs per node x nodes"),
-        ({"rates": [1]}, "rates or restart_cost_s .* has the wrong form"),
-        ({"rates": None}, "rates or restart_cost_s .* has the wrong form"),
+        ({"rates": [1]}, "rates, limit_s or restart_cost_s .* has the wrong form"),
+        ({"rates": None}, "rates, limit_s or restart_cost_s .* has the wrong form"),
         ({"rates": {"v100": "fast"}}, "throughput of v100 must be a number, not 'fast'"),
         ({"rates": {"v100": True}}, "throughput of v100 must be a number, not True"),
         ({"rates": {"v100": None}}, "throughput of v100 must be a number, not None"),
@@ -127,7 +126,7 @@ def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
         ({"restart_cost_s": float("inf")}, "restart cost must be 0 to 1e"),
         ({"restart_cost_s": 10**400}, "restart cost must be 0 to 1e"),
         ({"restart_cost_s": True}, "restart cost must be 0 to 1e"),
-        ({"restart_cost_s": "5"}, "rates or restart_cost_s .* has the wrong form"),
+        ({"restart_cost_s": "5"}, "rates, limit_s or restart_cost_s .* has the wrong form"),
     ],
 )
 def test_a_description_that_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:
@@ -162,7 +161,9 @@ def test_nothing_but_a_job_spec_error_comes_of_any_comment(tree: dict[str, objec
     with contextlib.suppress(JobSpecError):
         description = decode(json.dumps({"hadar": 1, **GOOD, **tree}))
         assert description is not None
-        job_spec(JobId("1"), description, TABLE, submitted_s=0.0, restart_cost_s=30.0)
+        job_spec(
+            JobId("1"), description, Rates(), total_steps=1, submitted_s=0.0, restart_cost_s=30.0
+        )
 
 
 @given(text=st.text(max_size=50))
@@ -209,9 +210,10 @@ def test_a_shape_that_is_none_is_refused(text: str) -> None:
 
 def test_the_spec_takes_what_the_description_says() -> None:
     """Rates from the table or of its own, shapes all or the one, the site's restart cost or its."""
-    ids = {"submitted_s": 7.0, "restart_cost_s": 30.0, "user": "ada"}
-    plain = job_spec(JobId("1"), Description(steps=5, gpus=4, workload="a3c"), TABLE, **ids)  # type: ignore[arg-type]
-    assert plain.rates == TABLE.workloads["A3C"]
+    ids = {"total_steps": 5, "submitted_s": 7.0, "restart_cost_s": 30.0, "user": "ada"}
+    rates = some_rates(V100=10.0)
+    plain = job_spec(JobId("1"), Description(steps=5, gpus=4, workload="a3c"), rates, **ids)  # type: ignore[arg-type]
+    assert plain.rates == rates
     assert plain.shapes == uniform_shapes(4)
     assert (plain.num_gpus, plain.total_steps, plain.restart_cost_s) == (4, 5, 30.0)
     assert (plain.submitted_s, plain.user, plain.can_checkpoint) == (7.0, "ada", False)
@@ -223,15 +225,6 @@ def test_the_spec_takes_what_the_description_says() -> None:
         checkpoint=True,
         restart_cost_s=0.0,
     )
-    spec = job_spec(JobId("1"), own, TABLE, **ids)  # type: ignore[arg-type]
-    # The rate is that of the whole gang.
-    assert spec.rates.on("v100", 4) == 12.0
+    spec = job_spec(JobId("1"), own, rates, **ids)  # type: ignore[arg-type]
     assert spec.shapes == (Shape(nodes=2, gpus_per_node=2),)
     assert (spec.restart_cost_s, spec.can_checkpoint) == (0.0, True)
-
-
-def test_a_workload_that_the_table_does_not_know_has_no_rates() -> None:
-    """The job waits and is told so; the daemon goes on."""
-    description = Description(steps=5, workload="GPT-9")
-    spec = job_spec(JobId("1"), description, TABLE, submitted_s=0.0, restart_cost_s=0.0)
-    assert spec.rates == Rates()

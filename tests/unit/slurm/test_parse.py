@@ -344,9 +344,9 @@ class Told(Runner):
         """Return what the command would print."""
         if argv[0] == "squeue":
             return self.queue.replace(MARK, argv[-1].rpartition(":")[2])
-        if argv[:3] == ["scontrol", "show", "node"]:
+        if argv[:4] == ["scontrol", "-a", "show", "node"]:
             return NODES
-        asked = [word for word in argv[3:] if not word.startswith("-")]
+        asked = [word for word in argv[4:] if not word.startswith("-")]
         if not asked:
             return "".join(self.details.values())
         if asked[0] not in self.details:

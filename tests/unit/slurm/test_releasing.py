@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,9 @@ from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
 from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.errors import SlurmUnavailable
+from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.slurm.adapter import Site
-from hadar_slurm.slurm.changes import Hold
+from hadar_slurm.slurm.changes import Change, Hold, Request
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.giving_back import Returned
 from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
@@ -201,3 +203,27 @@ def test_a_pin_of_ours_goes_with_the_hold(bench: Bench) -> None:
     assert given_back.asked.nodes == ()
     assert given_back.asked.per_node == ()
     assert given_back.asked.per_job == (("", 2),)
+
+
+def test_a_job_that_starts_meanwhile_is_not_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be changed any more, and need not be."""
+    job = bench.submit(mark=True)
+    job.asked = replace(job.asked)
+    before = Request(num_nodes="1-2", per_job="gres:gpu:2")
+    entry = Entry(is_held=True, before=before, pinned=(NodeName("n1"),))
+    bench.ledger.note({JobId(job.key): entry})
+    job.asked.nodes = ("n1",)
+    change, begun_s = CommandLine.change, bench.fake.now_s
+
+    def once_started(self: CommandLine, changes: Sequence[Change]) -> list[SlurmError | None]:
+        if job.state == "PENDING":
+            bench.fake.release(job)
+            bench.fake.advance(1.0)
+        return change(self, changes)
+
+    monkeypatch.setattr(CommandLine, "change", once_started)
+    assert bench.release(limit_s=60.0) == {}
+    assert job.state == "RUNNING"
+    assert bench.fake.now_s - begun_s < 10.0

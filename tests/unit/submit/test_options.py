@@ -20,6 +20,11 @@ WITH_VALUE = """
     power prefer priority profile qos reservation signal sockets-per-node switches tasks-per-node
     thread-spec threads-per-core time time-min tmp uid wait-all-nodes wckey wrap
 """.split()
+# What has come since, from the manual pages up to 26.05.
+LATER_WITH_VALUE = """
+    container-id container-type extra mem-update resources segment tres-bind tres-per-task
+""".split()
+LATER_ALONE = "consolidate-segments spread-segments stepmgr".split()
 # `sbatch --NAME=1` says "doesn't allow an argument".
 ALONE = """
     contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet reboot
@@ -41,7 +46,7 @@ def test_the_lists_are_whole() -> None:
     assert len(every) == len(set(every)) == 106
 
 
-@pytest.mark.parametrize("name", WITH_VALUE)
+@pytest.mark.parametrize("name", [*WITH_VALUE, *LATER_WITH_VALUE])
 def test_an_option_with_a_value_takes_the_next_word(name: str) -> None:
     """The word after it is its value and not the script."""
     options, rest = split_options([f"--{name}", "value", "script.sh", "arg"])
@@ -49,7 +54,7 @@ def test_an_option_with_a_value_takes_the_next_word(name: str) -> None:
     assert rest == ["script.sh", "arg"]
 
 
-@pytest.mark.parametrize("name", [*ALONE, *OPTIONAL_VALUE])
+@pytest.mark.parametrize("name", [*ALONE, *LATER_ALONE, *OPTIONAL_VALUE])
 def test_an_option_that_may_stand_alone_leaves_the_next_word(name: str) -> None:
     """The word after it is the script."""
     options, rest = split_options([f"--{name}", "script.sh", "arg"])
@@ -89,7 +94,7 @@ def test_a_letter_alone(letter: str) -> None:
     [
         (["-HN2", "s"], [("hold", None), ("nodes", "2")], ["s"]),
         (["-HN", "2", "s"], [("hold", None), ("nodes", "2")], ["s"]),
-        (["-HWQ", "s"], [("hold", None), ("wait", None), ("Q", None)], ["s"]),
+        (["-HWQ", "s"], [("hold", None), ("wait", None), ("quiet", None)], ["s"]),
         (["-pgpu", "-t", "10", "s"], [("partition", "gpu"), ("time", "10")], ["s"]),
         (["-N2-4", "s"], [("nodes", "2-4")], ["s"]),
         (["-J", "-x", "s"], [("job-name", "-x")], ["s"]),
@@ -104,6 +109,7 @@ def test_a_letter_alone(letter: str) -> None:
         (["--unheard-of=1", "s"], [("unheard-of", "1")], ["s"]),
         (["s", "-N", "2", "--mem=1"], [], ["s", "-N", "2", "--mem=1"]),
         (["-N", "1", "--", "-s", "-x"], [("nodes", "1")], ["--", "-s", "-x"]),
+        (["-N1", ":", "-N2", "s", ":"], [("nodes", "1"), (":", None), ("nodes", "2")], ["s", ":"]),
         (["-"], [], ["-"]),
         (["-N"], [("nodes", "")], []),
         (["--nodes"], [("nodes", None)], []),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import JobSpecError
+from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.metadata import Description, decode
 from hadar_slurm.submit.directives import read_directives
+from hadar_slurm.submit.request import Request, parse_request, without_hadar
 from hadar_slurm.submit.submission import (
-    Request,
+    check_exports,
     check_fits,
     compose,
     describe,
-    parse_request,
-    without_hadar,
+    unknown_model,
 )
 
 TABLE = ThroughputTable(
@@ -31,21 +32,24 @@ TABLE = ThroughputTable(
         for name in ("ResNet-50 (batch size 64)", "ResNet-18 (batch size 64)", "A3C")
     },
 )
+ESTIMATOR = Estimator.shipped(TABLE)
 OWN = ["--hadar-model=A3C", "--hadar-steps=100"]
 
 
-def request_of(words: Sequence[str], script: str = "") -> Request:
+def request_of(
+    words: Sequence[str], script: str = "", environment: Mapping[str, str] | None = None
+) -> Request:
     """Return the parsed command line; only the file job.sh can be read."""
-    return parse_request(words, lambda path: script if path == "job.sh" else "")
+    return parse_request(words, lambda path, _: script if path == "job.sh" else "", environment)
 
 
 def described(words: Sequence[str], script: str = "") -> Description:
-    return describe(request_of(words, script), TABLE)
+    return describe(request_of(words, script), ESTIMATOR)
 
 
 def argv_of(words: Sequence[str], script: str = "", *, is_held: bool = True) -> tuple[str, ...]:
     request = request_of(words, script)
-    return compose(request, describe(request, TABLE), is_held=is_held)
+    return compose(request, describe(request, ESTIMATOR), is_held=is_held)
 
 
 def carried(argv: Sequence[str]) -> Description:
@@ -125,6 +129,7 @@ def test_rates_may_be_given_instead_of_a_model() -> None:
         (["--gres=gpu:v100:2,gpu:k80:2"], 4, Shape(1, 4)),
         (["--gres=gpu:2,craynetwork:1"], 2, Shape(1, 2)),
         (["--gres=craynetwork:4"], 1, None),
+        (["--tres-per-task=cpu:2"], 1, None),
         (["--gres=craynetwork:4", "--gpus=2"], 2, None),
         (["--gpus=2", "--gpus=8"], 8, None),
         (["--gpus-per-task=2", "--ntasks=2", "--hadar-gang=4"], 4, None),
@@ -180,6 +185,11 @@ def test_lines_that_end_as_on_windows_are_read() -> None:
     assert described(["job.sh"], SCRIPT.replace("\n", "\r\n")).steps == 300
 
 
+def test_only_a_line_break_ends_a_line() -> None:
+    """Not what Python takes for one besides."""
+    assert read_directives("#!/bin/sh\n# a\fb\x1cc\u2028d\n#HADAR --a\n", "#HADAR") == ["--a"]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -190,6 +200,10 @@ def test_lines_that_end_as_on_windows_are_read() -> None:
         ("#HADAR", []),
         ("#HADARX --a", []),
         ("# HADAR --a", []),
+        ("#HADAR--a", ["--a"]),
+        ("#HADAR --a#b c", ["--a"]),
+        ("#HADAR --a\\#b\\ c", ["--a#b c"]),
+        ("#HADAR --a='x\\'y' \"\\\"\"", ["--a=x'y", '"']),
         (" #HADAR --a", []),
         ("#hadar --a", []),
     ],
@@ -201,7 +215,7 @@ def test_a_line_is_read_as_a_shell_would(line: str, words: list[str]) -> None:
 
 def test_a_quote_that_does_not_close_is_told_with_its_line() -> None:
     """Which of many lines it is, the user need not guess."""
-    with pytest.raises(JobSpecError, match="line 3 of the script: #HADAR: No closing quotation"):
+    with pytest.raises(JobSpecError, match="line 3 of the script: #HADAR: no closing '"):
         read_directives("#!/bin/sh\n\n#HADAR --hadar-model='x\n", "#HADAR")
 
 
@@ -235,19 +249,12 @@ def test_the_call_of_a_job_that_is_not_held() -> None:
     assert carried(held) == replace(carried(unheld), is_held=True)
 
 
-@pytest.mark.parametrize(("words", "script"), [(["-H"], ""), ([], "#!/bin/sh\n#SBATCH --hold\n")])
-def test_a_job_that_its_user_holds_is_not_ours_to_release(words: list[str], script: str) -> None:
-    """Nothing says that the hold is hadard's, and it is asked for once."""
-    argv = argv_of([*OWN, *words, "job.sh"], script)
-    assert not carried(argv).is_held
-    assert "--hold" not in argv
-
-
 def test_gpus_are_asked_for_once() -> None:
     """The gang is turned into GPUs only where the user's own options ask for none."""
     assert "--gpus=4" in argv_of([*OWN, "--hadar-gang=4", "job.sh"])
     shaped = argv_of([*OWN, "--hadar-gang=2x3", "job.sh"])
     assert {"--nodes=3", "--gpus-per-node=2"} <= set(shaped)
+    assert "--gpus=1" in argv_of([*OWN, "--gres=craynetwork:4", "job.sh"])
     for given_by_user in (["--gres=gpu:2"], ["-G", "2"], ["--gpus-per-node=2"]):
         _, _comment, _hold, *rest = argv_of([*OWN, *given_by_user, "job.sh"])
         assert rest == [*given_by_user, "job.sh"]
@@ -320,6 +327,86 @@ def test_hostile_characters_survive(comment: str, value: str) -> None:
     assert ours.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        (["--gpus=4"], Shape(1, 4)),
+        (["--gpus=4", "--nodes=2"], Shape(2, 2)),
+        (["--hadar-gang=4", "-N1-2"], Shape(2, 2)),
+        (["--hadar-gang=2x2", "-N1"], Shape(2, 2)),
+    ],
+)
+def test_a_job_with_so_many_tasks_a_node_has_a_fixed_layout(
+    options: list[str], shape: Shape
+) -> None:
+    """Moved to fewer nodes, it would ask for more tasks than they may hold."""
+    assert described([*OWN, "--ntasks-per-node=1", *options, "job.sh"]).shape == shape
+
+
+# What nobody knows
+
+
+@pytest.mark.parametrize(
+    ("words", "script", "expected"),
+    [
+        (["--time=2:00:00"], "", 7200.0),
+        (["-t90"], "", 5400.0),
+        (["--time=1", "--time=2"], "", 120.0),
+        ([], "#SBATCH --time=1-0\n", 86_400.0),
+        (["-t3"], "#SBATCH --time=1-0\n", 180.0),
+    ],
+)
+def test_a_time_limit_alone_will_do(words: list[str], script: str, expected: float) -> None:
+    """Its steps are not known then, and its speed will be found under the job's name."""
+    found = described(["--hadar-checkpoint=no", *words, "job.sh"], script)
+    assert (found.steps, found.limit_s, found.workload) == (0, expected, "job:job.sh")
+
+
+def test_the_environment_may_say_the_time_limit_as_it_may_to_sbatch() -> None:
+    """It stands between the command line and the script."""
+    script = "#SBATCH --time=1\n"
+    for words, expected in ((["job.sh"], 300.0), (["-t9", "job.sh"], 540.0)):
+        words = ["--hadar-checkpoint=no", *words]
+        request = request_of(words, script, {"SBATCH_TIMELIMIT": "5"})
+        assert describe(request, ESTIMATOR).limit_s == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train.sh"], "job:train.sh"),
+        (["/home/ada/train.sh", "--lr=1"], "job:train.sh"),
+        (["--job-name=big", "train.sh"], "job:big"),
+        (["-Jbig", "train.sh"], "job:big"),
+        (["--wrap=python train.py"], "job:wrap"),
+        ([f"--job-name={'x' * 500}", "train.sh"], f"job:{'x' * 96}"),
+    ],
+)
+def test_work_without_a_model_goes_by_the_name_of_its_job(words: list[str], expected: str) -> None:
+    assert described(["--hadar-steps=5", *words]).workload == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hadar-model=ResNet-5"], "near it: ResNet-50 (batch size 64), ResNet-18"),
+        (
+            ["--hadar-model=ResNet-50", "--hadar-batch-size=65"],
+            "'ResNet-50 (batch size 65)' is not in the throughput table: its speed will be "
+            "measured; near it: ResNet-50 (batch size 64)",
+        ),
+        (["--hadar-model=%"], "'%' is not in the throughput table: its speed will be measured"),
+        (["--hadar-model=a3c"], None),
+        ([], None),
+        (["--hadar-throughput=v100=1"], None),
+    ],
+)
+def test_a_model_that_nobody_has_measured_is_no_fault(words: list[str], said: str | None) -> None:
+    """It may be a new one, or a misspelt one: whoever gave it is told."""
+    found = unknown_model(described([*words, "--hadar-steps=5", "job.sh"]), TABLE)
+    assert found == said if said is None else said in (found or "")
+
+
 # Bad input
 
 
@@ -327,7 +414,11 @@ def test_hostile_characters_survive(comment: str, value: str) -> None:
     ("words", "said"),
     [
         (["--hadar-model=A3C"], "--hadar-steps is missing"),
-        (["--hadar-steps=5"], "--hadar-model or --hadar-throughput is missing"),
+        (["--hadar-model=A3C"], "or --time how long it trains at most"),
+        (["--hadar-model=A3C", "--time=0"], "--hadar-steps is missing"),
+        (["--hadar-throughput=v100=1", "--time=5"], "--hadar-steps is missing"),
+        (["--hadar-copies=2", "--time=5"], "--hadar-steps is missing"),
+        (["--hadar-steps=1", "--hadar-batch-size=5"], "--hadar-batch-size 5: of which model?"),
         ([*OWN, "--hadar-steps=0"], "--hadar-steps '0': expected a whole number, 1 or more"),
         ([*OWN, "--hadar-steps=-3"], "--hadar-steps '-3': expected a whole number"),
         ([*OWN, "--hadar-steps=1.5"], "--hadar-steps '1.5': expected a whole number"),
@@ -355,17 +446,12 @@ def test_hostile_characters_survive(comment: str, value: str) -> None:
         (["--hadar-steps=1", "--hadar-throughput=v100=1,"], "'': expected TYPE=STEPS_PER_S"),
         (["--hadar-steps=1", "--hadar-throughput=="], "'=': expected TYPE=STEPS_PER_S"),
         (["--hadar-steps=1", "--hadar-throughput"], "--hadar-throughput needs a value"),
-        ([*OWN, "--hadar-model=ResNet-5"], "near it: ResNet-50 (batch size 64), ResNet-18"),
         ([*OWN, "--hadar-model=ResNet-50", "--hadar-batch-size=x"], "--hadar-batch-size 'x'"),
-        (
-            [*OWN, "--hadar-model=ResNet-50", "--hadar-batch-size=65"],
-            "'ResNet-50 (batch size 65)' is not in the throughput table; near it: ResNet-50 (b",
-        ),
-        ([*OWN, "--hadar-model=%"], "'%' is not in the throughput table; near it: hadar-sbatch --"),
         ([*OWN, "--gpus=0"], "GPUs must be a whole number, 1 to"),
         ([*OWN, "--gpus-per-node=2", "--nodes=many"], "--nodes 'many': expected a whole number"),
         ([*OWN, "--hadar-gang=100000000000"], "GPUs must be a whole number, 1 to"),
         ([*OWN, "--hadar-steps=1" + "0" * 30], "steps must be a whole number, 1 to"),
+        ([*OWN, "--gpus=3", "-N2", "--ntasks-per-node=1"], "3 GPUs do not lie evenly on 2 nodes"),
         ([*OWN, "--gpus-per-task=2"], "--gpus-per-task is given: say with --hadar-gang how many"),
         ([*OWN, "--gpus-per-socket=2"], "--gpus-per-socket is given: say with --hadar-gang"),
     ],
@@ -421,3 +507,86 @@ def test_a_gang_that_the_cluster_can_never_hold_is_refused(
     with pytest.raises(JobSpecError) as caught:
         fits(words, cluster)
     assert said in str(caught.value)
+
+
+# Forked jobs
+
+
+FORKED = [*OWN, "--hadar-copies=3", "--hadar-gang=2"]
+
+
+def test_copies_are_the_tasks_of_an_array() -> None:
+    """Held, to be moved, each with its GPUs on one node."""
+    argv = argv_of([*FORKED, "job.sh"])
+    assert {"--hold", "--array=0-2", "--requeue", "--nodes=1", "--gpus-per-node=2"} <= set(argv)
+    found = carried(argv)
+    assert (found.copies, found.checkpoint, found.shape) == (3, True, Shape(1, 2))
+
+
+def test_a_copy_has_one_node_however_its_gpus_are_asked_for() -> None:
+    """Plain Slurm, which may come to start it, would else spread it."""
+    assert "--nodes=1" in argv_of([*OWN, "--hadar-copies=3", "--gpus=4", "job.sh"])
+
+
+def test_without_hadard_there_is_one_copy() -> None:
+    """Nobody would spread them out."""
+    argv = argv_of([*FORKED, "job.sh"], is_held=False)
+    assert not any(word.startswith("--array") for word in argv)
+    assert carried(argv).copies == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "copies"), [("2", 2), ("5", 4), ("auto", 4), ("AUTO", 4), ("1", 1)]
+)
+def test_no_more_copies_than_nodes_that_suit(asked: str, copies: int) -> None:
+    """A node suits that has the GPUs, of a type on which the job is not said to be unable to run.
+
+    That the table does not know P100s keeps nobody from them.
+    """
+    cluster = a_cluster("4xV100,2xV100,2xK80,1xV100,4xP100")
+    request = request_of([*OWN, f"--hadar-copies={asked}", "--hadar-gang=2", "job.sh"])
+    assert describe(request, ESTIMATOR, cluster).copies == copies
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--array=0-3"], "--array is given"),
+        (["--no-requeue"], "--no-requeue is given"),
+        (["--hadar-checkpoint=no"], "--hadar-checkpoint no"),
+        (["--hadar-gang=2x2"], "2x2 spans nodes"),
+        (["--nodes=2"], "--nodes=2 is given"),
+        (["-N", "1-4"], "--nodes=1-4 is given"),
+        (["--hadar-copies=auto"], "give a number"),
+        (["--hadar-copies=0"], "--hadar-copies"),
+        (["--hadar-copies=many"], "--hadar-copies"),
+    ],
+)
+def test_what_cannot_be_forked_is_named(words: Sequence[str], told: str) -> None:
+    """With the option at fault."""
+    assert told in fault_of([*FORKED, *words, "job.sh"])
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "is_seen"),
+    [
+        ([], {}, True),
+        (["--export=ALL,A=1"], {}, True),
+        (["--export=all"], {}, True),
+        (["--export=HADAR_COPIES,HADAR_SPOOL=/x,HADAR_ASSIGNMENTS,A"], {}, True),
+        (["--export=HADAR_COPIES,A"], {}, False),
+        (["--export=NONE"], {}, False),
+        ([], {"SBATCH_EXPORT": "NONE"}, False),
+        (["--export=ALL"], {"SBATCH_EXPORT": "NONE"}, True),
+    ],
+)
+def test_copies_must_know_that_they_are(
+    words: Sequence[str], environment: dict[str, str], is_seen: bool
+) -> None:
+    """Each would train all of it otherwise."""
+    request = request_of([*FORKED, *words, "job.sh"], "#SBATCH --export=ALL", environment)
+    if is_seen:
+        check_exports(request)
+    else:
+        with pytest.raises(JobSpecError, match="HADAR_COPIES"):
+            check_exports(request)

@@ -1,0 +1,292 @@
+"""What is known of a workload's speed where it has not been measured yet, and how well.
+
+Most users know neither steps nor throughput. What a job does in a *place*, a GPU type with a gang
+of a size within a node or across nodes, comes from, in this order:
+
+1. what this workload of this user did in that very place before, measured;
+2. what it did in another place, times the ratio between the two: that which its user has given, or
+   else that of similar workloads, which is drawn towards that of all workloads, which is drawn
+   towards what is published of the GPU types;
+3. what its user has given, or what is published, alone.
+
+The order, and that the first measurement replaces what was believed, are those of HadarE's
+throughput estimator as far as they are known (arXiv 2503.10918; reconstructed). There each further
+one counts half; ours count less and less, so that noise does not move jobs. Ratios of similar
+workloads stand for its unknown analytic guess; the form, partial pooling, is ours.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.throughput import Rate, Rates
+
+# How long a job with so many steps is taken to train on its slowest type until it is measured, in
+# seconds.
+EXPECTED_S = 3600.0
+# A ratio counts as much as so many measurements until there are measurements of it.
+_PRIOR_WEIGHT = 1.0
+# A measurement this near to what is believed is no news: jobs alike would otherwise be told apart
+# by noise, and change places every round.
+_NEAR = 0.05
+# Each measurement counts as much as any before it, but never less than this.
+_LEAST_WEIGHT = 0.1
+
+
+class Origin(StrEnum):
+    """Where an estimate comes from, the surest first."""
+
+    MEASURED = "measured"
+    GIVEN = "given"
+    SIMILAR = "similar"
+    PUBLISHED = "published"
+
+
+# By how much estimates are off, as the standard deviation of the logarithm. Measured with
+# benchmarks/learning.py on Gavel's table (26 workloads on K80, P100, V100).
+SPREADS: Mapping[Origin, float] = {
+    Origin.MEASURED: 0.05,
+    Origin.GIVEN: 0.1,
+    Origin.SIMILAR: 0.3,
+    Origin.PUBLISHED: 0.4,
+}
+
+
+class Place(NamedTuple):
+    """Where a gang trains, as far as its speed depends on it; `gpu_type` in lower case."""
+
+    gpu_type: str
+    num_gpus: int
+    is_spread: bool = False
+
+    @classmethod
+    def of(cls, gang: Gang) -> Place | None:
+        """Return where a gang trains; None of one on several types, which tells of none of them."""
+        if len(gang.gpus_by_type) != 1:
+            return None
+        (kind,) = gang.gpus_by_type
+        return cls(str(kind).lower(), gang.num_gpus, gang.is_spread)
+
+
+class Estimate(NamedTuple):
+    """A speed in steps/s; two thirds of the true ones are within a factor exp(`spread`) of it."""
+
+    steps_per_s: float
+    origin: Origin
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What counts as the same work: `name`, such as `ResNet-50 (batch size 64)`, of one `user`.
+
+    What other users measured under that name is similar, no more: anybody may report anything.
+    """
+
+    user: str
+    name: str
+
+    @property
+    def family(self) -> str:
+        """Return the name of the model, which all its batch sizes and all users share."""
+        return self.name.partition(" (")[0].lower()
+
+
+@dataclass(slots=True)
+class Measured:
+    """A workload's speed in one place: the one believed, and the mean of all measurements."""
+
+    steps_per_s: float
+    mean: float
+    count: int = 1
+
+
+@dataclass
+class Speeds:
+    """All that has been measured; grows with `measure`, tells with `estimate`.
+
+    `version` changes with what is believed; `news` are measurements that nobody has written down.
+    """
+
+    measured: dict[Workload, dict[Place, Measured]] = field(default_factory=dict)
+    version: int = 0
+    news: set[tuple[Workload, Place]] = field(default_factory=set)
+    _ratios: _Ratios | None = None
+
+    def measure(self, workload: Workload, place: Place, steps_per_s: float) -> bool:
+        """Take in a speed and say whether that changes what is believed."""
+        known = self.measured.setdefault(workload, {})
+        self.news.add((workload, place))
+        before = known.get(place)
+        if before is None:
+            known[place] = Measured(steps_per_s, steps_per_s)
+        else:
+            before.count += 1
+            weight = max(1.0 / before.count, _LEAST_WEIGHT)
+            before.mean += weight * (steps_per_s - before.mean)
+            if abs(before.mean - before.steps_per_s) <= _NEAR * before.steps_per_s:
+                return False
+            before.steps_per_s = before.mean
+        self.has_changed()
+        return True
+
+    def has_changed(self) -> None:
+        """Let nobody rely on former estimates."""
+        self.version += 1
+        self._ratios = None
+
+    def estimate(self, workload: Workload, place: Place, prior: Prior) -> Estimate:
+        """Return what the workload is to do in a place."""
+        own = self.measured.get(workload)
+        known = _beliefs(own) if own else self._of_others(workload)
+        if place in known:
+            origin = Origin.MEASURED if own else Origin.SIMILAR
+            return Estimate(known[place], origin, SPREADS[origin])
+        here = prior.on(place)
+        nearest = _nearest((other for other in known if known[other] > 0), place)
+        if here <= 0 or not nearest:
+            return Estimate(here, prior.origin, SPREADS[prior.origin])
+        if self._ratios is None:
+            self._ratios = _Ratios.of(self.measured)
+        logs = [
+            math.log(known[other]) + self._ratios.log_of(workload.family, other, place, prior)
+            for other in nearest
+        ]
+        origin = Origin.GIVEN if prior.origin is Origin.GIVEN else Origin.SIMILAR
+        return Estimate(math.exp(sum(logs) / len(logs)), origin, SPREADS[origin])
+
+    def _of_others(self, workload: Workload) -> dict[Place, float]:
+        """Return the middle one of what other users have measured under the same name."""
+        found: defaultdict[Place, list[float]] = defaultdict(list)
+        for other, places in self.measured.items():
+            if other.name.lower() == workload.name.lower():
+                for place, speed in _beliefs(places).items():
+                    found[place].append(speed)
+        return {place: sorted(speeds)[(len(speeds) - 1) // 2] for place, speeds in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is believed of a workload's speeds before any is measured: `rates` in steps/s."""
+
+    rates: Rates
+    origin: Origin
+
+    def on(self, place: Place) -> float:
+        """Return the steps/s in a place; 0 where that is unknown or the workload does not fit."""
+        return self.rates.on(place.gpu_type, place.num_gpus, is_spread=place.is_spread)
+
+    def log_ratio(self, source: Place, target: Place) -> float:
+        """Return the logarithm of what a workload does in `target` per what it does in `source`.
+
+        Without rates for both the types are alike, and more GPUs as much faster as they are more.
+        """
+        before, after = self.on(source), self.on(target)
+        if before > 0 and after > 0:
+            return math.log(after / before)
+        return math.log(target.num_gpus / source.num_gpus)
+
+
+class _Ratios:
+    """The mean log ratios between places: over all workloads, and over those of a family."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[tuple[str, Place, Place], list[float]] = defaultdict(
+            lambda: [0.0, 0.0]
+        )
+
+    @classmethod
+    def of(cls, measured: Mapping[Workload, Mapping[Place, Measured]]) -> _Ratios:
+        ratios = cls()
+        for workload, places in measured.items():
+            logs = [(p, math.log(m.steps_per_s)) for p, m in places.items() if m.steps_per_s > 0]
+            for source, before in logs:
+                for target, after in logs:
+                    for group in ("", workload.family) if source != target else ():
+                        found = ratios._sums[group, source, target]
+                        found[0] += after - before
+                        found[1] += 1.0
+        return ratios
+
+    def log_of(self, family: str, source: Place, target: Place, prior: Prior) -> float:
+        """Return the log ratio for a family, drawn to that of all, drawn to the prior's."""
+        believed = prior.log_ratio(source, target)
+        if prior.origin is Origin.GIVEN:
+            return believed
+        for group in ("", family):
+            total, count = self._sums.get((group, source, target), (0.0, 0.0))
+            believed = (total + _PRIOR_WEIGHT * believed) / (count + _PRIOR_WEIGHT)
+        return believed
+
+
+def _beliefs(places: Mapping[Place, Measured]) -> dict[Place, float]:
+    return {place: measured.steps_per_s for place, measured in places.items()}
+
+
+def _nearest(known: Iterable[Place], place: Place) -> list[Place]:
+    """Return the places from which `place` is best told: same type, then size, then nodes."""
+    by_distance: defaultdict[tuple[bool, float, bool], list[Place]] = defaultdict(list)
+    for other in known:
+        sizes = abs(math.log2(other.num_gpus / place.num_gpus))
+        distance = (
+            other.gpu_type != place.gpu_type, sizes, other.is_spread != place.is_spread
+        )  # fmt: skip
+        by_distance[distance].append(other)
+    return by_distance[min(by_distance)] if by_distance else []
+
+
+def estimated_rates(
+    speeds: Speeds, workload: Workload, num_gpus: int, kinds: Iterable[str], prior: Prior
+) -> tuple[Rates, dict[str, Estimate]]:
+    """Return a gang's rates on GPU types, and by type the estimates of it within a node."""
+    rows: dict[tuple[str, int], Rate] = {}
+    told: dict[str, Estimate] = {}
+    for kind in kinds:
+        lower = kind.lower()
+        together = speeds.estimate(workload, Place(lower, num_gpus), prior)
+        spread = speeds.estimate(workload, Place(lower, num_gpus, is_spread=True), prior)
+        rows[lower, num_gpus] = Rate(together.steps_per_s, spread.steps_per_s)
+        told[lower] = together
+    return Rates.of(rows), told
+
+
+def relative_speed(gpu_type: str, published: Mapping[str, float]) -> float | None:
+    """Return the published speed of a GPU type by whatever name a site gives it, or None.
+
+    Of all published names that are part of it the longest counts: `nvidia_a100_80gb` is an
+    `a10080gb` rather than an `a100` or an `a10`.
+    """
+    plain = "".join(filter(str.isalnum, gpu_type.lower()))
+    name = max((name for name in published if name in plain), key=len, default=None)
+    return None if name is None else published[name]
+
+
+def published_prior(
+    published: Mapping[str, float], kinds: Iterable[str], num_gpus: int, slowest: float
+) -> Prior:
+    """Return the prior of a job of which nothing is known but what it does on its slowest type.
+
+    `published` has GPU types' relative speeds. A type that it does not have is taken for the
+    geometric mean of those that it has. `slowest` is in steps/s of the whole gang.
+    """
+    found = {kind.lower(): relative_speed(kind, published) for kind in kinds}
+    known = [value for value in found.values() if value is not None]
+    middle = math.exp(sum(map(math.log, known)) / len(known)) if known else 1.0
+    relative = {kind: value or middle for kind, value in found.items()}
+    unit = slowest / num_gpus / min(relative.values(), default=1.0)
+    return Prior(
+        Rates.of({(kind, 1): Rate(unit * value) for kind, value in relative.items()}),
+        Origin.PUBLISHED,
+    )
+
+
+def parse_published(text: str) -> dict[str, float]:
+    """Return the relative speeds in the JSON of `data/gpu_speeds.json`."""
+    return {name: float(value) for name, value in json.loads(text)["bandwidth_gb_s"].items()}

@@ -1,0 +1,98 @@
+"""How the parameters of several copies become one.
+
+A step-weighted mean: copies that trained more steps count for more (algorithms of HadarE,
+arXiv 2503.10918, as reconstructed: whether the paper weights by steps is not known). In fp32 at the
+least, tensor by tensor, on any device. Copies that agree stay exactly as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+
+
+class OptimiserRule(StrEnum):
+    """What becomes of the copies' optimiser states: momenta, second moments, their step counts."""
+
+    AVERAGE = "average"
+    KEEP = "keep"  # that of the copy with most steps
+    RESET = "reset"
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """A Nesterov momentum step on the mean, as in DiLoCo (arXiv 2311.08105, algorithm 1).
+
+    The mean itself is `Outer(rate=1, momentum=0)`, which needs no state.
+    """
+
+    rate: float = 0.7
+    momentum: float = 0.9
+
+    def step(
+        self, base: torch.Tensor, mean: torch.Tensor, velocity: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the new parameters and the new velocity, in the type of `base` and in fp32."""
+        wide = _wide(base)
+        moved = _difference(base.to(wide), mean.to(wide))
+        now = moved if velocity is None else self.momentum * velocity.to(wide) + moved
+        step = self.rate * (moved + self.momentum * now)
+        return _moved(base, -step), now
+
+
+def mean(parts: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
+    """Return the step-weighted mean of (steps, tensor) pairs, of which there is one at least.
+
+    Whole numbers and booleans, such as BatchNorm's count of batches, are taken from the copy with
+    most steps; of equals from the first.
+    """
+    total = sum(steps for steps, _ in parts)
+    _, most = max(parts, key=lambda part: part[0])
+    if (not most.is_floating_point() and not most.is_complex()) or total <= 0:
+        return most
+    # As differences from one of them: equal parts then give that very part, without rounding.
+    wide = _wide(most)
+    anchor = most.to(wide)
+    moved = torch.zeros_like(anchor)
+    for steps, tensor in parts:
+        moved += (steps / total) * _difference(tensor.to(wide), anchor)
+    return _moved(most, moved)
+
+
+def corrected(now: torch.Tensor, then: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
+    """Return `now + (one - then)`: what was made one, and the progress since `then`.
+
+    It is `now` itself where `one` is `then`, and of the type of `now`.
+    """
+    wide = _wide(now)
+    return _moved(now, _difference(one.to(wide), then.to(wide)))
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return `one - other`; nothing where they are the same, be they infinite."""
+    return torch.where(one == other, torch.zeros_like(one), one - other)
+
+
+def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """Return `tensor + by`, and the very tensor where that is nothing."""
+    return torch.where(by == 0, tensor, (tensor.to(by.dtype) + by).to(tensor.dtype))
+
+
+def check_alike(base: Mapping[str, torch.Size], part: Mapping[str, torch.Size]) -> str:
+    """Return why a contribution cannot be made one with the others, or nothing."""
+    if missing := sorted(base.keys() - part.keys()):
+        return f"{missing[0]} is missing"
+    if strange := sorted(part.keys() - base.keys()):
+        return f"{strange[0]} is nothing that the others have"
+    wrong = [name for name in sorted(base) if base[name] != part[name]]
+    return f"{wrong[0]} has the shape {tuple(part[wrong[0]])}" if wrong else ""
+
+
+def _wide(tensor: torch.Tensor) -> torch.dtype:
+    """Return the type to reckon in: single precision at the least."""
+    if tensor.dtype in (torch.float64, torch.complex128):
+        return tensor.dtype
+    return torch.complex64 if tensor.is_complex() else torch.float32

@@ -1,0 +1,392 @@
+"""One copy of a forked job: it trains its steps of each slot and helps to make the copies one.
+
+    model, optimiser = ...
+    with Copy(model, optimiser, total_steps=10_000) as copy:
+        for step in copy.steps():
+            loss_of(model, dataset[copy.samples(step, batch_size=64, size=len(dataset))]).backward()
+            optimiser.step()
+            optimiser.zero_grad()
+
+The same lines train alone, outside of Slurm, and as one of many copies.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from hadar_slurm.runtime import samples, state
+from hadar_slurm.runtime.ahead import Ahead
+from hadar_slurm.runtime.costs import Costs
+from hadar_slurm.runtime.dealing import Dealer
+from hadar_slurm.runtime.ending import Ending
+from hadar_slurm.runtime.joblog import job_log
+from hadar_slurm.runtime.peers import Peers
+from hadar_slurm.runtime.presence import Doing, Presence
+from hadar_slurm.runtime.ranges import Ranges
+from hadar_slurm.runtime.ranks import Ranks, Word
+from hadar_slurm.runtime.reports import Reports
+from hadar_slurm.runtime.samples import Shuffled, mixed
+from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.slots import Contribution, SlotEnd, Slots
+from hadar_slurm.runtime.surroundings import Surroundings
+from hadar_slurm.runtime.tensors import TensorFile, TensorFileError
+
+log = logging.getLogger(__name__)
+
+# A copy that takes longer than a slot by this factor keeps nobody waiting, and gives what it has.
+_OVERTIME = 1.1
+# How often what could not be saved is tried again, in seconds.
+_SAVE_EVERY_S = 1.0
+
+
+class Copy(AbstractContextManager["Copy"]):
+    """This process's copy of the job.
+
+    A step is one of the optimiser, however many batches it takes. `model` may be wrapped in
+    DistributedDataParallel. `extra` are objects whose state is plain numbers, such as a GradScaler:
+    after each slot theirs is that of the copy with most steps. `lr` is the factor of every learning
+    rate at a step of the whole job, None: as they are. `seed` decides, with the slot and the copy,
+    what is random in training, and the order of samples.
+
+    Raises ValueError for no steps, and TypeError for an `extra` that keeps anything but plain
+    values.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: Optimizer,
+        *,
+        total_steps: int,
+        extra: Sequence[state.Stateful] = (),
+        lr: Callable[[int], float] | None = None,
+        seed: int = 0,
+        settings: Settings | None = None,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        """Join the job; nothing happens before the first step is asked for."""
+        if total_steps < 1:
+            raise ValueError(f"total_steps must be 1 or more, not {total_steps}")
+        self.model = model.module if isinstance(model, DistributedDataParallel) else model
+        self.optimiser, self.extra = optimiser, tuple(extra)
+        for each in self.extra:
+            state.plain_state(each)  # better now than after the first slot
+        self.total_steps, self.lr, self.seed = total_steps, lr, seed
+        self.settings = settings or Settings()
+        self.where = surroundings or Surroundings.of()
+        self.ranks = Ranks(self.where.rank, self.where.ranks)
+        self.slots = Slots(self.where.directory)
+        self.costs = Costs()
+        self.reports = Reports(self.where, self.costs)
+        dealer = Dealer(self.settings, self.where.assignment)
+        self.ending = Ending(self.slots, self.settings, dealer, self.costs)
+        self.presence = Presence(self.where.directory, self.where.copy, self.settings.gone_after_s)
+        self.peers = Peers(self.slots, self.ending, self.presence, self.settings, self.costs)
+        self.base_lrs = [float(group["lr"]) for group in optimiser.param_groups]
+        self.asked: set[int] = set()
+        self.parent_step = 0
+        self.ahead: Ahead | None = None
+        self._beside = ThreadPoolExecutor(1, "hadar-slot")
+        self._is_leaving = False
+        self._unsaved: tuple[Contribution, state.Named] | None = None
+        self._save_again_s = 0.0
+        self._shuffled = Shuffled(seed)
+        self._handlers: dict[int, Any] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> Copy:
+        self.ranks.join()
+        if self.ranks.leads:
+            self.where.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._open.enter_context(job_log(self.where.directory, self.where.copy))
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGUSR1, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_leaving = True
+        self._beside.shutdown()
+        if self.ranks.leads:
+            self.presence.leave()
+        log.info("left: %r", error) if error else log.info("left")
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._open.close()
+        self.ranks.leave()
+
+    def steps(self) -> Iterator[int]:
+        """Yield the number of each step that this copy is to train, until the job is done.
+
+        A step counts as trained when the next is asked for. Raises SystemExit when Slurm ends the
+        copy (SIGTERM); what it has trained of the slot is then in its contribution.
+        """
+        if not self.ranks.leads:
+            yield from self._follow()
+            return
+        try:
+            for step in self._lead():
+                self.ranks.tell(Word.STEP, step, self.parent_step)
+                yield step
+        except SystemExit as end:
+            self.ranks.tell(Word.LEAVE, int(end.code or 0))
+            raise
+        self.ranks.tell(Word.DONE)
+
+    def samples(
+        self, step: int, *, batch_size: int, size: int, part: int = 0, parts: int = 1
+    ) -> list[int]:
+        """Return the indices of a step's batch in a data set of `size` samples.
+
+        Each epoch has an order of its own, the same for all copies: over the whole job every sample
+        is seen once an epoch. Of several processes each gets its share; a batch that is too large
+        for one turn is trained as `parts` parts. Raises ValueError for a part that there is not.
+        """
+        found = self.positions(step, batch_size=batch_size, part=part, parts=parts)
+        return self._shuffled.indices(found, size)
+
+    def positions(self, step: int, *, batch_size: int, part: int = 0, parts: int = 1) -> range:
+        """Return where in the stream of all samples, from 0, a step's batch is; like `samples`."""
+        here, count = self.where.rank, self.where.ranks
+        return samples.positions(step, batch_size, part * count + here, parts * count)
+
+    # One slot.
+
+    def _lead(self) -> Iterator[int]:
+        # What it deals to us it has dealt to a former run of ours.
+        found_slot = self.slots.newest_slot()
+        # Not before: who is present may be dealt steps, and is waited for.
+        self.presence.join(self.settings.sign_every_s)
+        log.info("joined%s", f", restart {self.where.restart}" if self.where.restart else "")
+        end, file = self.newest()
+        while True:
+            mine = end.dealt.get(self.where.copy, Ranges())
+            ahead = self.ahead if self.ahead and self.ahead.belongs_to(end, mine) else None
+            self.ranks.tell(Word.LOAD, end.slot, ahead is not None)
+            self.load(end, file, ahead)
+            if not self.ranks.all_have(True):
+                self._pause()
+                end, file = self.newest()
+                continue
+            self.ahead = None
+            if end.is_complete:
+                self.slots.say_done()
+                self.reports.tell("done", end)
+                log.info("done after slot %d", end.slot)
+                return
+            own_steps = len(ahead.done) if ahead else self.slots.steps_of(end, self.where.copy)
+            self.reports.tell("running", end, own_steps)
+            trains = len(mine) > 0 and self.where.copy not in self.slots.contributors(end)
+            self.presence.say(Doing.TRAINS if trains else Doing.WAITS)
+            if trains and end.slot == found_slot and self.peers.wait_for_us_alone(end):
+                log.info("gives nothing to slot %d: all others wait", end.slot + 1)
+                mine = Ranges()
+            if trains:
+                yield from self.train(end, mine, ahead)
+            end, file = yield from self._settle_beside(end)
+
+    def _follow(self) -> Iterator[int]:
+        """Yield the steps that the leader says; load what it loads."""
+        while True:
+            word, number, other = self.ranks.hear()
+            if word is Word.STEP:
+                self._set_rates(other)
+                yield number
+            elif word is Word.LOAD:
+                try:
+                    self.load(*self.slots.read(number), self.ahead if other else None)
+                    has_loaded = True
+                except (TensorFileError, OSError) as error:
+                    log.warning("rank %d: tried again: %s", self.where.rank, error)
+                    has_loaded = False
+                if self.ranks.all_have(has_loaded):
+                    self.ahead = None
+            elif word is Word.AHEAD:
+                self._go_ahead(number)
+            elif word is Word.LEAVE:
+                raise SystemExit(number)
+            else:
+                return
+
+    def newest(self) -> tuple[SlotEnd, TensorFile]:
+        """Return the end of the newest slot; raises ValueError for that of another job."""
+        return self.peers.newest(self.total_steps, self.named)
+
+    def named(self) -> state.Named:
+        """Return all that a checkpoint keeps, as tensors by name and plain facts."""
+        return state.tensors_of(self.model, self.optimiser, self.extra)
+
+    def load(self, end: SlotEnd, file: TensorFile, ahead: Ahead | None = None) -> None:
+        """Take over the parameters at the end of a slot, and add what was trained ahead."""
+        with self.costs.measure(self.costs.load_s):
+            if ahead:
+                ahead.take_over(self.model, file)
+            else:
+                # Of our own: the optimiser would train on the file's pages otherwise.
+                tensors = {name: file.tensor(name).clone() for name in file.names}
+                state.load(self.model, self.optimiser, tensors, file.facts["facts"], self.extra)
+        torch.manual_seed(mixed(self.seed, end.slot + 1, self.where.copy, self.where.rank))
+        self.costs.take_over(end.slot, end.made_s)
+
+    def train(self, end: SlotEnd, mine: Ranges, ahead: Ahead | None = None) -> Iterator[int]:
+        """Yield the steps that are ours; what was trained of them, ahead too, is to be saved."""
+        slot, settings = end.slot + 1, self.settings
+        dealt = sum(map(len, end.dealt.values()))
+        begun_s = reported_s = warm_s = time.monotonic()
+        done = Ranges()
+        if ahead:
+            done, begun_s = ahead.done, begun_s - ahead.seconds
+            log.info("slot %d begins with %d steps that were trained ahead", slot, len(done))
+        todo, trained, warm = mine - done, len(done), max(1, len(done))
+        for step in todo:
+            self._set_rates(len(end.done) + dealt * trained // len(mine))
+            yield step
+            trained += 1
+            now_s = time.monotonic()
+            # The first step of a run may take a hundred times as long as the others.
+            warm_s = now_s if trained == 1 else warm_s
+            if trained > warm:
+                self.reports.steps_per_s = (trained - warm) / max(now_s - warm_s, 1e-6)
+            if now_s - reported_s >= settings.report_every_s:
+                self.reports.tell("running", end, trained)
+                reported_s = now_s
+                if self.slots.has_ended(slot):
+                    log.warning("slot %d ended without this copy, which is late", slot)
+                    return
+                left_s = (len(mine) - trained) * (now_s - begun_s) / trained
+                if self.peers.is_cut_short(end, now_s - begun_s, left_s):
+                    break
+            if self.asked or 0 < end.length_s * _OVERTIME < now_s - begun_s:
+                break
+        seconds = time.monotonic() - begun_s
+        kept = done | todo.first(trained - len(done))
+        # Before there is a contribution by which the slot could end: nothing more is for us.
+        self.presence.say(Doing.LEAVES if self.asked else Doing.WAITS)
+        named = state.kept(self.named()) if settings.delay else self.named()
+        self._unsaved = Contribution(self.where.copy, slot, end.id, kept, seconds), named
+        self.reports.tell("running", end, trained)
+
+    def save(self) -> None:
+        """Contribute what is not contributed yet; what fails is tried again."""
+        if self._unsaved is None or time.monotonic() < self._save_again_s:
+            return
+        part, named = self._unsaved
+        try:
+            with self.costs.measure(self.costs.save_s):
+                self.slots.contribute(part, *named)
+            self._unsaved = None
+        except OSError as error:
+            self._save_again_s = time.monotonic() + _SAVE_EVERY_S
+            log.warning("nothing of slot %d is contributed yet: %s", part.slot, error)
+
+    def train_ahead(self, end: SlotEnd) -> Iterator[int]:
+        """Yield the steps that we may train while the slot after `end` is made one."""
+        mine = end.ahead.get(self.where.copy, Ranges())
+        before, both = (sum(map(len, part.values())) for part in (end.dealt, end.ahead))
+        self.ranks.tell(Word.AHEAD, end.slot + 1)
+        ahead = self._go_ahead(end.slot + 1)
+        begun_s = time.monotonic()
+        for trained, step in enumerate(mine, start=1):
+            self._set_rates(len(end.done) + before + both * (trained - 1) // len(mine))
+            yield step
+            ahead.done, ahead.seconds = mine.first(trained), time.monotonic() - begun_s
+
+    def _go_ahead(self, slot: int) -> Ahead:
+        """Keep what we contribute to a slot; what is random is no slot's again."""
+        torch.manual_seed(mixed(self.seed, slot, self.where.copy, self.where.rank, 1))
+        self.ahead = Ahead(self.model, slot)
+        return self.ahead
+
+    def _settle_beside(self, end: SlotEnd) -> Generator[int, None, tuple[SlotEnd, TensorFile]]:
+        """Settle the slot after `end`, and yield what we train meanwhile, if anything."""
+        if self._unsaved is None or self.asked or self.where.copy not in end.ahead:
+            return self._settle(end)
+        self.presence.say(Doing.TRAINS)
+        settled = self._beside.submit(self._settle, end)
+        for step in self.train_ahead(end):
+            if settled.done() or self.asked:
+                break
+            yield step
+        if not self.asked:
+            self.presence.say(Doing.WAITS)
+        return settled.result()
+
+    def _settle(self, end: SlotEnd) -> tuple[SlotEnd, TensorFile]:
+        """Have the slot after `end` made one, and return the newest end."""
+        self._until_ended(end)
+        return self.newest()
+
+    def _until_ended(self, end: SlotEnd) -> None:
+        """Wait until the slot after `end` has ended, and end it if it is up to us."""
+        begun_s = time.monotonic()
+        while self.slots.newest_slot() == end.slot:
+            self.save()
+            if self._is_leaving:
+                raise SystemExit
+            if self.asked and self._unsaved is None:
+                self._await_move(end)
+                continue
+            if signal.SIGTERM in self.asked:
+                raise SystemExit(128 + signal.SIGTERM)
+            # Not without what we could not save yet.
+            if self._unsaved is None and not self.peers.end_if_ours(end, begun_s):
+                break
+            self._pause()
+        self._unsaved = None
+
+    def _await_move(self, end: SlotEnd) -> None:
+        """Say that all is saved, and wait for the end that a requeue brings.
+
+        If nobody comes, the signal was not hadard's: we go on, and are there for the next slot.
+        Meanwhile we end no slot, and have no part in any.
+        """
+        self.presence.say(Doing.LEAVES)
+        own_steps = self.slots.steps_of(end, self.where.copy)
+        self.reports.tell("saved", end, own_steps)
+        log.info("asked to save, and saved %d steps of slot %d", own_steps, end.slot + 1)
+        told_s = time.monotonic()
+        while time.monotonic() < told_s + self.settings.move_s and not end.is_complete:
+            if self._is_leaving or signal.SIGTERM in self.asked:
+                raise SystemExit(128 + signal.SIGTERM)
+            if self.slots.newest_slot() != end.slot:
+                end, own_steps = self.newest()[0], 0
+                self.reports.tell("saved", end)
+            self._pause()
+        self.asked.discard(signal.SIGUSR1)
+        self.presence.say(Doing.WAITS)
+        self.reports.tell("running", end, own_steps)
+        log.info("goes on: nobody came to move it")
+
+    def _pause(self) -> None:
+        time.sleep(self.settings.poll_s)
+
+    # Beside training.
+
+    def _set_rates(self, parent_step: int) -> None:
+        """Give every group its learning rate at a step of the whole job."""
+        self.parent_step = parent_step
+        if self.lr is not None:
+            factor = self.lr(parent_step)
+            for group, rate in zip(self.optimiser.param_groups, self.base_lrs, strict=True):
+                group["lr"] = rate * factor
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked.add(number)

@@ -1,0 +1,108 @@
+"""Who is to train how much in the next slot, and how long that is to last."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hadar_slurm import handoff
+from hadar_slurm.runtime.ranges import Ranges, deal
+from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.slots import SlotEnd
+
+log = logging.getLogger(__name__)
+
+# How many times as long as the last slot one may be, unless more is asked for.
+_GROWTH = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dealer:
+    """Deals out steps; `assignment` is where hadard says who is to train how much."""
+
+    settings: Settings
+    assignment: Path | None
+
+    def deal(self, end: SlotEnd, here: Mapping[int, float], cost_s: float) -> SlotEnd:
+        """Return the end of a slot with the next one dealt out among the copies that are `here`.
+
+        By the assignment, as far as its copies are there; else by the speeds, in steps/s, that
+        `here` gives, a copy not yet measured counting as an average one. Where a consolidation
+        takes `cost_s`, more than its part of the time, the slot is longer and quotas are larger,
+        at most twice as long as the one before: a single slow one may have been a disk's mood.
+        What `end` has of steps that copies may have trained ahead goes to these.
+        """
+        if end.is_complete or not here:
+            return replace(end, ahead={})
+        assignment = self._assignment()
+        asked_s = assignment.slot_s if assignment else self.settings.slot_s
+        # A length of 0 says that the quotas alone end a slot.
+        longest_s = _GROWTH * end.length_s
+        worth_s = min(cost_s / self.settings.cost_part, longest_s)
+        length_s = max(asked_s, worth_s) if asked_s > 0 else 0.0
+        weights: Mapping[int, float] = _assigned(assignment, here.keys())
+        if weights:
+            budget = sum(weights.values()) * (length_s / asked_s if length_s else 1.0)
+        else:
+            weights = _speeds(here)
+            # At first a step each, to see how fast they are.
+            is_known = any(here.values())
+            budget = max(len(here), sum(weights.values()) * length_s if is_known else 0.0)
+        quotas = handoff.shares(min(round(budget), len(end.todo)), weights)
+        dealt = deal(end.todo, quotas, end.ahead)
+        fastest_first = sorted(dealt, key=lambda copy: (-len(dealt[copy]), copy))
+        return replace(
+            end,
+            dealt={copy: dealt[copy] for copy in fastest_first},
+            ahead=self._ahead(end.todo, dealt),
+            length_s=length_s,
+        )
+
+    def takers(self, here: Collection[int]) -> set[int]:
+        """Return those of the copies that are `here` who would be dealt steps now."""
+        return set(_assigned(self._assignment(), here)) or set(here)
+
+    def awaited(self) -> set[int]:
+        """Return the copies that the assignment gives steps, be they here or not."""
+        assignment = self._assignment()
+        return set(_assigned(assignment, assignment.quotas)) if assignment else set()
+
+    def _ahead(self, todo: Ranges, dealt: Mapping[int, Ranges]) -> dict[int, Ranges]:
+        """Return what each copy may train ahead, of what is not dealt; nothing if all is."""
+        for steps in dealt.values():
+            todo -= steps
+        most = {copy: int(self.settings.delay * len(steps)) for copy, steps in dealt.items()}
+        quotas = handoff.shares(min(sum(most.values()), len(todo)), most)
+        return {copy: steps for copy, steps in deal(todo, quotas).items() if len(steps)}
+
+    def _assignment(self) -> handoff.Assignment | None:
+        if self.assignment is None:
+            return None
+        try:
+            return handoff.read_assignment(self.assignment)
+        except handoff.AssignmentError as error:
+            log.warning("the assignment is left out: %s", error)
+            return None
+
+
+def _assigned(assignment: handoff.Assignment | None, here: Collection[int]) -> dict[int, float]:
+    """Return the steps of each copy that is here and is to have any; none if none is named.
+
+    One that is not named counts as an average one: it may have been started by others than hadard,
+    which is gone, and must not stand idle on its GPUs. Not so where the quotas alone hold.
+    """
+    quotas = assignment.quotas if assignment else {}
+    named = {copy: float(steps) for copy, steps in quotas.items() if copy in here and steps > 0}
+    if assignment is None or not named or assignment.slot_s <= 0:
+        return named
+    usual = sum(named.values()) / len(named)
+    return named | {copy: usual for copy in here if copy not in quotas}
+
+
+def _speeds(here: Mapping[int, float]) -> dict[int, float]:
+    """Return the speed of each copy: of one not yet measured, what is usual among the others."""
+    known = [speed for speed in here.values() if speed > 0]
+    usual = sum(known) / len(known) if known else 1.0
+    return {copy: speed or usual for copy, speed in here.items()}

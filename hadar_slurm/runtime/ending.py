@@ -1,0 +1,130 @@
+"""Makes what the copies trained in a slot one, and deals out the next slot."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hadar_slurm.runtime import state
+from hadar_slurm.runtime.consolidation import OptimiserRule, check_alike, mean
+from hadar_slurm.runtime.costs import Costs, usual
+from hadar_slurm.runtime.dealing import Dealer
+from hadar_slurm.runtime.ranges import Ranges
+from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.slots import Contribution, SlotEnd, Slots
+from hadar_slurm.runtime.tensors import TensorFile, TensorFileError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How slots end: what was trained is made one, what is left is dealt out."""
+
+    slots: Slots
+    settings: Settings
+    dealer: Dealer
+    costs: Costs
+
+    def begin(self, total_steps: int, here: Mapping[int, float], model: state.Named) -> None:
+        """Write the end of slot 0, the model as it is, unless somebody has."""
+        start = SlotEnd(slot=0, total_steps=total_steps)
+        self.slots.end(self.dealer.deal(start, here, 0.0), *model)
+
+    def end(self, end: SlotEnd, given: set[int], here: set[int]) -> bool:
+        """Make the contributions of the copies `given` one, deal out the next slot, write both.
+
+        `here` are the copies that may have a part in the next. Returns False where `end` is not the
+        newest end: somebody else was quicker, or it can be read no longer.
+        """
+        begun_s = time.monotonic()
+        try:
+            base = self.slots.newest()
+            if base is None or base[0].id != end.id:
+                return False
+            num_parts = self._end(end, base[1], given, here, begun_s)
+        except (TensorFileError, OSError) as error:
+            log.warning("slot %d cannot be ended yet: %s", end.slot + 1, error)
+            return True
+        if num_parts is not None:
+            made_s = time.monotonic() - begun_s
+            self.costs.make(end.slot + 1, made_s)
+            log.info("slot %d ended with %d copies in %.3f s", end.slot + 1, num_parts, made_s)
+        return True
+
+    def _end(
+        self, end: SlotEnd, base: TensorFile, given: set[int], here: set[int], begun_s: float
+    ) -> int | None:
+        """End the slot after `end`; return how many had a part in it, None if it was not ours."""
+        parts = self._usable(end, base, sorted(given))
+        tensors, facts = self._merged(base, parts)
+        done = end.done
+        for part, _ in parts:
+            done = done | part.done
+        speeds = {part.copy: len(part.done) / max(part.seconds, 1e-6) for part, _ in parts}
+        # What is still to come is a write as large as our contribution was.
+        made_s = time.monotonic() - begun_s + usual(self.costs.save_s)
+        after = replace(end, slot=end.slot + 1, done=done, dealt={}, made_s=made_s)
+        self.costs.make(after.slot, made_s)
+        speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}
+        after = self.dealer.deal(after, speeds_here, self.costs.total_s)
+        is_ours = self.slots.end(after, tensors, facts)
+        return len(parts) if is_ours else None
+
+    def _usable(
+        self, end: SlotEnd, base: TensorFile, given: Sequence[int]
+    ) -> list[tuple[Contribution, TensorFile]]:
+        """Return the contributions that can be made one; others are left out, and said so."""
+        shapes = _shapes(base, state.MODEL)
+        usable = []
+        for copy in given:
+            try:
+                part, file = self.slots.contribution(end, copy)
+            except (TensorFileError, OSError) as error:
+                log.warning("left out: %s", error)
+                continue
+            wrong = check_alike(shapes, _shapes(file, state.MODEL))
+            if len(part.done - end.dealt.get(copy, Ranges())):
+                wrong = "has steps that were not dealt to it"
+            if wrong:
+                log.warning("left out: %s: %s", file.path, wrong)
+            elif len(part.done):
+                usable.append((part, file))
+        return usable
+
+    def _merged(
+        self, base: TensorFile, parts: Sequence[tuple[Contribution, TensorFile]]
+    ) -> tuple[dict[str, torch.Tensor], Any]:
+        """Return tensors and facts of all contributions made one, or else of the last slot."""
+        if not parts:
+            return {name: base.tensor(name) for name in base.names}, base.facts["facts"]
+        rule, outer = self.settings.optimiser, self.settings.outer
+        _, most = max(parts, key=lambda part: len(part[0].done))
+        facts = dict(most.facts["facts"])
+        parameters = set(facts["parameters"])
+        tensors: dict[str, torch.Tensor] = {}
+        for name in most.names:
+            if name.startswith(state.OPTIMISER) and rule is not OptimiserRule.AVERAGE:
+                if rule is OptimiserRule.KEEP:
+                    tensors[name] = most.tensor(name)
+                continue
+            having = [(len(part.done), file) for part, file in parts if name in file.names]
+            tensors[name] = mean([(steps, file.tensor(name)) for steps, file in having])
+            if outer and name in parameters:
+                kept = state.OUTER + name
+                velocity = base.tensor(kept) if kept in base.names else None
+                tensors[name], tensors[kept] = outer.step(
+                    base.tensor(name), tensors[name], velocity
+                )
+        if rule is OptimiserRule.RESET:
+            facts["state"] = {}
+        return tensors, facts
+
+
+def _shapes(file: TensorFile, prefix: str) -> dict[str, torch.Size]:
+    return {name: file.tensor(name).shape for name in file.names if name.startswith(prefix)}

@@ -1,0 +1,150 @@
+"""What a copy settles with the other copies of its job: when a slot ends, and who ends it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hadar_slurm.runtime import state
+from hadar_slurm.runtime.costs import Costs
+from hadar_slurm.runtime.ending import Ending
+from hadar_slurm.runtime.presence import Doing, Presence
+from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.slots import SlotEnd, Slots
+from hadar_slurm.runtime.tensors import TensorFile
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Peers:
+    """The copies of a job as one of them sees them."""
+
+    slots: Slots
+    ending: Ending
+    presence: Presence
+    settings: Settings
+    costs: Costs
+    _since: dict[int, float] = field(default_factory=dict)
+    _first_given: tuple[int, float] = (-1, 0.0)
+
+    def here(self) -> set[int]:
+        """Return the copies that may have a part in a slot that begins now."""
+        now_s = time.monotonic()
+        self.presence.look(now_s)
+        found = self.presence.present(now_s)
+        return {copy for copy, doing in found.items() if doing is not Doing.LEAVES}
+
+    def newest(
+        self, total_steps: int, named: Callable[[], state.Named]
+    ) -> tuple[SlotEnd, TensorFile]:
+        """Return the end of the newest slot; before the first, who comes first makes it as `named`.
+
+        What cannot be read or written is tried again. Raises ValueError for another job's.
+        """
+        while True:
+            try:
+                with self.costs.measure(self.costs.read_s):
+                    found = self.slots.newest()
+                if found is None and not self._are_gathering():
+                    self.ending.begin(total_steps, dict.fromkeys(self.here(), 0.0), named())
+                    continue
+            except OSError as error:
+                log.warning("tried again: %s", error)
+                found = None
+            if found is None:
+                time.sleep(self.settings.poll_s)
+                continue
+            if found[0].total_steps != total_steps:
+                raise ValueError(
+                    f"{self.slots.directory} holds a job of {found[0].total_steps} steps, not "
+                    f"{total_steps}: give each job a directory of its own"
+                )
+            return found
+
+    def _are_gathering(self) -> bool:
+        """Return whether to let others come before the first slot begins.
+
+        Those to whom the assignment gives steps; who is alone without one does not wait.
+        """
+        is_early = time.monotonic() < self.presence.joined_s + self.settings.gather_s
+        return is_early and bool(self.ending.dealer.awaited() - self.here())
+
+    def is_cut_short(self, end: SlotEnd, age_s: float, left_s: float) -> bool:
+        """Return whether the slot after `end` is to end early, so that those who wait get a part.
+
+        They are newcomers, and copies that have trained their part long before the others. The slot
+        is `age_s` old, and we need `left_s` for what is left of our part. It ends if the time for
+        which they would wait is more than what a consolidation costs those who train; whoever sees
+        that first decides for all. No slot ends so young that consolidations would take more than
+        their part of the time, whatever copies come and go.
+        """
+        if self.slots.is_cut_short(end):
+            return True
+        here, now_s = self.here(), time.monotonic()
+        present = self.presence.present(now_s)
+        training = (_dealt(end) & present.keys()) - self.slots.contributors(end)
+        idle = {copy for copy, doing in present.items() if doing is Doing.WAITS} - training
+        waiting = idle & self.ending.dealer.takers(here)
+        self._since = {copy: self._since.get(copy, now_s) for copy in waiting}
+        cost_s, gather_s = self.costs.total_s, self.settings.gather_s
+        if (
+            not waiting
+            or now_s - min(self._since.values()) < gather_s
+            or age_s < max(gather_s, cost_s / self.settings.cost_part)
+            or len(waiting) * left_s <= len(training) * cost_s
+        ):
+            return False
+        names = ", ".join(map(str, sorted(waiting)))
+        log.info("slot %d ends early for those who wait: %s", end.slot + 1, names)
+        try:
+            self.slots.cut_short(end)
+        except OSError as error:
+            log.warning("the others are not told: %s", error)
+        return True
+
+    def end_if_ours(self, end: SlotEnd, begun_s: float) -> bool:
+        """End the slot after `end` if all have contributed, are gone or late, and we come first.
+
+        We wait for that since `begun_s`. Returns False if `end` is the newest end no longer: then
+        nothing that was trained from it is wanted.
+        """
+        slot = end.slot + 1
+        here, now_s = self.here(), time.monotonic()
+        given = self.slots.contributors(end)
+        present = self.presence.present(now_s).keys()
+        waits_for = _dealt(end) & present - given
+        if (waits_for and self._is_patient(end, begun_s, now_s, has_any=bool(given))) or (
+            self.slots.has_ended(slot)
+        ):
+            return True
+        order = [copy for copy in end.dealt if copy in given] + sorted(here)
+        if next((copy for copy in order if copy in here), None) == self.presence.copy:
+            return self.ending.end(end, given, here)
+        return True
+
+    def wait_for_us_alone(self, end: SlotEnd) -> bool:
+        """Return whether the slot after `end` could end, were it not for our contribution."""
+        self.here()
+        given = self.slots.contributors(end)
+        present = self.presence.present(time.monotonic()).keys()
+        return bool(given) and _dealt(end) & present - given == {self.presence.copy}
+
+    def _is_patient(self, end: SlotEnd, begun_s: float, now_s: float, *, has_any: bool) -> bool:
+        """Return whether to wait for those that are present and have not contributed to a slot.
+
+        For a part of a slot's length after the first contribution, and for a whole one more if
+        there is none.
+        """
+        if has_any and self._first_given[0] != end.slot:
+            self._first_given = (end.slot, now_s)
+        since_s = self._first_given[1] if has_any else begun_s
+        longest_s = self.settings.patience * end.length_s + (0.0 if has_any else end.length_s)
+        return now_s - since_s < max(self.settings.gone_after_s, longest_s)
+
+
+def _dealt(end: SlotEnd) -> set[int]:
+    """Return the copies that have steps to train in the slot after `end`."""
+    return {copy for copy, steps in end.dealt.items() if len(steps)}

@@ -1,0 +1,121 @@
+"""Which copies of a job are there, and what they do: `copies/C` changes as long as copy C is."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+class Doing(StrEnum):
+    """What a copy does."""
+
+    TRAINS = "trains"
+    WAITS = "waits"  # has no step left to train in the running slot, and would take some
+    LEAVES = "leaves"  # was asked to save, and is to be dealt nothing
+
+
+@dataclass
+class Presence:
+    """Signs of life of the copies of a job; who gives none for `gone_after_s` is gone.
+
+    Only whether a sign changes counts, by the watch of who looks: the nodes' clocks may differ.
+    While we can give no sign ourselves, for a full disk say, nobody is gone for giving none.
+    """
+
+    directory: Path
+    copy: int
+    gone_after_s: float
+    doing: Doing = Doing.WAITS
+    joined_s: float = 0.0
+    _count: int = 0
+    _mute_s: float = -math.inf
+    _seen: dict[int, tuple[str, float]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _left: threading.Event = field(default_factory=threading.Event)
+    _signer: threading.Thread | None = None
+
+    def join(self, every_s: float) -> None:
+        """Give a sign of life, and go on to until we leave."""
+        if self._signer is not None:
+            return
+        self.joined_s = time.monotonic()
+        self.say(Doing.WAITS)
+        self._signer = threading.Thread(target=self._sign_on, args=(every_s,), daemon=True)
+        self._signer.start()
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        if self._signer is not None:
+            self._left.set()
+            self._signer.join()
+            self._signer = None
+            self._left.clear()
+        with suppress(OSError):
+            (self.directory / "copies" / str(self.copy)).unlink()
+
+    def say(self, doing: Doing) -> None:
+        """Let the others know at once what we do from now on."""
+        self.doing = doing
+        self.sign()
+
+    def sign(self) -> None:
+        """Give a sign of life. A sign that cannot be given must not stop training."""
+        path = self.directory / "copies" / str(self.copy)
+        draft = path.with_name(f".{self.copy}.{os.getpid()}")
+        with self._lock:
+            self._count += 1
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                draft.write_text(f"{os.getpid()} {self._count} {self.doing}", encoding="utf-8")
+                draft.replace(path)
+            except OSError as error:
+                self._mute_s = time.monotonic()
+                log.warning("no sign of life: %s", error)
+
+    def look(self, now_s: float) -> None:
+        """See whose sign has changed."""
+        for copy in self._copies():
+            try:
+                sign = (self.directory / "copies" / str(copy)).read_text(encoding="utf-8")
+            except OSError:
+                self._seen.pop(copy, None)
+                continue
+            if self._seen.get(copy, ("", 0.0))[0] != sign:
+                self._seen[copy] = (sign, now_s)
+
+    def present(self, now_s: float) -> dict[int, Doing]:
+        """Return the copies that are there and what they do, ourselves among them, by number."""
+        there = set(self._copies())
+        alive = {
+            copy: _doing(sign)
+            for copy, (sign, since_s) in self._seen.items()
+            if now_s - max(since_s, self._mute_s) < self.gone_after_s and copy in there
+        }
+        return dict(sorted({**alive, self.copy: self.doing}.items()))
+
+    def _copies(self) -> Sequence[int]:
+        try:
+            names = os.listdir(self.directory / "copies")
+        except OSError:
+            return []
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _sign_on(self, every_s: float) -> None:
+        while not self._left.wait(every_s):
+            self.sign()
+
+
+def _doing(sign: str) -> Doing:
+    """Return what a copy does by its sign; one that we cannot read trains."""
+    word = sign.rpartition(" ")[2]
+    return Doing(word) if word in list(Doing) else Doing.TRAINS

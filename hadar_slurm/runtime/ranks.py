@@ -1,0 +1,80 @@
+"""The processes that train one copy together: those that torchrun has started on its node.
+
+Rank 0 leads: files, reports and signs of life are its own, and before each step it tells the others
+which one comes, by a broadcast of a few bytes. So all stop at the same step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import distributed
+
+# Others follow for as long as the leader waits for other copies; if it dies they are told at once.
+_TIMEOUT = timedelta(days=30)
+
+
+class Word(IntEnum):
+    """What the leader says."""
+
+    LOAD = 0  # the end of a slot, by its number, and whether to add what was trained ahead
+    STEP = 1  # train a step, by its number and how many steps of the whole job come before it
+    DONE = 2
+    LEAVE = 3  # with this exit status
+    AHEAD = 4  # train on while the slot of this number is made one
+
+
+@dataclass
+class Ranks:
+    """This process among the `count` of its copy; alone it neither says nor hears anything."""
+
+    rank: int = 0
+    count: int = 1
+    _group: Any = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that decides."""
+        return self.rank == 0
+
+    def join(self) -> None:
+        """Meet the others, all of whom have to come; raises RuntimeError if they cannot."""
+        if self.count == 1:
+            return
+        if not distributed.is_initialized():
+            raise RuntimeError(
+                f"there are {self.count} processes: call torch.distributed.init_process_group "
+                "before the copy is entered"
+            )
+        # A group of our own, on the CPU: what is said does not mix with what is trained.
+        self._group = distributed.new_group(backend="gloo", timeout=_TIMEOUT)
+
+    def leave(self) -> None:
+        """Part from the others."""
+        if self._group is not None:
+            distributed.destroy_process_group(self._group)
+            self._group = None
+
+    def tell(self, word: Word, number: int = 0, other: int = 0) -> None:
+        """Say something to those who follow."""
+        if self._group is not None:
+            distributed.broadcast(torch.tensor([word, number, other]), 0, self._group)
+
+    def hear(self) -> tuple[Word, int, int]:
+        """Return what the leader says next."""
+        said = torch.zeros(3, dtype=torch.int64)
+        distributed.broadcast(said, 0, self._group)
+        word, number, other = (int(each) for each in said)
+        return Word(word), number, other
+
+    def all_have(self, this: bool) -> bool:
+        """Return whether it is so in every process; all have to ask."""
+        if self._group is None:
+            return this
+        found = torch.tensor([int(this)])
+        distributed.all_reduce(found, distributed.ReduceOp.MIN, self._group)
+        return bool(found)

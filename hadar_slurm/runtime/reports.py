@@ -1,0 +1,44 @@
+"""What a copy says of itself to hadard."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from hadar_slurm import handoff
+from hadar_slurm.runtime.costs import Costs
+from hadar_slurm.runtime.slots import SlotEnd
+from hadar_slurm.runtime.surroundings import Surroundings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Reports:
+    """The reports of one copy; `steps_per_s` is the speed that it has shown last, 0: none yet."""
+
+    where: Surroundings
+    costs: Costs
+    steps_per_s: float = 0.0
+
+    def tell(self, what: str, end: SlotEnd, own_steps: int = 0) -> None:
+        """Say how far the job is: at `end`, and `own_steps` of ours that are not yet in it.
+
+        No reason to stop training if that fails.
+        """
+        if self.where.job is None:
+            return
+        report = handoff.ProgressReport(
+            restart=self.where.restart,
+            state=what,
+            steps_done=len(end.done) + own_steps,
+            steps_per_s=self.steps_per_s,
+            time_s=time.time(),
+            own_steps=own_steps,
+            aggregation_s=self.costs.total_s,
+        )
+        try:
+            handoff.write_report(self.where.spool, self.where.job, report)
+        except OSError as error:
+            log.warning("no progress report: %s", error)

@@ -1,0 +1,112 @@
+"""A model, its optimiser and what goes with them as named tensors and plain facts, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+# Tensors by name, and what is no tensor.
+Named = tuple[dict[str, torch.Tensor], Any]
+
+MODEL, OPTIMISER, OUTER = "model/", "optimiser/", "outer/"
+
+
+class Stateful(Protocol):
+    """What else belongs to a training's state: a GradScaler, a scheduler of learning rates."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over a state."""
+
+
+def tensors_of(model: nn.Module, optimiser: Optimizer, extra: Sequence[Stateful] = ()) -> Named:
+    """Return all tensors by name, and what of the state is no tensor.
+
+    Raises TypeError for a model that keeps anything but tensors in its state, and for an `extra`
+    that keeps anything but plain values.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for name, value in model.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"the model's state {name!r} is {type(value).__name__}, no tensor")
+        found[MODEL + name] = value
+    state = optimiser.state_dict()
+    plain: dict[str, dict[str, Any]] = {}
+    for index, values in state["state"].items():
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor):
+                found[f"{OPTIMISER}{index}/{key}"] = value
+            else:
+                plain.setdefault(str(index), {})[key] = value
+    parameters = [MODEL + name for name, _ in model.named_parameters()]
+    facts = {
+        "state": plain,
+        "groups": state["param_groups"],
+        "parameters": parameters,
+        "extra": [plain_state(each) for each in extra],
+    }
+    return found, facts
+
+
+def kept(named: Named) -> Named:
+    """Return a state as it is now, in main memory, whatever is trained from here on."""
+    tensors, facts = named
+    return {name: each.detach().to("cpu", copy=True) for name, each in tensors.items()}, facts
+
+
+def plain_state(each: Stateful) -> dict[str, Any]:
+    """Return a state as numbers, texts, lists and dictionaries of such; raises TypeError."""
+    found: dict[str, Any] = _plain(each.state_dict(), type(each).__name__)
+    return found
+
+
+def _plain(value: Any, name: str) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each, f"{name}[{index}]") for index, each in enumerate(value)]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(each, f"{name}.{key}") for key, each in value.items()}
+    raise TypeError(
+        f"{name} is {type(value).__name__}, which no checkpoint of plain values can keep"
+    )
+
+
+def load(
+    model: nn.Module,
+    optimiser: Optimizer,
+    tensors: Mapping[str, torch.Tensor],
+    facts: Any,
+    extra: Sequence[Stateful] = (),
+) -> None:
+    """Give a model and what goes with it the state that `tensors_of` returned of another.
+
+    An optimiser whose state was reset begins anew. Raises ValueError for another number of `extra`.
+    """
+    own = {
+        name.removeprefix(MODEL): value for name, value in tensors.items() if name.startswith(MODEL)
+    }
+    model.load_state_dict(own)
+    state: dict[int, dict[str, Any]] = {
+        int(index): dict(values) for index, values in facts["state"].items()
+    }
+    for name, value in tensors.items():
+        if name.startswith(OPTIMISER):
+            index, _, key = name.removeprefix(OPTIMISER).partition("/")
+            state.setdefault(int(index), {})[key] = value
+    optimiser.load_state_dict({"state": state, "param_groups": facts["groups"]})
+    kept = facts.get("extra", [])
+    if len(kept) != len(extra):
+        raise ValueError(f"the job keeps the state of {len(kept)} extra objects, not {len(extra)}")
+    for each, known in zip(extra, kept, strict=True):
+        # A GradScaler that is not enabled has no state, and one that is takes no such.
+        if known:
+            each.load_state_dict(known)

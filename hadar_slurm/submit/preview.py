@@ -1,0 +1,132 @@
+"""What a job would get on each GPU type of a cluster, as a table and as JSON. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from hadar_slurm.core.cluster import Cluster, GpuType
+from hadar_slurm.core.job import uniform_shapes
+from hadar_slurm.core.speeds import Estimate
+from hadar_slurm.core.throughput import Rates
+from hadar_slurm.slurm.estimates import Estimator
+from hadar_slurm.slurm.metadata import Description
+from hadar_slurm.submit.call import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One GPU type: how many there are, and what the gang would make of it.
+
+    `steps_per_s` and `hours` are None where it would not run, and then `why_not` says why;
+    `steps_per_s` also where a step is not known, but only how long the job takes at most. `origin`
+    tells where that comes from, and `spread` by what factor two thirds of such estimates are off.
+    """
+
+    gpu_type: str
+    gpus: int
+    steps_per_s: float | None = None
+    hours: float | None = None
+    origin: str = ""
+    spread: float | None = None
+    why_not: str = ""
+
+
+def choices(description: Description, cluster: Cluster, estimator: Estimator) -> list[Choice]:
+    """Return what each GPU type of the cluster would give, alone: the fastest first."""
+    kinds = cluster.gpus_by_type
+    rates = estimator.rates(description, "", kinds)
+    told = estimator.estimates(description, "", kinds)
+    steps = estimator.total_steps(description, rates)
+    found = [
+        _choice(description, rates, steps, told.get(kind.lower()), cluster, kind) for kind in kinds
+    ]
+    return sorted(found, key=lambda one: (one.hours is None, one.hours, one.gpu_type))
+
+
+def _on_nodes(cluster: Cluster, kind: GpuType) -> list[int]:
+    """Return how many GPUs of a type there are on each node that has some."""
+    return [count for node in cluster.nodes for here, count in node.gpus if here == kind]
+
+
+def _choice(
+    description: Description,
+    rates: Rates,
+    steps: int,
+    told: Estimate | None,
+    cluster: Cluster,
+    kind: GpuType,
+) -> Choice:
+    gpus, on_nodes = cluster.gpus_by_type[kind], _on_nodes(cluster, kind)
+    shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
+    speeds = [
+        rates.on(kind, shape.num_gpus, is_spread=shape.nodes > 1)
+        for shape in shapes
+        if sum(count >= shape.gpus_per_node for count in on_nodes) >= shape.nodes
+    ]
+    if not speeds:
+        return Choice(kind, gpus, why_not="too few for the gang by themselves")
+    speed = max(speeds)
+    if speed <= 0 or told is None:
+        return Choice(kind, gpus, why_not="no speed is given" if told is None else "does not fit")
+    return Choice(
+        kind,
+        gpus,
+        speed if description.steps else None,
+        steps / speed / 3600,
+        told.origin,
+        round(math.exp(told.spread), 2),
+    )
+
+
+def as_json(
+    call: Call, estimator: Estimator, job: str | None = None, cluster: str | None = None
+) -> str:
+    """Return one JSON object that tells the call and, once it is submitted, the job."""
+    return json.dumps(
+        {
+            "job": job,
+            "cluster": cluster,
+            "is_held": call.is_held,
+            "sbatch": call.argv,
+            "environment": dict(call.variables),
+            "notes": call.notes,
+            "choices": [asdict(choice) for choice in _choices(call, estimator)],
+        }
+    )
+
+
+def as_text(call: Call, estimator: Estimator) -> str:
+    """Return the sbatch call as a shell would take it, and the table."""
+    variables = [f"{name}={shlex.quote(text)}" for name, text in call.variables.items()]
+    return "\n".join([" ".join([*variables, shlex.join(call.argv)]), *_lines(call, estimator)])
+
+
+def _choices(call: Call, estimator: Estimator) -> list[Choice]:
+    if call.description is None or call.cluster is None:
+        return []
+    return choices(call.description, call.cluster, estimator)
+
+
+def _lines(call: Call, estimator: Estimator) -> Iterator[str]:
+    found = _choices(call, estimator)
+    if not found:
+        return
+    width = max(len("GPU type"), *(len(choice.gpu_type) for choice in found))
+    yield ""
+    yield f"{'GPU type':{width}}  {'GPUs':>5}  {'steps/s':>10}  {'hours':>10}  known from"
+    for place, choice in enumerate(found):
+        line = f"{choice.gpu_type:{width}}  {choice.gpus:>5}  "
+        if choice.hours is None:
+            yield f"{line}{'-':>10}  {'-':>10}  {choice.why_not}"
+            continue
+        speed = "?" if choice.steps_per_s is None else f"{choice.steps_per_s:.4g}"
+        first = ", chosen first" if place == 0 else ""
+        sure = f"{choice.origin}, give or take a factor {choice.spread:g}"
+        yield f"{line}{speed:>10}  {choice.hours:>10.4g}  {sure}{first}"
+    if call.description and call.description.copies > 1:
+        yield f"For one copy alone; up to {call.description.copies} share the steps."
+    yield "Which type it gets in the end depends on what else is waiting."

@@ -1,0 +1,193 @@
+"""What a user asks of hadar-sbatch: our options, sbatch's, and the script. Pure.
+
+Imports little: every submission pays for it, Hadar's or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hadar_slurm.errors import JobSpecError
+from hadar_slurm.submit.directives import read_directives
+from hadar_slurm.submit.options import COMPONENT, SbatchOption, options_in, split_options
+
+PREFIX = "--hadar-"
+
+USAGE = """\
+usage: hadar-sbatch [--hadar-OPTION ...] [any sbatch option] [script [args]]
+
+Submits with sbatch; where hadard is alive, the job waits for it to choose its GPUs.
+
+  --hadar-model NAME          what is trained, e.g. ResNet-50: jobs of one model and batch size
+                              are taken to be equally fast (default: the job's name)
+  --hadar-batch-size N        its batch size
+  --hadar-throughput T=R,...  instead of a model: steps/s of the whole gang on each GPU type,
+                              e.g. v100=12.5,k80=1.3
+  --hadar-steps N             training steps in all; without it the job is taken to need its
+                              --time on the slowest GPU type
+  --hadar-gang GANG           GPUs: 4 (any uniform layout) or 2x2 (GPUs per node x nodes); without
+                              it the GPUs that sbatch's own options ask for, else 1
+  --hadar-checkpoint yes|no   the job saves on USR1 and resumes, so it may be moved (default no)
+  --hadar-copies N|auto       train in up to N copies at once on separate nodes (HadarE); auto: one
+                              for each node that suits. Needs hadar_slurm.runtime in the script
+  --hadar-restart-cost S      seconds from a move until it trains again (default: the site's)
+  --hadar-dry-run             submit nothing; print the sbatch call and what each GPU would give
+  --hadar-json                print one JSON object: the job that was submitted, or the dry run
+  --no-hadar                  submit with plain sbatch, whatever the script says
+  --hadar-help, --help, -h    this text
+
+The same options may stand in the script on lines that begin with #HADAR; the command line wins.
+Every other option is sbatch's and is passed on untouched; `sbatch --help` lists them."""
+
+KNOWN = (
+    "model",
+    "batch-size",
+    "throughput",
+    "steps",
+    "gang",
+    "copies",
+    "checkpoint",
+    "restart-cost",
+)
+# Options of sbatch that make it give GPUs.
+FOR_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task")
+DRY_RUN, JSON, NO_HADAR, HELP = "hadar-dry-run", "hadar-json", "no-hadar", "hadar-help"
+FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)
+_WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
+
+
+class Request(NamedTuple):
+    """A parsed command line: our options, sbatch's, and the script with its arguments.
+
+    `own` describes the job; `flags` say what to do with it. Of sbatch's, `inherited` come from the
+    environment, `directives` from the script.
+    """
+
+    own: Mapping[str, str]
+    options: Sequence[SbatchOption]
+    script: Sequence[str]
+    directives: Sequence[SbatchOption] = ()
+    inherited: Sequence[SbatchOption] = ()
+    flags: frozenset[str] = frozenset()
+
+    def last(self, *names: str) -> str | None:
+        """Return the value of the last of sbatch's options `names`.
+
+        As for sbatch, the command line wins over the environment, and that over the script.
+        """
+        for source in (self.options, self.inherited, self.directives):
+            given = [option for option in source if option.name in names]
+            if given:
+                return given[-1].value or ""
+        return None
+
+    def given(self, *names: str) -> bool:
+        """Return whether one of sbatch's options `names` is given anywhere."""
+        return self.last(*names) is not None
+
+    @property
+    def leaves_type_open(self) -> bool:
+        """Return whether it asks for so many GPUs of any type, and for a time: all Hadar needs."""
+        given = {name: text for name in FOR_GPUS if (text := self.last(name)) is not None}
+        counts = [
+            text.removeprefix("gpu").removeprefix(":") if name == "gres" else text
+            for name, text in given.items()
+        ]
+        return self.given("time") and len(counts) == 1 and (counts[0] or "1").isdecimal()
+
+    @property
+    def has_components(self) -> bool:
+        """Return whether it asks for a heterogeneous job: by a colon or a line of its script."""
+        return self.given(COMPONENT, "hetjob", "packjob")
+
+    @property
+    def script_name(self) -> str | None:
+        """Return the script as it is named; "" for standard input, None where there is none."""
+        if any(option.name == "wrap" for option in self.options):
+            return None
+        names = self.script[1:] if self.script[:1] == ["--"] else self.script
+        return names[0] if names else ""
+
+
+def without_hadar(request: Request) -> tuple[str, ...]:
+    """Return the user's own sbatch call."""
+    words = [word for option in request.options for word in option.words]
+    return ("sbatch", *words, *request.script)
+
+
+def parse_request(
+    words: Sequence[str],
+    read_script: Callable[[str, str], str],
+    environment: Mapping[str, str] | None = None,
+) -> Request:
+    """Return the parsed command line and script.
+
+    `read_script` gives the text of a script by its name and the directory of --chdir, "" if it
+    cannot be read.
+    """
+    request = parse_words(words, environment or {})
+    name = request.script_name
+    if name is None:
+        return request
+    return with_script(request, read_script(name, request.last("chdir") or ""))
+
+
+def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> Request:
+    """Return what stands on the command line and in the environment."""
+    options, script = split_options(words, _WITH_VALUE)
+    own, flags, rest = _take_own(options)
+    return Request(own, rest, script, inherited=options_in(environment), flags=flags)
+
+
+def with_script(request: Request, text: str) -> Request:
+    """Return the request with what the script's lines add; the command line wins."""
+    if NO_HADAR in request.flags:
+        return request
+    options, stray = split_options(read_directives(text, "#HADAR"), _WITH_VALUE)
+    own, flags, rest = _take_own(options)
+    for word in (*(word for option in rest for word in option.words), *stray):
+        raise JobSpecError(f"#HADAR {word}: only {PREFIX}... options may stand there")
+    request = request._replace(own={**own, **request.own}, flags=flags | request.flags)
+    try:
+        words = read_directives(text, "#SBATCH")
+    except JobSpecError:
+        if request.own:
+            raise
+        # sbatch will say what is wrong with it.
+        return request._replace(flags=request.flags | {NO_HADAR})
+    options, components = split_options(words)
+    # A line `#SBATCH hetjob` begins another component, as a colon does.
+    begins = [SbatchOption(word.lower(), None, (word,)) for word in components[:1]]
+    return request._replace(directives=[*options, *begins])
+
+
+def _take_own(
+    options: Iterable[SbatchOption],
+) -> tuple[dict[str, str], frozenset[str], list[SbatchOption]]:
+    """Split our own options and flags off; they may stand anywhere before the script."""
+    own: dict[str, str] = {}
+    flags = set()
+    rest = []
+    for option in options:
+        if option.name in FLAGS:
+            if option.value is not None:
+                raise JobSpecError(f"--{option.name} takes no value, {option.value!r} is given")
+            flags.add(option.name)
+        elif option.name in _WITH_VALUE:
+            if option.value is None:
+                raise JobSpecError(f"--{option.name} needs a value")
+            own[option.name.removeprefix(PREFIX[2:])] = option.value
+        elif option.name.startswith(("hadar", "no-hadar")):
+            raise _unknown(option.name)
+        else:
+            rest.append(option)
+    return own, frozenset(flags), rest
+
+
+def _unknown(name: str) -> JobSpecError:
+    # Takes longer to import than all the rest, and is hardly ever needed.
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*_WITH_VALUE, *FLAGS], n=1, cutoff=0.0)[0]
+    return JobSpecError(f"unknown option --{name}; the nearest is --{near}")

@@ -1,0 +1,73 @@
+"""The batch script as sbatch will read it: where it lies, and what can be read only once.
+
+Imports little: every submission pays for it, Hadar's or not.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+_STANDARD_INPUT = ("", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+# sbatch does not take a script as large as this (`max_script_size`, 4 MiB).
+_MOST_BYTES = 1 << 26
+
+
+def read_script(name: str, directory: str) -> str:
+    """Return the text of the script `name`, "" for standard input; "" where it cannot be read.
+
+    sbatch will say what is wrong with it. What comes through a pipe is replaced by a file of
+    the same bytes, for sbatch to read.
+    """
+    descriptor = _descriptor(name)
+    try:
+        if descriptor is not None:
+            return _text(_replayed(descriptor))
+        path = find_script(name, directory, os.environ.get("PATH", ""))
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return ""  # a named pipe has no second reading, and no descriptor to put a file in
+        with open(path, "rb") as file:
+            return _text(file.read(_MOST_BYTES))
+    except OSError:
+        return ""
+
+
+def find_script(name: str, directory: str, search: str) -> str:
+    """Return the path that sbatch opens: beside the job (--chdir), then on PATH, else as named.
+
+    A name that begins with a dot or a slash is not looked for. Observed with 22.05.8.
+    """
+    if not name.startswith((".", "/")):
+        for place in (directory or ".", *search.split(":")):
+            path = os.path.join(place, name)
+            if os.path.isfile(path) and os.access(path, os.R_OK):
+                return path
+    return name
+
+
+def _descriptor(name: str) -> int | None:
+    """Return the descriptor that a script is read from, None for an ordinary path."""
+    if name in _STANDARD_INPUT:
+        return 0
+    for folder in ("/dev/fd/", "/proc/self/fd/"):
+        number = name.removeprefix(folder)
+        if number != name and number.isascii() and number.isdigit() and len(number) < 9:
+            return int(number)
+    return None
+
+
+def _replayed(descriptor: int) -> bytes:
+    """Return what is left to read from a descriptor, and leave it to be read once more."""
+    with open(descriptor, "rb", closefd=False) as file:
+        content = file.read()
+    copy = os.memfd_create("script")
+    with open(copy, "wb") as file:
+        file.write(content)
+        file.flush()
+        file.seek(0)
+        os.dup2(copy, descriptor)
+    return content
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", errors="surrogateescape")

@@ -1,0 +1,30 @@
+"""How long a job may run, in the forms in which sbatch takes it."""
+
+from __future__ import annotations
+
+import re
+
+_DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
+_WITH_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
+_WITHOUT = re.compile(r"(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
+
+
+def parse_time_limit(text: str) -> float | None:
+    """Return a time limit in seconds; None of what is no limit or none that can be read.
+
+    `90` and `90:30` are minutes and minutes with seconds, `1:30:00` begins with hours, `2-12` with
+    days and hours (sbatch's manual page, --time). 0 asks for none.
+    """
+    text = text.strip()
+    if match := _WITH_DAYS.fullmatch(text):
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    elif match := _WITHOUT.fullmatch(text):
+        first, second, third = match.groups()
+        days = 0
+        # Two numbers are minutes and seconds, three begin with hours.
+        parts = (first, second, third) if third else (0, first, second)
+        hours, minutes, seconds = (int(part or 0) for part in parts)
+    else:
+        return None
+    found = days * _DAY_S + hours * _HOUR_S + minutes * _MINUTE_S + seconds
+    return float(found) or None

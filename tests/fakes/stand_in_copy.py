@@ -1,0 +1,59 @@
+"""A copy of a forked job for machines without PyTorch: it counts steps, and does all the rest.
+
+    python stand_in_copy.py TOTAL_STEPS STEPS_PER_S
+
+Beside the runtime's own copies (tests/integration/test_forked.py runs both), not in their place:
+the steps of all copies are counted in one file each, and are never lost.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from hadar_slurm import handoff
+
+
+def main() -> None:
+    """Count until all copies together are done."""
+    total, speed = int(sys.argv[1]), float(sys.argv[2])
+    parent, number = os.environ["SLURM_ARRAY_JOB_ID"], os.environ["SLURM_ARRAY_TASK_ID"]
+    spool, job = Path(os.environ["HADAR_SPOOL"]), os.environ["SLURM_JOB_ID"]
+    restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    shared = Path(os.environ["SLURM_SUBMIT_DIR"]) / f"stand-in-{parent}"
+    shared.mkdir(exist_ok=True)
+    mine = shared / number
+    is_asked = False
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_asked
+        is_asked = True
+
+    signal.signal(signal.SIGUSR1, ask)
+
+    def counted() -> int:
+        return sum(int(path.read_text() or 0) for path in shared.glob("[0-9]"))
+
+    def report(state: str) -> None:
+        own = int(mine.read_text() or 0) if mine.exists() else 0
+        measured = speed if state == "running" else 0.0
+        # `own` was never made one with the others' steps: each copy counts its own.
+        told = handoff.ProgressReport(restart, state, own, measured, time.time(), own_steps=own)
+        handoff.write_report(spool, job, told)
+
+    while counted() < total:
+        report("saved" if is_asked else "running")
+        time.sleep(1.0 / speed)
+        if not is_asked:
+            draft = shared / f".{number}"
+            draft.write_text(str(int(mine.read_text()) + 1 if mine.exists() else 1))
+            draft.replace(mine)
+    report("done")
+
+
+if __name__ == "__main__":
+    main()

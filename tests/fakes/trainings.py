@@ -1,0 +1,118 @@
+"""Jobs whose copies are programs of their own (train_copy.py), so that they can be killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from hadar_slurm.runtime.ranges import Ranges
+from hadar_slurm.runtime.slots import SlotEnd, Slots
+
+PROGRAM = Path(__file__).with_name("train_copy.py")
+LIMIT_S = 90.0
+
+
+@dataclass
+class Training:
+    """A job in a directory, and the copies of it that were started."""
+
+    directory: Path
+    total_steps: int
+    options: tuple[str, ...] = ()
+    program: Path = PROGRAM
+    copies: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+
+    def start(self, copy: int, *options: str, ranks: int = 1) -> None:
+        """Start a copy, by torchrun if it is to have several processes."""
+        words = [sys.executable]
+        if ranks > 1:
+            # Deaf to USR1, as a batch script would start it.
+            words = ["sh", "-c", "trap '' USR1; exec \"$@\"", "-", *words]
+            words += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        words += [str(self.program), str(self.directory), str(copy)]
+        words += [str(self.total_steps), *self.options, *options]
+        self.copies[copy] = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+
+    def hold(self, *copies: int) -> Path:
+        """Start copies that join the job at the same time, once the file returned is there."""
+        go = self.directory.with_suffix(f".go-{copies[0]}")
+        for copy in copies:
+            (self.directory / f"ready-{copy}").unlink(missing_ok=True)
+            self.start(copy, "--go", str(go))
+        until(lambda: all((self.directory / f"ready-{copy}").exists() for copy in copies))
+        return go
+
+    def start_together(self, *copies: int) -> None:
+        """Start copies that join the job at the same time, once all have begun."""
+        self.hold(*copies).touch()
+
+    def end(self, copy: int, status: int | None = 0) -> str:
+        """Wait for a copy's end with a status, None: whichever; return what it said."""
+        process = self.copies.pop(copy)
+        _, said = process.communicate(timeout=LIMIT_S)
+        assert status in (None, process.returncode), said
+        return said
+
+    def kill(self, copy: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a copy a signal."""
+        self.copies[copy].send_signal(number)
+
+    def stop(self) -> None:
+        """End all copies; torchrun ends its processes only when it is asked to."""
+        for process in self.copies.values():
+            process.terminate()
+        for process in self.copies.values():
+            try:
+                process.communicate(timeout=40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+    def steps(self, copy: int | str) -> list[int]:
+        """Return the steps that a copy has trained."""
+        path = self.directory / f"steps-{copy}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [int(line.split()[0]) for line in lines]
+
+    def here(self) -> set[str]:
+        """Return the copies that are there."""
+        return {path.name for path in self.directory.glob("copies/*")}
+
+    def newest(self) -> SlotEnd:
+        """Return the end of the newest slot."""
+        found = Slots(self.directory).newest()
+        assert found is not None
+        return found[0]
+
+    def has_ended(self, slot: int) -> bool:
+        """Return whether a slot, or a later one, has ended."""
+        ends = self.directory.joinpath("slots").glob("slot-????????.safetensors")
+        return any(int(path.name[5:13]) >= slot for path in ends)
+
+    def final(self, copy: int | str) -> dict[str, Any]:
+        """Return the parameters with which a copy ended."""
+        tensors: dict[str, Any] = load_file(self.directory / f"final-{copy}.safetensors")
+        return tensors
+
+    def check(self, *copies: int | str) -> None:
+        """Check that the job is done and that copies that ended well agree."""
+        assert self.newest().done == Ranges.of([(0, self.total_steps)])
+        one, *others = (self.final(copy) for copy in copies)
+        for other in others:
+            assert all(bool((one[name] == other[name]).all()) for name in one)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition` holds."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "in vain"
+        time.sleep(0.02)

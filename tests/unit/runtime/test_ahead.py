@@ -1,0 +1,209 @@
+"""Delayed averaging: copies train on while their slot is made one, and every step counts once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from fakes import train_copy  # noqa: E402
+from fakes.trainings import Training, until  # noqa: E402
+
+from hadar_slurm.runtime.ahead import Ahead  # noqa: E402
+from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
+from hadar_slurm.runtime.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.settings import Settings  # noqa: E402
+from hadar_slurm.runtime.slots import SlotEnd, Slots  # noqa: E402
+from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
+from hadar_slurm.runtime.tensors import TensorFile, write_tensors  # noqa: E402
+
+BEGINS = "steps that were trained ahead"
+
+
+def union(parts: dict[int, Ranges]) -> Ranges:
+    """Return the steps of all, each of which is one copy's."""
+    found = Ranges.of(pair for steps in parts.values() for pair in steps.pairs)
+    assert len(found) == sum(map(len, parts.values()))
+    return found
+
+
+@given(st.floats(0, 1), st.integers(1, 300), st.data())
+def test_no_step_counts_twice_and_none_is_left_out(
+    delay: float, total_steps: int, data: st.DataObject
+) -> None:
+    """Whoever comes, goes, is slower than thought, loses a slot or has trained ahead how much."""
+    dealer = Dealer(Settings(delay=delay, slot_s=10.0), None)
+    speeds = st.dictionaries(st.integers(0, 3), st.floats(0.1, 5.0), min_size=1)
+    end = dealer.deal(SlotEnd(slot=0, total_steps=total_steps), data.draw(speeds), 0.0)
+    trained: list[int] = []
+    ahead: dict[int, Ranges] = {}
+    for _ in range(total_steps):
+        assert not len(union(dict(end.dealt)) & union(dict(end.ahead)))
+        assert not len((union(dict(end.dealt)) | union(dict(end.ahead))) - end.todo)
+        done = end.done
+        for copy, mine in end.dealt.items():
+            own = ahead.get(copy, Ranges())
+            own = Ranges() if len(own - mine) else own
+            kept = own | (mine - own).first(data.draw(st.integers(0, len(mine))))
+            if data.draw(st.integers(0, 4)):
+                trained += kept
+                done |= kept
+        ahead = {
+            copy: steps.first(data.draw(st.integers(0, len(steps))))
+            for copy, steps in end.ahead.items()
+        }
+        end = replace(end, slot=end.slot + 1, done=done, dealt={})
+        end = dealer.deal(end, data.draw(speeds), 0.0)
+    # What is left after so many slots is trained in one that nobody loses.
+    assert sorted([*trained, *end.todo]) == list(range(total_steps))
+
+
+def test_what_was_trained_ahead_is_dealt_to_who_has_trained_it() -> None:
+    """And what others lost comes before what is new."""
+    dealer = Dealer(Settings(delay=0.25, slot_s=10.0), None)
+    begun = dealer.deal(SlotEnd(slot=3, total_steps=1000), {0: 2.0, 1: 1.0}, 0.0)
+    assert begun.dealt == {0: Ranges.of([(0, 20)]), 1: Ranges.of([(20, 30)])}
+    assert begun.ahead == {0: Ranges.of([(30, 35)]), 1: Ranges.of([(35, 37)])}
+    lost = replace(begun, slot=4, done=Ranges.of([(0, 18), (20, 30)]), dealt={})
+    after = dealer.deal(lost, {0: 2.0, 1: 1.0}, 0.0)
+    assert after.dealt[0] == Ranges.of([(18, 20), (30, 35), (37, 50)])
+    assert after.dealt[1] == Ranges.of([(35, 37), (50, 58)])
+    # Gone for a slot, its part is anybody's.
+    alone = dealer.deal(lost, {0: 2.0}, 0.0)
+    assert alone.dealt[0] == Ranges.of([(18, 20), (30, 48)])
+
+
+def test_nothing_is_trained_ahead_of_the_last_slot() -> None:
+    """Nor where nobody asked for it."""
+    end = SlotEnd(slot=3, total_steps=30)
+    dealer = Dealer(Settings(delay=1.0, slot_s=10.0), None)
+    assert dealer.deal(end, {0: 2.0, 1: 1.0}, 0.0).ahead == {}
+    assert dealer.deal(replace(end, done=Ranges.of([(0, 30)])), {0: 1.0}, 0.0).ahead == {}
+    plain = Dealer(Settings(slot_s=10.0), None)
+    assert plain.deal(replace(end, total_steps=1000), {0: 2.0, 1: 1.0}, 0.0).ahead == {}
+
+
+@pytest.mark.parametrize("delay", [-0.1, 1.1])
+def test_a_delay_that_is_none_is_refused(delay: float) -> None:
+    """More than a slot is more than the copies know of."""
+    with pytest.raises(ValueError, match="delay must be 0 to 1"):
+        Settings(delay=delay)
+
+
+def test_progress_is_added_to_what_was_made_one(tmp_path: Path) -> None:
+    """Where that is what the copy had contributed, it goes on as it is, to the bit."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(30, 4)
+    then = model.weight.detach().clone()
+    ahead = Ahead(model, slot=5)
+    with torch.no_grad():
+        model.weight += torch.randn_like(model.weight)
+    now = model.weight.detach().clone()
+    one = torch.randn_like(then)
+    for consolidated, expected in ((then, now), (one, one + now - then)):
+        named = {"model/weight": consolidated, "model/bias": model.bias}
+        write_tensors(tmp_path / "end", named, {})
+        # Twice: it may have to be loaded again.
+        for _ in range(2):
+            ahead.take_over(model, TensorFile(tmp_path / "end"))
+            assert torch.allclose(model.weight, expected, atol=1e-6)
+        assert torch.equal(model.weight, now) == (consolidated is then)
+
+
+def test_what_was_trained_ahead_counts_in_the_next_slot_alone() -> None:
+    """And only if all of it is the copy's."""
+    ahead = Ahead(torch.nn.Linear(1, 1), slot=5)
+    mine = Ranges.of([(10, 20)])
+    assert not ahead.belongs_to(SlotEnd(slot=5, total_steps=99), mine)
+    ahead.done = Ranges.of([(12, 15)])
+    assert ahead.belongs_to(SlotEnd(slot=5, total_steps=99), mine)
+    assert not ahead.belongs_to(SlotEnd(slot=5, total_steps=99), Ranges.of([(10, 14)]))
+    assert not ahead.belongs_to(SlotEnd(slot=6, total_steps=99), mine)
+    assert not ahead.belongs_to(SlotEnd(slot=4, total_steps=99), mine)
+
+
+def test_copies_that_train_ahead_share_the_steps(training: Callable[..., Training]) -> None:
+    """Some are trained ahead, none twice, and all end with the same parameters."""
+    job = training(200, "--step-s=0.01", "--delay=0.5", "--gone-s=20")
+    job.start_together(0, 1)
+    said = job.end(0) + job.end(1)
+    job.check(0, 1)
+    assert sorted(job.steps(0) + job.steps(1)) == list(range(200))
+    assert said.count(BEGINS) >= 2
+
+
+def test_a_copy_that_is_killed_while_it_trains_ahead_costs_its_slot_alone(
+    training: Callable[..., Training],
+) -> None:
+    """What is on the disk can be read, and the other goes on from it."""
+    job = training(300, "--step-s=0.01", "--delay=0.5")
+    job.start_together(0, 1)
+    until(lambda: job.has_ended(1))
+    until(lambda: "copy 1: slot 4 begins" in (job.directory / "job.log").read_text())
+    job.kill(1)
+    job.end(1, -signal.SIGKILL)
+    slots = Slots(job.directory)
+    assert slots.read(slots.newest_slot())[0].slot >= 3
+    job.end(0)
+    job.check(0)
+    assert set(job.steps(0)) | set(job.steps(1)) == set(range(300))
+
+
+def test_two_processes_train_ahead_together(training: Callable[..., Training]) -> None:
+    """Both take the same steps along."""
+    job = training(100, "--step-s=0.01", "--delay=0.5")
+    job.start(0, ranks=2)
+    said = job.end(0)
+    job.check(0, "0.1")
+    assert job.steps(0) == job.steps("0.1")
+    assert sorted(job.steps(0)) == list(range(100))
+    assert BEGINS in said
+
+
+def a_copy(directory: Path, **known: float) -> tuple[Copy, Callable[[Copy, int], None]]:
+    """Return a copy, and what trains a step."""
+    model, optimiser, train = train_copy.make(0)
+    settings = Settings(slot_s=0.1, cost_part=1.0, poll_s=0.01, delay=1.0, **known)
+    where = Surroundings(copy=0, directory=directory)
+    return Copy(model, optimiser, total_steps=5000, settings=settings, surroundings=where), train
+
+
+@pytest.mark.parametrize("asked", [signal.SIGTERM, None])
+def test_a_copy_that_leaves_while_it_trains_ahead_leaves_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: signal.Signals | None
+) -> None:
+    """Its contribution is there, and nothing goes on in its name."""
+    copy, train = a_copy(tmp_path)
+    end_if_ours = copy.peers.end_if_ours
+    # Nobody makes the second slot one.
+    monkeypatch.setattr(
+        copy.peers, "end_if_ours", lambda end, since: end.slot > 0 or end_if_ours(end, since)
+    )
+    error = SystemExit if asked else KeyError
+
+    def run() -> None:
+        with copy:
+            for step in copy.steps():
+                train(copy, step)
+                time.sleep(0.002)
+                if copy.ahead and len(copy.ahead.done) > 2:
+                    if asked is None:
+                        raise KeyError
+                    copy.asked.add(asked)
+
+    with pytest.raises(error):
+        run()
+    newest = copy.slots.newest()
+    assert newest is not None
+    assert copy.slots.contributors(newest[0]) == {0}
+    assert not (tmp_path / "copies" / "0").exists()

@@ -1,0 +1,63 @@
+"""A consolidation costs what it usually costs, and one that was slow changes little."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadar_slurm.runtime.costs import Costs
+
+
+def of(*made_s: float) -> Costs:
+    """Return the costs after some consolidations that differed in their making."""
+    costs = Costs()
+    for slot, seconds in enumerate(made_s, start=1):
+        costs.save_s.append(1.0)
+        costs.read_s.append(0.5)
+        costs.load_s.append(0.25)
+        costs.make(slot, seconds)
+    return costs
+
+
+@pytest.mark.parametrize(
+    ("made_s", "total_s"),
+    [
+        ((), 0.0),
+        ((3.0,), 4.75),
+        ((60.0,), 61.75),
+        ((60.0, 3.0), 4.75),
+        ((3.0, 60.0), 4.75),
+        ((3.0, 4.0, 60.0), 5.75),
+        ((3.0, 60.0, 50.0), 51.75),
+        ((60.0, 60.0, 60.0, 3.0, 3.0), 4.75),
+    ],
+)
+def test_one_that_is_slow_is_left_out_and_two_in_three_count(
+    made_s: tuple[float, ...], total_s: float
+) -> None:
+    """Of the newest three, each part for itself."""
+    assert of(*made_s).total_s == total_s
+
+
+def test_a_disk_that_stands_still_once_while_it_saves_changes_nothing() -> None:
+    """A contribution is as much a part as the making."""
+    costs = of(3.0, 3.0)
+    costs.save_s.append(60.0)
+    assert costs.total_s == 4.75
+
+
+def test_what_we_have_measured_counts_before_what_we_are_told() -> None:
+    """And the end of slot 0, which nobody has made one, says nothing."""
+    costs = of(3.0)
+    costs.take_over(1, 2.0)
+    costs.take_over(0, 0.0)
+    assert costs.made_s == {1: 3.0}
+    costs.take_over(2, 2.0)
+    assert costs.made_s == {1: 3.0, 2: 2.0}
+
+
+def test_what_fails_has_not_taken_long() -> None:
+    """It is tried again."""
+    costs = Costs()
+    with pytest.raises(OSError, match="full"), costs.measure(costs.save_s):
+        raise OSError("full")
+    assert not costs.save_s

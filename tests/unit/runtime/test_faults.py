@@ -1,0 +1,198 @@
+"""What a disk does to a copy: writes that fail, reads that fail, files of another version."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from fakes import train_copy  # noqa: E402
+
+from hadar_slurm.runtime import slots as slots_module  # noqa: E402
+from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.presence import Doing, Presence  # noqa: E402
+from hadar_slurm.runtime.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.settings import Settings  # noqa: E402
+from hadar_slurm.runtime.slots import (  # noqa: E402
+    Contribution,
+    OtherVersionError,
+    SlotEnd,
+    Slots,
+)
+from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
+from hadar_slurm.runtime.tensors import TensorFile  # noqa: E402
+
+SETTINGS = Settings(slot_s=0.05, cost_part=1.0, gone_after_s=0.5, poll_s=0.01, report_every_s=0.01)
+
+
+def a_copy(directory: Path, total_steps: int = 40) -> tuple[Copy, Callable[[Copy, int], None]]:
+    """Return the only copy of a job, and what trains a step."""
+    model, optimiser, train = train_copy.make(0)
+    where = Surroundings(copy=0, directory=directory)
+    return Copy(
+        model, optimiser, total_steps=total_steps, settings=SETTINGS, surroundings=where
+    ), train
+
+
+def run(copy: Copy, train: Callable[[Copy, int], None]) -> list[int]:
+    """Train to the end, and return the steps."""
+    steps = []
+    with copy:
+        for step in copy.steps():
+            train(copy, step)
+            time.sleep(0.002)
+            steps.append(step)
+    return steps
+
+
+def failing(times: int, at: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `real`, except that from the call number `at` on it fails some times."""
+    calls = 0
+
+    def call(*args: Any, **known: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if at <= calls < at + times:
+            raise OSError(28, "No space left on device")
+        return real(*args, **known)
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["contribute", "end", "newest"])
+@pytest.mark.parametrize("at", [1, 3])
+def test_what_fails_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int
+) -> None:
+    """A full disk, a stale handle: once it is over every step is trained, and trained once."""
+    monkeypatch.setattr(Slots, name, failing(4, at, getattr(Slots, name)))
+    copy, train = a_copy(tmp_path)
+    assert run(copy, train) == list(range(40))
+    newest = copy.slots.newest()
+    assert newest is not None
+    assert newest[0].done == Ranges.of([(0, 40)])
+
+
+@pytest.mark.parametrize("others_train", [False, True])
+def test_a_copy_that_was_killed_does_not_begin_anew_while_all_wait_for_it(
+    tmp_path: Path, others_train: bool
+) -> None:
+    """What it trained could come too late for their patience, and be trained a third time."""
+    copy, _ = a_copy(tmp_path)
+    dealt = {1: Ranges.of([(0, 10)]), 0: Ranges.of([(10, 20)])}
+    if others_train:
+        dealt[2] = Ranges.of([(20, 30)])
+        Presence(tmp_path, 2, 60.0).say(Doing.TRAINS)
+    copy.slots.end(SlotEnd(slot=0, total_steps=40, dealt=dealt, length_s=60.0), *copy.named())
+    end, _ = copy.slots.read(0)
+    copy.slots.contribute(Contribution(1, 1, end.id, dealt[1], 1.0), *copy.named())
+    Presence(tmp_path, 1, 60.0).say(Doing.WAITS)
+    with copy:
+        assert next(copy.steps()) == 10
+        assert copy.slots.newest_slot() == (0 if others_train else 1)
+        assert copy.slots.read(copy.slots.newest_slot())[0].done == Ranges.of(
+            [] if others_train else [(0, 10)]
+        )
+
+
+def test_an_end_that_breaks_while_it_is_trained_from_gives_way(tmp_path: Path) -> None:
+    """To the one before; nobody waits for ever for what nobody can read."""
+    copy, train = a_copy(tmp_path)
+    broken = 0
+    with copy:
+        for step in copy.steps():
+            train(copy, step)
+            newest = copy.slots.newest_slot()
+            if newest > 0 and not broken:
+                broken = newest
+                copy.slots.end_path(newest).write_bytes(b"nonsense")
+    end, _ = copy.newest()
+    assert broken
+    assert end.done == Ranges.of([(0, 40)])
+
+
+def test_saved_is_said_once_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A requeue that comes before would lose what was trained."""
+    told: list[tuple[str, bool]] = []
+    copy, train = a_copy(tmp_path)
+
+    def report(what: str, *_: object) -> None:
+        told.append((what, copy._unsaved is None))
+
+    monkeypatch.setattr(copy.reports, "tell", report)
+    monkeypatch.setattr(Slots, "contribute", failing(5, 1, Slots.contribute))
+    monkeypatch.setattr(copy, "_pause", lambda: _end_once_saved(copy, told))
+
+    def train_until_moved() -> None:
+        with copy:
+            for step in copy.steps():
+                train(copy, step)
+                copy.asked.add(signal.SIGUSR1)
+
+    with pytest.raises(SystemExit):
+        train_until_moved()
+    assert ("saved", True) in told
+    assert ("saved", False) not in told
+
+
+def _end_once_saved(copy: Copy, told: list[tuple[str, bool]]) -> None:
+    if ("saved", True) in told:
+        copy.asked.add(signal.SIGTERM)  # as with a requeue
+
+
+def test_a_file_of_another_version_is_not_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that is older must not begin the training anew."""
+    run(*a_copy(tmp_path))
+    before = sorted(path.name for path in (tmp_path / "slots").iterdir())
+    monkeypatch.setattr(slots_module, "VERSION", 2)
+    with pytest.raises(OtherVersionError, match="version 1, this reads 2: go on with the release"):
+        run(*a_copy(tmp_path))
+    assert sorted(path.name for path in (tmp_path / "slots").iterdir()) == before
+
+
+def test_nothing_of_slots_that_have_ended_is_left(tmp_path: Path) -> None:
+    """Drafts of copies that were killed while they wrote included."""
+    (tmp_path / "slots").mkdir()
+    draft = tmp_path / "slots" / ".slot-00000001.abcd.copy-00001.safetensors.vm.77"
+    draft.write_bytes(b"half")
+    copy, train = a_copy(tmp_path)
+    run(copy, train)
+    left = sorted(path.name for path in (tmp_path / "slots").iterdir())
+    newest = copy.slots.newest()
+    assert newest is not None
+    slot = newest[0].slot
+    assert left == [f"slot-{number:08}.safetensors" for number in (slot - 1, slot)]
+
+
+def test_a_contribution_of_another_base_does_not_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end that it started from could not be read, and was made anew."""
+    caplog.set_level(logging.WARNING)
+    copy, train = a_copy(tmp_path, total_steps=5)
+    run(copy, train)
+    newest = copy.slots.newest()
+    assert newest is not None
+    end, file = newest
+    other = copy.slots.part_path(end.slot + 1, "00000000", 0)
+    other.write_bytes(copy.slots.end_path(end.slot).read_bytes())
+    assert copy.slots.contributors(end) == set()
+    assert TensorFile(other).names == file.names
+
+
+def test_the_tasks_of_an_ordinary_array_are_jobs_of_their_own() -> None:
+    """Only those that are said to be copies share a directory."""
+    array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    alone, copy = Surroundings.of(array), Surroundings.of(array | {"HADAR_COPIES": "4"})
+    assert (alone.copy, alone.directory) == (0, Path("hadar-9"))
+    assert (copy.copy, copy.directory) == (2, Path("hadar-7"))

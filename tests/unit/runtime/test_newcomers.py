@@ -1,0 +1,170 @@
+"""A copy that comes late has a part soon, at a price that is bounded."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from fakes.trainings import Training, until  # noqa: E402
+
+from hadar_slurm.handoff import Assignment, write_assignment  # noqa: E402
+from hadar_slurm.runtime.costs import Costs  # noqa: E402
+from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
+from hadar_slurm.runtime.ending import Ending  # noqa: E402
+from hadar_slurm.runtime.peers import Peers  # noqa: E402
+from hadar_slurm.runtime.presence import Doing, Presence  # noqa: E402
+from hadar_slurm.runtime.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.settings import Settings  # noqa: E402
+from hadar_slurm.runtime.slots import SlotEnd, Slots  # noqa: E402
+
+EARLY = "ends early for those who wait"
+
+
+def test_a_copy_that_comes_late_does_not_wait_for_a_long_slot(
+    training: Callable[..., Training],
+) -> None:
+    """The slot ends early, all that was trained counts, and the rest is shared."""
+    job = training(400, "--step-s=0.02", "--slot-s=60")
+    late = job.hold(1)
+    job.start(0)
+    until(lambda: len(job.steps(0)) > 10)
+    late.touch()
+    said = job.end(0) + job.end(1)
+    job.check(0, 1)
+    assert sorted(job.steps(0) + job.steps(1)) == list(range(400))
+    assert len(job.steps(1)) > 50
+    assert said.count(EARLY) >= 1
+
+
+def test_copies_that_come_together_cost_one_early_end(training: Callable[..., Training]) -> None:
+    """They are gathered for a moment."""
+    job = training(600, "--step-s=0.02", "--slot-s=60", "--gather-s=2")
+    late = job.hold(1, 2)
+    job.start(0)
+    until(lambda: len(job.steps(0)) > 10)
+    late.touch()
+    until(lambda: bool(job.steps(1) and job.steps(2)))
+    assert job.newest().slot == 2
+    for copy in range(3):
+        job.end(copy)
+    job.check(0, 1, 2)
+    assert sorted(step for copy in range(3) for step in job.steps(copy)) == list(range(600))
+
+
+def test_a_copy_that_comes_and_goes_does_not_keep_the_others_from_training(
+    training: Callable[..., Training],
+) -> None:
+    """Slots end early once in a while only, and each trains something."""
+    job = training(300, "--step-s=0.02", "--slot-s=60", "--gather-s=0.5", "--gone-s=1")
+    late = [job.hold(copy) for copy in (1, 2, 3)]
+    begun_s = time.monotonic()
+    job.start(0)
+    until(lambda: job.has_ended(1))
+    for copy, go in enumerate(late, start=1):
+        go.touch()
+        until(lambda copy=copy: f"{copy}" in job.here())
+        slot = job.newest().slot
+        until(lambda slot=slot: job.has_ended(slot + 1))
+        job.kill(copy)
+        job.end(copy, -signal.SIGKILL)
+    said = job.end(0)
+    job.check(0)
+    assert said.count(EARLY) <= (time.monotonic() - begun_s) / 0.5
+
+
+def test_a_copy_that_is_moved_is_back_before_its_slot_ends(
+    training: Callable[..., Training],
+) -> None:
+    """What it had saved counts, and it has a part again at once."""
+    job = training(500, "--step-s=0.02", "--slot-s=60")
+    back = job.hold(1)
+    again = job.copies.pop(1)
+    job.start_together(0, 1)
+    until(lambda: len(job.steps(1)) > 30)
+    before, job.copies[1] = job.copies[1], again
+    slot = job.newest().slot
+    before.send_signal(signal.SIGUSR1)
+    until(lambda: "asked to save" in (job.directory / "job.log").read_text())
+    before.send_signal(signal.SIGTERM)
+    before.communicate()
+    assert before.returncode == 128 + signal.SIGTERM
+    kept = len(job.steps(1))
+    back.touch()
+    until(lambda: len(job.steps(1)) > kept)
+    assert job.newest().slot <= slot + 1
+    job.end(0)
+    job.end(1)
+    job.check(0, 1)
+    assert sorted(job.steps(0) + job.steps(1)) == list(range(500))
+
+
+def test_the_first_slot_waits_a_moment_for_those_who_are_to_have_a_part(
+    training: Callable[..., Training],
+) -> None:
+    """Whoever comes first does not take it all."""
+    job = training(100)
+    path = job.directory.with_suffix(".assignment")
+    write_assignment(path, Assignment(1, {0: 60, 1: 40}, 60.0))
+    job.options = ("--assignment", str(path), "--gather-s=60")
+    late = job.hold(1)
+    job.start(0)
+    until(lambda: "0" in job.here())
+    late.touch()
+    job.end(0)
+    job.end(1)
+    job.check(0, 1)
+    assert (len(job.steps(0)), len(job.steps(1))) == (60, 40)
+    assert job.newest().slot == 1
+
+
+END = SlotEnd(
+    slot=4,
+    total_steps=100,
+    dealt={0: Ranges.of([(0, 10)]), 1: Ranges.of([(10, 20)])},
+    length_s=60.0,
+    id="abcd",
+)
+
+
+def peers(directory: Path, cost_s: float = 2.0, assignment: Path | None = None) -> Peers:
+    """Return what copy 0 sees, with copy 1 at its side and copy 2 that waits."""
+    slots, settings, costs = Slots(directory), Settings(gather_s=0.0), Costs(made_s={4: cost_s})
+    (directory / "slots").mkdir()
+    for copy, doing in ((1, Doing.TRAINS), (2, Doing.WAITS)):
+        Presence(directory, copy, 60.0).say(doing)
+    ending = Ending(slots, settings, Dealer(settings, assignment), costs)
+    return Peers(slots, ending, Presence(directory, 0, 60.0, Doing.TRAINS), settings, costs)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "left_s", "is_short"),
+    [(41.0, 5.0, True), (39.0, 5.0, False), (41.0, 3.0, False)],
+)
+def test_a_slot_ends_early_if_that_is_worth_it(
+    tmp_path: Path, age_s: float, left_s: float, is_short: bool
+) -> None:
+    """At 2 s a consolidation: two copies lose 4 s, once in 40 s, for what the third would wait."""
+    ours = peers(tmp_path)
+    assert ours.is_cut_short(END, age_s, left_s) is is_short
+    # What one has decided holds for all.
+    assert ours.is_cut_short(END, 0.0, 0.0) is is_short
+
+
+def test_a_copy_that_would_be_dealt_nothing_ends_no_slot(tmp_path: Path) -> None:
+    """hadard has given it no steps, or it is about to leave."""
+    path = tmp_path / "assignment"
+    ours = peers(tmp_path, assignment=path)
+    write_assignment(path, Assignment(1, {0: 5, 1: 5, 2: 0}, 60.0))
+    assert not ours.is_cut_short(END, 50.0, 50.0)
+    write_assignment(path, Assignment(2, {0: 5, 1: 5, 2: 5}, 60.0))
+    Presence(tmp_path, 2, 60.0).say(Doing.LEAVES)
+    assert not ours.is_cut_short(END, 50.0, 50.0)
+    Presence(tmp_path, 2, 60.0, _count=1).say(Doing.WAITS)
+    assert ours.is_cut_short(END, 50.0, 50.0)

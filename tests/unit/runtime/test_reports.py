@@ -1,0 +1,133 @@
+"""What a copy says of itself adds up: over all copies every step is counted once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from fakes import train_copy  # noqa: E402
+
+from hadar_slurm.handoff import ProgressReport, read_report  # noqa: E402
+from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.settings import Settings  # noqa: E402
+from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
+
+SETTINGS = Settings(
+    slot_s=0.05, cost_part=1.0, gone_after_s=0.5, poll_s=0.01, report_every_s=0.0, move_s=0.1
+)
+
+
+def a_copy(directory: Path, total_steps: int = 40, settings: Settings = SETTINGS) -> Copy:
+    """Return the only copy of a job, which reports after each step."""
+    model, optimiser, _ = train_copy.make(0)
+    where = Surroundings(
+        copy=0, directory=directory / "job", job="7", restart=2, spool=directory / "spool"
+    )
+    return Copy(model, optimiser, total_steps=total_steps, settings=settings, surroundings=where)
+
+
+def said(directory: Path) -> ProgressReport:
+    """Return what the copy said last."""
+    report = read_report(directory / "spool", "7", owner_uid=os.getuid())
+    assert report is not None
+    return report
+
+
+def test_steps_done_are_those_made_one_and_our_own(tmp_path: Path) -> None:
+    """At each step; a slot begins with none of our own."""
+    copy = a_copy(tmp_path)
+    own = []
+    with copy:
+        for _ in copy.steps():
+            report, newest = said(tmp_path), copy.slots.newest()
+            assert newest is not None
+            assert report.state == "running"
+            assert report.restart == 2
+            assert report.steps_done - report.own_steps == len(newest[0].done)
+            assert (report.aggregation_s > 0) == (newest[0].slot > 0)
+            own.append(report.own_steps)
+    assert own[0] == 0
+    assert max(own) > 1
+    done = said(tmp_path)
+    assert (done.state, done.steps_done, done.own_steps) == ("done", 40, 0)
+
+
+def test_a_consolidation_costs_all_of_its_parts(tmp_path: Path) -> None:
+    """What it took to make is in the file, for those who did not; who did has measured it."""
+    copy = a_copy(tmp_path)
+    with copy:
+        list(copy.steps())
+    newest = copy.slots.newest()
+    assert newest is not None
+    costs = copy.costs
+    slot = newest[0].slot
+    assert costs.made_s[slot] != newest[0].made_s > 0
+    assert said(tmp_path).aggregation_s == costs.total_s
+    late = a_copy(tmp_path)
+    with late:
+        assert list(late.steps()) == []
+    assert late.costs.made_s == {slot: newest[0].made_s}
+
+
+def test_a_signal_of_somebody_else_costs_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy says what it has saved; nobody comes, and it goes on."""
+    copy = a_copy(tmp_path, settings=replace(SETTINGS, slot_s=60.0))
+    heard: list[ProgressReport] = []
+    tell = copy.reports.tell
+
+    def tell_and_hear(*words: Any) -> None:
+        tell(*words)
+        heard.append(said(tmp_path))
+
+    monkeypatch.setattr(copy.reports, "tell", tell_and_hear)
+    trained = []
+    with copy:
+        for step in copy.steps():
+            trained.append(step)
+            if step == 12:
+                os.kill(os.getpid(), signal.SIGUSR1)
+    assert trained == list(range(40))
+    saved = [report for report in heard if report.state == "saved"]
+    # The first slot, of a step, measures the speed.
+    assert [(report.steps_done, report.own_steps) for report in saved] == [(13, 12)]
+    after = heard[heard.index(saved[0]) + 1]
+    assert (after.state, after.own_steps) == ("running", 12)
+
+
+def test_a_long_first_step_does_not_count_for_the_speed(tmp_path: Path) -> None:
+    """Kernels are compiled then, and caches filled: a job would be moved for it."""
+    copy = a_copy(tmp_path, settings=replace(SETTINGS, slot_s=60.0))
+    speeds = []
+    with copy:
+        for step in copy.steps():
+            time.sleep(0.5 if step == 1 else 0.01)
+            speeds.append(said(tmp_path).steps_per_s)
+    # The first slot, of a step, measures nothing.
+    assert speeds[:2] == [0.0, 0.0]
+    assert speeds[-1] > 20.0
+
+
+def test_slots_are_longer_where_consolidation_is_dear(tmp_path: Path) -> None:
+    """So long that it takes its part of the time, and at most twice as long as the one before."""
+    copy = a_copy(tmp_path, settings=replace(SETTINGS, slot_s=1e-4, cost_part=0.5))
+    lengths = []
+    with copy:
+        for _ in copy.steps():
+            newest = copy.slots.newest()
+            assert newest is not None
+            lengths.append((newest[0].slot, newest[0].length_s, newest[0].made_s))
+    assert lengths[0][1:] == (1e-4, 0.0)
+    longest_s = {slot: length_s for slot, length_s, _ in lengths}
+    assert all(longest_s[slot] <= 2 * longest_s[slot - 1] for slot in longest_s if slot > 0)
+    assert max(longest_s.values()) > 2 * min(made_s for slot, _, made_s in lengths if slot > 0)

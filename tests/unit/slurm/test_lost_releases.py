@@ -1,0 +1,146 @@
+"""A hold that came back because slurmctld forgot its release is ours; an owner's hold is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from fakes.fake_slurm import Asked, FakeSlurm
+from fakes.fake_tools import FakeRunner
+
+from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.slurm.adapter import Site
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.lost_releases import SAVED_AFTER_S, as_seen, lost_releases
+
+JOB = JobId("1")
+
+
+@dataclass(frozen=True)
+class Booted(CommandLine):
+    """A Slurm whose controller started at a certain time."""
+
+    booted_s: float = 0.0
+
+    def site(self) -> Site:
+        """Return which Slurm this is, and since when."""
+        return replace(super().site(), booted_s=self.booted_s)
+
+
+class Watch:
+    """A clock that a test sets."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """A clock at 1000 s."""
+    return Watch()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, watch: Watch) -> Ledger:
+    """A ledger in which job 1 was held, and released at 1000 by the slurmctld of 900."""
+    ledger = Ledger(tmp_path / FILE_NAME, watch)
+    ledger.booted_s = 900.0
+    ledger.expect_holds([JOB])
+    ledger.note({JOB: replace(ledger[JOB], is_held=False)})
+    return ledger
+
+
+def held_again(booted_s: float) -> Booted:
+    """Return a Slurm that shows job 1 under a user's hold."""
+    slurm = FakeSlurm("v100:4")
+    slurm.submit(Asked(per_job=(("", 2),)), hold="user")
+    return Booted(FakeRunner(slurm=slurm), booted_s)
+
+
+# A backup that takes over may have started long before.
+@pytest.mark.parametrize("booted_s", [1001.0, 5000.0, 200.0])
+def test_another_slurmctld_may_have_forgotten_a_release(ledger: Ledger, booted_s: float) -> None:
+    """The hold is ours, then, and so is what it takes to lift it."""
+    slurm = held_again(booted_s)
+    ledger.note(lost_releases(slurm, ledger, slurm.queue()))
+    assert ledger[JOB] == Entry(is_held=True)
+
+
+@pytest.mark.parametrize("booted_s", [900.0, 0.0])
+def test_a_hold_under_the_same_slurmctld_is_the_owners_for_good(
+    ledger: Ledger, booted_s: float
+) -> None:
+    """Also after that has been restarted; and where it is not known, since when it is there."""
+    slurm = held_again(booted_s)
+    ledger.note(lost_releases(slurm, ledger, slurm.queue()))
+    assert ledger[JOB] == Entry()
+    slurm = held_again(2000.0)
+    assert lost_releases(slurm, ledger, slurm.queue()) == {}
+
+
+def test_a_daemon_that_comes_days_later_takes_no_owners_hold(ledger: Ledger, watch: Watch) -> None:
+    """All was given back for the maintenance, users hold jobs meanwhile, Slurm is upgraded."""
+    for later_s, is_ours in ((300.0, True), (3 * 86_400.0, False)):
+        watch.now_s = 1000.0 + later_s
+        again = Ledger(ledger.path, watch)
+        slurm = held_again(watch.now_s - 100.0)
+        (found,) = lost_releases(slurm, again, slurm.queue()).values()
+        assert found.is_held is is_ours
+
+
+def test_what_slurm_holds_itself_is_not_ours(ledger: Ledger) -> None:
+    """Its node did not launch it: for an operator to look at."""
+    slurm = held_again(1001.0)
+    row = replace(slurm.queue()[JOB], reason="launch_failed_requeued_held")
+    assert lost_releases(slurm, ledger, {JOB: row}) == {}
+
+
+def test_what_was_saved_is_not_forgotten(ledger: Ledger) -> None:
+    """A minute after its release a job's hold can only be its owner's."""
+    slurm = held_again(1001.0)
+    row = slurm.queue()[JOB]
+    free = replace(row, priority=1, reason="Resources")
+    seen = as_seen(ledger[JOB], free, 1000.0 + SAVED_AFTER_S - 1)
+    assert seen == ledger[JOB]
+    # A clock that was set back must not keep an entry in doubt for ever.
+    for now_s in (1000.0 + SAVED_AFTER_S, 900.0):
+        assert as_seen(ledger[JOB], free, now_s) == Entry()
+    ledger.note({JOB: as_seen(ledger[JOB], free, 1000.0 + SAVED_AFTER_S)})
+    assert lost_releases(slurm, ledger, {JOB: row}) == {}
+    assert as_seen(ledger[JOB], row, 1000.0 + SAVED_AFTER_S) == ledger[JOB]
+
+
+def test_the_pin_of_a_running_job_is_kept(ledger: Ledger) -> None:
+    """It is what tells later that its nodes were our choice."""
+    pinned = replace(ledger[JOB], pinned=(NodeName("n1"),))
+    row = held_again(900.0).queue()[JOB]
+    running = replace(
+        row, state="RUNNING", priority=1, request=replace(row.request, nodes=(NodeName("n1"),))
+    )
+    assert as_seen(pinned, running, 2000.0) == Entry(pinned=(NodeName("n1"),))
+
+
+def test_a_requeue_on_its_way_is_still_ours(ledger: Ledger) -> None:
+    """Its command was not answered in time, and the job runs on for a moment."""
+    ledger.expect_requeues({JOB: 2})
+    row = held_again(900.0).queue()[JOB]
+    running = replace(row, state="RUNNING", priority=1, restarts=2)
+    assert as_seen(ledger[JOB], running, 2000.0) == Entry(is_held=True, requeued=3)
+    assert Ledger(ledger.path)[JOB] == Entry(is_held=True, requeued=3)
+    # It has come about, and the job runs again.
+    assert not as_seen(ledger[JOB], replace(running, restarts=3), 2000.0).is_held
+    waiting = replace(row, state="PENDING", priority=1, reason="Resources", restarts=2)
+    assert not as_seen(ledger[JOB], waiting, 2000.0).is_held
+
+
+def test_the_time_of_a_release_is_on_disk_and_a_new_hold_ends_it(ledger: Ledger) -> None:
+    """A hadard that starts anew knows it too."""
+    again = Ledger(ledger.path)
+    assert again[JOB] == Entry(released_s=1000.0, booted_s=900.0)
+    again.expect_holds([JOB])
+    assert again[JOB] == Entry(is_held=True)

@@ -1,0 +1,119 @@
+"""When a job must not be stopped: just started, since the signal would kill it; on a node that has
+not reported to slurmctld, since a requeue would cost it its GPUs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
+from fakes.fake_tools import FakeRunner
+
+from hadar_slurm.core.job import Phase
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.engine.actions import Outcome, Status, Stop
+from hadar_slurm.handoff import ProgressReport, write_report
+from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.metadata import Description, encode
+from hadar_slurm.slurm.modes import Mode, Modes
+from hadar_slurm.slurm.settings import Settings
+
+GRACE_S = 60.0
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> FakeSlurm:
+    """A model of Slurm whose jobs keep their reports in another place than hadard looks."""
+    return FakeSlurm("v100:4", spool=tmp_path / "elsewhere")
+
+
+@pytest.fixture
+def job(slurm: FakeSlurm) -> FakeJob:
+    """A described job that runs."""
+    described = Description(steps=100, gpus=2, rates={"v100": 1.0}, checkpoint=True)
+    comment = encode(described)
+    job = slurm.submit(Asked(per_job=(("", 2),)), comment=comment, work_s=10_000.0, steps=100)
+    slurm.advance(5.0)
+    assert job.state == "RUNNING"
+    return job
+
+
+def backend_of(slurm: FakeSlurm, directory: Path) -> SlurmBackend:
+    """Return hadard's backend."""
+    settings = Settings(spool=directory / "spool", grace_s=GRACE_S, modes=Modes(Mode.ENFORCE))
+    return SlurmBackend(
+        CommandLine(FakeRunner(slurm=slurm)),
+        ThroughputTable("none", {}),
+        settings,
+        Ledger(directory / FILE_NAME),
+        now_s=lambda: slurm.now_s,
+        sleep=slurm.advance,
+    )
+
+
+def phase(slurm: FakeSlurm, directory: Path) -> Phase:
+    """Return the phase in which policies see the job."""
+    (seen,) = backend_of(slurm, directory).observe().jobs
+    return seen.phase
+
+
+def test_without_a_report_a_job_is_starting_for_as_long_as_it_may_take_to_save(
+    slurm: FakeSlurm, job: FakeJob, tmp_path: Path
+) -> None:
+    """Policies leave it where it is; a job that never reports is moved later on."""
+    assert phase(slurm, tmp_path) is Phase.STARTING
+    slurm.advance(GRACE_S)
+    assert phase(slurm, tmp_path) is Phase.RUNNING
+
+
+def test_a_report_of_this_run_shows_that_a_job_is_up(
+    slurm: FakeSlurm, job: FakeJob, tmp_path: Path
+) -> None:
+    """One of an earlier run does not."""
+    spool = tmp_path / "spool"
+    write_report(spool, str(job.number), ProgressReport(restart=3, state="running", steps_done=7))
+    assert phase(slurm, tmp_path) is Phase.STARTING
+    write_report(spool, str(job.number), ProgressReport(restart=0, state="running", steps_done=7))
+    assert phase(slurm, tmp_path) is Phase.RUNNING
+
+
+def stop(slurm: FakeSlurm, job: FakeJob, directory: Path) -> Outcome:
+    """Have hadard stop the job."""
+    backend = backend_of(slurm, directory)
+    (seen,) = backend.observe().jobs
+    (outcome,) = backend.apply([Stop(seen.job_id, 0, seen.allocation.gangs[0])])
+    return outcome
+
+
+def test_a_job_is_not_requeued_before_its_node_has_reported(
+    slurm: FakeSlurm, job: FakeJob, tmp_path: Path
+) -> None:
+    """Slurm 22.05.8 would never give it GPUs again; it is not even asked to save."""
+    slurm.advance(GRACE_S)
+    slurm.nodes["n1"].has_reported = False
+    outcome = stop(slurm, job, tmp_path)
+    assert (outcome.status, job.state, job.times_asked_to_save) == (Status.DEFERRED, "RUNNING", 0)
+    assert "has not reported to slurmctld" in outcome.detail
+    slurm.nodes["n1"].has_reported = True
+    assert stop(slurm, job, tmp_path).status is Status.DONE
+
+
+def test_a_job_whose_node_falls_silent_while_it_saves_is_not_requeued(
+    slurm: FakeSlurm, job: FakeJob, tmp_path: Path
+) -> None:
+    """slurmctld was restarted in between."""
+    slurm.advance(GRACE_S)
+    backend = backend_of(slurm, tmp_path)
+    (seen,) = backend.observe().jobs
+
+    def advance(seconds: float) -> None:
+        slurm.nodes["n1"].has_reported = False
+        slurm.advance(seconds)
+
+    backend.sleep = advance
+    (outcome,) = backend.apply([Stop(seen.job_id, 0, seen.allocation.gangs[0])])
+    assert (outcome.status, job.state) == (Status.DEFERRED, "RUNNING")
+    assert job.times_asked_to_save > 0

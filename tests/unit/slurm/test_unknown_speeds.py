@@ -1,0 +1,147 @@
+"""Jobs whose speed nobody knows: what hadard believes, and how it learns from their reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
+from fakes.fake_tools import FakeRunner
+
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.handoff import ProgressReport, write_report
+from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.metadata import Description, encode
+from hadar_slurm.slurm.profile import Profile
+from hadar_slurm.slurm.settings import Settings
+
+LIMIT_S = 3600.0
+
+
+class Cluster:
+    """A model of Slurm with a node of each type; jobs take the first that is free, the V100s."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.spool = directory / "spool"
+        self.slurm = FakeSlurm("v100:4,k80:4", spool=directory / "elsewhere")
+
+    def backend(self) -> SlurmBackend:
+        """Return the backend of a hadard that has just started."""
+        return SlurmBackend(
+            CommandLine(FakeRunner(slurm=self.slurm)),
+            ThroughputTable("none", {}),
+            Settings(spool=self.spool, grace_s=5.0),
+            Ledger(self.directory / FILE_NAME),
+            profile=Profile(self.directory / "profile.sqlite", lambda: self.slurm.now_s),
+            now_s=lambda: self.slurm.now_s,
+            sleep=self.slurm.advance,
+        )
+
+    def submit(self, **said: object) -> FakeJob:
+        """Submit a job that says no more than its time limit and its name."""
+        usual: dict[str, object] = {"limit_s": LIMIT_S, "gpus": 2, "workload": "job:train.sh"}
+        described = Description(**{**usual, **said})  # type: ignore[arg-type]
+        job = self.slurm.submit(
+            Asked(per_job=(("", 2),)), comment=encode(described), work_s=10_000.0, steps=100_000
+        )
+        self.slurm.advance(1.0)
+        assert job.state == "RUNNING"
+        return job
+
+    def report(self, job: FakeJob, **told: object) -> None:
+        """Have a job report."""
+        usual = {"restart": job.restarts, "state": "running", "time_s": self.slurm.now_s}
+        write_report(self.spool, str(job.number), ProgressReport(**{**usual, **told}))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def seen(backend: SlurmBackend, job: FakeJob) -> Job:
+    """Return a job as policies see it, after a round."""
+    backend.apply([])
+    snapshot = backend.observe()
+    backend.apply([])
+    return next(found for found in snapshot.jobs if found.job_id == str(job.number))
+
+
+def takes_s(job: Job, kind: str) -> float:
+    return job.spec.total_steps / job.spec.rates.on(kind, job.spec.num_gpus)
+
+
+def test_a_job_with_a_time_limit_alone_is_placed_by_what_is_published(cluster: Cluster) -> None:
+    """It would need its limit on the slowest type."""
+    job = seen(cluster.backend(), cluster.submit())
+    assert takes_s(job, "k80") == pytest.approx(LIMIT_S, rel=1e-3)
+    assert takes_s(job, "v100") == pytest.approx(LIMIT_S * 240 / 900, rel=1e-3)
+
+
+def test_without_reports_a_job_comes_as_far_as_its_time(cluster: Cluster) -> None:
+    """Otherwise it would seem to need its whole limit to the end."""
+    backend, job = cluster.backend(), cluster.submit()
+    cluster.slurm.advance(LIMIT_S * 240 / 900 / 2)
+    found = seen(backend, job)
+    assert found.steps_left / found.spec.total_steps == pytest.approx(0.5, abs=0.01)
+
+
+def test_what_a_job_measures_replaces_what_was_believed(cluster: Cluster) -> None:
+    """In the next look, and for the next job of that name as well."""
+    backend, first = cluster.backend(), cluster.submit()
+    assert seen(backend, first).spec.rates.on("v100", 2) != 30.0
+    cluster.report(first, steps_done=600, steps_per_s=30.0)
+    found = seen(backend, first)
+    assert found.spec.rates.on("v100", 2) == 30.0
+    assert found.spec.rates.on("k80", 2) == pytest.approx(30.0 * 240 / 900)
+    assert found.progress.steps_done == 600
+    # Steps are real ones now; how long the job takes at most is as before.
+    assert takes_s(found, "k80") == pytest.approx(LIMIT_S, rel=1e-3)
+    second = cluster.submit()
+    assert seen(backend, second).spec.rates.on("v100", 2) == 30.0
+    other = cluster.submit(workload="job:other.sh", gpus=2)
+    assert seen(backend, other).spec.rates.on("v100", 2) != 30.0
+
+
+def test_what_was_measured_outlives_hadard(cluster: Cluster) -> None:
+    first = cluster.submit()
+    cluster.report(first, steps_done=600, steps_per_s=30.0)
+    seen(cluster.backend(), first)
+    second = cluster.submit()
+    found = seen(cluster.backend(), second)
+    assert found.spec.rates.on("v100", 2) == 30.0
+
+
+@pytest.mark.parametrize("told", [{"restart": 3}, {"steps_per_s": 0.0}, {"steps_per_s": 5e-324}])
+def test_what_is_no_measurement_of_this_run_counts_for_nothing(
+    cluster: Cluster, told: dict[str, object]
+) -> None:
+    """One of another run, made elsewhere maybe; none yet; and one that cannot be."""
+    backend, job = cluster.backend(), cluster.submit()
+    before = seen(backend, job).spec.rates
+    cluster.report(job, **{"steps_done": 600, "steps_per_s": 30.0, **told})
+    assert seen(backend, job).spec.rates == before
+
+
+def test_one_report_is_one_measurement(cluster: Cluster) -> None:
+    """Looking at it again adds nothing to it."""
+    backend, job = cluster.backend(), cluster.submit()
+    cluster.report(job, steps_done=600, steps_per_s=30.0)
+    for _ in range(3):
+        seen(backend, job)
+    assert backend.profile is not None
+    [places] = backend.profile.speeds.measured.values()
+    assert [found.count for found in places.values()] == [1]
+
+
+def test_what_a_user_gives_is_believed(cluster: Cluster) -> None:
+    """Whoever gives speeds has reason to."""
+    backend = cluster.backend()
+    job = cluster.submit(workload="", steps=5000, rates={"v100": 7.0})
+    cluster.report(job, steps_done=600, steps_per_s=30.0)
+    found = seen(backend, job)
+    assert (found.spec.rates.on("v100", 2), found.progress.steps_done) == (7.0, 600)

@@ -1,0 +1,79 @@
+"""Where a script lies and what it says: sbatch finds the same file and the same bytes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hadar_slurm.submit.script import find_script, read_script
+
+BYTES = b"#!/bin/sh\n#HADAR --hadar-steps=1\n\xff\x00 tail without end"
+TEXT = BYTES.decode("utf-8", "surrogateescape")
+
+
+@pytest.fixture
+def pipe() -> Iterator[int]:
+    """Give the reading end of a pipe that says BYTES, many times what a pipe holds."""
+    ours, theirs = os.pipe()
+
+    def write() -> None:
+        with open(theirs, "wb") as file:
+            file.write(BYTES * 5000)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    yield ours
+    writer.join()
+    os.close(ours)
+
+
+@pytest.mark.parametrize("folder", ["/dev/fd", "/proc/self/fd"])
+def test_what_comes_through_a_pipe_can_be_read_again(pipe: int, folder: str) -> None:
+    """To the byte, from the descriptor and by its name, also by a program that is executed."""
+    assert read_script(f"{folder}/{pipe}", "") == TEXT * 5000
+    assert stat.S_ISREG(os.fstat(pipe).st_mode)
+    assert Path(f"/dev/fd/{pipe}").read_bytes() == BYTES * 5000
+    assert os.get_inheritable(pipe)
+    with open(pipe, "rb", closefd=False) as file:
+        assert file.read() == BYTES * 5000
+
+
+def test_a_file_that_is_half_read_is_read_from_there(tmp_path: Path) -> None:
+    """As sbatch would go on where the shell has stopped."""
+    path = tmp_path / "script"
+    path.write_bytes(BYTES)
+    with open(path, "rb", buffering=0) as file:
+        file.read(10)
+        assert read_script(f"/dev/fd/{file.fileno()}", "") == TEXT[10:]
+        assert file.read() == BYTES[10:]
+
+
+@pytest.mark.parametrize(
+    "name", ["none", "/none", "/dev/fd/999", "/dev/fd/x", "/", f"/dev/fd/{10**30}"]
+)
+def test_what_cannot_be_read_is_empty(name: str) -> None:
+    """sbatch will say why."""
+    assert read_script(name, "") == ""
+
+
+def test_a_named_pipe_is_left_for_sbatch(tmp_path: Path) -> None:
+    """It can be read once, and nobody would write it twice."""
+    os.mkfifo(tmp_path / "pipe")
+    assert read_script(str(tmp_path / "pipe"), "") == ""
+
+
+def test_a_script_is_found_as_sbatch_finds_it(tmp_path: Path) -> None:
+    """Beside the job, then on PATH; a name with a dot or a slash in front is taken as it is."""
+    for path in ("job/a", "bin/a", "bin/b"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(path)
+    job, search = str(tmp_path / "job"), f"/nowhere:{tmp_path / 'bin'}"
+    assert find_script("a", job, search) == f"{job}/a"
+    assert find_script("b", job, search) == f"{tmp_path}/bin/b"
+    for name in ("c", "./a", "../job/a", "/a"):
+        assert find_script(name, job, search) == name
