@@ -1,0 +1,342 @@
+"""Writes README.md beside it: tables and curves from the runs of quality.py and faults.py."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from curves import curves
+from fault_figures import hits, summary
+from figures import AT_EQUAL_STEPS, AT_EQUAL_TIME, OTHERS, Record, cells, differences
+
+DATE, MACHINE = "2026-11-21", "two cores, no GPU, Debian 12"
+SLURM_DATE, SLURM_MACHINE = "2026-11-22", "two cores, no GPU, Slurm 22.05.8, Debian 12"
+CURVES = "learning-curves.svg"
+
+
+def write(found: Mapping[str, Any], records: Sequence[Record], path: Path) -> None:
+    """Write the page and its curves."""
+    curves(cells(records), path.parent / CURVES)
+    path.write_text(text(found, path.parent / "faults.json"), encoding="utf-8")
+
+
+def text(found: Mapping[str, Any], faults: Path) -> str:
+    """Return the page; `faults`, and the runs on Slurm beside it, are told of where they are."""
+    tree = json.loads(faults.read_text(encoding="utf-8")) if faults.exists() else None
+    slurm = faults.with_name("slurm_faults.jsonl")
+    lines = slurm.read_text(encoding="utf-8").splitlines() if slurm.exists() else []
+    return "\n".join([*_lines(found), *_faults(tree), *_slurm_faults(list(map(json.loads, lines)))])
+
+
+def _lines(found: Mapping[str, Any]) -> list[str]:
+    steps, time = (differences(found, *which) for which in (AT_EQUAL_STEPS, AT_EQUAL_TIME))
+    return [
+        _OPENING.format(
+            runs=found["runs"],
+            minutes=found["cpu_s"] / 60,
+            date=DATE,
+            machine=MACHINE,
+            verdict=_wrapped(_verdict(steps, time)),
+        ),
+        "## HadarE beside a single node\n",
+        "At equal steps, which HadarE trains in less than a third of the time:\n",
+        *_beside(found, steps),
+        "",
+        "At equal time, in which the single node, the fastest one, trains fewer steps, with a "
+        "schedule of its own:\n",
+        *_beside(found, time),
+        "",
+        f"![Held-out loss by steps and by time]({CURVES})\n",
+        _CONTROLS,
+        *_others(found),
+        "",
+        *_findings(found),
+        "",
+        "## Which rule for the optimiser's state\n",
+        *_by_variant(found, {"average, the default": "HadarE", "keep": "keep", "reset": "reset"}),
+        "",
+        _wrapped(_best_rule(found)),
+        "",
+    ]
+
+
+def _verdict(steps: Sequence[Mapping[str, Any]], time: Sequence[Mapping[str, Any]]) -> str:
+    """Return what becomes of the claim, by both ways to read it."""
+    readings = {"at equal steps": steps, "at equal time": time}
+    held = [
+        words
+        for words, pairs in readings.items()
+        if pairs and all(pair["finding"] == "better" for pair in pairs)
+    ]
+    told = "; ".join(
+        f"{words} its held-out loss is {_counted(pairs)} of {len(pairs)}"
+        for words, pairs in readings.items()
+    )
+    outcome = " and ".join(
+        f"{'reproduced' if words in held else 'not reproduced'} {words}" for words in readings
+    )
+    return (
+        'The claim that training in copies gives models of "consistently better inference '
+        f'quality" (HadarE, arXiv 2503.10918, abstract) is here **{outcome}**: {told} pairs of '
+        "task and optimiser. Better and worse are said of a mean difference by seed of more than "
+        "two standard errors."
+    )
+
+
+def _counted(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many are better, the same and worse."""
+    kinds = ("better", "no different", "worse", "too few seeds")
+    counts = {kind: sum(pair["finding"] == kind for pair in pairs) for kind in kinds}
+    return ", ".join(f"{kind} in {count}" for kind, count in counts.items() if count)
+
+
+def _beside(found: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [
+        [
+            "task, optimiser", "loss, single", "loss, HadarE", "difference by seed",
+            "better seeds", "accuracy, single", "accuracy, HadarE", "difference by seed", "",
+        ]
+    ]  # fmt: skip
+    for pair in pairs:
+        names = found["means"][pair["cell"]]
+        ours, theirs = names[pair["name"]], names[pair["against"]]
+        rows.append(
+            [
+                pair["cell"],
+                _loss(theirs["loss"]),
+                _loss(ours["loss"]),
+                _loss(pair["loss"], "+"),
+                f"{pair['better']} of {pair['seeds']}",
+                _percent(theirs["accuracy"]),
+                _percent(ours["accuracy"]),
+                _percent(pair["accuracy"], "+"),
+                pair["finding"],
+            ]
+        )
+    return _table(rows)
+
+
+def _others(found: Mapping[str, Any]) -> list[str]:
+    names = list(found["means"])
+    rows = [["", "less", *names]]
+    for name, against in OTHERS:
+        pairs = {pair["cell"]: pair for pair in differences(found, name, against)}
+        if pairs:
+            shown = [_marked(pairs[cell]) if cell in pairs else "" for cell in names]
+            rows.append([name, against, *shown])
+    return _table(rows)
+
+
+def _findings(found: Mapping[str, Any]) -> list[str]:
+    """Return the rows in words: how often each is better, the same and worse."""
+    told = []
+    for words, rows in _WORDS:
+        counts = [
+            f"{name} {_counted(pairs)} of {len(pairs)}"
+            for name, left, right in rows
+            if (pairs := differences(found, left, right))
+        ]
+        if counts:
+            told.append(_wrapped(f"* {words}: {'; '.join(counts)}."))
+    return told
+
+
+def _marked(pair: Mapping[str, Any]) -> str:
+    sign = {"better": "▼", "worse": "▲"}.get(pair["finding"], "")
+    return f"{_loss(pair['loss'], '+')} {sign}".rstrip()
+
+
+def _by_variant(found: Mapping[str, Any], variants: Mapping[str, str]) -> list[str]:
+    names = list(found["means"])
+    rows = [["loss", *names]]
+    for words, variant in variants.items():
+        means = [found["means"][cell].get(variant) for cell in names]
+        rows.append([words, *(_loss(each["loss"]) if each else "" for each in means)])
+    return _table(rows)
+
+
+def _best_rule(found: Mapping[str, Any]) -> str:
+    """Return how the other rules compare with the default, and which has the lowest loss."""
+    told = [
+        f"`{rule}` is {_counted(pairs)} of {len(pairs)}"
+        for rule in ("keep", "reset")
+        if (pairs := differences(found, rule, "HadarE"))
+    ]
+    losses = {
+        rule: mean(names[name]["loss"][0] for names in found["means"].values())
+        for rule, name in (("average", "HadarE"), ("keep", "keep"), ("reset", "reset"))
+        if all(name in names for names in found["means"].values())
+    }
+    if not told or not losses:
+        return ""
+    best = min(losses, key=lambda rule: losses[rule])
+    return (
+        f"Beside `average`, by seed: {'; '.join(told)}. The lowest loss over all is that of "
+        f"`{best}`."
+    )
+
+
+def _faults(tree: Mapping[str, Any] | None) -> list[str]:
+    if tree is None:
+        return []
+    told = _by_kind(tree["faults"])
+    return [
+        "## Faults\n",
+        "```",
+        tree["command"],
+        "```\n",
+        _wrapped(
+            f"{tree['runs']} jobs of two to four copies, each a process, {tree['date']}, "
+            f"{tree['machine']}, with other work beside: [faults.json](faults.json). Faults that "
+            f"hit: {told}. What was killed was started again up to 4 s later. After each run the "
+            "job was to be done, every step to be consolidated exactly once, every checkpoint "
+            "that was ever seen to load, and for each time that a copy was killed or kept from "
+            "its files no more than one slot of its work to be trained again."
+        ),
+        "",
+        _wrapped(tree["summary"]),
+        "",
+    ]
+
+
+def _slurm_faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not records:
+        return []
+    restarts = sum(each["restarts"] for each in records)
+    several = sum(sum(fault["hit"] for fault in each["faults"]) > 1 for each in records)
+    left = len(set(range(100)) - {each["run"] for each in records})
+    return [
+        "### On a real Slurm\n",
+        "```",
+        "nice -n 10 python benchmarks/hadare/slurm_faults.py --seeds 0-99 "
+        "--json benchmarks/hadare/slurm_faults.jsonl",
+        "```\n",
+        _wrapped(
+            f"{len(records)} forked jobs of two or three copies in slots of 3 s, submitted by "
+            f"`hadar-sbatch` to a local cluster of four nodes under a hadard, {SLURM_DATE}, "
+            f"{SLURM_MACHINE}, three such programs at a time and much other work beside: "
+            "[slurm_faults.jsonl](slurm_faults.jsonl). "
+            f"Faults that hit: {_by_kind(hits(records))}; {several} jobs had several. "
+            "hadard and nodes came back up to 6 s later, and so long was the disk, an ext4 with "
+            "the jobs' directories and the spool, full or frozen by `fsfreeze`. Slurm started "
+            f"copies again {restarts} times, moves included. Copies that a signal killed alone "
+            "were requeued by their batch script; killed together with it, their tasks count as "
+            "failed. After each run all other tasks were to be completed, and the rest to hold as "
+            "above, with what a fault may cost counted by the slots that it hit. hadard's own "
+            "death may cost nothing."
+        ),
+        "",
+        _wrapped(summary(records) + _LEFT.format(left=left) * (left > 0)),
+        "",
+    ]
+
+
+def _by_kind(counts: Mapping[str, int]) -> str:
+    return "; ".join(f"{kind} {count}" for kind, count in counts.items())
+
+
+def _loss(figure: Sequence[float], sign: str = "") -> str:
+    return f"{figure[0]:{sign}.3f} ± {figure[1]:.3f}"
+
+
+def _percent(figure: Sequence[float], sign: str = "") -> str:
+    return f"{100 * figure[0]:{sign}.1f} ± {100 * figure[1]:.1f} %"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *body = rows
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    return lines + ["| " + " | ".join(row) + " |" for row in body]
+
+
+def _wrapped(words: str) -> str:
+    return textwrap.fill(words, 100, break_long_words=False, break_on_hyphens=False)
+
+
+_OPENING = """\
+# What HadarE's copies come to
+
+Written by `quality.py`; change [page.py](page.py), not this.
+
+```
+nice -n 15 python benchmarks/hadare/quality.py
+```
+
+{runs} runs ({minutes:.0f} CPU minutes), {date}, {machine}, one thread, PyTorch
+2.13.0; each run is a line of [quality.jsonl](quality.jsonl). The runtime's own code trains and
+makes one ([replay.py](replay.py)); time is reckoned: nodes train 1, 1, 0.5, 0.5 and 0.2 steps a
+second, and making one takes none. HadarE's copies train 20 s a slot, 1,024 steps in all, by quotas
+in proportion to speed, with averaged optimiser states. Beside a single node its runs have the same
+seeds: the same first parameters, the same samples. ± is the standard deviation over seeds; loss is
+the cross-entropy on held-out data in nats.
+
+{verdict}
+
+The tasks are small and short: 10 classes of generated 12x12 images (a network with BatchNorm, 8,000
+parameters), and the next letter of a generated language (a transformer, 73,000 parameters).
+Learning rates were picked for one node at 1,024 steps, with warm-up and a cosine to zero; HadarE's
+own best may be others. Whether a training of hours on many GPUs behaves the same is not measured
+here.
+"""
+
+_LEFT = (
+    " {left} of the 100 seeds are still to be run: the machine had no time for them. Two of these "
+    "passed the script's limits of time while 34 processes waited for two cores, and two froze a "
+    "frozen disk, by a mistake of the script. Seed 69 had broken: a copy that came back too late "
+    "for the others' patience lost its part once more. It is mended, and the seed run again."
+)
+
+# What a few rows say together.
+_WORDS = (
+    (
+        "Four times as many steps, in four times as many slots",
+        (
+            ("at equal steps HadarE is", "HadarE, 4 x the steps", "single, 4 x the steps"),
+            (
+                "at equal time it is",
+                "HadarE, 4 x the steps",
+                "single, same time, 4 x the steps",
+            ),
+        ),
+    ),
+    (
+        "Twice the learning rate that was picked for one node",
+        (
+            ("HadarE is", "HadarE, rate x 2", "HadarE"),
+            ("one node is", "single, rate x 2", "single"),
+        ),
+    ),
+    (
+        "A learning rate that stays as it is",
+        (
+            ("HadarE at equal steps is", "HadarE, constant rate", "single, constant rate"),
+            (
+                "one node with its last ends of slots averaged is",
+                "averaged ends, constant rate",
+                "single, constant rate",
+            ),
+        ),
+    ),
+    (
+        "Slots beside those of 20 s",
+        tuple((f"{x}x is", f"{x}x", "HadarE") for x in (1, 4, 8, 16)),
+    ),
+    (
+        "The same steps in all beside five copies",
+        tuple((f"{n} copies are", f"{n} copies", "HadarE") for n in (2, 8)),
+    ),
+    ("A momentum step on the mean", (("it is", "outer momentum", "HadarE"),)),
+)
+
+_CONTROLS = """\
+## Where the difference comes from
+
+Differences of held-out loss by seed, left less right; ▼ better and ▲ worse by more than two
+standard errors. *Averaged ends* is one node whose last five ends of slots were averaged. 2x (20 s)
+is HadarE's slot in all other rows, 5 its number of copies; 2 copies have speeds 1 and 1, 8 also
+1, 0.5 and 0.2. *Outer momentum* is `Outer()`: a rate of 0.7, a momentum of 0.9.
+"""

@@ -1,0 +1,354 @@
+"""A training in copies as the tasks of a real Slurm under a real hadard, and what befalls it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+import fault_copy
+from fault_record import STEP_S, Fault, Outcome, Run, Scale
+
+from hadar_slurm.demo.runs import Daemon, job_environment
+from hadar_slurm.errors import ClusterError, SlurmError
+from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.slurm.local_config import parse_nodes
+from hadar_slurm.slurm.local_processes import wait_until
+from hadar_slurm.slurm.parse import QueueRow
+from hadar_slurm.slurm.reading import read_queue
+
+SCALE = Scale(slots=3, slot_s=3.0, most_copies=3, most_faults=4, lasts_s=6.0)
+# One more than a job has copies, so that a copy may go elsewhere; a type each, for a speed each.
+NODES = {"n1": "v100", "n2": "p100", "n3": "k80", "n4": "t4"}
+SETTINGS = {
+    "policy": "hadare",
+    "mode": "enforce",
+    "round_seconds": SCALE.slot_s,
+    "poll_seconds": 0.5,
+    "restart_cost_seconds": 0.5,
+    "grace_seconds": 10,
+    "pin_timeout_seconds": 20,
+}
+SLURMD_TIMEOUT_S = 5
+DISK_MIB = 16
+_LOOK_AT_SLURM_S = 0.5
+_SPARE_SPEED = 0.5
+_LIMIT_S = 300.0  # for anything that Slurm or hadard is asked to do
+_SCRIPT = """\
+#!/bin/bash
+trap '' USR1
+[[ -e $HADAR_JOB_DIR/done ]] && exit
+"$@" &
+child=$!
+trap "kill -USR1 $child" USR1
+while kill -0 $child 2>/dev/null; do wait $child; done
+wait $child
+status=$?
+# Killed as by a lack of memory: once more.
+((status == 137)) && scontrol requeue ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID && sleep 60
+exit $status
+"""
+
+
+class Kind(StrEnum):
+    """What is done to a job."""
+
+    HADARD = "hadard killed"
+    NODE = "node killed"
+    KILL = "copy killed"
+    KILL_TASK = "copy killed with its batch script"
+    KILL_ENDING = "copy killed while it makes all one"
+    STALL = "disk stands still"
+    FULL = "disk full"
+
+
+class World(AbstractContextManager["World"]):
+    """A cluster in `directory`, its hadard, and the disk that nodes and hadard share.
+
+    On the disk, which can be filled and frozen, are the jobs' directories and the spool.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.disk, self.submitted = directory / "disk", directory / "submitted"
+        self.spool = self.disk / "spool"
+        self.script = self.submitted / "job.sh"
+        self._at_end = ExitStack()
+        self._thawing: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> World:
+        with self._at_end:
+            self._up()
+            self._at_end = self._at_end.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._at_end.close()
+
+    def _up(self) -> None:
+        for path in (self.disk, self.submitted, self.directory / "hadard"):
+            path.mkdir()
+        self.script.write_text(_SCRIPT)
+        self._mount()
+        self.spool.mkdir()
+        self.spool.chmod(0o1777)
+        nodes = parse_nodes(",".join(f"{kind}:1" for kind in NODES.values()))
+        where = self.directory / "c"
+        self.cluster = LocalCluster.up(where, nodes, slurmd_timeout_s=SLURMD_TIMEOUT_S)
+        self._at_end.callback(self.cluster.down)
+        self.runner = self.cluster.runner()
+        environment = job_environment(self.cluster.environment())
+        self.environment = {**environment, "HADAR_SPOOL": str(self.spool), "OMP_NUM_THREADS": "1"}
+        config = {
+            **SETTINGS,
+            "slurm_conf": self.cluster.slurm_conf,
+            "run_dir": self.environment["HADAR_RUN_DIR"],
+            "spool_dir": self.spool,
+            "state_dir": self.directory / "state",
+            "disable_file": self.directory / "disabled",
+        }
+        self.hadard = Daemon(self.directory / "hadard", self.environment, config)
+        self._at_end.callback(self.hadard.stop)
+        self.hadard.start()
+
+    def _mount(self) -> None:
+        image = self.directory / "image"
+        with image.open("wb") as file:
+            file.truncate(DISK_MIB * 2**20)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+        subprocess.run(["mount", "-o", "loop,noatime", image, self.disk], check=True)
+        self._at_end.callback(subprocess.run, ["umount", self.disk], check=True)
+
+    def freeze(self, seconds: float) -> bool:
+        """Have the disk stand still, and return whether it did not already.
+
+        Who writes waits, and cannot even be killed. It thaws by itself, whatever becomes of us.
+        """
+        if self._thawing is not None and self._thawing.poll() is None:
+            return False
+        disk = self.disk
+        words = f"fsfreeze -f {disk} && echo frozen && sleep {seconds}; fsfreeze -u {disk}"
+        thawing = subprocess.Popen(
+            ["sh", "-c", words], stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert thawing.stdout is not None
+        if thawing.stdout.readline() != b"frozen\n":
+            raise ClusterError(f"{self.disk} cannot be frozen")
+        self._thawing = thawing
+        return True
+
+    def kill_hadard(self) -> bool:
+        """Kill hadard, and return whether it ran."""
+        process = self.hadard.process
+        if process is None:
+            return False
+        process.kill()
+        process.wait(_LIMIT_S)
+        self.hadard.process = None
+        return True
+
+    def start_hadard(self) -> None:
+        """Start hadard unless it runs."""
+        if self.hadard.process is None:
+            self.hadard.start()
+
+    def kill_node(self, name: str) -> None:
+        """Kill slurmd and all jobs of a node; what waits for the disk ends when that goes on."""
+        with suppress(ClusterError):
+            self.cluster.kill_node(name)
+
+    def mend(self) -> None:
+        """Have everything as at the beginning."""
+        self.start_hadard()
+        for name in NODES:
+            self.cluster.start_node(name)
+        (self.disk / "filler").unlink(missing_ok=True)
+        self.cluster.cancel_jobs()
+
+        def is_idle() -> bool:
+            states = {node.name: node.state for node in self.cluster.status().nodes}
+            for name, state in states.items():
+                if state.startswith(("down", "drain", "fail")):
+                    self.runner.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
+            return set(states.values()) == {"idle"}
+
+        if not wait_until(is_idle, _LIMIT_S, every_s=0.5):
+            raise ClusterError(f"nodes do not become idle: {self.cluster.status().nodes}")
+
+    def submit(self, words: Sequence[str], directory: Path) -> str:
+        """Submit a job that shares `directory`, and return its id."""
+        done = subprocess.run(
+            [sys.executable, "-m", "hadar_slurm.cli.sbatch", *words],
+            cwd=self.submitted,
+            env={**self.environment, "HADAR_JOB_DIR": str(directory)},
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        match = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
+        if match is None:
+            raise ClusterError(f"not submitted: {done.stdout} {done.stderr}")
+        return match[1]
+
+    def keep(self, target: Path, *of_run: Path) -> None:
+        """Copy what a run and its daemons have left behind."""
+        for source in (self.hadard.directory, self.cluster.directory / "log", *of_run):
+            shutil.copytree(source, target / source.name, dirs_exist_ok=True)
+
+
+@dataclass
+class SlurmRun(Run):
+    """A job whose copies are tasks of Slurm's; `world` is to be there."""
+
+    look_every_s: float = 0.1
+    limit_s: float = 900.0
+    world: World | None = None
+    parent: str = ""
+    tasks: dict[int, QueueRow] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)  # by our doing
+    _looked_s: float = 0.0
+    _is_ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def here(self) -> World:
+        """Return the world."""
+        assert self.world is not None
+        return self.world
+
+    def begin(self) -> None:
+        """Submit the job; its time begins with its first slot."""
+        speeds = dict(zip(NODES, (*self.case.speeds, _SPARE_SPEED), strict=False))
+        rates = ",".join(f"{NODES[name]}={speed / STEP_S:g}" for name, speed in speeds.items())
+        paces = ",".join(f"{name}={STEP_S / speed:g}" for name, speed in speeds.items())
+        notes, steps = self.job.notes, self.case.total_steps
+        self.parent = self.here.submit(
+            [
+                f"--hadar-throughput={rates}",
+                f"--hadar-copies={len(self.case.speeds)}",
+                f"--hadar-steps={steps}",
+                "--hadar-gang=1",
+                "--requeue",
+                "--open-mode=append",
+                f"--output={notes}/out-%a",
+                str(self.here.script),
+                *(sys.executable, fault_copy.__file__, f"--notes={notes}", f"--steps={steps}"),
+                f"--step-seconds={paces}",
+            ],
+            self.job.directory,
+        )
+        # Ends of slots are cleared away, and what we do to Slurm takes its time.
+        threading.Thread(target=self._keep_looking, daemon=True).start()
+        if not wait_until(lambda: bool(self.ends) or self.is_over(), _LIMIT_S):
+            self.broken.append(f"no slot after {_LIMIT_S:g} s")
+        self.begun_s = time.monotonic()
+
+    def _keep_looking(self) -> None:
+        while not self._is_ended.wait(self.look_every_s):
+            self.look()
+
+    def finish(self) -> None:
+        """End what still happens, and have everything as before."""
+        self._is_ended.set()
+        self.agenda.clear()
+        self.here.mend()
+
+    def watch(self) -> None:
+        """See who has died while making all one."""
+        for died in self.job.notes.glob("died-*"):
+            died.unlink()
+            # By then it has.
+            self.soon(0.5, partial(self.died_ending, int(died.name[5:])))
+
+    def is_over(self) -> bool:
+        """Return whether no task waits or runs."""
+        now_s = time.monotonic()
+        if now_s > self._looked_s + _LOOK_AT_SLURM_S:
+            self._looked_s = now_s
+            with suppress(SlurmError):
+                self._read()
+        return bool(self.tasks) and not any(row.is_live for row in self.tasks.values())
+
+    def _read(self) -> None:
+        prefix = f"{self.parent}_"
+        self.tasks |= {
+            int(key.removeprefix(prefix)): row
+            for key, row in read_queue(self.here.runner).items()
+            if key.startswith(prefix) and key.removeprefix(prefix).isdecimal()
+        }
+
+    def running(self) -> list[int]:
+        """Return the copies that run now."""
+        self._read()
+        return [copy for copy, row in sorted(self.tasks.items()) if row.state == "RUNNING"]
+
+    def hit(self, fault: Fault) -> None:
+        """Let a fault happen."""
+        there, world = self.running(), self.here
+        match fault.kind:
+            case Kind.HADARD:
+                fault.is_free = world.kill_hadard()
+                fault.came = f"back after {fault.lasts_s} s" if fault.is_free else "was dead"
+                self.soon(fault.lasts_s, world.start_hadard)
+            case Kind.KILL_ENDING:
+                self.hit_ending(fault)
+            case Kind.STALL:
+                fault.came = "it stood still already"
+                if world.freeze(fault.lasts_s):
+                    fault.victims, fault.came = tuple(there), f"{fault.lasts_s} s"
+                    self.soon(fault.lasts_s, partial(self.goes_on, fault))
+            case Kind.FULL:
+                self.hit_full(fault, world.disk, there)
+            case _ if not there:
+                fault.came = "no copy ran"
+            case Kind.NODE:
+                self._hit_node(fault, there)
+            case _:
+                self._kill(fault, there[fault.copy % len(there)])
+
+    def _hit_node(self, fault: Fault, there: Sequence[int]) -> None:
+        (node,) = self.tasks[there[fault.copy % len(there)]].nodes
+        fault.victims = tuple(copy for copy in there if node in self.tasks[copy].nodes)
+        fault.came = f"{node} with copies {', '.join(map(str, fault.victims))}"
+        self.here.kill_node(node)
+        self.soon(fault.lasts_s, partial(self.here.cluster.start_node, node))
+
+    def _kill(self, fault: Fault, copy: int) -> None:
+        """Kill a copy, and with its batch script only while others are left to end the job."""
+        is_whole = fault.kind is Kind.KILL_TASK
+        if is_whole and len(self.failed) + 1 >= len(self.case.speeds):
+            fault.came = "left alone: the last one"
+            return
+        try:
+            pid, parent = map(int, (self.job.notes / f"pid-{copy}").read_text().split())
+            if fault_copy.__file__.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                raise ProcessLookupError(pid)
+            if is_whole:
+                os.kill(parent, signal.SIGKILL)
+                self.failed.add(copy)
+            os.kill(pid, signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            fault.came = f"copy {copy} was not there yet"
+            return
+        fault.victims, fault.came = (copy,), f"copy {copy}"
+
+    def outcome(self) -> Outcome:
+        """Return what the run came to; of the tasks only those that we ended may have failed."""
+        done = super().outcome()
+        for copy, row in sorted(self.tasks.items()):
+            if row.state != "COMPLETED" and not (row.state == "FAILED" and copy in self.failed):
+                done.broken.append(f"copy {copy} ended as {row.state}")
+        if len(self.tasks) != len(self.case.speeds):
+            done.broken.append(f"{len(self.tasks)} tasks, {len(self.case.speeds)} copies")
+        return done

@@ -1,0 +1,46 @@
+"""What each step of docs/users.md earns on a trace: the kind left open, and jobs moved.
+
+    python benchmarks/levels.py TRACE TABLE FIRST
+
+Speeds are known. A move costs 30 s.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from hadar_slurm.cli.inputs import Reading, read_cluster, read_table, read_workload
+from hadar_slurm.policies.table import make_policy
+from hadar_slurm.sim.restart import parse_restart_costs
+from hadar_slurm.study.experiment import run_experiment
+
+CLUSTER = "20xV100,20xP100,20xK80"
+# Step, policy, whether jobs may be moved.
+STEPS = (
+    ("plain Slurm", "slurm", False),
+    ("1. kind left open", "hadar", False),
+    ("2. moved", "hadar", True),
+)
+
+
+def main() -> None:
+    """Print a table."""
+    trace, table, first = sys.argv[1:]
+    nodes = read_cluster(CLUSTER, gpus_per_node=4)
+    reading = Reading(read_table(Path(table)), nodes, costs=parse_restart_costs("30"))
+    specs, _ = read_workload(trace, reading, seed=0, first=int(first))
+    print(
+        "| | mean JCT h | p95 h | mean queueing h | TTD h | moves |\n|---|---:|---:|---:|---:|---:|"
+    )
+    for step, policy, moves in STEPS:
+        jobs = [replace(spec, can_checkpoint=moves) for spec in specs]
+        found = run_experiment(jobs, nodes, make_policy(policy))
+        hours = (found.mean_jct_s, found.p95_jct_s, found.mean_queueing_s, found.ttd_s)
+        row = " | ".join(f"{time_s / 3600:.1f}" for time_s in hours)
+        print(f"| {step} | {row} | {found.moves:,} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The quality matrix: what is trained, what is trained again, and what the page says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+HADARE = Path(__file__).parents[3] / "benchmarks" / "hadare"
+
+
+@pytest.fixture
+def quality(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the script as a module."""
+    monkeypatch.syspath_prepend(str(HADARE))
+    import quality
+
+    torch.set_num_threads(1)
+
+    return quality
+
+
+@pytest.mark.parametrize("name", ["images", "language"])
+def test_a_run_is_the_same_each_time_and_trained_once(
+    quality: ModuleType, tmp_path: Path, name: str
+) -> None:
+    """It learns, a second call finds it in the file, and a line that was cut off is none."""
+    path = tmp_path / "runs.jsonl"
+    run = quality.Run(name, "adam", 0, total_steps=24, copies=2, slot_s=4.0)
+    quality.make([("some", run)], path)
+    with path.open("a") as file:
+        file.write('{"name": "cut\n')
+    quality.make([("some", run)], path)
+    (record,) = quality.records(path)
+    again = quality.train(run)
+    assert [record[key] for key in ("loss", "curve")] == [again[key] for key in ("loss", "curve")]
+    assert record["time_s"] == 12.0
+    losses = [point[2] for point in record["curve"]]
+    assert losses[-1] < losses[0]
+
+
+def test_every_question_is_asked_of_the_same_seeds(quality: ModuleType) -> None:
+    """So that differences are by seed; no run has two names."""
+    runs = quality.matrix(list(quality.QUESTIONS))
+    assert len({run for _, run in runs}) == len(runs)
+    assert all(run.seed < quality.QUESTIONS["main"][0] for _, run in runs)
+    assert quality.same_time(1024) == 320
+
+
+def record(quality: ModuleType, name: str, seed: int, loss: float) -> dict[str, Any]:
+    """Return a run's line."""
+    run = {"task": "images", "optimiser": "sgd", "seed": seed}
+    return {"name": name, "run": run, "loss": loss, "accuracy": 0.5, "time_s": 1.0, "cpu_s": 1.0}
+
+
+def test_differences_are_by_seed(quality: ModuleType) -> None:
+    """Seeds that differ more than the variants do not hide a difference; noise alone is none."""
+    records = [
+        record(quality, name, seed, loss)
+        for seed, base in enumerate((1.0, 2.0, 3.0))
+        for name, loss in (
+            ("HadarE", base + 0.01 * seed),
+            ("single", base + 0.2),
+            ("single, same time", base + 0.1 * (seed - 1)),
+        )
+    ]
+    pairs = {pair["against"]: pair for pair in quality.compared(records)["pairs"]}
+    assert pairs["single"]["finding"] == "better"
+    assert pairs["single"]["better"] == 3
+    assert pairs["single"]["loss"] == pytest.approx([-0.19, 0.01])
+    assert pairs["single, same time"]["finding"] == "no different"
+
+
+def test_the_page_is_what_the_runs_say(quality: ModuleType) -> None:
+    """README.md is made of the lines beside it."""
+    found = quality.compared(quality.records(HADARE / "quality.jsonl"))
+    text = quality.page.text(found, HADARE / "faults.json")
+    assert (HADARE / "README.md").read_text(encoding="utf-8") == text
+
+
+def test_half_the_steps_are_not_enough(quality: ModuleType) -> None:
+    """A single node with half of them ends with a loss at least a tenth higher, in every run."""
+    losses: dict[tuple[str, str, int, str], float] = {}
+    for line in (HADARE / "quality.jsonl").read_text(encoding="utf-8").splitlines():
+        each = json.loads(line)
+        run = each["run"]
+        losses[run["task"], run["optimiser"], run["seed"], each["name"]] = each["loss"]
+    halves = {key: loss for key, loss in losses.items() if key[3] == "single, half the steps"}
+    assert len(halves) == 20
+    assert all(loss >= 1.1 * losses[(*key[:3], "single")] for key, loss in halves.items())
