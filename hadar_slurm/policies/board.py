@@ -10,11 +10,11 @@ gives what is left to whoever can use it, and `plan` tells every other job why i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, Slot
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
@@ -34,6 +34,7 @@ class Board:
 
     def __init__(self, snapshot: Snapshot, round_: Round) -> None:
         self.snapshot = snapshot
+        self.round = round_
         self.rules: GangRules = snapshot.rules
         self.kinds: tuple[GpuType, ...] = tuple(snapshot.cluster.gpus_by_type)
         self.placed: dict[JobId, Allocation] = {}
@@ -92,10 +93,13 @@ class Board:
             )
         return usable[kind]
 
+    def nodes_for(self, job: Job, kind: GpuType) -> tuple[Node, ...]:
+        """Return where a job could be given GPUs of one type: one object for jobs alike in that."""
+        return self._reach.nodes(job, kind, is_mixed=False)
+
     def slots_for(self, job: Job, kind: GpuType) -> Iterator[Slot]:
         """Yield where a job could be given GPUs of one type, were they free."""
-        nodes = self._reach.nodes(job, kind, is_mixed=False)
-        return (Slot(node.name, kind) for node in nodes)
+        return (Slot(node.name, kind) for node in self.nodes_for(job, kind))
 
     def fits(self, allocation: Allocation) -> bool:
         """Return whether all GPUs of an allocation are free."""
@@ -207,10 +211,19 @@ class Board:
         """Return the same object for jobs of which each could run wherever the other could."""
         return self._request(job)
 
-    def plan(self, *, figures: Mapping[str, float] | None = None, memory: object = None) -> Plan:
-        """Return what was given out, and for all others the reason why they wait."""
+    def plan(
+        self,
+        *,
+        figures: Mapping[str, float] | None = None,
+        memory: object = None,
+        patient: Collection[JobId] = (),
+    ) -> Plan:
+        """Return what was given out, and for all others the reason why they wait.
+
+        `patient` are jobs that may wait although they could begin.
+        """
         waiting = {
-            job.spec.job_id: self._reason(job)
+            job.spec.job_id: self._reason(job, is_patient=job.spec.job_id in patient)
             for job in self.snapshot.jobs
             if job.spec.job_id not in self.placed
             and (job.phase is Phase.QUEUED or not job.phase.is_final)
@@ -280,7 +293,7 @@ class Board:
         return node is not None and node.is_schedulable
 
     def _has_nodes(self, job: Job, kind: GpuType) -> bool:
-        counts = [node.by_type[kind] for node in self._reach.nodes(job, kind, is_mixed=False)]
+        counts = [node.by_type[kind] for node in self.nodes_for(job, kind)]
         if not self.rules.is_uniform:
             return sum(counts) >= job.spec.num_gpus
         return any(
@@ -316,7 +329,7 @@ class Board:
 
     # Why somebody waits.
 
-    def _reason(self, job: Job) -> WaitReason:
+    def _reason(self, job: Job, *, is_patient: bool) -> WaitReason:
         if not (job.phase is Phase.QUEUED or job.phase.is_plannable):
             return WaitReason.STOPPING
         request = self._request(job)
@@ -327,6 +340,8 @@ class Board:
                 request.reason = WaitReason.INSUFFICIENT
             else:
                 request.reason = WaitReason.INFEASIBLE
+        if is_patient and any(self.gang_on(job, kind) for kind in request.by_speed):
+            return WaitReason.BETTER_LATER
         return request.reason
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:

@@ -18,7 +18,8 @@ what it gains is worth most after the price. It does not follow the paper's form
   critical jobs later by ten.
 * The program is solved again after jobs came or went, at most every half hour, and more often as
   the horizon comes near.
-
+* A job that cannot be moved takes the type on which it ends first, the wait included, and does not
+  begin elsewhere meanwhile (`earliest.py`): it would have to stay there.
 * Where only gangs wait that are larger than what is left of a type, jobs of nearly the same worth
   are traded so that it is used (`fitting.py`).
 
@@ -27,7 +28,7 @@ GPUs that are left go to whoever can use them, mixed types included.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
 from hadar_slurm.policies.board import Board
+from hadar_slurm.policies.earliest import Forecast, first_end_on_nodes, settles
 from hadar_slurm.policies.fitting import Item, refit
 from hadar_slurm.policies.horizon import Demand, Horizon, find_horizon
 from hadar_slurm.policies.lp import SolverLimits
@@ -73,7 +75,8 @@ class Hadar:
         prospects = _Prospects(board)
         horizon, is_new = self._horizon(snapshot, round_, prospects)
         queue = _Queue(snapshot.now_s, prospects, horizon).ranked(board.jobs)
-        chosen, refits = _choose_types(board, queue)
+        settling = {job.job_id for job in board.jobs if settles(board, job)}
+        chosen, refits = _choose_types(board, queue, settling)
         late: list[Job] = []
         for entry, kind in zip(queue, chosen, strict=True):
             if kind is None or not board.choose(entry.job, board.kinds[kind]):
@@ -81,16 +84,20 @@ class Hadar:
         for job in late:
             if not board.has_room:
                 break
-            own = board.runs_on(job)
-            any(board.choose(job, kind) for kind in ([own] if own else []) + [*board.by_speed(job)])
-        board.settle()
-        board.fill(entry.job for entry in queue)
+            if job.job_id not in settling:
+                own = board.runs_on(job)
+                types = [*([own] if own else []), *board.by_speed(job)]
+                any(board.choose(job, one) for one in types)
+        for job in board.settle():
+            if job.job_id in settling and (first := first_end_on_nodes(board, job)):
+                board.start(job, [first])
+        board.fill(entry.job for entry in queue if entry.job.job_id not in settling)
         figures = {"solved": float(is_new), "refitted": float(refits)}
         if horizon:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
             for kind_name, price in zip(board.kinds, horizon.prices, strict=True):
                 figures[f"price.{kind_name}"] = price
-        return board.plan(figures=figures, memory=horizon)
+        return board.plan(figures=figures, memory=horizon, patient=settling)
 
     def _horizon(
         self, snapshot: Snapshot, round_: Round, prospects: _Prospects
@@ -290,24 +297,33 @@ def _worth(entry: _Entry) -> float:
     return 1.0 / max(entry.left_s, 1e-3) if entry.rank == _SHORTEST_RANK else _URGENT
 
 
-def _choose_types(board: Board, queue: Sequence[_Entry]) -> tuple[list[int | None], int]:
+def _choose_types(
+    board: Board, queue: Sequence[_Entry], settling: Set[JobId]
+) -> tuple[list[int | None], int]:
     """Return for each entry the index of its type, and on how many types a better fit was found.
 
-    In the order of the queue each takes the first of its types with room; GPUs that are left then
-    are used by trading, among those that are neither critical nor overdue (fitting.py).
+    In the order of the queue each takes the first of its types with room, or if it is one of
+    `settling` the one on which it ends first (earliest.py). GPUs that are left then are used by
+    trading, among those that are neither critical, overdue nor settling (fitting.py).
     """
     room = [board.room(kind) for kind in board.kinds]
     chosen: list[int | None] = [None] * len(queue)
     left = sum(room)
+    forecast = Forecast(board, [entry.job for entry in queue] if settling else [])
     for index, entry in enumerate(queue):
         if left <= 0:
             break
-        size = entry.job.spec.num_gpus
-        for kind in entry.types:
+        job, size, types = entry.job, entry.job.spec.num_gpus, entry.types
+        if job.job_id in settling:
+            first = forecast.first_end(job)
+            types = () if first is None else (board.kinds.index(first),)
+        for kind in types:
             if room[kind] >= size:
                 room[kind] -= size
                 left -= size
                 chosen[index] = kind
+                if settling and job.job_id not in settling:
+                    forecast.give(job, board.kinds[kind])
                 break
     refits = 0
     for kind, free in enumerate(room):
@@ -316,6 +332,7 @@ def _choose_types(board: Board, queue: Sequence[_Entry]) -> tuple[list[int | Non
         loose = [
             (Item(index, entry.job.spec.num_gpus, _worth(entry)), chosen[index])
             for index, entry in enumerate(queue)
+            if entry.job.job_id not in settling
             if (chosen[index] == kind and entry.rank == _SHORTEST_RANK)
             or (chosen[index] is None and kind in entry.types)
         ]
