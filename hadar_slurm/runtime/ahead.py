@@ -44,13 +44,13 @@ class Ahead:
         """Keep the parameters as they are now, if nobody has."""
         self._now = self._now or _parameters(model)
 
-    @torch.no_grad()
     def take_over(self, model: nn.Module, file: TensorFile) -> None:
         """Give a model the parameters of all copies at the end of `slot`, and the progress."""
         self.stop(model)
         for name, parameter in model.named_parameters():
             one = file.tensor(MODEL + name).to(parameter.device)
-            parameter.copy_(corrected(self._now[name], self._then[name], one))
+            with torch.no_grad():
+                parameter.copy_(corrected(self._now[name], self._then[name], one))
 
 
 def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -167,9 +167,16 @@ class LocalCluster:
         )
 
     def cancel_jobs(self) -> None:
-        """Cancel every job and wait until none of their processes is left, 7 s at the most."""
+        """Cancel every job and wait until none of their processes is left; after 7 s kill these.
+
+        Slurm with proctrack/linuxproc loses sight of a process that a job starts as it is killed.
+        """
         self.runner(timeout_s=10).run(["scancel", "--partition=main"])
-        wait_until(lambda: all(p.is_daemon for p in self.processes()), KILL_WAIT_S + 2)
+        if not wait_until(lambda: not self._of_jobs(), KILL_WAIT_S + 2):
+            end(self._of_jobs, grace_s=0)
+
+    def _of_jobs(self) -> list[Process]:
+        return [process for process in self.processes() if not process.is_daemon]
 
     def down(self) -> None:
         """Cancel all jobs, end every process and remove the directory.
@@ -180,7 +187,7 @@ class LocalCluster:
             # A controller that does not answer is killed below, and so are its jobs.
             with contextlib.suppress(SlurmError):
                 self.cancel_jobs()
-        end(lambda: [p for p in self.processes() if not p.is_daemon], grace_s=0)
+        end(self._of_jobs, grace_s=0)
         end(self.processes, grace_s=5)
         if self.directory.exists():
             layout.remove(self.directory)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 # Nothing here is special to sbatch, and all of it to some shell.
 HOSTILE = "a b\"c'd\\e\t$(touch x)`y`;|&<>*?[]{}!~#é🦀\\n%"
 SCRIPT = "#!/bin/bash\n#SBATCH --job-name=from-script --mem=200\n# a comment\n\necho $1\n"
-WRAP = "--wrap=sleep 600"
+# Without a shell that waits: what it has just started could outlive a scancel.
+WRAP = "--wrap=exec sleep 600"
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,9 @@ def _fields(line: str, answer: Answer) -> dict[str, str]:
         folder, slash, name = value.rpartition("/") if key in _FILES else ("", "", value)
         name = answer.neutral(name, names_job=key in _FILES or key in _IDS)
         fields[key] = folder + slash + name
+    if fields.get("Reason") == "PartitionDown" and fields["EligibleTime"] == "Unknown":
+        # Of a job with nowhere to run Slurm may not have asked yet whether it is due.
+        fields["EligibleTime"] = "NOW"
     return {key: value for key, value in fields.items() if key not in _CHANCE}
 
 

@@ -188,6 +188,17 @@ def test_jobs_that_run_are_gone_after_down(local_cluster: Start, tmp_path: Path)
     cluster.down()
 
 
+def test_a_process_that_left_its_job_goes_when_jobs_are_cancelled(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Slurm does not find it, and it would count as a job's for ever."""
+    pid = tmp_path / "pid"
+    submit(cluster, f"setsid --fork sh -c 'echo $$ > {pid}; exec sleep 300'\nexec sleep 300")
+    assert wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"), 10)
+    cluster.cancel_jobs()
+    assert not lives(int(pid.read_text()))
+
+
 def test_what_a_crash_leaves_is_refused_and_can_be_removed(local_cluster: Start) -> None:
     """`up` names the command that removes the rest, and `down` is that command."""
     cluster = local_cluster("v100:1")
