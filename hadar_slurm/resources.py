@@ -13,6 +13,16 @@ def data_file(name: str) -> Path:
 
 
 def job_template(name: str) -> Path:
-    """Return a job template: beside the package in a checkout, inside it when installed."""
-    installed = _PACKAGE / "job_templates" / name
-    return installed if installed.exists() else _PACKAGE.parent / "job_templates" / name
+    """Return a job template."""
+    return _beside("job_templates") / name
+
+
+def operators_file(name: str) -> Path:
+    """Return a file of `slurm_conf`: what operators begin with."""
+    return _beside("slurm_conf") / name
+
+
+def _beside(folder: str) -> Path:
+    """Return a folder that lies beside the package in a checkout, and inside it when installed."""
+    installed = _PACKAGE / folder
+    return installed if installed.exists() else _PACKAGE.parent / folder

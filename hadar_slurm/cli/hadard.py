@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from hadar_slurm import __version__
 from hadar_slurm.cli.release import read_config
+from hadar_slurm.cli.supervisor import notify
 from hadar_slurm.config import DEFAULT_PATH, Config
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import parse_table
@@ -210,6 +211,7 @@ def _run(options: argparse.Namespace, world: World) -> int:
         while True:
             faults = _run_with(config, slurm, world, cluster, asked, once=options.once)
             if not asked.to_reload or asked.to_end:
+                notify("STOPPING=1")
                 return 1 if options.once and faults else 0
             asked.to_reload = False
             try:
@@ -402,6 +404,7 @@ def _signs_of_life(
         if 0 <= now_s - last[0] < _BEAT_EVERY_S and partitions == last[1]:
             return
         last = now_s, partitions
+        notify("WATCHDOG=1")
         sign = Heartbeat(
             os.getpid(),
             cluster.name,
@@ -420,6 +423,7 @@ def _signs_of_life(
     _make_spool(config)
     make_wake_file(config.run_dir / WAKE_FILE)
     beat()
+    notify("READY=1")
     backend.on_wait = life.sign = beat
     try:
         yield

@@ -9,6 +9,7 @@ import typer
 from hadar_slurm import __version__
 from hadar_slurm.cli.cluster import app as cluster_app
 from hadar_slurm.cli.compare import compare
+from hadar_slurm.cli.config import app as config_app
 from hadar_slurm.cli.demo import demo
 from hadar_slurm.cli.release import leave, release
 from hadar_slurm.cli.simulate import simulate
@@ -21,6 +22,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
 )
 commands.add_typer(cluster_app, name="cluster")
+commands.add_typer(config_app, name="config")
 commands.command()(demo)
 commands.command()(simulate)
 commands.command()(compare)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from uuid import uuid4
@@ -88,11 +91,13 @@ else:
     sys.exit(f"scontrol: {sys.argv[1:]} is not for a toy")
 """
 
+SINFO = "print('all*')"
+
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Slurm of two programs that shows one idle node and no jobs; returns the configuration."""
-    for name, text in (("scontrol", SCONTROL), ("squeue", "")):
+    """A Slurm of three programs that shows one idle node and no jobs; returns the configuration."""
+    for name, text in (("scontrol", SCONTROL), ("squeue", ""), ("sinfo", SINFO)):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
@@ -199,3 +204,23 @@ def test_a_sign_of_life_outlasts_a_command_that_is_not_answered(
     with toy.open("a", encoding="utf-8") as file:
         file.write(keys)
     assert _sign_is_good_for_s(load_config(toy)) == good_for_s
+
+
+def test_a_service_manager_hears_of_its_life(toy: Path, tmp_path: Path) -> None:
+    """It is ready when jobs may be held for it, then alive, and at last it stops."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        argv = [sys.executable, "-m", "hadar_slurm.cli.hadard", "--config", str(toy)]
+        daemon = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE)
+        try:
+            heard = [manager.recv(100) for _ in range(3)]
+            daemon.terminate()
+            _, log = daemon.communicate(timeout=30)
+        finally:
+            daemon.kill()
+        heard += iter(lambda: manager.recv(100), b"STOPPING=1")
+    assert daemon.returncode == 0, log
+    assert heard[:3] == [b"WATCHDOG=1", b"READY=1", b"WATCHDOG=1"]
+    assert set(heard[3:]) <= {b"WATCHDOG=1"}

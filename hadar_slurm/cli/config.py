@@ -1,0 +1,122 @@
+"""hadar config: is a configuration right, what does it come to, what are the defaults."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from hadar_slurm.cli.release import JsonOption, read_config
+from hadar_slurm.config import DEFAULT_PATH, Config, load_config
+from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.errors import ConfigError, HadarError
+from hadar_slurm.resources import operators_file
+
+app = typer.Typer(help="Check, show or print hadard's configuration.", no_args_is_help=True)
+
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FILE]", help=f"The configuration; else {DEFAULT_PATH}."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check has found: the key, what is odd about its value, and what to do."""
+
+    key: str
+    message: str
+
+
+@app.command()
+def check(file: FileArgument = None, *, as_json: JsonOption = False) -> None:
+    """Say whether hadard would take a configuration, and what in it may surprise.
+
+    Run it as the user that hadard runs as. Status 1 if hadard would refuse it; what may only
+    surprise is told and does not count.
+    """
+    path = file or DEFAULT_PATH
+    try:
+        findings = surprises(load_config(path))
+    except HadarError as error:
+        if not as_json:
+            raise
+        typer.echo(json.dumps({"file": str(path), "error": str(error), "surprises": []}))
+        raise typer.Exit(1) from error
+    if as_json:
+        told = [asdict(finding) for finding in findings]
+        typer.echo(json.dumps({"file": str(path), "error": "", "surprises": told}))
+        return
+    typer.echo(f"{path}: right" + (", with these surprises:" if findings else ""))
+    for finding in findings:
+        typer.echo(f"  {finding.key}: {finding.message}")
+
+
+@app.command()
+def show(file: FileArgument = None, *, as_json: JsonOption = False) -> None:
+    """Print every key with the value that hadard would use, defaults filled in."""
+    tree = read_config(file).model_dump(mode="json")
+    typer.echo(json.dumps(tree) if as_json else yaml.safe_dump(tree, sort_keys=False).rstrip())
+
+
+@app.command()
+def print_default() -> None:
+    """Print the default configuration, every key explained, to begin your own with."""
+    typer.echo(operators_file("hadar.yaml").read_text(encoding="utf-8").rstrip())
+
+
+def surprises(config: Config) -> list[Finding]:
+    """Return what would go otherwise than somebody may expect; raises ConfigError if it cannot go.
+
+    Files and directories are judged for the user who asks.
+    """
+    if config.throughputs is not None:
+        try:
+            text = config.throughputs.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"throughputs: {config.throughputs}: {error}") from error
+        parse_table(text, str(config.throughputs))
+    found: list[Finding] = []
+    if config.slurm_conf is not None and not os.access(config.slurm_conf, os.R_OK):
+        found.append(Finding("slurm_conf", f"{config.slurm_conf} cannot be read"))
+    if config.disable_file.exists():
+        found.append(
+            Finding(
+                "disable_file", f"{config.disable_file} exists: nothing is enforced until it goes"
+            )
+        )
+    places = {
+        "run_dir": config.run_dir,
+        "state_dir": config.state_dir,
+        "journal": config.journal.parent,
+        "spool_dir": config.spool_dir,
+    }
+    for key, directory in places.items():
+        found += [Finding(key, fault) for fault in [_not_writable(directory)] if fault]
+    with_all = stat.S_IRWXO | stat.S_ISVTX
+    if config.spool_dir.is_dir() and config.spool_dir.stat().st_mode & with_all != with_all:
+        found.append(
+            Finding("spool_dir", f"jobs cannot report in it: chmod 1777 {config.spool_dir}")
+        )
+    modes = {config.mode, *config.partitions.values()}
+    if modes == {"observe"}:
+        found.append(Finding("mode", "hadard will only watch: no partition is advised or enforced"))
+    return found
+
+
+def _not_writable(directory: Path) -> str:
+    """Return what keeps a directory, or the one that it would be made in, from being written to."""
+    there = directory
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if os.access(there, os.W_OK | os.X_OK):
+        return ""
+    if there == directory:
+        return f"{directory} cannot be written to by this user"
+    return f"{directory} is not there, and this user cannot make it in {there}"

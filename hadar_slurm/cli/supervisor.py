@@ -1,0 +1,24 @@
+"""What systemd is told, where it has started us: ready, alive, stopping (sd_notify(3))."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+
+_VARIABLE = "NOTIFY_SOCKET"
+
+
+def notify(*words: str) -> None:
+    """Tell the service manager, such as `READY=1`; nothing where there is none that listens.
+
+    A manager that has gone away is no reason to stop placing jobs.
+    """
+    address = os.environ.get(_VARIABLE, "")
+    if not address.startswith(("/", "@")):
+        return
+    # Names that begin with @ are not in the file system: there they begin with a zero byte.
+    name = f"\0{address[1:]}" if address.startswith("@") else address
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.setblocking(False)
+        channel.sendto("\n".join(words).encode(), name)

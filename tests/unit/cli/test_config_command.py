@@ -1,0 +1,119 @@
+"""hadar config: what hadard would refuse is refused, what may surprise is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from hadar_slurm.cli import config as command
+from hadar_slurm.cli.main import commands
+from hadar_slurm.config import Config, parse_config
+from hadar_slurm.errors import ConfigError
+from hadar_slurm.resources import operators_file
+
+
+def hadar(*words: str) -> Result:
+    return CliRunner().invoke(commands, ["config", *words])
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> str:
+    """Keys for directories that suit."""
+    for name in ("run", "state", "log", "spool"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "spool").chmod(0o1777)
+    return (
+        f"run_dir: {tmp_path}/run\nstate_dir: {tmp_path}/state\njournal: {tmp_path}/log/j.jsonl\n"
+        f"spool_dir: {tmp_path}/spool\ndisable_file: {tmp_path}/off\n"
+    )
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "hadar.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_what_is_right_is_called_right(tmp_path: Path, places: str) -> None:
+    path = written(tmp_path, places + "mode: enforce\n")
+    done = hadar("check", path)
+    assert (done.exit_code, done.output) == (0, f"{path}: right\n")
+
+
+def test_what_hadard_would_refuse_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "round_secs: 60\n")
+    done = hadar("check", path, "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.output)["error"].startswith(f"{path}:1: unknown key 'round_secs'")
+    assert isinstance(hadar("check", path).exception, ConfigError)
+    assert isinstance(hadar("check", str(tmp_path / "none.yaml")).exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "said"),
+    [
+        ("mode: observe\n", "mode", "only watch"),
+        ("slurm_conf: /no/slurm.conf\n", "slurm_conf", "cannot be read"),
+    ],
+)
+def test_what_may_surprise_is_told(
+    tmp_path: Path, places: str, change: str, key: str, said: str
+) -> None:
+    mode = "" if change.startswith("mode") else "mode: enforce\n"
+    done = hadar("check", written(tmp_path, places + mode + change), "--json")
+    (told,) = json.loads(done.output)["surprises"]
+    assert done.exit_code == 0
+    assert told["key"] == key
+    assert said in told["message"]
+
+
+def test_a_directory_that_jobs_cannot_report_in_is_told(tmp_path: Path, places: str) -> None:
+    (tmp_path / "spool").chmod(0o755)
+    done = hadar("check", written(tmp_path, places + "mode: enforce\n"))
+    assert f"spool_dir: jobs cannot report in it: chmod 1777 {tmp_path}/spool" in done.output
+
+
+def test_the_switch_that_is_on_is_told(tmp_path: Path, places: str) -> None:
+    (tmp_path / "off").touch()
+    done = hadar("check", written(tmp_path, places + "mode: enforce\n"))
+    assert f"{tmp_path}/off exists: nothing is enforced until it goes" in done.output
+
+
+def test_places_are_judged_for_who_asks(
+    tmp_path: Path, places: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write anywhere; so the question is answered for the test."""
+    config = parse_config(places + "mode: enforce\n", "hadar.yaml")
+    monkeypatch.setattr(command.os, "access", lambda _path, _how: False)
+    told = {finding.key: finding.message for finding in command.surprises(config)}
+    assert told["run_dir"] == f"{tmp_path}/run cannot be written to by this user"
+    moved = config.model_copy(update={"state_dir": tmp_path / "far" / "away"})
+    told = {finding.key: finding.message for finding in command.surprises(moved)}
+    assert told["state_dir"].endswith(f"is not there, and this user cannot make it in {tmp_path}")
+
+
+def test_a_table_that_cannot_be_used_is_refused(tmp_path: Path, places: str) -> None:
+    (tmp_path / "table.json").write_text("{", encoding="utf-8")
+    for table in ("table.json", "none.json"):
+        path = written(tmp_path, places + f"throughputs: {tmp_path}/{table}\n")
+        done = hadar("check", path, "--json")
+        assert done.exit_code == 1, table
+        assert table in json.loads(done.output)["error"]
+
+
+def test_every_key_is_shown_with_its_value(tmp_path: Path, places: str) -> None:
+    path = written(tmp_path, places + "round_seconds: 42\n")
+    shown = hadar("show", path).output
+    assert parse_config(shown, "shown") == parse_config(Path(path).read_text(), path)
+    assert set(yaml.safe_load(shown)) == set(Config.model_fields)
+    assert json.loads(hadar("show", path, "--json").output) == yaml.safe_load(shown)
+
+
+def test_the_default_is_the_file_that_ships() -> None:
+    printed = hadar("print-default").output
+    assert printed == operators_file("hadar.yaml").read_text(encoding="utf-8")
+    assert parse_config(printed, "printed") == Config()
