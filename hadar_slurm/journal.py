@@ -169,6 +169,51 @@ def _drop_torn_line(path: Path) -> None:
             file.truncate(content.rfind(b"\n") + 1)
 
 
+def read_last(path: Path, number: int) -> list[Line]:
+    """Return up to `number` of the last rounds, the oldest first, reading no more than these.
+
+    Right after the file was put aside they are in the one before. No file: no rounds.
+    """
+    found: list[Line] = []
+    for file in (path, path.with_name(f"{path.name}.1")):
+        with suppress(FileNotFoundError):
+            found = _parsed(file, _last_texts(file, number - len(found))) + found
+        if len(found) >= number:
+            break
+    return found
+
+
+def _last_texts(path: Path, number: int) -> list[bytes]:
+    """Return the last whole lines of a file, read backwards in blocks that double."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        block, tail = 65536, b""
+        while len(tail) < size and tail.count(b"\n") <= number:
+            start = max(0, size - block)
+            file.seek(start)
+            tail, block = file.read(size - start), 2 * block
+    # What follows the last end of a line is still being written, or was cut short.
+    whole = tail[: tail.rfind(b"\n") + 1].splitlines()
+    return whole[-number:] if number > 0 else []
+
+
+def _parsed(path: Path, texts: list[bytes]) -> list[Line]:
+    """Return lines as rounds."""
+    try:
+        lines = [json.loads(text) for text in texts]
+    except ValueError as error:
+        raise ConfigError(f"{path}: near its end: not a journal line: {error}") from error
+    for line in lines:
+        _check_version(line, str(path))
+    return lines
+
+
+def _check_version(line: object, place: str) -> None:
+    version = line.get("version") if isinstance(line, dict) else None
+    if version != VERSION:
+        raise ConfigError(f"{place}: journal version {version!r}, this reads {VERSION}")
+
+
 def read_journal(path: Path) -> Iterator[Line]:
     """Yield the rounds of a journal; a last line cut short by a crash is left out."""
     with path.open(encoding="utf-8") as file:
@@ -179,9 +224,5 @@ def read_journal(path: Path) -> Iterator[Line]:
                 if not text.endswith("\n"):
                     return
                 raise ConfigError(f"{path}:{number}: not a journal line: {error}") from error
-            version = line.get("version") if isinstance(line, dict) else None
-            if version != VERSION:
-                raise ConfigError(
-                    f"{path}:{number}: journal version {version!r}, this reads {VERSION}"
-                )
+            _check_version(line, f"{path}:{number}")
             yield line

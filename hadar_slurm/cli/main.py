@@ -13,6 +13,7 @@ from hadar_slurm.cli.config import app as config_app
 from hadar_slurm.cli.demo import demo
 from hadar_slurm.cli.release import leave, release
 from hadar_slurm.cli.simulate import simulate
+from hadar_slurm.cli.status import status
 from hadar_slurm.errors import HadarError, UsageError
 
 commands = typer.Typer(
@@ -26,6 +27,7 @@ commands.add_typer(config_app, name="config")
 commands.command()(demo)
 commands.command()(simulate)
 commands.command()(compare)
+commands.command()(status)
 commands.command()(release)
 commands.command()(leave)
 

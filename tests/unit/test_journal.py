@@ -27,6 +27,7 @@ from hadar_slurm.journal import (
     gang_from_tree,
     gang_tree,
     read_journal,
+    read_last,
 )
 
 # The demo and `hadar explain` depend on these names; docs/journal.md explains them.
@@ -190,3 +191,35 @@ def test_the_line_is_written_before_the_round_is_over(tmp_path: Path) -> None:
     journal.write(RECORD)
     assert json.loads((tmp_path / "j").read_text(encoding="utf-8"))["round"] == 2
     journal.close()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 9])
+def test_the_last_rounds_are_read_without_the_rest(tmp_path: Path, number: int) -> None:
+    """From a file of long lines, from one that is being written, and from one just put aside."""
+    path = tmp_path / "journal.jsonl"
+    rounds = [replace(RECORD, errors=("x" * 90_000, str(index))) for index in range(3)]
+    write(path, *rounds)
+    lines = [as_line(one) for one in rounds]
+    expected = lines[len(lines) - min(number, 3) :]
+    assert read_last(path, number) == expected
+    with path.open("a") as file:
+        file.write('{"version": 1, "rou')
+    assert read_last(path, number) == expected
+    write(tmp_path / "journal.jsonl.1", rounds[0], rounds[1])
+    path.unlink()
+    write(path, rounds[2])
+    assert read_last(path, number) == expected
+    path.unlink()
+    assert read_last(path, number) == lines[:2][len(lines[:2]) - min(number, 2) :]
+
+
+def test_where_no_journal_is_there_are_no_rounds(tmp_path: Path) -> None:
+    assert read_last(tmp_path / "journal.jsonl", 5) == []
+
+
+def test_last_lines_that_are_no_rounds_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    for text, said in (("nonsense", "not a journal line"), ('{"version": 9}', "version 9")):
+        path.write_text(text + "\n")
+        with pytest.raises(ConfigError, match=said):
+            read_last(path, 1)

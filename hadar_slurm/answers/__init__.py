@@ -1,0 +1,1 @@
+"""Answers to operators' and users' questions, from the journal. Pure."""

@@ -1,0 +1,106 @@
+"""hadar status: how hadard is, who has the GPUs, how many jobs wait and why."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hadar_slurm.answers.status import Status, status_of
+from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
+from hadar_slurm.config import Config
+from hadar_slurm.journal import Line, read_last
+from hadar_slurm.slurm.heartbeat import read_heartbeat
+from hadar_slurm.slurm.modes import Mode
+
+JournalOption = Annotated[
+    Path | None,
+    typer.Option("--journal", metavar="FILE", help="A journal; else that of the configuration."),
+]
+
+
+def status(
+    config: ConfigOption = None, journal: JournalOption = None, *, as_json: JsonOption = False
+) -> None:
+    """Say whether hadard is alive, in which mode, and how GPUs and jobs stand by its last round.
+
+    Status 1 if it is not alive. The journal may be readable by operators only; without it, the sign
+    of life is told.
+    """
+    chosen = read_config(config)
+    life = _life(chosen)
+    lines, fault = _last_lines(journal or chosen.journal)
+    found = status_of(lines)
+    if as_json:
+        tree = {**life, "journal": fault, "last": asdict(found) if found else None}
+        typer.echo(json.dumps(tree))
+    else:
+        _print(Console(highlight=False, soft_wrap=True), life, found, fault)
+    if not life["alive"]:
+        raise typer.Exit(1)
+
+
+def _last_lines(path: Path) -> tuple[list[Line], str]:
+    """Return the last line of each mode, or why there is none."""
+    try:
+        lines = read_last(path, len(Mode))
+    except OSError as error:
+        return [], f"{path}: {error.strerror}"
+    return lines, "" if lines else f"{path}: no round is written there yet"
+
+
+def _life(config: Config) -> dict[str, object]:
+    """Return what the sign of life says."""
+    beat = read_heartbeat(config.run_dir)
+    is_alive = beat is not None and beat.is_fresh(time.time())
+    enforces = [name or "(default)" for name in (beat.partitions or ())] if beat else []
+    return {
+        "alive": is_alive,
+        "pid": beat.pid if beat else None,
+        "cluster": beat.cluster if beat else "",
+        "enforces": ["(all)"] if beat and beat.partitions is None else enforces,
+        "disabled": config.disable_file.exists(),
+        "run_dir": str(config.run_dir),
+    }
+
+
+def _print(console: Console, life: dict[str, object], found: Status | None, fault: str) -> None:
+    names = life["enforces"]
+    assert isinstance(names, list)
+    if life["alive"]:
+        where = f"enforces in {', '.join(names)}" if names else "enforces nowhere"
+        console.print(f"hadard is alive: process {life['pid']}, cluster {life['cluster']}, {where}")
+    else:
+        console.print(f"hadard is not alive: no fresh sign of life in {life['run_dir']}")
+    if life["disabled"]:
+        console.print("the disable file is there: nothing is enforced")
+    if found is None:
+        console.print(fault)
+        return
+    at = datetime.fromtimestamp(found.time_s).astimezone()
+    modes = f", {' and '.join(found.modes)}" if found.modes else ""
+    console.print(
+        f"round {found.round} at {at:%Y-%m-%d %H:%M:%S %Z}, {found.took_s:.2f} s, "
+        f"policy {found.policy}{modes}"
+    )
+    for error in found.errors:
+        console.print(f"  it was not whole: {error}")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("GPU type", "GPUs", "Hadar's jobs", "others", "free", "closed", "price"):
+        table.add_column(heading, justify="left" if heading == "GPU type" else "right")
+    for kind, use in found.gpus.items():
+        price = found.prices.get(kind)
+        counts = (use.total, use.ours, use.others, use.free, use.closed)
+        table.add_row(kind, *map(str, counts), "" if price is None else f"{price:.3g}")
+    console.print(table)
+    jobs = ", ".join(f"{count} {phase}" for phase, count in found.jobs.items())
+    console.print(f"jobs: {jobs or 'none'}")
+    for reason, count in found.waiting.items():
+        console.print(f"  {count} wait: {reason}")

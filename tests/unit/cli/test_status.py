@@ -1,0 +1,82 @@
+"""hadar status: alive or not, with what the journal has."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from builders import a_job, a_snapshot
+from typer.testing import CliRunner, Result
+
+from hadar_slurm.cli.main import commands
+from hadar_slurm.core.snapshot import Round
+from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.journal import Journal
+from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "hadar.yaml"
+    path.write_text(
+        f"run_dir: {tmp_path}\njournal: {tmp_path}/j.jsonl\ndisable_file: {tmp_path}/off\n"
+    )
+    return path
+
+
+def status(config: Path, *words: str) -> Result:
+    return CliRunner().invoke(commands, ["status", "--config", str(config), *words])
+
+
+def vouch(
+    directory: Path, seconds: float, partitions: tuple[str, ...] | None = ("gpu", "")
+) -> None:
+    good_until_s = time.time() + seconds
+    write_heartbeat(directory, Heartbeat(7, "toy", good_until_s, str(directory), partitions))
+
+
+def write_round(path: Path) -> None:
+    snapshot = a_snapshot("2xV100", a_job("1", on="n1:V100:1"), now_s=1e9)
+    journal = Journal(path)
+    journal.write(RoundRecord(Round(3, 1e9, 360.0), "round end", "hadar", snapshot), mode="enforce")
+    journal.close()
+
+
+def test_who_is_alive_is_told_with_its_last_round(config: Path, tmp_path: Path) -> None:
+    vouch(tmp_path, 30)
+    write_round(tmp_path / "j.jsonl")
+    done = status(config)
+    assert done.exit_code == 0, done.output
+    assert "process 7, cluster toy, enforces in gpu, (default)" in done.output
+    assert "round 3 at 2001-09-09" in done.output
+    assert "policy hadar, enforce" in done.output
+    assert "1 running" in done.output
+    tree = json.loads(status(config, "--json").output)
+    assert tree["alive"] is True
+    assert tree["last"]["gpus"]["V100"]["free"] == 1
+
+
+@pytest.mark.parametrize("seconds", [None, -1])
+def test_who_is_not_has_another_status(config: Path, tmp_path: Path, seconds: float | None) -> None:
+    if seconds is not None:
+        vouch(tmp_path, seconds)
+    done = status(config)
+    assert done.exit_code == 1
+    assert f"no fresh sign of life in {tmp_path}" in done.output
+    assert "j.jsonl: no round is written there yet" in done.output
+
+
+def test_a_journal_that_may_not_be_read_is_no_fault(config: Path, tmp_path: Path) -> None:
+    vouch(tmp_path, 30, partitions=None)
+    (tmp_path / "j.jsonl").mkdir()
+    done = status(config)
+    assert done.exit_code == 0
+    assert "enforces in (all)" in done.output
+    assert "j.jsonl: Is a directory" in done.output
+
+
+def test_the_off_switch_is_told(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "off").touch()
+    assert "nothing is enforced" in status(config).output
