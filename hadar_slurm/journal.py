@@ -15,9 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, natural_key
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job
-from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
+from hadar_slurm.core.snapshot import Ended, Snapshot
+from hadar_slurm.core.throughput import Rate, Rates
 from hadar_slurm.engine.actions import Outcome
 from hadar_slurm.engine.rounds import RoundRecord
 from hadar_slurm.errors import ConfigError
@@ -77,17 +79,90 @@ def _seen(snapshot: Snapshot) -> Line:
 
 
 def _job(job: Job) -> Line:
+    spec = job.spec
+    is_wide = spec.shapes == uniform_shapes(spec.num_gpus)
+    allowed = job.allowed_nodes
+    unusual = {
+        "stays": None if spec.can_checkpoint else True,
+        "layouts": None if is_wide else [list(shape) for shape in spec.shapes],
+        "nodes": None if allowed is None else sorted(allowed, key=natural_key),
+        "bound_type": job.bound_type,
+        "copies": spec.max_copies if spec.max_copies > 1 else None,
+        "aggregation_cost_s": spec.aggregation_cost_s or None,
+        "fair_share": job.fair_share,
+    }
     return {
         "phase": str(job.phase),
-        "user": job.spec.user,
-        "workload": job.spec.workload,
-        "gpus": job.spec.num_gpus,
-        "submitted_s": job.spec.submitted_s,
-        "steps": job.spec.total_steps,
+        "user": spec.user,
+        "workload": spec.workload,
+        "gpus": spec.num_gpus,
+        "submitted_s": spec.submitted_s,
+        "steps": spec.total_steps,
         "steps_done": round(job.progress.steps_done, 3),
         "restarts": job.progress.restarts,
         "holds": _copies(job.allocation),
+        "rates": {
+            kind: float(f"{rate:.5g}")
+            for kind in spec.rates.gpu_types
+            if (rate := spec.rates.on(kind, spec.num_gpus)) > 0
+        },
+        "restart_cost_s": spec.restart_cost_s,
+        # What most jobs do not have takes no room.
+        **{name: value for name, value in unusual.items() if value is not None},
     }
+
+
+def snapshot_of(line: Line) -> Snapshot:
+    """Return what was seen in a round, as far as its line tells.
+
+    Left out are what jobs received on each GPU type, how much slower they are spread over nodes,
+    and which gangs Slurm could express: the rules are the usual ones. Raises ConfigError when
+    nothing was seen.
+    """
+    if "nodes" not in line:
+        raise ConfigError(f"round {line['round']}: nothing was seen: {'; '.join(line['errors'])}")
+    cluster = Cluster.of(
+        Node.of(name, node["gpus"], is_schedulable=node["open"])
+        for name, node in line["nodes"].items()
+    )
+    return Snapshot.of(
+        now_s=float(line["time_s"]),
+        cluster=cluster,
+        jobs=[_job_from(JobId(name), tree) for name, tree in line["jobs"].items()],
+        occupied=dict(gang_from_tree(line["occupied"]).slots),
+        ended=[
+            Ended(JobId(name), Phase(end["phase"]), end["end_s"])
+            for name, end in line["ended"].items()
+        ],
+    )
+
+
+def _job_from(job_id: JobId, tree: Line) -> Job:
+    rates = {(kind, tree["gpus"]): Rate(rate) for kind, rate in tree.get("rates", {}).items()}
+    spec = JobSpec(
+        job_id=job_id,
+        num_gpus=tree["gpus"],
+        total_steps=tree["steps"],
+        rates=Rates.of(rates),
+        submitted_s=tree["submitted_s"],
+        shapes=tuple(Shape(*shape) for shape in tree.get("layouts", ())),
+        can_checkpoint=not tree.get("stays", False),
+        restart_cost_s=tree.get("restart_cost_s", 0.0),
+        max_copies=tree.get("copies", 1),
+        aggregation_cost_s=tree.get("aggregation_cost_s", 0.0),
+        workload=tree["workload"],
+        user=tree["user"],
+    )
+    holds = {int(copy): gang_from_tree(gang) for copy, gang in tree["holds"].items()}
+    return Job(
+        spec,
+        Phase(tree["phase"]),
+        Progress(tree["steps_done"], tree["restarts"]),
+        Allocation.of(holds),
+        frozenset(map(NodeName, tree["nodes"])) if "nodes" in tree else None,
+        GpuType(tree["bound_type"]) if "bound_type" in tree else None,
+        tree.get("fair_share"),
+    )
 
 
 def _copies(allocation: Allocation) -> Line:

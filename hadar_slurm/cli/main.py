@@ -11,6 +11,7 @@ from hadar_slurm.cli.cluster import app as cluster_app
 from hadar_slurm.cli.compare import compare
 from hadar_slurm.cli.config import app as config_app
 from hadar_slurm.cli.demo import demo
+from hadar_slurm.cli.explain import explain_job
 from hadar_slurm.cli.release import leave, release
 from hadar_slurm.cli.simulate import simulate
 from hadar_slurm.cli.status import status
@@ -28,6 +29,7 @@ commands.command()(demo)
 commands.command()(simulate)
 commands.command()(compare)
 commands.command()(status)
+commands.command("explain")(explain_job)
 commands.command()(release)
 commands.command()(leave)
 

@@ -15,7 +15,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot, natural_key
+from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot, natural_key
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import JobSpec, Phase
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
@@ -76,6 +76,38 @@ class SimBackend:
         self._free = dict(self.cluster.capacity)
         self._take_in()
 
+    @classmethod
+    def going_on(cls, snapshot: Snapshot) -> SimBackend:
+        """Return a world that goes on from a snapshot, which it calls time 0, with its jobs alone.
+
+        What others hold they hold for ever, and a job that stops or starts counts as one that has.
+        """
+        occupied = dict(snapshot.occupied)
+        nodes = [
+            Node.of(
+                node.name,
+                {slot.gpu_type: max(0, n - occupied.get(slot, 0)) for slot, n in node.slots},
+                is_schedulable=node.is_schedulable,
+            )
+            for node in snapshot.cluster.nodes
+        ]
+        jobs = [job for job in snapshot.jobs if not job.phase.is_final]
+        specs = [
+            replace(
+                job.spec,
+                total_steps=max(1, math.ceil(job.steps_left)),
+                submitted_s=min(0.0, job.spec.submitted_s - snapshot.now_s),
+            )
+            for job in jobs
+        ]
+        world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules)
+        for job in jobs:
+            if job.phase in (Phase.STARTING, Phase.RUNNING):
+                for number, gang in job.allocation.copies:
+                    world._start(world.runs[job.job_id], Start(job.job_id, number, gang))
+                world.runs[job.job_id].has_run = True
+        return world
+
     def observe(self) -> Snapshot:
         """Return the jobs that have arrived and not ended, and those that the last wait ended."""
         return Snapshot(
@@ -85,6 +117,11 @@ class SimBackend:
             rules=self.rules,
             ended=tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id))),
         )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any job holds GPUs."""
+        return bool(self._running)
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Stop and start copies of jobs, at once and in order."""

@@ -28,6 +28,7 @@ from hadar_slurm.journal import (
     gang_tree,
     read_journal,
     read_last,
+    snapshot_of,
 )
 
 # The demo and `hadar explain` depend on these names; docs/journal.md explains them.
@@ -104,6 +105,21 @@ def test_every_round_is_read_back(
     assert set(lines[0]["jobs"]) == set(snapshot.by_id)
     assert set(lines[0]["waiting"]) == set(dict(plan.waiting))
     assert len(lines[0]["actions"]) == len(outcomes)
+
+
+@given(snapshot=snapshots())
+def test_what_was_seen_can_be_planned_from_again(snapshot: Snapshot) -> None:
+    """All but what jobs received before, how spread gangs are slowed, and Slurm's own rules."""
+    line = as_line(RoundRecord(Round(3, snapshot.now_s, 360.0), "change", "p", snapshot))
+    again = snapshot_of(json.loads(json.dumps(line)))
+    assert as_line(RoundRecord(Round(3, snapshot.now_s, 360.0), "change", "p", again)) == line
+    assert again.cluster == snapshot.cluster
+    assert again.occupied == snapshot.occupied
+    for job in snapshot.jobs:
+        other = again.by_id[job.job_id]
+        assert replace(other.spec, rates=job.spec.rates, name=job.spec.name) == job.spec
+        assert (other.allowed_nodes, other.bound_type) == (job.allowed_nodes, job.bound_type)
+        assert (other.phase, other.allocation) == (job.phase, job.allocation)
 
 
 def test_a_round_that_saw_nothing_says_why(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""hadar explain: words for people, JSON for programs, a status for what is not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import a_job, a_plan, a_snapshot
+from typer.testing import CliRunner, Result
+
+from hadar_slurm.cli.explain import span
+from hadar_slurm.cli.main import commands
+from hadar_slurm.core.plan import WaitReason
+from hadar_slurm.core.snapshot import Round
+from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.errors import UsageError
+from hadar_slurm.journal import Journal
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """A journal of one round: job 1 runs, job 2 waits for the only V100."""
+    runs = a_job("1", on="n1:V100:1")
+    waits = a_job("2", submitted_s=5.0)
+    snapshot = a_snapshot("1xV100", runs, waits, now_s=1e9)
+    plan = a_plan({"1": "n1:V100:1"}, {"2": WaitReason.INSUFFICIENT})
+    path = tmp_path / "j.jsonl"
+    written = Journal(path)
+    written.write(RoundRecord(Round(0, 1e9, 360.0), "start", "hadar", snapshot, plan))
+    written.close()
+    return path
+
+
+def explain(*words: str) -> Result:
+    return CliRunner().invoke(commands, ["explain", *words])
+
+
+def test_a_job_that_waits_is_explained(journal: Path) -> None:
+    done = explain("2", "--journal", str(journal))
+    assert done.exit_code == 0, done.output
+    assert "Hadar: no free GPUs fit its gang now" in done.output
+    assert "it begins in 100 s on 1 V100 of n1 and ends in 200 s" not in done.output
+    assert "begins in 100 s on 1 V100 of n1 and ends in 3 min" in done.output
+    assert "Slurm:" not in done.output
+    tree = json.loads(explain("2", "--journal", str(journal), "--json").output)
+    assert tree["found"]["expected"]["begins_in_s"] == 100.0
+    assert tree["slurm"] is None
+
+
+def test_a_job_that_runs_is_explained(journal: Path) -> None:
+    done = explain("1", "--journal", str(journal))
+    assert "it ends in 100 s if it stays where it is" in done.output
+
+
+def test_a_job_that_is_not_there_has_another_status(journal: Path) -> None:
+    done = explain("3", "--journal", str(journal))
+    assert done.exit_code == 1
+    assert "job 3 is none of Hadar's" in done.output
+    tree = json.loads(explain("3", "--journal", str(journal), "--json").output)
+    assert tree["found"] is None
+
+
+def test_a_journal_that_is_not_there_or_not_readable_is_a_fault(tmp_path: Path) -> None:
+    fault = explain("1", "--journal", str(tmp_path / "none")).exception
+    assert isinstance(fault, UsageError)
+    assert "has no round yet" in str(fault)
+    fault = explain("1", "--journal", str(tmp_path)).exception
+    assert isinstance(fault, UsageError)
+    assert "cannot be read: Is a directory" in str(fault)
+
+
+def test_a_round_that_saw_nothing_has_no_answer(tmp_path: Path) -> None:
+    written = Journal(tmp_path / "j.jsonl")
+    written.write(RoundRecord(Round(0, 1e9, 360.0), "start", "hadar", errors=("no squeue",)))
+    written.close()
+    assert explain("1", "--journal", str(tmp_path / "j.jsonl")).exit_code == 1
+
+
+def test_slurms_own_word_is_told_where_it_can_be_asked(journal: Path, tmp_path: Path) -> None:
+    """Without --journal the cluster is a real one, or should be."""
+    config = tmp_path / "hadar.yaml"
+    config.write_text(f"journal: {journal}\nslurm_conf: {tmp_path}/no-slurm.conf\n")
+    done = explain("2", "--config", str(config))
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("Slurm: cannot tell: ")
+
+
+@pytest.mark.parametrize(
+    ("time_s", "words"),
+    [(0.2, "0 s"), (119, "119 s"), (121, "2 min"), (7201, "2.0 h"), (400_000, "4.6 days")],
+)
+def test_times_are_for_people(time_s: float, words: str) -> None:
+    assert span(time_s) == words

@@ -1,0 +1,108 @@
+"""The jobs of a snapshot, played on: who waits for whom, and until when."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from builders import a_cluster, a_gang, a_job, a_snapshot, some_rates
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.errors import HadarError
+from hadar_slurm.policies.fifo import YarnCapacity
+from hadar_slurm.policies.hadar import Hadar
+from hadar_slurm.sim.backend import SimBackend
+from hadar_slurm.sim.onward import Begin, begins
+
+V100 = some_rates(V100=10.0)
+
+
+def played(snapshot: Snapshot, awaited: str, limit_s: float = 1e9) -> dict[JobId, Begin]:
+    """Play on first come, first served; the clock tells a second more each time it is asked."""
+    clock = map(float, count())
+    return begins(
+        snapshot,
+        YarnCapacity(),
+        awaited=JobId(awaited),
+        round_s=360.0,
+        clock=lambda: next(clock),
+        limit_s=limit_s,
+    )
+
+
+def waiting(name: str, submitted_s: float, gpus: int = 1, steps: int = 1000) -> Job:
+    return a_job(name, gpus, steps=steps, rates=V100, submitted_s=submitted_s)
+
+
+def test_who_waits_begins_when_those_ahead_have_ended() -> None:
+    """70 of 100 s are left of the first, then 100 s of the second."""
+    runs = a_job("1", steps=1000, done=300.0, on="n1:V100:1", rates=V100)
+    snapshot = a_snapshot("1xV100", runs, waiting("2", 10.0), waiting("3", 20.0), now_s=5000.0)
+    gang = a_gang("n1:V100:1")
+    assert played(snapshot, "3") == {"2": Begin(70.0, gang), "3": Begin(170.0, gang)}
+    assert played(snapshot, "2") == {"2": Begin(70.0, gang)}
+
+
+def test_who_could_begin_begins_at_once() -> None:
+    snapshot = a_snapshot("2xV100", waiting("1", 0.0, gpus=2), now_s=9.0)
+    assert played(snapshot, "1")["1"].in_s == 0.0
+
+
+def test_what_others_hold_they_keep() -> None:
+    snapshot = a_snapshot("2xV100", waiting("1", 0.0, gpus=2), occupied="n1:V100:1")
+    assert played(snapshot, "1") == {}
+
+
+def test_a_closed_node_takes_nobody() -> None:
+
+    nodes = a_cluster("1xV100,1xV100", closed=["n1"])
+    runs = a_job("1", steps=1000, on="n2:V100:1", rates=V100)
+    assert played(a_snapshot(nodes, runs, waiting("2", 0.0)), "2")["2"].in_s == 100.0
+
+
+def test_a_job_keeps_to_its_nodes() -> None:
+    here = a_job("2", rates=V100, allowed=["n1"], submitted_s=1.0)
+    runs = a_job("1", steps=500, on="n1:V100:1", rates=V100)
+    assert played(a_snapshot("1xV100,1xV100", runs, here), "2") == {
+        "2": Begin(50.0, a_gang("n1:V100:1"))
+    }
+
+
+def test_who_runs_already_does_not_count_as_beginning() -> None:
+    """A move of the other is none of its business, and a restart costs what it costs."""
+    runs = a_job("1", steps=10_000, on="n2:K80:1", restart_cost_s=30.0)
+    snapshot = a_snapshot("1xV100,1xK80", runs, a_job("2", steps=100_000))
+    clock = map(float, count())
+    found = begins(
+        snapshot,
+        Hadar(),
+        awaited=JobId("2"),
+        round_s=360.0,
+        clock=lambda: next(clock),
+        limit_s=1e9,
+    )
+    assert set(found) == {"2"}
+
+
+def test_a_forecast_that_takes_too_long_ends_without_an_answer() -> None:
+    runs = a_job("1", steps=10**9, on="n1:V100:1", rates=V100)
+    assert played(a_snapshot("1xV100", runs, waiting("2", 0.0)), "2", limit_s=50.0) == {}
+
+
+def test_a_policy_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object) -> None:
+        raise ValueError("no plan")
+
+    monkeypatch.setattr(YarnCapacity, "plan", fail)
+    with pytest.raises(HadarError, match="the forecast fails: ValueError: no plan"):
+        played(a_snapshot("1xV100", waiting("1", 0.0)), "1")
+
+
+def test_jobs_that_have_run_pay_for_their_next_start() -> None:
+    """A job that stops counts as one that waits, and what it has done is done."""
+    stops = a_job("1", on="n1:V100:1", phase=Phase.STOPPING, steps=1000, done=400.0, rates=V100)
+    world = SimBackend.going_on(a_snapshot("1xV100", stops, now_s=50.0))
+    (job,) = world.observe().jobs
+    assert (job.phase, job.steps_left, world.is_busy) == (Phase.QUEUED, 600.0, False)
