@@ -2,8 +2,8 @@
 
     python benchmarks/explain.py JOURNAL [--rounds N] [--jobs N]
 
-Of up to N rounds, evenly spread, the reasons of all jobs are held against what the plan did, and for
-up to N of those that wait and have never run the forecast against when they began in truth.
+Of up to N rounds, evenly spread, the reasons of all jobs are held against what the plan did, and
+for up to N of those that wait and have never run the forecast against when they began in truth.
 """
 
 from __future__ import annotations
