@@ -28,8 +28,9 @@ class LearningBackend:
 
     The rates that a snapshot shows are estimates (`core.speeds`), from what is `published` of the
     GPU types' relative speeds and, unless `measures` is false, from what jobs were seen to do.
-    Nothing published makes all types alike. A job's steps are known; one that nobody has measured
-    is taken to be an hour's work. `noise` gives a factor for each measurement.
+    Nothing published makes all types alike. A job's steps are known, and so is on which types it
+    trains at all, since on others it would end at once. One that nobody has measured is taken to be
+    an hour's work. `noise` gives a factor for each measurement.
     """
 
     world: SimBackend
@@ -73,7 +74,11 @@ class LearningBackend:
         return replace(job, spec=spec)
 
     def _rates(self, spec: JobSpec) -> Rates:
-        kinds = [str(kind) for kind in self.world.cluster.gpus_by_type]
+        kinds = [
+            str(kind)
+            for kind in self.world.cluster.gpus_by_type
+            if spec.rates.on(kind, spec.num_gpus) > 0
+        ]
         slowest = spec.total_steps / EXPECTED_S
         prior = published_prior(self.published, kinds, spec.num_gpus, slowest)
         rates, _ = estimated_rates(self.speeds, _workload(spec), spec.num_gpus, kinds, prior)

@@ -1,0 +1,82 @@
+"""hadar status and hadar explain beside a real Slurm and a real hadard."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from integration.site import Site, eventually
+
+HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
+
+
+def told(site: Site, *words: str) -> dict[str, Any]:
+    """Return what a command of hadar says, by the daemon's own configuration."""
+    config = str(site.hadard.directory / "hadar.yaml")
+    done = site.run([*HADAR, *words, "--config", config, "--json"])
+    assert done.returncode in (0, 1), done.stderr
+    tree: dict[str, Any] = json.loads(done.stdout)
+    return tree
+
+
+def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) -> None:
+    """Both V100 nodes are in use by jobs that stay; the forecast is held against what came."""
+    site.start(policy="hadar", round_seconds=1)
+    rates = {"v100": 10.0}
+    first = [site.train(rates, steps=200, gpus=4, checkpoint="no") for _ in range(2)]
+    site.until_running(*first)
+    last = site.train(rates, steps=20, gpus=4, checkpoint="no")
+    eventually(lambda: last in site.lines()[-1]["waiting"], lambda: site.told(*first, last))
+    found = told(site, "explain", last)
+    assert found["slurm"] == "PENDING JobHeldUser"
+    answer = found["found"]
+    line = next(line for line in site.lines() if line["time_s"] == answer["time_s"])
+    assert answer["reason"] == line["waiting"][last]
+    assert [choice["kind"] for choice in answer["choices"]] == ["v100"]
+    expected_s = answer["time_s"] + answer["expected"]["begins_in_s"]
+    text = site.run(
+        [*HADAR, "explain", last, "--config", str(site.hadard.directory / "hadar.yaml")]
+    ).stdout
+    assert f"job {last}: queued, 4 GPUs" in text
+    assert "if nobody else comes, it begins in" in text
+    site.until_running(last)
+    began_s = next(action for action in site.lines() if _starts(action, last))["time_s"]
+    # Slurm and hadard take some seconds from one job's end to the next one's start.
+    assert -2 <= began_s - expected_s <= 15, (began_s, expected_s)
+    answer = told(site, "explain", last)["found"]
+    assert answer["reason"] == ""
+    site.until_completed(*first, last)
+
+
+def _starts(line: dict[str, Any], job: str) -> bool:
+    return any(
+        action["do"] == "start" and action["job"] == job and action["status"] == "done"
+        for action in line["actions"]
+    )
+
+
+def test_status_counts_what_slurm_shows(site: Site) -> None:
+    """A plain job's GPUs are others', ours are ours, and a drained node's are closed."""
+    site.occupy(n5="gpu:3")
+    site.runner.run(["scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test"])
+    site.start(round_seconds=1)
+    job = site.train({"v100": 10.0}, steps=600, gpus=2)
+    site.until_running(job)
+    eventually(lambda: site.lines()[-1]["jobs"].get(job, {}).get("phase") == "running", "seen")
+    found = told(site, "status")
+    assert found["alive"] is True
+    assert site.hadard.process is not None
+    assert found["pid"] == site.hadard.process.pid
+    last = found["last"]
+    kinds = ("total", "ours", "others", "free", "closed")
+    counts = {kind: tuple(use[name] for name in kinds) for kind, use in last["gpus"].items()}
+    assert counts == {
+        "k80": (6, 0, 3, 3, 0),
+        "p100": (8, 0, 0, 4, 4),
+        "v100": (10, 2, 0, 8, 0),
+    }
+    assert last["jobs"]["running"] == 1
+    site.hadard.stop()
+    assert told(site, "status")["alive"] is False
+    site.free(job)
