@@ -258,6 +258,16 @@ def read_last(path: Path, number: int) -> list[Line]:
     return found
 
 
+def read_with_older(path: Path) -> Iterator[Line]:
+    """Yield the rounds of a journal and of those put aside before it, the oldest first."""
+    older: list[Path] = []
+    while (file := path.with_name(f"{path.name}.{len(older) + 1}")).exists():
+        older.append(file)
+    for file in reversed(older):
+        yield from read_journal(file)
+    yield from read_journal(path)
+
+
 def _last_texts(path: Path, number: int) -> list[bytes]:
     """Return the last whole lines of a file, read backwards in blocks that double."""
     with path.open("rb") as file:

@@ -69,7 +69,7 @@ def status_of(lines: Sequence[Line]) -> Status | None:
         took_s=sum(sum(line["durations_s"].values()) for line in found),
         policy=str(first["policy"]),
         modes=tuple(str(line["mode"]) for line in found if line.get("mode")),
-        gpus=_use(found),
+        gpus=use_of(found),
         jobs=dict(sorted(jobs.items())),
         waiting=dict(sorted(waiting.items())),
         prices={
@@ -81,7 +81,7 @@ def status_of(lines: Sequence[Line]) -> Status | None:
     )
 
 
-def _use(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
+def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
     """Return the use of each GPU type by the lines of one round.
 
     What one mode's line counts as occupied may be held by a job of another's.

@@ -13,6 +13,7 @@ from hadar_slurm.cli.config import app as config_app
 from hadar_slurm.cli.demo import demo
 from hadar_slurm.cli.explain import explain_job
 from hadar_slurm.cli.release import leave, release
+from hadar_slurm.cli.report import report
 from hadar_slurm.cli.simulate import simulate
 from hadar_slurm.cli.status import status
 from hadar_slurm.errors import HadarError, UsageError
@@ -30,6 +31,7 @@ commands.command()(simulate)
 commands.command()(compare)
 commands.command()(status)
 commands.command("explain")(explain_job)
+commands.command()(report)
 commands.command()(release)
 commands.command()(leave)
 

@@ -1,0 +1,166 @@
+"""hadar report: a day or a month in figures, and what plain Slurm would have made of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from hadar_slurm.answers.report import Report, Reporter
+from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
+from hadar_slurm.cli.status import JournalOption
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.journal import Line, read_with_older
+from hadar_slurm.policies.table import make_policy
+from hadar_slurm.study.experiment import Result, run_experiment
+
+PLAIN = "slurm"
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_HOUR_S = 3600.0
+
+
+def report(
+    config: ConfigOption = None,
+    journal: JournalOption = None,
+    *,
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="30m, 24h, 7d, 4w ago, or 2026-11-01[T08:00]; else a day, of --journal all.",
+        ),
+    ] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Likewise; else now.")] = "",
+    replay: Annotated[
+        bool, typer.Option(help="Play the same jobs through the simulator, under plain Slurm too.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what was decided, what the GPUs were used for, and what plain Slurm would have done.
+
+    The replay takes each job's speed as hadard believed it last, and leaves others' jobs out; so it
+    compares one simulation with another, not with what was.
+    """
+    path = journal or read_config(config).journal
+    now_s = time.time()
+    since = since or ("" if journal else "1d")
+    first_s = _time_s(since, now_s, "--since") if since else -math.inf
+    last_s = _time_s(until, now_s, "--until") if until else math.inf
+    reader = Reporter()
+    try:
+        reader.read(_between(path, first_s, last_s))
+    except OSError as error:
+        raise UsageError(f"the journal {path} cannot be read: {error.strerror}") from error
+    found = reader.report()
+    if found is None:
+        raise UsageError(f"{path} tells nothing of that time: give an earlier --since")
+    workload = reader.workload() if replay else None
+    results = _replayed(*workload, found, is_quiet=as_json) if workload else []
+    if as_json:
+        replays = {result.policy: _figures(result) for result in results}
+        typer.echo(json.dumps({**asdict(found), "replay": replays}))
+    else:
+        _print(Console(highlight=False, soft_wrap=True), found, results)
+
+
+def _between(path: Path, first_s: float, last_s: float) -> Iterator[Line]:
+    for line in read_with_older(path):
+        if first_s <= line["time_s"] <= last_s:
+            yield line
+
+
+def _time_s(text: str, now_s: float, option: str) -> float:
+    """Return a time in seconds since the epoch."""
+    ago = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    if ago:
+        return now_s - float(ago[1]) * _UNITS_S[ago[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        raise UsageError(
+            f"{option} {text!r}: expected 30m, 24h, 7d, 4w or a date such as 2026-11-01"
+        ) from error
+
+
+def _replayed(
+    specs: Sequence[JobSpec], cluster: Cluster, found: Report, *, is_quiet: bool
+) -> list[Result]:
+    """Return the results of the policy last in use and of plain Slurm."""
+    results = []
+    names = [found.policies[-1], *([PLAIN] if found.policies[-1] != PLAIN else [])]
+    with Progress(console=Console(stderr=True), disable=is_quiet) as progress:
+        for name in names:
+            task = progress.add_task(f"replay: {name}", total=len(specs))
+            tell = partial(_tell, progress, task)
+            try:
+                results.append(run_experiment(specs, cluster, make_policy(name), on_progress=tell))
+            except HadarError as error:
+                raise HadarError(
+                    f"replay with {name}: {error}; --no-replay leaves it out"
+                ) from error
+    return results
+
+
+def _tell(progress: Progress, task: TaskID, done: int) -> None:
+    progress.update(task, completed=done)
+
+
+def _figures(result: Result) -> dict[str, float]:
+    return {
+        "mean_jct_s": result.mean_jct_s,
+        "p95_jct_s": result.p95_jct_s,
+        "ttd_s": result.ttd_s,
+        "moves": result.moves,
+    }
+
+
+def _print(console: Console, found: Report, results: Sequence[Result]) -> None:
+    first, last = (
+        f"{datetime.fromtimestamp(time_s).astimezone():%Y-%m-%d %H:%M %Z}"
+        for time_s in (found.from_s, found.to_s)
+    )
+    console.print(f"{first} to {last}, policy {', '.join(found.policies)}")
+    console.print(
+        f"{found.rounds} rounds, {found.failed_rounds} not whole; a decision took "
+        f"{found.decision_s_p50:.3f} s in the median, {found.decision_s_max:.3f} s at the most"
+    )
+    for error, count in list(found.errors.items())[:3]:
+        console.print(f"  {count} times: {error}", markup=False)
+    ended = ", ".join(f"{count} {phase}" for phase, count in found.ended.items())
+    mean = "" if found.mean_jct_s is None else f", mean JCT {found.mean_jct_s / _HOUR_S:.2f} h"
+    console.print(f"{found.jobs} jobs, of which ended: {ended or 'none'}{mean}")
+    console.print(f"{found.starts} starts, {found.moves} stops, {found.refused} actions refused")
+    table = Table("GPU type", box=None, pad_edge=False)
+    for heading in ("Hadar's jobs, GPU hours", "others", "idle"):
+        table.add_column(heading, justify="right")
+    for kind, hours in found.gpu_hours.items():
+        table.add_row(kind, *(f"{n:,.1f}" for n in (hours.ours, hours.others, hours.idle)))
+    console.print(table)
+    if not results:
+        return
+    table = Table("the same jobs, simulated", box=None, pad_edge=False)
+    for heading in ("mean JCT h", "p95 h", "TTD h", "moves"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        times_s = (result.mean_jct_s, result.p95_jct_s, result.ttd_s)
+        cells = [f"{time_s / _HOUR_S:,.2f}" for time_s in times_s]
+        table.add_row(result.policy, *cells, f"{result.moves:,}")
+    console.print(table)
+    if len(results) > 1 and results[-1].mean_jct_s > 0:
+        saved = 1.0 - results[0].mean_jct_s / results[-1].mean_jct_s
+        word = "less" if saved >= 0 else "more"
+        console.print(f"mean JCT {abs(saved):.0%} {word} than under plain Slurm")

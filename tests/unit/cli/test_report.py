@@ -1,0 +1,97 @@
+"""hadar report: figures for people and programs, and a replay beside plain Slurm."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from builders import a_job, a_snapshot
+from typer.testing import CliRunner, Result
+
+from hadar_slurm.cli.main import commands
+from hadar_slurm.cli.report import _time_s
+from hadar_slurm.core.snapshot import Round
+from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.errors import ConfigError, UsageError
+from hadar_slurm.journal import Journal
+
+
+def report(*words: str) -> Result:
+    return CliRunner().invoke(commands, ["report", *words])
+
+
+def write_rounds(path: Path, *times_s: float) -> None:
+    """Write rounds in which job 1 waits for the only V100, and job 2 for a K80."""
+    journal = Journal(path)
+    for time_s in times_s:
+        jobs = [a_job("1", steps=4000), a_job("2", steps=4000)]
+        snapshot = a_snapshot("1xV100,1xK80", *jobs, now_s=time_s)
+        journal.write(RoundRecord(Round(0, time_s, 360.0), "round end", "hadar", snapshot))
+    journal.close()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "j.jsonl"
+    write_rounds(path.with_name("j.jsonl.1"), 0.0, 360.0)
+    write_rounds(path, 720.0)
+    return path
+
+
+def test_a_journal_is_told_with_what_was_put_aside(journal: Path) -> None:
+    done = report("--journal", str(journal), "--no-replay")
+    assert done.exit_code == 0, done.output
+    assert "3 rounds, 0 not whole" in done.output
+    assert "2 jobs, of which ended: none" in done.output
+    assert "simulated" not in done.output
+
+
+def test_the_replay_stands_beside_plain_slurm(journal: Path) -> None:
+    """Moved to the V100 when it is free, the second job takes 800 s; left on the K80, 4,000 s."""
+    done = report("--journal", str(journal))
+    assert "the same jobs, simulated" in done.output
+    assert "less than under plain Slurm" in done.output
+    tree = json.loads(
+        CliRunner().invoke(commands, ["report", "--journal", str(journal), "--json"]).stdout
+    )
+    assert tree["replay"]["slurm"]["ttd_s"] == pytest.approx(4000.0)
+    assert tree["replay"]["hadar"]["ttd_s"] < 1000.0
+    assert tree["gpu_hours"]["V100"]["idle"] == pytest.approx(0.2)
+
+
+def test_only_the_time_asked_for_counts(tmp_path: Path) -> None:
+    now_s = time.time()
+    write_rounds(tmp_path / "j.jsonl", now_s - 90_000, now_s - 7200, now_s - 60)
+    config = tmp_path / "hadar.yaml"
+    config.write_text(f"journal: {tmp_path}/j.jsonl\n")
+    counts = {
+        words: json.loads(report("--config", str(config), "--no-replay", "--json", *words).output)
+        for words in ((), ("--since", "2d"), ("--since", "1h"), ("--since", "3h", "--until", "1h"))
+    }
+    assert [tree["rounds"] for tree in counts.values()] == [2, 3, 1, 1]
+    fault = report("--config", str(config), "--since", "1m", "--until", "30m").exception
+    assert isinstance(fault, UsageError)
+    assert "tells nothing of that time" in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_s"), [("30m", 8200.0), ("2h", 2800.0), ("1970-01-01T00:00:50+00:00", 50.0)]
+)
+def test_times_are_ago_or_dates(text: str, time_s: float) -> None:
+    assert _time_s(text, 10_000.0, "--since") == time_s
+
+
+@pytest.mark.parametrize("text", ["yesterday", "5", "-3h", "2026-13-01"])
+def test_other_times_are_refused_with_what_would_do(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--since '.*': expected 30m, 24h, 7d, 4w or a date"):
+        _time_s(text, 0.0, "--since")
+
+
+def test_what_is_no_journal_is_told(tmp_path: Path) -> None:
+    fault = report("--journal", str(tmp_path / "none")).exception
+    assert isinstance(fault, UsageError)
+    assert "cannot be read: No such file" in str(fault)
+    (tmp_path / "text").write_text("no journal\n")
+    assert isinstance(report("--journal", str(tmp_path / "text")).exception, ConfigError)
