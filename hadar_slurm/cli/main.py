@@ -16,6 +16,7 @@ from hadar_slurm.cli.release import leave, release
 from hadar_slurm.cli.report import report
 from hadar_slurm.cli.simulate import simulate
 from hadar_slurm.cli.status import status
+from hadar_slurm.cli.top import top
 from hadar_slurm.errors import HadarError, UsageError
 
 commands = typer.Typer(
@@ -30,6 +31,7 @@ commands.command()(demo)
 commands.command()(simulate)
 commands.command()(compare)
 commands.command()(status)
+commands.command()(top)
 commands.command("explain")(explain_job)
 commands.command()(report)
 commands.command()(release)

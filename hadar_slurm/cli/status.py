@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from hadar_slurm.answers.status import Status, status_of
 from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
@@ -35,19 +37,21 @@ def status(
     of life is told.
     """
     chosen = read_config(config)
-    life = _life(chosen)
-    lines, fault = _last_lines(journal or chosen.journal)
+    life = life_of(chosen)
+    lines, fault = last_lines(journal or chosen.journal)
     found = status_of(lines)
     if as_json:
         tree = {**life, "journal": fault, "last": asdict(found) if found else None}
         typer.echo(json.dumps(tree))
     else:
-        _print(Console(highlight=False, soft_wrap=True), life, found, fault)
+        console = Console(highlight=False, soft_wrap=True)
+        for part in status_parts(life, found, fault):
+            console.print(part)
     if not life["alive"]:
         raise typer.Exit(1)
 
 
-def _last_lines(path: Path) -> tuple[list[Line], str]:
+def last_lines(path: Path) -> tuple[list[Line], str]:
     """Return the last line of each mode, or why there is none."""
     try:
         lines = read_last(path, len(Mode))
@@ -56,7 +60,7 @@ def _last_lines(path: Path) -> tuple[list[Line], str]:
     return lines, "" if lines else f"{path}: no round is written there yet"
 
 
-def _life(config: Config) -> dict[str, object]:
+def life_of(config: Config) -> dict[str, object]:
     """Return what the sign of life says."""
     beat = read_heartbeat(config.run_dir)
     is_alive = beat is not None and beat.is_fresh(time.time())
@@ -71,27 +75,29 @@ def _life(config: Config) -> dict[str, object]:
     }
 
 
-def _print(console: Console, life: dict[str, object], found: Status | None, fault: str) -> None:
+def status_parts(
+    life: Mapping[str, object], found: Status | None, fault: str
+) -> list[RenderableType]:
+    """Return what is to be printed, line by line and table by table."""
     names = life["enforces"]
     assert isinstance(names, list)
+    parts: list[RenderableType] = []
     if life["alive"]:
         where = f"enforces in {', '.join(names)}" if names else "enforces nowhere"
-        console.print(f"hadard is alive: process {life['pid']}, cluster {life['cluster']}, {where}")
+        parts.append(f"hadard is alive: process {life['pid']}, cluster {life['cluster']}, {where}")
     else:
-        console.print(f"hadard is not alive: no fresh sign of life in {life['run_dir']}")
+        parts.append(f"hadard is not alive: no fresh sign of life in {life['run_dir']}")
     if life["disabled"]:
-        console.print("the disable file is there: nothing is enforced")
+        parts.append("the disable file is there: nothing is enforced")
     if found is None:
-        console.print(fault)
-        return
+        return [*parts, fault]
     at = datetime.fromtimestamp(found.time_s).astimezone()
     modes = f", {' and '.join(found.modes)}" if found.modes else ""
-    console.print(
+    parts.append(
         f"round {found.round} at {at:%Y-%m-%d %H:%M:%S %Z}, {found.took_s:.2f} s, "
         f"policy {found.policy}{modes}"
     )
-    for error in found.errors:
-        console.print(f"  it was not whole: {error}")
+    parts += [Text(f"  it was not whole: {error}") for error in found.errors]
     table = Table(box=None, pad_edge=False)
     for heading in ("GPU type", "GPUs", "Hadar's jobs", "others", "free", "closed", "price"):
         table.add_column(heading, justify="left" if heading == "GPU type" else "right")
@@ -99,8 +105,8 @@ def _print(console: Console, life: dict[str, object], found: Status | None, faul
         price = found.prices.get(kind)
         counts = (use.total, use.ours, use.others, use.free, use.closed)
         table.add_row(kind, *map(str, counts), "" if price is None else f"{price:.3g}")
-    console.print(table)
+    parts.append(table)
     jobs = ", ".join(f"{count} {phase}" for phase, count in found.jobs.items())
-    console.print(f"jobs: {jobs or 'none'}")
-    for reason, count in found.waiting.items():
-        console.print(f"  {count} wait: {reason}")
+    parts.append(f"jobs: {jobs or 'none'}")
+    parts += [f"  {count} wait: {reason}" for reason, count in found.waiting.items()]
+    return parts

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -22,6 +25,13 @@ from fakes.trainer_runs import (  # noqa: E402
 )
 
 from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    """Take back what Lightning says in the environment: every later training would heed it."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 def test_a_copy_alone_is_as_the_plain_loop(training: MakeTraining) -> None:

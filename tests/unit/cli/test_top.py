@@ -1,0 +1,80 @@
+"""hadar top: one look at a time, hostile names as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import a_job, a_plan, a_snapshot
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hadar_slurm.cli import top as command
+from hadar_slurm.cli.main import commands
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.plan import WaitReason
+from hadar_slurm.core.snapshot import Round
+from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.journal import Journal
+
+
+def of_user(job: Job, user: str) -> Job:
+    return replace(job, spec=replace(job.spec, user=user))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    runs = a_job("1", 2, on="n1:V100:2", done=500.0)
+    waits = of_user(a_job("2", submitted_s=1e9 - 7300), "[bold]eve")
+    snapshot = a_snapshot("2xV100", waits, runs, now_s=1e9)
+    plan = a_plan({"1": "n1:V100:2"}, {"2": WaitReason.INSUFFICIENT})
+    path = tmp_path / "j.jsonl"
+    written = Journal(path)
+    written.write(RoundRecord(Round(3, 1e9, 360.0), "round end", "hadar", snapshot, plan))
+    written.close()
+    return path
+
+
+def test_jobs_are_shown_below_what_status_says(journal: Path) -> None:
+    done = CliRunner().invoke(commands, ["top", "--once", "--journal", str(journal)])
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.output.splitlines()]
+    assert rows[0][:3] == ["hadard", "is", "not"]
+    first, second = rows[-2:]
+    assert first[:3] == ["1", "2", "50%"]
+    assert first[-1] == "n1:V100:2"
+    assert second[:4] == ["2", "[bold]eve", "1", "0%"]
+    assert second[4:6] == ["2.0", "h"]
+    assert " ".join(second[6:]) == str(WaitReason.INSUFFICIENT)
+
+
+def test_a_small_screen_tells_how_many_are_left_out(journal: Path) -> None:
+    lines, _ = command.last_lines(journal)
+    life = {"enforces": [], "alive": False, "run_dir": "/run/hadar", "disabled": True}
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(command.picture(life, lines, "", room=1))
+    assert "and 1 more" in shown.get()
+    assert "eve" not in shown.get()
+    assert "nothing is enforced" in shown.get()
+
+
+def test_control_c_ends_it(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first look it waits, and is interrupted."""
+    looks: list[float] = []
+
+    def interrupt(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", interrupt)
+    done = CliRunner().invoke(commands, ["top", "--every", "0.5", "--journal", str(journal)])
+    assert done.exit_code == 0, done.output
+    assert looks == [0.5, 0.5, 0.5]
+
+
+def test_without_a_journal_it_says_so(tmp_path: Path) -> None:
+    done = CliRunner().invoke(commands, ["top", "--once", "--journal", str(tmp_path / "none")])
+    assert "none: no round is written there yet" in done.output
