@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
@@ -17,9 +18,9 @@ from hadar_slurm.cli.hadard import policy_of
 from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
 from hadar_slurm.cli.status import JournalOption
 from hadar_slurm.config import Config
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.errors import SlurmError, UsageError
-from hadar_slurm.journal import read_last
+from hadar_slurm.journal import Line, read_last
 from hadar_slurm.policies.table import make_policy
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.runner import Runner
@@ -54,9 +55,9 @@ def explain_job(
     if not lines:
         raise UsageError(f"the journal {path} has no round yet")
     slurm = None if journal else _slurms_word(chosen, job)
-    line = next((line for line in reversed(lines) if job in line.get("jobs", {})), lines[-1])
+    name, line = _found(lines, job)
     policy = policy_of(chosen) if chosen.policy == line["policy"] else make_policy(line["policy"])
-    found = explain(line, JobId(job), policy, time.monotonic, limit) if "jobs" in line else None
+    found = explain(line, JobId(name), policy, time.monotonic, limit) if "jobs" in line else None
     if as_json:
         typer.echo(json.dumps({"slurm": slurm, "found": asdict(found) if found else None}))
     else:
@@ -64,14 +65,34 @@ def explain_job(
         if slurm is not None:
             console.print(f"Slurm: {slurm}", markup=False)
         if found is None:
-            console.print(
-                f"job {job} is none of Hadar's in the last round: it has ended, was not submitted "
-                "by hadar-sbatch, or is left to Slurm"
-            )
+            console.print(_missing(lines, job))
         else:
             _print(console, found)
     if found is None:
         raise typer.Exit(1)
+
+
+def _found(lines: Sequence[Line], job: str) -> tuple[str, Line]:
+    """Return a job's name in the journal and the newest line that has it, or else the last line.
+
+    The tasks of a forked job are one job there, by the name of their array.
+    """
+    for name in (job, job.partition("_")[0]):
+        for line in reversed(lines):
+            if name in line.get("jobs", {}):
+                return name, line
+    return job, lines[-1]
+
+
+def _missing(lines: Sequence[Line], job: str) -> str:
+    tasks = {name for line in lines for name in line.get("jobs", {}) if name.startswith(f"{job}_")}
+    if tasks:
+        named = sorted(tasks, key=natural_key)[:NAMED]
+        return f"job {job} is an array of {len(tasks)} jobs here: ask for {', '.join(named)} ..."
+    return (
+        f"job {job} is none of Hadar's in the last round: it has ended, was not submitted by "
+        "hadar-sbatch, or is left to Slurm"
+    )
 
 
 def _slurms_word(config: Config, job: str) -> str:

@@ -195,9 +195,13 @@ def job_spec(
     submitted_s: float,
     restart_cost_s: float,
     user: str = "",
+    shapes: tuple[Shape, ...] = (),
 ) -> JobSpec:
-    """Return what a policy needs to know of a job; `restart_cost_s` where it names none."""
-    shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
+    """Return what a policy needs to know of a job; `restart_cost_s` where it names none.
+
+    `shapes` are its layouts where something besides the description decides about them.
+    """
+    own_shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
     own_cost = description.restart_cost_s
     return JobSpec(
         job_id=job_id,
@@ -205,7 +209,7 @@ def job_spec(
         total_steps=total_steps,
         rates=rates,
         submitted_s=submitted_s,
-        shapes=shapes,
+        shapes=shapes or own_shapes,
         can_checkpoint=description.checkpoint,
         restart_cost_s=restart_cost_s if own_cost is None else own_cost,
         workload=description.workload,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
@@ -290,8 +290,8 @@ class View:
             submitted_s=row.submitted_s,
             restart_cost_s=self.settings.restart_cost_s,
             user=row.user,
+            shapes=self._shapes(row, description),
         )
-        spec = replace(spec, shapes=self._shapes(row, description))
         phase: Phase
         if row.state == "PENDING":
             if self._is_for_later(row):

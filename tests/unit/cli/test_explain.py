@@ -61,6 +61,23 @@ def test_a_job_that_is_not_there_has_another_status(journal: Path) -> None:
     assert tree["found"] is None
 
 
+def test_arrays_are_asked_for_by_task_and_forked_jobs_by_either(tmp_path: Path) -> None:
+    """Task 7_1 is a job of its own; 8_1 is a copy of job 8."""
+    jobs = [a_job("7_0"), a_job("7_1"), a_job("8", on="n1:V100:1")]
+    path = tmp_path / "j.jsonl"
+    written = Journal(path)
+    snapshot = a_snapshot("1xV100", *jobs, now_s=1e9)
+    written.write(RoundRecord(Round(0, 1e9, 360.0), "start", "hadar", snapshot))
+    written.close()
+    done = explain("7", "--journal", str(path))
+    assert (done.exit_code, done.output) == (
+        1,
+        "job 7 is an array of 2 jobs here: ask for 7_0, 7_1 ...\n",
+    )
+    assert "job 8: running" in explain("8_1", "--journal", str(path)).output
+    assert "job 7_1: queued" in explain("7_1", "--journal", str(path)).output
+
+
 def test_a_journal_that_is_not_there_or_not_readable_is_a_fault(tmp_path: Path) -> None:
     fault = explain("1", "--journal", str(tmp_path / "none")).exception
     assert isinstance(fault, UsageError)
