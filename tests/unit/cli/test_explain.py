@@ -97,7 +97,9 @@ def test_a_round_that_saw_nothing_has_no_answer(tmp_path: Path) -> None:
 def test_slurms_own_word_is_told_where_it_can_be_asked(journal: Path, tmp_path: Path) -> None:
     """Without --journal the cluster is a real one, or should be."""
     config = tmp_path / "hadar.yaml"
-    config.write_text(f"journal: {journal}\nslurm_conf: {tmp_path}/no-slurm.conf\n")
+    config.write_text(
+        f"journal: {journal}\nslurm_conf: {tmp_path}/no-slurm.conf\ncommand_timeout_seconds: 1\n"
+    )
     done = explain("2", "--config", str(config))
     assert done.exit_code == 0, done.output
     assert done.output.startswith("Slurm: cannot tell: ")
