@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from docker.world import USERS, DockerCluster, wait_until
 
@@ -66,6 +68,21 @@ def test_hadard_is_an_operator_and_nothing_more(cluster: DockerCluster) -> None:
     assert "SlurmUser               = slurm(" in config
     level = cluster.run("sacctmgr", "-nP", "show", "user", "hadar", "format=adminlevel")
     assert level.strip() == "Operator"
+
+
+def test_what_operators_ask_is_answered(cluster: DockerCluster) -> None:
+    """By the account that hadard runs as, and with the files that the package carries."""
+    ask = {"user": "hadar", "service": "hadard"}
+    assert cluster.run("hadar", "config", "check", **ask).startswith("/etc/hadar/hadar.yaml: right")
+    assert "poll_seconds: 0.25" in cluster.run("hadar", "config", "show", **ask)
+    assert "round_seconds: 360" in cluster.run("hadar", "config", "print-default", **ask)
+    told = json.loads(cluster.run("hadar", "status", "--json", **ask))
+    assert told["alive"] is True
+    assert told["last"]["gpus"]["v100"]["total"] == 10
+    number = cluster.submit("--gres=gpu:v100:1", user="alice", script="exec sleep 60")
+    answer = cluster.run("sh", "-c", f"hadar explain {number} || true", **ask)
+    assert f"job {number} is none of Hadar's" in answer
+    cluster.run("scancel", number, user="alice")
 
 
 def test_pyslurm_speaks_the_slurm_that_runs(cluster: DockerCluster) -> None:
