@@ -1,0 +1,1 @@
+"""A page and metrics from the journal, for people and for Prometheus: read-only."""

@@ -1,0 +1,118 @@
+"""The lines of a journal as it grows: its tail at first, then what is added.
+
+hadard puts a full journal aside as `NAME.1` and begins a new one, and cuts off a line that a crash
+has left torn. The file at hand is kept open, so nothing at its end is missed when it is put aside;
+a line without its end is read again each time, so a torn one is never glued to another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+# A line has some 300 bytes a job; this is one of 100,000 jobs.
+MAX_LINE = 32_000_000
+MAX_BYTES = 64_000_000
+
+
+class Tail:
+    """Follows the journal at `path`, of which at most `max_bytes` are read at first.
+
+    `fault` says why it cannot be read now, "" if it can; `too_long` counts lines above `max_line`
+    bytes, which are left out.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, max_line: int = MAX_LINE) -> None:
+        self.path = path
+        self.fault = ""
+        self.too_long = 0
+        self._max_bytes = max_bytes
+        self._max_line = max_line
+        self._file: IO[bytes] | None = None
+        self._has_begun = False
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the whole lines that have come since the last call, with their ends."""
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            self.fault = error.strerror or str(error)
+            yield from self._rest()
+            return
+        self.fault = ""
+        if not self._has_begun:
+            yield from self._first()
+            return
+        if self._file is None:
+            self._open()
+        elif not os.path.samestat(found, os.fstat(self._file.fileno())):
+            yield from self._rest()
+            self.close()
+            self._open()
+        elif found.st_size < self._file.tell():
+            self._file.seek(0)
+        yield from self._rest()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _first(self) -> Iterator[bytes]:
+        """Yield the tail: of the journal, and of the files put aside if there is room."""
+        self._open()
+        if self._file is None:
+            return
+        left = self._max_bytes - os.fstat(self._file.fileno()).st_size
+        aside: list[tuple[Path, int]] = []
+        while left > 0:
+            older = self.path.with_name(f"{self.path.name}.{len(aside) + 1}")
+            try:
+                size = older.stat().st_size
+            except OSError:
+                break
+            aside.append((older, max(0, size - left)))
+            left -= size
+        for older, begin in reversed(aside):
+            with older.open("rb") as file:
+                _skip_to(file, begin)
+                yield from self._whole(file)
+        if self._file is not None:
+            _skip_to(self._file, os.fstat(self._file.fileno()).st_size - self._max_bytes)
+        yield from self._rest()
+
+    def _open(self) -> None:
+        try:
+            self._file = self.path.open("rb")
+            self._has_begun = True
+        except OSError as error:
+            self.fault = error.strerror or str(error)
+
+    def _rest(self) -> Iterator[bytes]:
+        if self._file is not None:
+            yield from self._whole(self._file)
+
+    def _whole(self, file: IO[bytes]) -> Iterator[bytes]:
+        """Yield the whole lines from where a file stands, and leave it after the last one."""
+        while True:
+            begin = file.tell()
+            line = file.readline(self._max_line)
+            if line.endswith(b"\n"):
+                yield line
+            elif len(line) < self._max_line:
+                file.seek(begin)
+                return
+            else:
+                self.too_long += 1
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(self._max_line)
+
+
+def _skip_to(file: IO[bytes], begin: int) -> None:
+    """Leave a file at the first line that begins at `begin` or after."""
+    if begin > 0:
+        file.seek(begin - 1)
+        file.readline()

@@ -1,0 +1,186 @@
+"""What the page and the metrics remember of the rounds they have read."""
+
+from __future__ import annotations
+
+import pytest
+from web_journals import (
+    NOW_S,
+    ROUND_S,
+    Tree,
+    a_blind_line,
+    a_job,
+    a_line,
+    an_action,
+    gang,
+)
+
+from hadar_slurm.web.history import MAX_ROUNDS, History
+
+
+def of(*lines: Tree) -> History:
+    """Return the history of these rounds."""
+    history = History()
+    for line in lines:
+        history.add(line)
+    return history
+
+
+def bars(history: History) -> list[tuple[str, str, float, float]]:
+    """Return who held what from when to when, in rounds since NOW_S."""
+    return [
+        (str(b.job_id), str(b.gang), (b.start_s - NOW_S) / ROUND_S, (b.end_s - NOW_S) / ROUND_S)
+        for b in history.bars()
+    ]
+
+
+def test_a_job_that_is_started_holds_its_gang_until_it_ends() -> None:
+    """The start that was done begins a bar, the job's end ends it, to the second."""
+    history = of(
+        a_line(0, {"1": a_job()}, actions=[an_action("start", "1", "n1:V100:2")]),
+        a_line(1, {"1": a_job("n1:V100:2", gpus=2)}),
+        a_line(2, ended={"1": {"phase": "done", "end_s": NOW_S + 1.5 * ROUND_S}}),
+    )
+    assert bars(history) == [("1", "n1:V100:2", 0.0, 1.5)]
+    assert history.now.gpus["V100"] == (2, 0, 0, 0)
+
+
+def test_a_bar_under_way_ends_at_the_last_round() -> None:
+    """What was running before the first line read is known from that line on."""
+    history = of(a_line(0, {"1": a_job("n1:V100:1")}), a_line(3, {"1": a_job("n1:V100:1")}))
+    assert bars(history) == [("1", "n1:V100:1", 0.0, 3.0)]
+    assert history.now.gpus["V100"].held == 1
+    assert history.now.gpus["V100"].idle == 1
+
+
+def test_a_move_ends_one_bar_and_begins_another() -> None:
+    """A job that was stopped here and is seen there has two bars."""
+    history = of(
+        a_line(0, {"1": a_job("n1:V100:1")}),
+        a_line(
+            1,
+            {"1": a_job("n1:V100:1")},
+            actions=[an_action("stop", "1", "n1:V100:1"), an_action("start", "1", "n2:K80:1")],
+        ),
+        a_line(2, {"1": a_job("n2:K80:1")}),
+    )
+    assert bars(history) == [("1", "n1:V100:1", 0.0, 1.0), ("1", "n2:K80:1", 1.0, 2.0)]
+
+
+def test_a_start_that_was_not_done_holds_nothing() -> None:
+    """Deferred, refused and skipped starts are no bars."""
+    starts = [an_action("start", "1", "n1:V100:1", s) for s in ("deferred", "refused", "skipped")]
+    assert bars(of(a_line(0, {"1": a_job()}, actions=starts))) == []
+
+
+def test_a_job_that_is_gone_holds_nothing() -> None:
+    """A job may vanish while hadard is away, without a word about its end."""
+    history = of(a_line(0, {"1": a_job("n1:V100:1")}), a_line(2))
+    assert bars(history) == [("1", "n1:V100:1", 0.0, 2.0)]
+    assert history.now.gpus["V100"].held == 0
+
+
+def test_a_round_that_saw_nothing_changes_nothing_but_the_rounds() -> None:
+    """When Slurm does not answer, the jobs are taken to be where they were."""
+    history = of(a_line(0, {"1": a_job("n1:V100:1")}), a_blind_line(1))
+    assert len(history.now.jobs) == 1
+    assert history.now.gpus["V100"].held == 1
+    assert history.now.seen_s == NOW_S
+    assert history.now.time_s == NOW_S + ROUND_S
+    assert history.rounds[-1].errors == ("squeue: timed out",)
+
+
+def test_copies_are_bars_of_their_own() -> None:
+    """A forked job holds a gang for each copy."""
+    holds = {"0": gang("n1:V100:1"), "2": gang("n2:K80:2")}
+    history = of(a_line(0, {"1": a_job("n1:V100:1") | {"holds": holds}}))
+    assert [(b.copy, str(b.gang)) for b in history.bars()] == [(0, "n1:V100:1"), (2, "n2:K80:2")]
+    assert history.now.copies == {"running": 2}
+
+
+def test_gpus_are_held_by_others_closed_or_idle() -> None:
+    """Every GPU of a type is in one state, and closed nodes' idle ones are not idle."""
+    nodes = {
+        "n1": {"gpus": {"V100": 4}, "open": True},
+        "n2": {"gpus": {"V100": 4}, "open": False},
+    }
+    line = a_line(0, {"1": a_job("n1:V100:1")}) | {"nodes": nodes, "occupied": gang("n2:V100:1")}
+    assert of(line).now.gpus["V100"] == (8, 1, 1, 3)
+    assert of(line).now.gpus["V100"].idle == 3
+
+
+def test_modes_are_taken_together() -> None:
+    """A daemon with two modes writes two lines a round: each sees the other's jobs as others'."""
+    enforced = a_line(0, {"1": a_job("n1:V100:1")}, occupied=gang("n1:V100:1 n2:K80:1"))
+    observed = a_line(0, {"2": a_job("n1:V100:1")}, mode="observe", occupied=gang("n1:V100:1"))
+    observed["occupied"] = gang("n1:V100:1 n2:K80:1")
+    history = of(enforced, observed)
+    assert set(history.now.jobs) == {"1", "2"}
+    assert history.now.modes == ("enforce", "observe")
+    assert history.now.gpus["V100"] == (2, 2, 0, 0)
+    assert history.now.gpus["K80"] == (2, 0, 1, 0)
+
+
+def test_a_mode_that_is_no_longer_in_use_is_forgotten() -> None:
+    """After a new configuration its jobs would otherwise stay for ever."""
+    history = of(
+        a_line(0, {"1": a_job("n1:V100:1")}, mode="observe"),
+        *(a_line(n, {"1": a_job("n1:V100:1")}) for n in range(1, 9)),
+    )
+    assert history.now.modes == ("enforce",)
+    assert bars(history) == [("1", "n1:V100:1", 1.0, 8.0), ("1", "n1:V100:1", 0.0, 0.0)]
+
+
+def test_another_simulation_in_the_same_file_begins_anew() -> None:
+    """Time that goes back a long way is another run."""
+    history = of(a_line(90, {"1": a_job("n1:V100:1")}, mode=""), a_line(0, {"7": a_job()}, mode=""))
+    assert set(history.now.jobs) == {"7"}
+    assert list(history.bars()) == []
+    assert history.begins_s == 0.0
+    assert not history.is_epoch
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {},
+        {"version": 2},
+        [],
+        a_line() | {"jobs": {"1": 3}},
+        a_line() | {"time_s": "noon"},
+        a_line() | {"nodes": {"n1": None}},
+    ],
+)
+def test_a_strange_line_is_counted_and_left_out(strange: object) -> None:
+    """A line of another version, or damaged, takes nothing down."""
+    history = of(a_line(0, {"1": a_job("n1:V100:1")}))
+    history.add(strange)  # type: ignore[arg-type]
+    history.add(a_line(1, {"1": a_job("n1:V100:1")}))
+    assert history.strange == 1
+    assert history.now.gpus["V100"].held == 1
+
+
+def test_memory_is_bounded() -> None:
+    """However long it runs, it keeps so many bars and rounds; what is dropped is the oldest."""
+    history = History(max_bars=400)
+    for number in range(1000):
+        ended = {str(number - 1): {"phase": "done", "end_s": NOW_S + number * ROUND_S}}
+        history.add(
+            a_line(number, {str(number): a_job("n1:V100:1", workload=f"w{number}")}, ended=ended)
+        )
+    assert len(history.rounds) == MAX_ROUNDS
+    assert len(list(history.bars())) <= 401
+    assert len(history.names) <= 401
+    assert history.begins_s > NOW_S
+    assert min(b.start_s for b in history.bars()) >= history.begins_s - ROUND_S
+
+
+def test_the_share_held_counts_time() -> None:
+    """A type held for one of four rounds was held for a quarter of the time."""
+    history = of(
+        a_line(0, {"1": a_job("n1:V100:2")}),
+        a_line(1),
+        a_line(4),
+    )
+    assert history.held_share("V100", NOW_S, NOW_S + 4 * ROUND_S) == pytest.approx(0.25)
+    assert history.held_share("V100", NOW_S + 2 * ROUND_S, NOW_S + 4 * ROUND_S) == 0.0
+    assert history.held_share("T4", NOW_S, NOW_S + ROUND_S) is None
