@@ -17,6 +17,7 @@ from hadar_slurm.cli.report import report
 from hadar_slurm.cli.simulate import simulate
 from hadar_slurm.cli.status import status
 from hadar_slurm.cli.top import top
+from hadar_slurm.cli.web import web
 from hadar_slurm.errors import HadarError, UsageError
 
 commands = typer.Typer(
@@ -36,6 +37,7 @@ commands.command("explain")(explain_job)
 commands.command()(report)
 commands.command()(release)
 commands.command()(leave)
+commands.command()(web)
 
 
 @commands.command()

@@ -24,6 +24,10 @@ MAX_ROUNDS = 200
 _FORGET_ROUNDS = 3.0
 # Clocks are set back by seconds; by so much it is another run.
 _ANOTHER_RUN_S = 3600.0
+# The year 9000, which a calendar still knows.
+_LAST_S = 2.2e11
+# What taking in a line raises that is not as it should be.
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError)
 # Others' jobs are one job each slot to us.
 OTHERS = JobId("")
 
@@ -73,8 +77,8 @@ class RoundRow:
 class Now:
     """How things stand after the last round; `seen_s` is when the cluster was last seen.
 
-    `jobs` are as the journal tells them, `waiting` has the reasons; `copies` counts gangs held by
-    their jobs' phase.
+    `jobs` are as the journal tells them, `waiting` has the reasons, `planned` are those that are to
+    have GPUs; `copies` counts gangs held by their jobs' phase.
     """
 
     time_s: float = 0.0
@@ -84,6 +88,7 @@ class Now:
     modes: tuple[str, ...] = ()
     jobs: Mapping[str, Line] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
+    planned: frozenset[str] = frozenset()
     copies: Mapping[str, int] = field(default_factory=dict)
     gpus: Mapping[str, Gpus] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
@@ -164,21 +169,22 @@ class History:
             row = _row(line)
             checked = _checked(line)
             self._take_in(line, row, checked)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except DAMAGE:
             self.strange += 1
             return False
         return True
 
-    def bars(self) -> Iterator[Segment]:
+    def bars(self, until_s: float | None = None) -> Iterator[Segment]:
         """Yield who held what; `OTHERS` for jobs that are not Hadar's.
 
-        What is held still ends at the last round.
+        What is held still ends at `until_s`, by default at the last round.
         """
+        until_s = self.now.time_s if until_s is None else until_s
         for book in (*self._books.values(), self._others):
             yield from book.segments.found
             for job_id, copies in book.segments.open.items():
                 for copy, (gang, start_s) in copies.items():
-                    yield Segment(job_id, gang, start_s, max(start_s, self.now.time_s), copy)
+                    yield Segment(job_id, gang, start_s, max(start_s, until_s), copy)
 
     def places(self) -> dict[str, list[Segment]]:
         """Return what every job holds now."""
@@ -241,7 +247,7 @@ class History:
 
     def _book(self, book: _Book, line: Line, holds: _Holds, now_s: float) -> None:
         for job_id, end in line["ended"].items():
-            book.end(JobId(job_id), float(end["end_s"]))
+            book.end(JobId(job_id), _time(end["end_s"]))
         book.hold(holds, now_s)
         for action in line["actions"]:
             if action["status"] == "done":
@@ -292,6 +298,7 @@ class History:
             modes=tuple(mode for mode in _by_reach(self._last_s) if mode),
             jobs=jobs,
             waiting=waiting,
+            planned=frozenset(job for seen in lines.values() for job in seen["plan"] or ()),
             copies=dict(copies),
             gpus=self._gpus(nodes),
             prices=prices,
@@ -355,6 +362,9 @@ class History:
 
 
 _Holds = dict[tuple[JobId, int], _Tree]
+_JOB_KEYS = frozenset(
+    ("phase", "user", "workload", "gpus", "submitted_s", "steps", "steps_done", "restarts")
+)
 _REACH = ("enforce", "advise", "observe", "")
 
 
@@ -371,11 +381,17 @@ def _slots(tree: _Tree) -> _Slots:
     return {(node, kind): int(count) for node, gpus in tree.items() for kind, count in gpus.items()}
 
 
+def _time(value: float) -> float:
+    if not 0 <= value <= _LAST_S:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
+
+
 def _row(line: Line) -> RoundRow:
     parts = {name: float(value) for name, value in line["durations_s"].items()}
     return RoundRow(
         number=int(line["round"]),
-        time_s=float(line["time_s"]),
+        time_s=_time(line["time_s"]),
         mode=str(line.get("mode", "")),
         wake=str(line["wake"]),
         jobs=len(line.get("jobs", {})),
@@ -392,11 +408,13 @@ def _checked(line: Line) -> _Holds:
     if "nodes" not in line:
         return {}
     for node in line["nodes"].values():
-        for count in node["gpus"].values():
-            int(count)
+        if not all(isinstance(count, int) for count in node["gpus"].values()):
+            raise ValueError("a node's GPUs are not counted")
     _slots(line["occupied"])
     holds: _Holds = {}
     for job_id, job in line["jobs"].items():
+        if not job.keys() >= _JOB_KEYS:
+            raise ValueError(f"job {job_id} is told of by half")
         for copy, tree in job["holds"].items():
             _slots(tree)
             holds[JobId(job_id), int(copy)] = tree

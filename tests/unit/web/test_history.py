@@ -147,7 +147,11 @@ def test_another_simulation_in_the_same_file_begins_anew() -> None:
         [],
         a_line() | {"jobs": {"1": 3}},
         a_line() | {"time_s": "noon"},
+        a_line() | {"time_s": float("nan")},
+        a_line() | {"time_s": 1e300},
         a_line() | {"nodes": {"n1": None}},
+        a_line() | {"nodes": {"n1": {"gpus": {"V100": "2"}, "open": True}}},
+        a_line() | {"jobs": {"1": {"holds": {}}}},
     ],
 )
 def test_a_strange_line_is_counted_and_left_out(strange: object) -> None:

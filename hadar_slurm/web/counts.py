@@ -1,0 +1,89 @@
+"""What is counted of rounds, for metrics whose labels come from short, fixed lists of words.
+
+All words are ours; anything else in a journal counts as `other`, so that no journal can make series
+without end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hadar_slurm.core.job import Phase
+from hadar_slurm.core.plan import WaitReason
+from hadar_slurm.engine.actions import Status
+from hadar_slurm.journal import Line
+from hadar_slurm.web.history import RoundRow
+
+OTHER = "other"
+MODES = ("observe", "advise", "enforce")
+ENDS = tuple(str(phase) for phase in (Phase.DONE, Phase.FAILED, Phase.CANCELLED))
+PHASES = tuple(str(phase) for phase in Phase if str(phase) not in ENDS)
+REASONS = {str(reason): reason.name.lower() for reason in WaitReason}
+ACTIONS = ("start", "renew", "stop")
+STATUSES = tuple(str(status) for status in Status)
+# Seconds: a small cluster takes tens of milliseconds, a solver may be given minutes.
+BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+
+@dataclass
+class Histogram:
+    """How many durations were how long."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    sum_s: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a duration."""
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    def cumulated(self) -> list[tuple[str, float]]:
+        """Return each upper limit with how many durations are not above it."""
+        total = 0
+        pairs: list[tuple[str, float]] = []
+        for limit, count in zip((*map(str, BUCKETS_S), "+Inf"), self.counts, strict=True):
+            total += count
+            pairs.append((limit, float(total)))
+        return pairs
+
+
+@dataclass
+class Counts:
+    """Counts since the page was started."""
+
+    rounds: int = 0
+    failed: int = 0
+    fallbacks: int = 0
+    decisions: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    round_s: Histogram = field(default_factory=Histogram)
+    plan_s: Histogram = field(default_factory=Histogram)
+
+    def add(self, line: Line, row: RoundRow, new_ends: Collection[str]) -> None:
+        """Count a line that the history took in; `new_ends` had not ended before."""
+        self.rounds += 1
+        self.failed += bool(row.errors)
+        self.fallbacks += line["figures"].get("solver_fallback", 0) == 1
+        for action in line["actions"]:
+            what, how = one_of(action["do"], ACTIONS), one_of(action["status"], STATUSES)
+            kinds = {kind for gpus in action["gang"].values() for kind in gpus}
+            self.decisions.update((what, how, str(kind)) for kind in kinds)
+        for job_id in new_ends:
+            self.ended[one_of(line["ended"][job_id]["phase"], ENDS)] += 1
+        self.round_s.observe(row.work_s)
+        self.plan_s.observe(row.plan_s)
+
+
+def one_of(word: object, known: Collection[str]) -> str:
+    """Return a word of a list, or `other`."""
+    text = str(word)
+    return text if text in known else OTHER
+
+
+def counted(words: Iterable[object], known: Sequence[str]) -> dict[str, int]:
+    """Return how often each word of a list comes, and how many others."""
+    found = Counter(one_of(word, known) for word in words)
+    return {word: found[word] for word in (*known, OTHER)}

@@ -1,0 +1,152 @@
+"""The journal as metrics for Prometheus. No label names a job or a user.
+
+Names are listed in docs/web.md. They come from the journal alone, so what hadard does not write
+there is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+
+from hadar_slurm import __version__
+from hadar_slurm.web.counts import ENDS, MODES, PHASES, REASONS, Counts, Histogram, counted
+from hadar_slurm.web.follower import Follower
+from hadar_slurm.web.history import History, Now
+from hadar_slurm.web.words import clean
+
+
+def exposition(follower: Follower, accept: str, now_s: float) -> tuple[bytes, str]:
+    """Return the metrics and their content type, in a form that the Accept header asks for."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(follower, now_s))
+    encode, kind = choose_encoder(accept)
+    return encode(registry), kind
+
+
+class _Collector:
+    def __init__(self, follower: Follower, now_s: float) -> None:
+        self._follower = follower
+        self._now_s = now_s
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the registry need not collect to know our names."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics, as of one moment."""
+        follower = self._follower
+        build = "Version of hadar_slurm that serves this page."
+        with follower.lock:
+            return [
+                _gauges("build_info", build, "version", {__version__: 1}),
+                _gauge("journal_readable", "Whether the journal is there.", not follower.fault),
+                _gauge(
+                    "journal_strange_lines",
+                    "Lines read that are none of a journal's.",
+                    follower.strange,
+                ),
+                *_ages(follower.history, self._now_s),
+                *_standing(follower.history.now),
+                *_counted(follower.counts),
+            ]
+
+
+def _ages(history: History, now_s: float) -> list[Metric]:
+    now = history.now
+    if history.is_empty or not history.is_epoch:
+        return []
+    told = [
+        _gauge("last_round_timestamp_seconds", "When the last round looked at Slurm.", now.time_s),
+        _gauge("round_length_seconds", "A round's intended length.", now.length_s),
+    ]
+    if now.seen_s is not None:
+        words = "Since the cluster was last seen as a whole."
+        told.append(_gauge("snapshot_age_seconds", words, max(0.0, now_s - now.seen_s)))
+    return told
+
+
+def _standing(now: Now) -> list[Metric]:
+    phases = counted((job["phase"] for job in now.jobs.values()), PHASES)
+    names = (REASONS.get(str(why), "") for why in now.waiting.values())
+    gpus = GaugeMetricFamily(
+        "hadar_gpus",
+        "GPUs, each in one state: held by Hadar's jobs, by others, idle, or closed to new work.",
+        labels=["gpu_type", "state"],
+    )
+    for kind, count in now.gpus.items():
+        states = {
+            "held": count.held,
+            "others": count.others,
+            "idle": count.idle,
+            "closed": count.closed,
+        }
+        for state, number in states.items():
+            gpus.add_metric([clean(kind), state], number)
+    return [
+        _gauges("mode", "1 for modes in use.", "mode", {m: m in now.modes for m in MODES}),
+        _gauges("jobs", "Jobs that Hadar cares for.", "state", phases),
+        _gauges(
+            "waiting_jobs",
+            "Jobs without GPUs in the plan, by the reason.",
+            "reason",
+            counted(names, tuple(REASONS.values())),
+        ),
+        _gauges(
+            "copies",
+            "Gangs held; a forked job has one for each copy.",
+            "state",
+            {phase: now.copies.get(phase, 0) for phase in PHASES},
+        ),
+        gpus,
+        _gauges("gpu_price", "The policy's price of the next GPU.", "gpu_type", now.prices),
+    ]
+
+
+def _counted(counts: Counts) -> list[Metric]:
+    decisions = CounterMetricFamily(
+        "hadar_decisions",
+        "Actions by what came of them; a gang of several GPU types counts for each.",
+        labels=["action", "status", "gpu_type"],
+    )
+    for labels, number in sorted(counts.decisions.items()):
+        decisions.add_metric([clean(label) for label in labels], number)
+    ended = CounterMetricFamily("hadar_ended_jobs", "Jobs that have ended.", labels=["state"])
+    for state, number in counted(counts.ended.elements(), ENDS).items():
+        ended.add_metric([state], number)
+    return [
+        CounterMetricFamily("hadar_rounds", "Rounds.", value=counts.rounds),
+        CounterMetricFamily("hadar_failed_rounds", "Rounds with an error.", value=counts.failed),
+        CounterMetricFamily(
+            "hadar_solver_fallback", "Rounds decided greedily.", value=counts.fallbacks
+        ),
+        decisions,
+        ended,
+        _histogram("round_duration_seconds", "What a round took, waiting aside.", counts.round_s),
+        _histogram("solver_duration_seconds", "What the policy's decision took.", counts.plan_s),
+    ]
+
+
+def _gauge(name: str, words: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"hadar_{name}", words, value=float(value))
+
+
+def _gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"hadar_{name}", words, labels=[label])
+    for key, value in values.items():
+        family.add_metric([clean(key)], float(value))
+    return family
+
+
+def _histogram(name: str, words: str, seen: Histogram) -> Metric:
+    return HistogramMetricFamily(
+        f"hadar_{name}", words, buckets=seen.cumulated(), sum_value=seen.sum_s
+    )

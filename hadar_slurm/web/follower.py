@@ -1,0 +1,92 @@
+"""Keeps up with a journal in a thread of its own, so that whoever asks never waits for a disk."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from hadar_slurm.web.counts import Counts
+from hadar_slurm.web.history import DAMAGE, History
+from hadar_slurm.web.tail import MAX_BYTES, Tail
+
+EVERY_S = 2.0
+
+
+class Follower:
+    """The history and counts of the journal at `path`; use both under `lock`.
+
+    Lines that are there at the start make the history, but are not counted: a counter begins at 0
+    with its process, or a restart would count them twice.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, every_s: float = EVERY_S) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+        self.history = History()
+        self.counts = Counts()
+        self._tail = Tail(path, max_bytes=max_bytes)
+        self._unread = 0
+        self._ended: dict[str, frozenset[str]] = {}
+        self._every_s = every_s
+        self._to_end = threading.Event()
+        self._reading = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+
+    @property
+    def fault(self) -> str:
+        """Return why the journal cannot be read, "" if it can."""
+        return self._tail.fault
+
+    @property
+    def strange(self) -> int:
+        """Return how many of the lines read were none of a journal's."""
+        return self._unread + self.history.strange + self._tail.too_long
+
+    def poll(self, *, counts: bool = True) -> None:
+        """Read what has come since the last time."""
+        with self._reading:
+            try:
+                for text in self._tail.lines():
+                    self._take_in(text, counts=counts)
+            except OSError as error:
+                self._tail.fault = error.strerror or str(error)
+
+    def __enter__(self) -> Follower:
+        self.poll(counts=False)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._to_end.set()
+        self._thread.join()
+        self._tail.close()
+
+    def _run(self) -> None:
+        while not self._to_end.wait(self._every_s):
+            self.poll()
+
+    def _take_in(self, text: bytes, *, counts: bool) -> None:
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            self._unread += 1
+            return
+        with self.lock:
+            if not self.history.add(line):
+                return
+            row = self.history.rounds[-1]
+            ended = frozenset(line.get("ended", ()))
+            if counts:
+                try:
+                    self.counts.add(line, row, ended - self._ended.get(row.mode, frozenset()))
+                except DAMAGE:
+                    self._unread += 1
+            if "ended" in line:
+                self._ended[row.mode] = ended

@@ -1,0 +1,310 @@
+"""Who held which GPU when, as SVG: one row a GPU, time from left to right.
+
+The drawing has no size of its own: rows have a height in pixels, times are shares of the width, so
+that text stays text at any width. The style sheet colours it. A journal tells how many GPUs of a
+node a job has, not which: a job is drawn on the lowest that are free when it starts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hadar_slurm.core.cluster import JobId, natural_key
+from hadar_slurm.journal import Line
+from hadar_slurm.metrics import Segment
+from hadar_slurm.web.history import OTHERS
+from hadar_slurm.web.words import Clock, count, duration, safe
+
+# Beyond this many a row would be less than three pixels high, and the page endless.
+MAX_GPUS = 512
+# Beyond this many bars they have no titles and are drawn on a grid of this many cells at most.
+MAX_BARS = 3_000
+MAX_CELLS = 40_000
+NUM_COLOURS = 12
+
+_GAP, _HEAD, _AXIS = 3, 22, 22
+# (GPUs up to, height of a row in pixels)
+_HEIGHTS = ((40, 15), (96, 11), (200, 6), (MAX_GPUS, 3))
+# A digit's width in pixels, and what the chart is wide on a desk and on a telephone at least.
+_LETTER, _WIDE, _NARROW = 6.6, 800.0, 230.0
+_TOUCH_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A span of time to draw, seconds as in the journal."""
+
+    from_s: float
+    to_s: float
+
+    def share(self, time_s: float) -> float:
+        """Return where a time is, 0 at the left end and 1 at the right, and no further."""
+        return min(1.0, max(0.0, (time_s - self.from_s) / (self.to_s - self.from_s)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """GPUs of one type on one node: drawn from `top` on, `height` pixels each."""
+
+    node: str
+    kind: str
+    num_gpus: int
+    is_open: bool
+    top: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A job on neighbouring GPUs of a row."""
+
+    row: _Row
+    first: int
+    num_gpus: int
+    segment: Segment
+
+    @property
+    def top(self) -> int:
+        return self.row.top + self.first * self.row.height
+
+    @property
+    def height(self) -> int:
+        return self.num_gpus * self.row.height
+
+
+def kinds_of(nodes: Mapping[str, Line]) -> dict[str, int]:
+    """Return how many GPUs of each type there are, by type."""
+    kinds: dict[str, int] = {}
+    for node in nodes.values():
+        for kind, number in node["gpus"].items():
+            kinds[kind] = kinds.get(kind, 0) + int(number)
+    return dict(sorted(kinds.items()))
+
+
+def gantt(
+    nodes: Mapping[str, Line],
+    segments: Iterable[Segment],
+    names: Mapping[JobId, tuple[str, str]],
+    window: Window,
+    clock: Clock,
+) -> str:
+    """Return the chart of all GPUs of `nodes`: a column of labels and one of bars.
+
+    `names` are jobs' users and workloads. Jobs on nodes that are no more are not drawn.
+    """
+    rows, height = _rows(nodes)
+    shown = [s for s in segments if s.end_s > window.from_s and s.start_s < window.to_s]
+    bars = _bars(rows, shown)
+    parts = [_ground(rows), _grid(window, clock, height)]
+    is_coarse = len(bars) > MAX_BARS
+    if is_coarse:
+        parts.append(_cells(rows, bars, window, height))
+    else:
+        parts += [_drawn(bar, names, window, clock) for bar in bars]
+    jobs = len({bar.segment.job_id for bar in bars} - {OTHERS})
+    said = (
+        f"{count(sum(row.num_gpus for row in rows), 'GPU')} and {count(jobs, 'job')} from "
+        f"{clock.moment(window.from_s)} to {clock.moment(window.to_s)}, "
+        f"{clock.axis(window.from_s, window.to_s)}. The table below has the same in words."
+    )
+    note = (
+        '<p class="soft">Too many moves for a bar each: the picture shows who was there in the '
+        "middle of every span of time. A shorter time has all of them.</p>"
+        if is_coarse
+        else ""
+    )
+    return (
+        f'<div class="gantt"><svg class="labels" height="{height}" aria-hidden="true">'
+        f"{_labels(rows)}</svg>"
+        f'<svg class="bars" height="{height}" role="img" aria-labelledby="gantt-t gantt-d">'
+        f'<title id="gantt-t">Who held which GPU</title><desc id="gantt-d">{safe(said)}</desc>'
+        f"{''.join(parts)}</svg></div>"
+        f'<p class="axis">{safe(clock.axis(window.from_s, window.to_s))}</p>{note}'
+    )
+
+
+# Where everything is.
+
+
+def _rows(nodes: Mapping[str, Line]) -> tuple[list[_Row], int]:
+    """Return the rows, types together, and the height of all with the axis."""
+    kinds = kinds_of(nodes)
+    total = sum(kinds.values())
+    height = next((height for most, height in _HEIGHTS if total <= most), _HEIGHTS[-1][1])
+    rows: list[_Row] = []
+    top = 0
+    for kind in kinds:
+        top += _HEAD
+        for node in sorted(nodes, key=natural_key):
+            number = int(nodes[node]["gpus"].get(kind, 0))
+            if number:
+                rows.append(_Row(node, kind, number, bool(nodes[node]["open"]), top, height))
+                top += number * height + _GAP
+    return rows, top + _AXIS
+
+
+def _bars(rows: Sequence[_Row], segments: Sequence[Segment]) -> list[_Bar]:
+    """Return each segment's bars, one for GPUs that lie side by side."""
+    by_slot = {(row.node, row.kind): row for row in rows}
+    free_from = {slot: [float("-inf")] * row.num_gpus for slot, row in by_slot.items()}
+    bars: list[_Bar] = []
+    for segment in sorted(segments, key=lambda s: (s.start_s, s.end_s, s.job_id, s.copy)):
+        for (node, kind), number in segment.gang.slots:
+            row = by_slot.get((node, kind))
+            if row is None:
+                continue
+            free = free_from[node, kind]
+            # What the journal saw late may overlap; those that are soonest free come next.
+            order = sorted(
+                range(row.num_gpus),
+                key=lambda i: (max(0.0, free[i] - segment.start_s - _TOUCH_S), i),
+            )
+            taken = sorted(order[:number])
+            for index in taken:
+                free[index] = segment.end_s
+            bars += [_Bar(row, first, many, segment) for first, many in _runs(taken)]
+    return bars
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return sorted numbers as (first, how many) of those that follow each other."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][0] + runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return runs
+
+
+# How it looks.
+
+
+def colour(job_id: str) -> int:
+    """Return the number of a job's colour, the same in every picture; neighbours differ."""
+    number = (
+        int(job_id[-9:]) if job_id.isdecimal() else zlib.crc32(job_id.encode("utf-8", "replace"))
+    )
+    return number % NUM_COLOURS
+
+
+def _class(job_id: str) -> str:
+    return "others" if job_id == OTHERS else f"c{colour(job_id)}"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.3f}".rstrip("0").rstrip(".") + "%"
+
+
+def _labels(rows: Sequence[_Row]) -> str:
+    parts: list[str] = []
+    kind = None
+    for row in rows:
+        if row.kind != kind:
+            kind = row.kind
+            total = sum(other.num_gpus for other in rows if other.kind == kind)
+            words = f"{total} {kind}"
+            parts.append(f'<text class="kind" x="0" y="{row.top - 6}">{safe(words)}</text>')
+        tall = row.num_gpus * row.height
+        if tall >= 11:
+            words = row.node if row.is_open else f"{row.node}, closed"
+            middle = row.top + tall // 2 + 4
+            parts.append(f'<text x="100%" y="{middle}" text-anchor="end">{safe(words)}</text>')
+    return "".join(parts)
+
+
+def _ground(rows: Sequence[_Row]) -> str:
+    return "".join(
+        f'<rect class="{"idle" if row.is_open else "shut"}" x="0" width="100%" y="{row.top}" '
+        f'height="{row.num_gpus * row.height}"/>'
+        for row in rows
+    )
+
+
+def _grid(window: Window, clock: Clock, height: int) -> str:
+    """Return lines and labels of the axis; every other label is left out where it is narrow."""
+    parts: list[str] = []
+    for number, (time_s, label) in enumerate(clock.ticks(window.from_s, window.to_s, most=8)):
+        at = window.share(time_s)
+        x = _percent(at)
+        anchor = "start" if at < 0.04 else "end" if at > 0.96 else "middle"
+        hides = ' class="odd"' if number % 2 else ""
+        parts.append(
+            f'<line x1="{x}" x2="{x}" y1="0" y2="{height - _AXIS + 4}"/>'
+            f'<text{hides} x="{x}" y="{height - 5}" text-anchor="{anchor}">{safe(label)}</text>'
+        )
+    return f'<g class="grid">{"".join(parts)}</g>'
+
+
+def _drawn(bar: _Bar, names: Mapping[JobId, tuple[str, str]], window: Window, clock: Clock) -> str:
+    segment = bar.segment
+    left, right = window.share(segment.start_s), window.share(segment.end_s)
+    x, width = _percent(left), _percent(max(right - left, 0.0005))
+    rect = (
+        f'<rect class="bar {_class(segment.job_id)}" x="{x}" width="{width}" y="{bar.top}" '
+        f'height="{bar.height}">'
+    )
+    title = f"<title>{safe(_said(segment, names, clock))}</title></rect>"
+    needs = _LETTER * len(segment.job_id) + 6
+    is_wide = needs <= (right - left) * _WIDE
+    if bar.height < 11 or not is_wide or segment.job_id == OTHERS:
+        return rect + title
+    hides = "" if needs <= (right - left) * _NARROW else " odd"
+    return (
+        f'{rect}{title}<text class="id{hides}" x="{_percent((left + right) / 2)}" '
+        f'y="{bar.top + bar.height / 2 + 4:g}" text-anchor="middle">{safe(segment.job_id)}</text>'
+    )
+
+
+def _said(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock) -> str:
+    times = (
+        f"{clock.moment(segment.start_s)} to {clock.moment(segment.end_s)}, "
+        f"{duration(segment.end_s - segment.start_s)}"
+    )
+    if segment.job_id == OTHERS:
+        return f"jobs that are not Hadar's\n{segment.gang}\n{times}"
+    user, workload = names.get(segment.job_id, ("", ""))
+    who = ", ".join(word for word in (user, workload) if word)
+    copy = f", copy {segment.copy}" if segment.copy else ""
+    return "\n".join(
+        part for part in (f"job {segment.job_id}{copy}", who, str(segment.gang), times) if part
+    )
+
+
+def _cells(rows: Sequence[_Row], bars: Sequence[_Bar], window: Window, height: int) -> str:
+    """Return all bars as one path a colour, on a grid of equal spans of time."""
+    num_gpus = sum(row.num_gpus for row in rows)
+    num_bins = max(40, min(600, MAX_CELLS // max(1, num_gpus)))
+    lanes: dict[int, list[str]] = {
+        row.top + index * row.height: [""] * num_bins
+        for row in rows
+        for index in range(row.num_gpus)
+    }
+    for bar in bars:
+        first, last = (
+            round(window.share(time_s) * num_bins)
+            for time_s in (bar.segment.start_s, bar.segment.end_s)
+        )
+        look = _class(bar.segment.job_id)
+        for index in range(bar.num_gpus):
+            lane = lanes[bar.top + index * bar.row.height]
+            lane[first:last] = [look] * (last - first)
+    paths: dict[str, list[str]] = {}
+    tall = rows[0].height if rows else 0
+    for top, lane in lanes.items():
+        begin = 0
+        for end in range(1, num_bins + 1):
+            if end == num_bins or lane[end] != lane[begin]:
+                if lane[begin]:
+                    wide = end - begin
+                    paths.setdefault(lane[begin], []).append(
+                        f"M{begin} {top}h{wide}v{tall}h-{wide}z"
+                    )
+                begin = end
+    drawn = "".join(f'<path class="{look}" d="{"".join(p)}"/>' for look, p in sorted(paths.items()))
+    return (
+        f'<svg x="0" y="0" width="100%" height="{height}" viewBox="0 0 {num_bins} {height}" '
+        f'preserveAspectRatio="none" shape-rendering="crispEdges">{drawn}</svg>'
+    )

@@ -1,0 +1,140 @@
+"""What the page says and how: text made safe, times, durations and numbers for people."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from html import escape
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
+# Between ticks of an axis, in seconds.
+_STEPS_S = [
+    *(5.0, 10.0, 30.0),
+    *(n * _MINUTE_S for n in (1, 2, 5, 10, 15, 30)),
+    *(n * _HOUR_S for n in (1, 2, 3, 6, 12)),
+    *(n * _DAY_S for n in (1, 2, 3, 4, 7, 14, 28, 56, 112, 224, 448)),
+]
+# No page may hold these, and no terminal likes them.
+_UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def clean(value: object) -> str:
+    """Return anything as text that can be encoded and shown."""
+    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", str(value))
+
+
+def safe(value: object) -> str:
+    """Return anything as text that is safe within an element or a quoted attribute."""
+    return escape(clean(value), quote=True)
+
+
+def name(value: object) -> str:
+    """Return a name that somebody else chose, as an element.
+
+    Long ones are cut by the style sheet, and letters that run from right to left, or only say so,
+    do not turn round what stands beside them.
+    """
+    return f'<bdi class="name" title="{safe(value)}">{safe(value)}</bdi>'
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """Return a number of things."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in its two largest units."""
+    if not math.isfinite(seconds):
+        return "–"
+    seconds = max(0.0, seconds)
+    if seconds < _MINUTE_S:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / _MINUTE_S)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    hours = round(seconds / _HOUR_S)
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def work(seconds: float) -> str:
+    """Return how long a computation took."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def share(part: float | None) -> str:
+    """Return a share in per cent."""
+    return "–" if part is None or not math.isfinite(part) else f"{100 * part:.0f} %"
+
+
+def figure(value: float | None) -> str:
+    """Return a number of no known size."""
+    return "–" if value is None else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Tells the times of a journal: a zone's for a daemon's, since its start for a simulation's.
+
+    `zone` of None is the machine's own.
+    """
+
+    is_epoch: bool
+    zone: tzinfo | None = None
+
+    def zone_at(self, time_s: float) -> str:
+        """Return the zone's name and distance from UTC at a time, such as `CET, UTC+01:00`."""
+        if not self.is_epoch:
+            return "since the simulation began"
+        local = self._local(time_s)
+        distance = local.strftime("%z")
+        words = f"UTC{distance[:3]}:{distance[3:5]}"
+        short = local.tzname() or ""
+        return "UTC" if short == "UTC" else f"{short}, {words}" if short.isalpha() else words
+
+    def axis(self, from_s: float, to_s: float) -> str:
+        """Return what stands below an axis of time; two zones where clocks were changed within."""
+        if not self.is_epoch:
+            return "time since the simulation began"
+        zones = dict.fromkeys((self.zone_at(from_s), self.zone_at(to_s)))
+        return f"time in {', later '.join(zones)}"
+
+    def moment(self, time_s: float) -> str:
+        """Return a point in time."""
+        if not self.is_epoch:
+            return f"{time_s / _HOUR_S:.2f} h"
+        return self._local(time_s).strftime("%d %b %H:%M:%S")
+
+    def ticks(self, from_s: float, to_s: float, *, most: int) -> Iterator[tuple[float, str]]:
+        """Yield round points in time, `most` at most, each with its label."""
+        lasts_s = to_s - from_s
+        fits = (step for step in _STEPS_S if lasts_s / step <= most)
+        step_s = next(fits, _STEPS_S[-1])
+        if lasts_s / step_s > most:
+            step_s *= math.ceil(lasts_s / step_s / most)
+        # By the wall clock, so that steps of hours and days begin at midnight.
+        ahead_s = self._ahead_s(from_s)
+        time_s = math.ceil((from_s + ahead_s) / step_s) * step_s - ahead_s
+        while time_s <= to_s:
+            yield time_s, self._label(time_s, step_s)
+            time_s += step_s
+
+    def _label(self, time_s: float, step_s: float) -> str:
+        if not self.is_epoch:
+            unit_s, unit = (_HOUR_S, "h") if step_s >= _HOUR_S else (_MINUTE_S, "min")
+            return f"{time_s / unit_s:g} {unit}"
+        local = self._local(time_s)
+        if step_s >= _DAY_S or (local.hour == local.minute == local.second == 0):
+            return f"{local.day} {local:%b}"
+        return local.strftime("%H:%M" if step_s >= _MINUTE_S else "%H:%M:%S")
+
+    def _local(self, time_s: float) -> datetime:
+        return datetime.fromtimestamp(time_s, self.zone).astimezone(self.zone)
+
+    def _ahead_s(self, time_s: float) -> float:
+        ahead = self._local(time_s).utcoffset() if self.is_epoch else None
+        return ahead.total_seconds() if ahead else 0.0

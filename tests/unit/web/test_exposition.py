@@ -1,0 +1,199 @@
+"""Metrics: what a Prometheus reads of a journal, and what it can rely on."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse
+from web_journals import (
+    NOW_S,
+    a_blind_line,
+    a_job,
+    a_line,
+    an_action,
+    gang,
+    many_jobs,
+    write,
+)
+
+from hadar_slurm import __version__
+from hadar_slurm.web.exposition import exposition
+from hadar_slurm.web.follower import Follower
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def read(follower: Follower, *, now_s: float = NOW_S) -> Samples:
+    """Return the samples by name and labels."""
+    text = exposition(follower, "", now_s)[0].decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parse(text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, tuple(sorted(labels.items()))]
+
+
+def test_gauges_tell_how_things_stand(path: Path) -> None:
+    """Jobs by phase, GPUs by type and state, prices, mode, and how old all this is."""
+    jobs = {"1": a_job("n1:V100:1"), "2": a_job(), "3": a_job()}
+    waiting = {"2": "the price of GPUs is above what it gains", "3": "a reason nobody knows"}
+    write(path, a_line(1, jobs, waiting=waiting, occupied=gang("n2:K80:1")))
+    with Follower(path) as follower:
+        samples = read(follower, now_s=NOW_S + 400)
+    assert value(samples, "hadar_build_info", version=__version__) == 1
+    assert value(samples, "hadar_journal_readable") == 1
+    assert value(samples, "hadar_mode", mode="enforce") == 1
+    assert value(samples, "hadar_mode", mode="observe") == 0
+    assert value(samples, "hadar_jobs", state="running") == 1
+    assert value(samples, "hadar_jobs", state="queued") == 2
+    assert value(samples, "hadar_jobs", state="stopping") == 0
+    assert value(samples, "hadar_waiting_jobs", reason="outbid") == 1
+    assert value(samples, "hadar_waiting_jobs", reason="other") == 1
+    assert value(samples, "hadar_waiting_jobs", reason="infeasible") == 0
+    assert value(samples, "hadar_copies", state="running") == 1
+    assert value(samples, "hadar_gpus", gpu_type="V100", state="held") == 1
+    assert value(samples, "hadar_gpus", gpu_type="V100", state="idle") == 1
+    assert value(samples, "hadar_gpus", gpu_type="K80", state="others") == 1
+    assert value(samples, "hadar_gpus", gpu_type="K80", state="closed") == 0
+    assert value(samples, "hadar_gpu_price", gpu_type="V100") == 0.5
+    assert value(samples, "hadar_last_round_timestamp_seconds") == NOW_S + 360
+    assert value(samples, "hadar_snapshot_age_seconds") == 40
+    assert value(samples, "hadar_round_length_seconds") == 360
+
+
+def test_counters_count_what_has_come_since_the_start(path: Path) -> None:
+    """A restart of the page counts no round twice: what was there before it is not counted."""
+    start = an_action("start", "1", "n1:V100:1 n2:K80:1")
+    write(path, a_line(0, {"1": a_job()}, actions=[start]))
+    with Follower(path) as follower:
+        before = read(follower)
+        assert value(before, "hadar_rounds_total") == 0
+        refused = an_action("start", "1", "n1:V100:1", "refused")
+        ended = {"9": {"phase": "done", "end_s": NOW_S}}
+        figures = {"solver_fallback": 1.0}
+        write(
+            path,
+            a_line(1, {"1": a_job()}, actions=[start, refused], figures=figures, ended=ended),
+            a_blind_line(2),
+            a_line(3, ended=ended),
+        )
+        follower.poll()
+        after = read(follower)
+    assert value(after, "hadar_rounds_total") == 3
+    assert value(after, "hadar_failed_rounds_total") == 1
+    assert value(after, "hadar_solver_fallback_total") == 1
+    done = {"action": "start", "status": "done"}
+    assert value(after, "hadar_decisions_total", gpu_type="V100", **done) == 1
+    assert value(after, "hadar_decisions_total", gpu_type="K80", **done) == 1
+    refusals = value(
+        after, "hadar_decisions_total", gpu_type="V100", action="start", status="refused"
+    )
+    assert refusals == 1
+    assert value(after, "hadar_ended_jobs_total", state="done") == 1
+    assert value(after, "hadar_round_duration_seconds_count") == 3
+    assert value(after, "hadar_round_duration_seconds_bucket", le="0.1") == 0
+    assert value(after, "hadar_round_duration_seconds_bucket", le="0.5") == 3
+    assert value(after, "hadar_round_duration_seconds_sum") == pytest.approx(3 * 0.29)
+    assert value(after, "hadar_solver_duration_seconds_bucket", le="+Inf") == 3
+
+
+def test_both_formats_can_be_read(path: Path) -> None:
+    """Prometheus asks for OpenMetrics, other readers for the older text."""
+    write(path, a_line(0, {"1": a_job("n1:V100:1")}))
+    with Follower(path) as follower:
+        text, kind = exposition(follower, "application/openmetrics-text; version=1.0.0", NOW_S)
+        assert kind.startswith("application/openmetrics-text")
+        new = {family.name for family in parse_open(text.decode())}
+        text, kind = exposition(follower, "", NOW_S)
+        assert kind.startswith("text/plain")
+        old = {family.name for family in parse(text.decode())}
+    assert new == old
+    assert all(name.startswith("hadar_") for name in new)
+
+
+def test_series_do_not_grow_with_jobs_or_users(path: Path) -> None:
+    """One job and a thousand of as many users have the same series, and none names a job."""
+    write(path, a_line(0, many_jobs(1)))
+    with Follower(path) as follower:
+        few = set(read(follower))
+        jobs = {f"j{n}": a_job(user=f"user{n}", workload=f"work{n}") for n in range(1000)}
+        starts = [an_action("start", job, "n1:V100:1") for job in jobs]
+        write(path, a_line(1, jobs, actions=starts, waiting=dict.fromkeys(jobs, "because")))
+        follower.poll()
+        many = read(follower)
+    assert {key for key in set(many) - few if key[0] != "hadar_decisions_total"} == set()
+    assert len(many) - len(few) <= 1
+    labels = {value for _, pairs in many for _, value in pairs}
+    assert not [label for label in labels if "user" in label or "work" in label or "j1" in label]
+
+
+def test_no_label_is_made_of_unknown_words(path: Path) -> None:
+    """A damaged journal cannot make series without end: unknown states count as other."""
+    write(path, a_line(0, {"1": a_job(phase="x1")}, mode="enforce"))
+    with Follower(path) as follower:
+        odd = an_action("dance", "1", "n1:V100:1", "perhaps")
+        ended = {"1": {"phase": "lost", "end_s": NOW_S}}
+        write(path, a_line(1, {"2": a_job(phase="x2")}, actions=[odd], ended=ended))
+        follower.poll()
+        samples = read(follower)
+    assert value(samples, "hadar_jobs", state="other") == 1
+    assert value(samples, "hadar_ended_jobs_total", state="other") == 1
+    odd_labels = {"action": "other", "status": "other", "gpu_type": "V100"}
+    assert value(samples, "hadar_decisions_total", **odd_labels) == 1
+
+
+def test_a_journal_that_is_not_there_is_a_metric(path: Path) -> None:
+    """The alert on it needs a series, and nothing is said of what is not known."""
+    with Follower(path) as follower:
+        samples = read(follower)
+    assert value(samples, "hadar_journal_readable") == 0
+    assert ("hadar_last_round_timestamp_seconds", ()) not in samples
+    assert ("hadar_snapshot_age_seconds", ()) not in samples
+
+
+def test_a_simulation_has_no_age(path: Path) -> None:
+    """Its time is not the clock's."""
+    write(path, a_line(0, {"1": a_job()}, mode=""))
+    with Follower(path) as follower:
+        samples = read(follower)
+    assert ("hadar_last_round_timestamp_seconds", ()) not in samples
+    assert value(samples, "hadar_jobs", state="queued") == 1
+
+
+def test_a_price_without_end_is_told(path: Path) -> None:
+    """JSON of Python knows Infinity, and so does Prometheus."""
+    line = json.dumps(a_line(0)).replace('"price.V100": 0.5', '"price.V100": Infinity')
+    path.write_text(line + "\n")
+    with Follower(path) as follower:
+        assert math.isinf(value(read(follower), "hadar_gpu_price", gpu_type="V100"))
+
+
+def test_strange_lines_are_counted(path: Path) -> None:
+    """Lines that cannot be read are a metric too."""
+    path.write_text("what?\n" + json.dumps({"version": 7}) + "\n[[[\n")
+    with Follower(path) as follower:
+        assert value(read(follower), "hadar_journal_strange_lines") == 3
+
+
+def test_a_damaged_action_stops_nothing(path: Path) -> None:
+    """What hadard would never write is counted as strange, and the next round is read."""
+    with Follower(path) as follower:
+        odd = an_action("start", "1", "n1:V100:1", "refused") | {"gang": [3]}
+        write(path, a_line(0, actions=[odd]), a_line(1))
+        follower.poll()
+        samples = read(follower)
+    assert value(samples, "hadar_journal_strange_lines") == 1
+    assert value(samples, "hadar_last_round_timestamp_seconds") == NOW_S + 360

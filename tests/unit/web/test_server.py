@@ -1,0 +1,372 @@
+"""The server on a real port: what it answers, to whom, and what it never does."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+from web_journals import NOW_S, a_blind_line, a_job, a_line, an_action, many_jobs, write
+
+from hadar_slurm.errors import UsageError
+from hadar_slurm.web.follower import Follower
+from hadar_slurm.web.server import Address, Server, parse_address
+
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;\u202e\x00\ud800"
+
+
+class Site:
+    """A running server, and a client."""
+
+    def __init__(self, server: Server, follower: Follower) -> None:
+        self.server = server
+        self.follower = follower
+
+    def ask(
+        self, target: str = "/", method: str = "GET", **headers: str
+    ) -> tuple[int, dict[str, str], str]:
+        """Return status, headers and body."""
+        client = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        try:
+            client.request(method, target, headers=headers)
+            answer = client.getresponse()
+            names = {name.lower(): text for name, text in answer.getheaders()}
+            return answer.status, names, answer.read().decode()
+        finally:
+            client.close()
+
+    def send(self, request: bytes) -> bytes:
+        """Return what comes back for raw bytes."""
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as wire:
+            wire.sendall(request)
+            wire.shutdown(socket.SHUT_WR)
+            parts = []
+            while part := wire.recv(65536):
+                parts.append(part)
+        return b"".join(parts)
+
+
+@contextmanager
+def site(
+    path: Path, *, now_s: float = NOW_S + 400.0, hosts: tuple[str, ...] = ()
+) -> Iterator[Site]:
+    follower = Follower(path, every_s=3600.0)
+    server = Server(follower, Address("127.0.0.1", 0), hosts=hosts, now_s=lambda: now_s)
+    with follower, server.running():
+        yield Site(server, follower)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+class Checker(HTMLParser):
+    """Collects what a page is made of, and that every element is closed."""
+
+    VOID = frozenset("meta link img br hr input".split())
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.ids: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+        assert len(self.ids) == len(set(self.ids)), "ids are unique"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def busy(path: Path, number: int = 20) -> None:
+    jobs = many_jobs(number)
+    nodes = "n1:V100:4 n2:K80:4"
+    waiting = dict.fromkeys(list(jobs)[8:], "no free GPUs fit its gang now")
+    write(path, a_line(0, jobs, nodes=nodes), a_line(1, jobs, nodes=nodes, waiting=waiting))
+
+
+PAGES = ("/", "/jobs", "/jobs?state=running", "/jobs?state=waiting&page=2", "/?hours=0&type=V100")
+
+
+@pytest.mark.parametrize("target", PAGES)
+@pytest.mark.parametrize("number", [0, 6, 600])
+def test_pages_are_whole(path: Path, target: str, number: int) -> None:
+    """Every element is closed, every id is unique, and nothing comes from elsewhere or inline."""
+    busy(path, number)
+    with site(path) as web:
+        status, headers, body = web.ask(target)
+    assert status == 200
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    page = Checker(body)
+    for tag, name, value in page.attributes:
+        assert not name.startswith("on"), (tag, name)
+        assert name != "style"
+        if name in {"href", "src", "action"}:
+            assert value.startswith(("/", "#")), value
+            assert not value.startswith("//")
+    assert page.tags.count("script") == 1
+    assert "style" not in page.tags
+
+
+def test_the_page_tells_what_runs_what_waits_and_why(path: Path) -> None:
+    """Jobs, reasons, types, prices and rounds are all there, and time has its zone."""
+    busy(path)
+    with site(path) as web:
+        page = Checker(web.ask("/")[2])
+    for words in ("1000", "user9", "no free GPUs fit its gang now", "V100", "0.5", "round end"):
+        assert words in page.text, words
+    assert "time in " in page.text
+    assert "UTC" in page.text
+
+
+def test_hostile_names_are_text(path: Path) -> None:
+    """Whatever users call themselves, their jobs and their work, no element comes of it."""
+    jobs = {
+        f"1{EVIL}": a_job("n1:V100:1", user=EVIL, workload=EVIL),
+        f"2{EVIL}": a_job(user=EVIL, workload=EVIL),
+    }
+    starts = [an_action("start", f"1{EVIL}", "n1:V100:1", "refused")]
+    evil_node = {EVIL: {"gpus": {EVIL: 2}, "open": False}}
+    for number in range(2):
+        line = a_line(number, jobs, actions=starts, waiting={f"2{EVIL}": EVIL}, policy=EVIL)
+        line |= {"errors": [EVIL], "wake": EVIL, "figures": {f"price.{EVIL}": 1.0}}
+        line["nodes"] |= evil_node
+        write(path, line)
+    with site(path) as web:
+        for target in PAGES:
+            body = web.ask(target)[2]
+            page = Checker(body)
+            assert page.tags.count("script") == 1
+            assert "img" not in page.tags
+            assert "<script>alert" not in body
+            assert "\x00" not in body
+        shown = Checker(web.ask("/")[2]).text
+        assert "<script>alert(1)</script>" in shown
+        assert list(parse(web.ask("/metrics")[2]))
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
+def test_only_get_is_answered(path: Path, method: str) -> None:
+    """Nothing can be asked for but to read."""
+    busy(path)
+    with site(path) as web:
+        for target in ("/", "/metrics", "/nowhere"):
+            status, headers, _ = web.ask(target, method)
+            assert status == 405
+            assert headers["allow"] == "GET, HEAD"
+
+
+def test_head_has_no_body(path: Path) -> None:
+    """HEAD tells the same as GET but the page."""
+    with site(path) as web:
+        status, headers, body = web.ask("/style.css", "HEAD")
+        assert (status, body) == (200, "")
+        assert int(headers["content-length"]) == len(web.ask("/style.css")[2].encode())
+
+
+def test_nothing_is_written(path: Path, tmp_path: Path) -> None:
+    """A journal and its directory are as they were, even when there is none."""
+    with site(tmp_path / "none" / "journal.jsonl") as web:
+        web.ask("/")
+    assert list(tmp_path.iterdir()) == []
+    busy(path)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    path.chmod(0o444)
+    with site(path) as web:
+        for target in (*PAGES, "/metrics", "/nowhere"):
+            web.ask(target)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.0.0.1:99",
+        "localhost",
+        "LOCALHOST:8642",
+        "[::1]:8642",
+        "10.1.2.3:1",
+        "gpu.",
+    ],
+)
+def test_it_answers_to_its_names(path: Path, host: str) -> None:
+    """Addresses, localhost and names that the operator gave are its own."""
+    with site(path, hosts=("gpu",)) as web:
+        assert web.ask("/metrics", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8642", "localhost.evil.example", "127.0.0.1.evil.example", "",
+     "127.0.0.1@evil.example", "evil.example/127.0.0.1", "[::1", "x:y", "127.0.0.1:99999999"],
+)  # fmt: skip
+def test_another_sites_page_cannot_read_it(path: Path, host: str) -> None:
+    """A name that was made to point here is not answered (DNS rebinding)."""
+    busy(path)
+    with site(path) as web:
+        for target in ("/", "/metrics"):
+            status, _, body = web.ask(target, Host=host)
+            assert status == 421
+            assert "1000" not in body
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET //evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /static/style.css%00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"",
+    ],
+)
+def test_odd_requests_get_no_page(path: Path, request_: bytes) -> None:
+    """Requests that no browser sends are refused, and the next one is answered."""
+    busy(path)
+    with site(path) as web:
+        answer = web.send(request_)
+        assert b"1000" not in answer
+        assert b"root:" not in answer
+        assert b"Traceback" not in answer
+        assert web.ask("/")[0] == 200
+
+
+def test_browsers_are_told_to_take_nothing_else(path: Path) -> None:
+    """Each answer has the same strict headers, refusals too."""
+    with site(path) as web:
+        answers = [web.ask(target) for target in ("/", "/metrics", "/refresh.js", "/nowhere")]
+        answers += [web.ask("/", "POST"), web.ask("/", Host="evil.example")]
+    for _, headers, _ in answers:
+        policy = headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+        assert "*" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cache-control"] == "no-store"
+        assert "access-control-allow-origin" not in headers
+        assert "Python" not in headers["server"]
+    assert [status for status, _, _ in answers] == [200, 200, 200, 404, 405, 421]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/?hours=-1", "/?hours=1e9", "/?hours=%00", "/jobs?page=0", "/jobs?page=-1",
+     "/jobs?page=%C2%B2", "/jobs?state=%3Cscript%3E", "/?type=%22%3E", "/?" + "a=1&" * 50,
+     "/jobs?page=" + "9" * 5000],
+)  # fmt: skip
+def test_words_in_an_address_choose_among_what_there_is(path: Path, target: str) -> None:
+    """What is not a choice is the usual one."""
+    busy(path)
+    with site(path) as web:
+        status, _, body = web.ask(target)
+    assert status == 200
+    Checker(body)
+
+
+def test_a_missing_journal_is_told(path: Path) -> None:
+    """The page says what is missing and shows the journal once it is there."""
+    with site(path) as web:
+        status, _, body = web.ask("/")
+        assert status == 200
+        assert "No such file or directory" in Checker(body).text
+        busy(path)
+        web.follower.poll()
+        assert "No such file" not in Checker(web.ask("/")[2]).text
+
+
+def test_an_empty_journal_and_one_with_a_fault_are_told(path: Path) -> None:
+    """No round, and rounds that never saw the cluster, are pages too."""
+    path.touch()
+    with site(path) as web:
+        assert "no round yet" in Checker(web.ask("/")[2]).text
+        write(path, a_blind_line(0))
+        web.follower.poll()
+        for target in PAGES:
+            assert "squeue: timed out" in Checker(web.ask(target)[2]).text
+
+
+def test_a_daemon_that_is_silent_is_told(path: Path) -> None:
+    """After three rounds without a word the page asks whether hadard is at work."""
+    busy(path)
+    with site(path, now_s=NOW_S + 7200) as web:
+        assert "is hadard at work?" in Checker(web.ask("/")[2]).text
+    with site(path, now_s=NOW_S + 800) as web:
+        assert "is hadard at work?" not in Checker(web.ask("/")[2]).text
+
+
+def test_long_lists_are_cut_into_pages(path: Path) -> None:
+    """No page has thousands of rows; all jobs are on one of them."""
+    busy(path, 600)
+    with site(path) as web:
+        found: list[str] = []
+        for number in range(1, 7):
+            page = web.ask(f"/jobs?state=waiting&page={number}")[2]
+            found += re.findall(r">(1\d{3})</bdi>", page)
+        first = web.ask("/")[2]
+    assert found == [str(n) for n in range(1008, 1600)]
+    assert first.count("no free GPUs fit its gang now") == 15
+    assert len(first) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8642", ("127.0.0.1", 8642)),
+        ("[::1]:0", ("::1", 0)),
+        (":9000", ("127.0.0.1", 9000)),
+        ("localhost:1", ("localhost", 1)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+    ],
+)
+def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
+    """An address without a host is loopback, never everywhere."""
+    assert parse_address(text) == address
+    assert parse_address(text).is_loopback == (address[0] != "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8642", "127.0.0.1", "127.0.0.1:x", "::1:80", "a:65536", "a:²"]
+)
+def test_a_wrong_address_is_told(text: str) -> None:
+    """The message names what is accepted."""
+    with pytest.raises(UsageError, match="--address"):
+        parse_address(text)
+
+
+def test_a_port_that_is_taken_is_told(path: Path) -> None:
+    """Two servers do not share a port."""
+    with site(path) as web, pytest.raises(UsageError, match=f"{web.server.port}: .*in use"):
+        Server(web.follower, Address("127.0.0.1", web.server.port))
