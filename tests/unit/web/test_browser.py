@@ -1,0 +1,188 @@
+"""The pages in a real browser: they fit, say nothing wrong, and work without scripts.
+
+`HADAR_SCREENSHOTS=DIRECTORY` keeps the pictures for whoever wants to look.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from browser import Browser, a_browser, find_browser
+from web_journals import ROUND_S, a_job, a_line, an_action, many_jobs, write
+
+from hadar_slurm.web.follower import Follower
+from hadar_slurm.web.server import Address, Server
+
+PROGRAM = find_browser()
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="no Chromium is installed (Debian: apt-get install chromium)"
+)
+NODES = "n1:V100:4 n2:K80:4"
+EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
+LONG = "a-job-whose-name-nobody-has-ever-typed-by-hand-" * 5
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert PROGRAM is not None
+    with a_browser(PROGRAM, tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@contextmanager
+def served(path: Path) -> Iterator[tuple[str, Follower]]:
+    follower = Follower(path, every_s=3600.0)
+    server = Server(follower, Address("127.0.0.1", 0))
+    with follower, server.running():
+        yield server.url, follower
+
+
+def a_journal(path: Path, number: int) -> Path:
+    """Write ten rounds that end now, with so many jobs, some of them with hostile names."""
+    jobs = many_jobs(number)
+    if number > 1:
+        jobs["1001"] |= {"user": EVIL, "workload": LONG}
+        jobs[f"{LONG}{EVIL}"] = a_job(user=LONG, workload=EVIL)
+    waiting = {job: "no free GPUs fit its gang now" for job in jobs if not jobs[job]["holds"]}
+    moved = [an_action("start", job, "n1:V100:1") for job in list(jobs)[:1]]
+    now_s = time.time()
+    for round_ in range(10):
+        line = a_line(
+            round_,
+            jobs,
+            nodes=NODES,
+            waiting=waiting,
+            actions=moved if round_ % 3 == 0 else (),
+            time_s=now_s - (10 - round_) * ROUND_S,
+        )
+        write(path, line | {"errors": [LONG] if round_ == 4 else []})
+    return path
+
+
+def picture(browser: Browser, name: str) -> None:
+    kept = os.environ.get("HADAR_SCREENSHOTS")
+    if kept:
+        Path(kept).mkdir(parents=True, exist_ok=True)
+        browser.screenshot(Path(kept) / f"{name}.png")
+
+
+def overflow(browser: Browser) -> int:
+    """Return by how many pixels the page is wider than its window."""
+    wide: int = browser.value(
+        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
+    return wide
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("number", [0, 6, 600])
+def test_pages_fit_and_browsers_complain_of_nothing(
+    browser: Browser, tmp_path: Path, number: int, width: int
+) -> None:
+    """No page is wider than its window, breaks its own policy, or loads anything from elsewhere."""
+    with served(a_journal(tmp_path / "journal.jsonl", number)) as (url, _):
+        for page in ("", "jobs?state=waiting", "jobs?state=running"):
+            for dark in (False, True):
+                browser.open(url + page, width=width, dark=dark)
+                slug = page.partition("=")[2] or "overview"
+                picture(browser, f"{slug}-{number}-{width}{'-dark' if dark else ''}")
+                assert overflow(browser) == 0
+                assert browser.complaints() == []
+                assert all(asked.startswith(url) for asked in browser.requested())
+                assert browser.value("document.title") != "evil"
+                assert browser.value("document.querySelectorAll('.bars .bar').length > 0") == (
+                    number > 0 and not page
+                )
+
+
+def test_a_missing_journal_fits(browser: Browser, tmp_path: Path) -> None:
+    """A path of any length is broken, not cut off."""
+    path = tmp_path / "/".join(["there-is-no-such-directory"] * 6) / "journal.jsonl"
+    with served(path) as (url, _):
+        browser.open(url, width=400)
+        picture(browser, "missing-400")
+        assert overflow(browser) == 0
+        assert browser.complaints() == []
+
+
+def test_labels_do_not_lie_on_each_other(browser: Browser, tmp_path: Path) -> None:
+    """Labels of the axis have room between them at both widths, and stay in the chart."""
+    with served(a_journal(tmp_path / "journal.jsonl", 6)) as (url, _):
+        for width in (1280, 400):
+            browser.open(url, width=width)
+            boxes = browser.value(
+                "[...document.querySelectorAll('.grid text')]"
+                ".map(t => t.getBoundingClientRect()).filter(b => b.width > 0)"
+                ".map(b => [b.left, b.right])"
+            )
+            assert len(boxes) >= 2
+            assert all(left[1] < right[0] for left, right in itertools.pairwise(boxes))
+            assert boxes[-1][1] <= width
+
+
+def test_the_page_keeps_up_by_itself(browser: Browser, tmp_path: Path) -> None:
+    """A new round is shown without a new page, what was opened stays open, and pausing stops it."""
+    path = a_journal(tmp_path / "journal.jsonl", 6)
+    with served(path) as (url, follower):
+        browser.open(url, width=1280)
+        browser.value("document.querySelector('#words').open = true")
+        browser.value("window.stays = 1")
+        write(path, a_line(10, nodes=NODES, time_s=time.time()))
+        follower.poll()
+        # Two presses: to pause and to go on, which looks at once.
+        browser.value("document.getElementById('pause').click()")
+        assert browser.value("document.getElementById('pause').textContent") == "Go on"
+        browser.value("document.getElementById('pause').click()")
+        ends = time.monotonic() + 20
+        while "Waiting: 0" not in browser.value("document.body.textContent"):
+            assert time.monotonic() < ends, "the page has not kept up"
+            time.sleep(0.05)
+        assert browser.value("window.stays") == 1
+        assert browser.value("document.querySelector('#words').open")
+        assert browser.complaints() == []
+
+
+def test_it_works_without_scripts(browser: Browser, tmp_path: Path) -> None:
+    """The page is whole, the button that needs a script is hidden, and it reloads by itself."""
+    with served(a_journal(tmp_path / "journal.jsonl", 6)) as (url, _):
+        browser.call("Emulation.setScriptExecutionDisabled", value=True)
+        try:
+            browser.open(url, width=1280)
+            root = browser.call("DOM.getDocument", depth=-1)["root"]["nodeId"]
+            button = browser.call("DOM.querySelector", nodeId=root, selector="#pause[hidden]")
+            reload_ = browser.call(
+                "DOM.querySelector", nodeId=root, selector="meta[http-equiv=refresh]"
+            )
+            bars = browser.call("DOM.querySelectorAll", nodeId=root, selector=".bars .bar")
+            assert button["nodeId"]
+            assert reload_["nodeId"]
+            assert len(bars["nodeIds"]) >= 6
+        finally:
+            browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_everything_can_be_reached_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+    """Links, the button, the words and tables that scroll all take the focus, and show it."""
+    with served(a_journal(tmp_path / "journal.jsonl", 6)) as (url, _):
+        browser.open(url, width=400)
+        seen = []
+        for _ in range(40):
+            for kind in ("rawKeyDown", "keyUp"):
+                browser.call(
+                    "Input.dispatchKeyEvent", type=kind, key="Tab", windowsVirtualKeyCode=9
+                )
+            seen.append(
+                browser.value(
+                    "(e => e.id || e.tagName.toLowerCase() + (e.getAttribute('href') || ''))"
+                    "(document.activeElement)"
+                )
+            )
+        for wanted in ("a#main", "a/", "a/metrics", "pause", "gpus-by-type", "summary",
+                       "waiting-jobs", "last-rounds"):  # fmt: skip
+            assert wanted in seen, wanted
