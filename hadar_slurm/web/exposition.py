@@ -28,7 +28,11 @@ def exposition(follower: Follower, accept: str, now_s: float) -> tuple[bytes, st
     """Return the metrics and their content type, in a form that the Accept header asks for."""
     registry = CollectorRegistry()
     registry.register(_Collector(follower, now_s))
-    encode, kind = choose_encoder(accept)
+    try:
+        encode, kind = choose_encoder(accept)
+    except (TypeError, ValueError):
+        # The library takes a client's word for what a version looks like.
+        encode, kind = choose_encoder("")
     return encode(registry), kind
 
 

@@ -242,8 +242,9 @@ def _drawn(bar: _Bar, names: Mapping[JobId, tuple[str, str]], window: Window, cl
     segment = bar.segment
     left, right = window.share(segment.start_s), window.share(segment.end_s)
     x, width = _percent(left), _percent(max(right - left, 0.0005))
+    thin = " thin" if bar.row.height < 9 else ""
     rect = (
-        f'<rect class="bar {_class(segment.job_id)}" x="{x}" width="{width}" y="{bar.top}" '
+        f'<rect class="bar{thin} {_class(segment.job_id)}" x="{x}" width="{width}" y="{bar.top}" '
         f'height="{bar.height}">'
     )
     title = f"<title>{safe(_said(segment, names, clock))}</title></rect>"

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from hadar_slurm.errors import UsageError
@@ -47,8 +47,9 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _MOST_PARTS = 8
-# A client that says nothing for so long is hung up on.
+# A client that says nothing for so long is hung up on, and so is one more than so many at once.
 _PATIENCE_S = 10.0
+MOST_AT_ONCE = 64
 log = logging.getLogger(__name__)
 
 
@@ -187,6 +188,7 @@ class _HttpServer(ThreadingHTTPServer):
     def __init__(self, family: int, place: tuple[str, int], web: Server) -> None:
         self.address_family = family
         self.web = web
+        self._room = threading.BoundedSemaphore(MOST_AT_ONCE)
         super().__init__(place, _Handler)
 
     def server_bind(self) -> None:
@@ -195,6 +197,20 @@ class _HttpServer(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if there are not too many."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room for the next."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say in the log what went wrong; a client that hung up is nothing."""

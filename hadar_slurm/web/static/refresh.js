@@ -42,10 +42,10 @@
     }
     button.textContent = isPaused ? "Go on" : "Pause";
     if (text === last || isPaused) return;
-    last = text;
     const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
     const old = document.querySelector("main");
     if (!fresh || document.getSelection()?.type === "Range") return;
+    last = text;
     const restore = keep(old, fresh);
     old.replaceWith(fresh);
     restore();

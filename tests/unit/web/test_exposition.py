@@ -124,6 +124,18 @@ def test_both_formats_can_be_read(path: Path) -> None:
     assert all(name.startswith("hadar_") for name in new)
 
 
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text; version=x", "*/*;q=z", "\xff,,;"]
+)
+def test_a_strange_wish_gets_the_plain_form(path: Path, accept: str) -> None:
+    """What a client asks for cannot break the answer."""
+    write(path, a_line(0))
+    with Follower(path) as follower:
+        text, kind = exposition(follower, accept, NOW_S)
+    assert kind.startswith("text/plain")
+    assert list(parse(text.decode()))
+
+
 def test_series_do_not_grow_with_jobs_or_users(path: Path) -> None:
     """One job and a thousand of as many users have the same series, and none names a job."""
     write(path, a_line(0, many_jobs(1)))

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import snapshots, valid_plans
 from web_journals import (
     NOW_S,
     ROUND_S,
@@ -14,6 +21,18 @@ from web_journals import (
     gang,
 )
 
+from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.engine.actions import Outcome, Status
+from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.engine.rounds import RoundRecord, run_rounds
+from hadar_slurm.journal import as_line
+from hadar_slurm.metrics import Segment, segments
+from hadar_slurm.policies.table import make_policy
+from hadar_slurm.resources import data_file
+from hadar_slurm.sim.backend import SimBackend
+from hadar_slurm.sim.cluster import parse_cluster
+from hadar_slurm.sim.trace import parse_gavel_trace
 from hadar_slurm.web.history import MAX_ROUNDS, History
 
 
@@ -188,3 +207,53 @@ def test_the_share_held_counts_time() -> None:
     assert history.held_share("V100", NOW_S, NOW_S + 4 * ROUND_S) == pytest.approx(0.25)
     assert history.held_share("V100", NOW_S + 2 * ROUND_S, NOW_S + 4 * ROUND_S) == 0.0
     assert history.held_share("T4", NOW_S, NOW_S + ROUND_S) is None
+
+
+@given(snapshot=snapshots(), data=st.data())
+def test_whatever_hadard_writes_is_taken_in(snapshot: Snapshot, data: st.DataObject) -> None:
+    """No line of the real journal is strange, and no type has more GPUs in use than there are."""
+    plan = data.draw(valid_plans(snapshot))
+    statuses = st.sampled_from(list(Status))
+    outcomes = [Outcome(action, data.draw(statuses)) for action in reconcile(snapshot, plan)]
+    record = RoundRecord(Round(3, snapshot.now_s, 360.0), "change", "p", snapshot, plan, outcomes)
+    history = History()
+    assert history.add(json.loads(json.dumps(as_line(record))))
+    assert set(history.now.jobs) == set(snapshot.by_id)
+    for kind, total in snapshot.cluster.gpus_by_type.items():
+        gpus = history.now.gpus[kind]
+        assert gpus.total == total
+        assert gpus.held + gpus.others + gpus.closed + gpus.idle == total
+
+
+def _gpu_hours(held: Iterable[Segment]) -> dict[str, float]:
+    used: Counter[str] = Counter()
+    for segment in held:
+        for kind, count in segment.gang.gpus_by_type.items():
+            used[kind] += count * (segment.end_s - segment.start_s) / 3600
+    return {kind: round(hours, 6) for kind, hours in sorted(used.items())}
+
+
+def test_bars_are_the_segments_that_metrics_find() -> None:
+    """A whole simulation with moves: the page and the figures of a run agree."""
+    table_file = data_file("throughputs.json")
+    table = parse_table(table_file.read_text(encoding="utf-8"), str(table_file))
+    line = "LM (batch size 80)\t\t\t\t0\t90000\t{gang}\t1\t-1\t{arrival}"
+    trace = [line.format(gang=1 + i % 2, arrival=100 * i) for i in range(16)]
+    world = SimBackend(
+        parse_cluster("2xV100,4xK80", gpus_per_node=2), parse_gavel_trace(trace, table, "page")
+    )
+    lines: list[Tree] = []
+    run_rounds(
+        world,
+        make_policy("gavel-max-min"),
+        lambda record: lines.append(as_line(record)),
+        length_s=60,
+        now_s=lambda: world.now_s,
+        clock=lambda: 0.0,
+        max_rounds=5000,
+    )
+    history = of(*lines)
+    assert world.num_unfinished == 0
+    assert history.strange == 0
+    assert any(action["do"] == "stop" for each in lines for action in each["actions"])
+    assert _gpu_hours(history.bars()) == _gpu_hours(segments(lines))
