@@ -11,7 +11,7 @@ from hadar_slurm.config import Config, PolicyName, load_config, parse_config
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.policies.table import DEFAULT_POLICY, POLICY_NAMES
 
-SHIPPED = sorted((Path(__file__).parents[2] / "slurm_conf").glob("*.yaml"))
+SHIPPED = sorted((Path(__file__).parents[2] / "slurm_conf").glob("hadar*.yaml"))
 
 
 def fault_in(text: str) -> str:
