@@ -116,7 +116,8 @@ def gantt(
         else ""
     )
     return (
-        f'<div class="gantt"><svg class="labels" height="{height}" aria-hidden="true">'
+        f'<div class="gantt"><svg class="labels" width="{_labels_width(rows)}" height="{height}" '
+        f'aria-hidden="true">'
         f"{_labels(rows)}</svg>"
         f'<svg class="bars" height="{height}" role="img" aria-labelledby="gantt-t gantt-d">'
         f'<title id="gantt-t">Who held which GPU</title><desc id="gantt-d">{safe(said)}</desc>'
@@ -209,10 +210,21 @@ def _labels(rows: Sequence[_Row]) -> str:
             parts.append(f'<text class="kind" x="0" y="{row.top - 6}">{safe(words)}</text>')
         tall = row.num_gpus * row.height
         if tall >= 11:
-            words = row.node if row.is_open else f"{row.node}, closed"
             middle = row.top + tall // 2 + 4
-            parts.append(f'<text x="100%" y="{middle}" text-anchor="end">{safe(words)}</text>')
+            parts.append(
+                f'<text x="100%" y="{middle}" text-anchor="end">{safe(_words(row))}</text>'
+            )
     return "".join(parts)
+
+
+def _words(row: _Row) -> str:
+    return row.node if row.is_open else f"{row.node}, closed"
+
+
+def _labels_width(rows: Sequence[_Row]) -> int:
+    """Return how many pixels the longest label takes, within reason."""
+    longest = max((len(_words(row)) for row in rows), default=0)
+    return min(220, max(70, round(_LETTER * longest) + 4))
 
 
 def _ground(rows: Sequence[_Row]) -> str:
@@ -229,7 +241,7 @@ def _grid(window: Window, clock: Clock, height: int) -> str:
     for number, (time_s, label) in enumerate(clock.ticks(window.from_s, window.to_s, most=8)):
         at = window.share(time_s)
         x = _percent(at)
-        anchor = "start" if at < 0.04 else "end" if at > 0.96 else "middle"
+        anchor = "start" if at < 0.09 else "end" if at > 0.91 else "middle"
         hides = ' class="odd"' if number % 2 else ""
         parts.append(
             f'<line x1="{x}" x2="{x}" y1="0" y2="{height - _AXIS + 4}"/>'

@@ -111,11 +111,21 @@ def test_a_missing_journal_fits(browser: Browser, tmp_path: Path) -> None:
         assert browser.complaints() == []
 
 
-def test_labels_do_not_lie_on_each_other(browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.parametrize("minutes", [31, 59, 60, 61, 119, 777, 10_000])
+def test_labels_do_not_lie_on_each_other(browser: Browser, tmp_path: Path, minutes: int) -> None:
     """Labels of the axis have room between them at both widths, and stay in the chart."""
-    with served(a_journal(tmp_path / "journal.jsonl", 6)) as (url, _):
+    begin_s = time.time() - 60 * minutes
+    nodes = "gpu-node-with-a-long-name-0017:V100:4"
+    path = write(
+        tmp_path / "journal.jsonl",
+        a_line(0, nodes=nodes, time_s=begin_s),
+        a_line(1, nodes=nodes, time_s=time.time()),
+    )
+    with served(path) as (url, _):
         for width in (1280, 400):
-            browser.open(url, width=width)
+            browser.open(f"{url}?hours=0", width=width)
+            assert overflow(browser) == 0
+            picture(browser, f"axis-{minutes}-{width}")
             boxes = browser.value(
                 "[...document.querySelectorAll('.grid text')]"
                 ".map(t => t.getBoundingClientRect()).filter(b => b.width > 0)"
@@ -123,6 +133,8 @@ def test_labels_do_not_lie_on_each_other(browser: Browser, tmp_path: Path) -> No
             )
             assert len(boxes) >= 2
             assert all(left[1] < right[0] for left, right in itertools.pairwise(boxes))
+            chart = browser.value("document.querySelector('.bars').getBoundingClientRect().left")
+            assert chart <= boxes[0][0]
             assert boxes[-1][1] <= width
 
 
