@@ -286,7 +286,7 @@ def _chart(view: View) -> str:
     )
     legend = (
         '<p class="legend"><span class="key c0"></span>a colour a job '
-        '<span class="key others"></span>others’ jobs <span class="key idle"></span>idle '
+        '<span class="key others"></span>others <span class="key idle"></span>idle '
         '<span class="key shut"></span>closed now</p>'
     )
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hadar_slurm.core.snapshot import Round
+from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.journal import Journal
 from hadar_slurm.web.tail import Tail
 
 
@@ -129,3 +133,18 @@ def test_a_line_without_end_is_not_kept_in_memory(path: Path, follow: Follow) ->
     tail = follow(path, max_line=1000)
     assert list(tail.lines()) == [b"1\n"]
     assert tail.too_long == 1
+
+
+def test_no_round_of_a_busy_daemon_is_missed(path: Path, follow: Follow) -> None:
+    """hadard's own journal, put aside every few rounds: each round comes once and in order."""
+    tail = follow(path)
+    journal = Journal(path, max_bytes=2000, keep=2)
+    seen: list[int] = []
+    for number in range(100):
+        journal.write(RoundRecord(Round(number, float(number), 360.0), "change", "p"))
+        if number % 3 == 0:
+            seen += [json.loads(line)["round"] for line in tail.lines()]
+    journal.close()
+    seen += [json.loads(line)["round"] for line in tail.lines()]
+    assert seen == list(range(100))
+    assert path.with_name("journal.jsonl.2").exists()
