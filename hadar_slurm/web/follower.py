@@ -8,7 +8,8 @@ from pathlib import Path
 from types import TracebackType
 
 from hadar_slurm.web.counts import Counts
-from hadar_slurm.web.history import DAMAGE, History
+from hadar_slurm.web.history import History
+from hadar_slurm.web.lines import DAMAGE
 from hadar_slurm.web.tail import MAX_BYTES, Tail
 
 EVERY_S = 2.0

@@ -11,28 +11,33 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.journal import VERSION, Line, gang_from_tree
+from hadar_slurm.journal import VERSION, Line
 from hadar_slurm.metrics import Segment, Segments
+from hadar_slurm.web.book import Book
+from hadar_slurm.web.lines import (
+    DAMAGE,
+    Holds,
+    RoundRow,
+    Slots,
+    Tree,
+    by_reach,
+    holds_of,
+    limit_s,
+    row_of,
+    slots_of,
+    time_of,
+)
 
 MAX_BARS = 20_000
 MAX_POINTS = 5_000
 MAX_ROUNDS = 200
 # A mode without a line for so many rounds is one of a former configuration.
 _FORGET_ROUNDS = 3.0
-# Clocks are set back by seconds; by so much it is another run.
-_ANOTHER_RUN_S = 3600.0
-# The year 9000, which a calendar still knows.
-_LAST_S = 2.2e11
-# What taking in a line raises that is not as it should be.
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError)
 # Others' jobs are one job each slot to us.
 OTHERS = JobId("")
-
-_Tree = Mapping[str, Mapping[str, int]]
-_Slots = dict[tuple[str, str], int]
 
 
 class Gpus(NamedTuple):
@@ -58,22 +63,6 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundRow:
-    """One round in short; `did` counts its actions by (what, status), times are seconds."""
-
-    number: int
-    time_s: float
-    mode: str
-    wake: str
-    jobs: int
-    waiting: int
-    did: Mapping[tuple[str, str], int]
-    work_s: float
-    plan_s: float
-    errors: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Now:
     """How things stand after the last round; `seen_s` is when the cluster was last seen.
 
@@ -95,45 +84,6 @@ class Now:
     nodes: Mapping[str, Line] = field(default_factory=dict)
 
 
-@dataclass
-class _Book:
-    """Who holds what in one mode, with the gangs as the journal has them."""
-
-    segments: Segments
-    trees: dict[tuple[JobId, int], _Tree] = field(default_factory=dict)
-
-    def start(self, job_id: JobId, copy: int, tree: _Tree, now_s: float) -> None:
-        key = (job_id, copy)
-        if self.trees.get(key) == tree:
-            return
-        self.stop(job_id, copy, now_s)
-        self.trees[key] = tree
-        gang = gang_from_tree({node: dict(gpus) for node, gpus in tree.items()})
-        self.segments.start(job_id, copy, gang, now_s)
-
-    def stop(self, job_id: JobId, copy: int, now_s: float) -> None:
-        if self.trees.pop((job_id, copy), None) is not None:
-            self.segments.stop(job_id, copy, now_s)
-
-    def hold(self, holds: Mapping[tuple[JobId, int], _Tree], now_s: float) -> None:
-        """Take in what all jobs hold now."""
-        for job_id, copy in [key for key in self.trees if key not in holds]:
-            self.stop(job_id, copy, now_s)
-        for (job_id, copy), tree in holds.items():
-            self.start(job_id, copy, tree, now_s)
-
-    def end(self, job_id: JobId, end_s: float) -> None:
-        for copy, (_, start_s) in list(self.segments.open.get(job_id, {}).items()):
-            self.stop(job_id, copy, max(start_s, end_s))
-
-    def slots(self) -> Counter[tuple[str, str]]:
-        """Return how many GPUs are held by (node, type)."""
-        held: Counter[tuple[str, str]] = Counter()
-        for tree in self.trees.values():
-            held.update(_slots(tree))
-        return held
-
-
 class History:
     """Takes in lines and tells how things stand and stood; `strange` counts lines left out."""
 
@@ -151,9 +101,9 @@ class History:
         self.rounds: deque[RoundRow] = deque(maxlen=MAX_ROUNDS)
         self._lines: dict[str, Line] = {}
         self._last_s: dict[str, float] = {}
-        self._books: dict[str, _Book] = {}
+        self._books: dict[str, Book] = {}
         # Others' GPUs count as copies of one job, a copy for each slot.
-        self._others = _Book(Segments())
+        self._others = Book(Segments())
         self._lane_of: dict[tuple[str, str], int] = {}
 
     @property
@@ -166,9 +116,9 @@ class History:
         try:
             if line["version"] != VERSION:
                 raise ValueError(f"journal version {line['version']!r}")
-            row = _row(line)
-            checked = _checked(line)
-            self._take_in(line, row, checked)
+            row = row_of(line)
+            holds = holds_of(line)
+            self._take_in(line, row, holds)
         except DAMAGE:
             self.strange += 1
             return False
@@ -222,9 +172,9 @@ class History:
 
     # Taking in a line.
 
-    def _take_in(self, line: Line, row: RoundRow, holds: _Holds) -> None:
+    def _take_in(self, line: Line, row: RoundRow, holds: Holds) -> None:
         mode, now_s = row.mode, row.time_s
-        if not self.is_empty and now_s < self.now.time_s - _limit_s(line):
+        if not self.is_empty and now_s < self.now.time_s - limit_s(line):
             self._begin_anew()
         if self.is_empty:
             self.begins_s = now_s
@@ -234,7 +184,7 @@ class History:
         self.rounds.append(row)
         if "nodes" in line:
             self._lines[mode] = line
-            book = self._books.setdefault(mode, _Book(Segments()))
+            book = self._books.setdefault(mode, Book(Segments()))
             self._book(book, line, holds, now_s)
         self.now = self._stand(line, now_s)
         if "nodes" in line:
@@ -245,9 +195,9 @@ class History:
                 self.points.pop()
             self.points.append(point)
 
-    def _book(self, book: _Book, line: Line, holds: _Holds, now_s: float) -> None:
+    def _book(self, book: Book, line: Line, holds: Holds, now_s: float) -> None:
         for job_id, end in line["ended"].items():
-            book.end(JobId(job_id), _time(end["end_s"]))
+            book.end(JobId(job_id), time_of(end["end_s"]))
         book.hold(holds, now_s)
         for action in line["actions"]:
             if action["status"] == "done":
@@ -277,7 +227,7 @@ class History:
         jobs: dict[str, Line] = {}
         waiting: dict[str, str] = {}
         prices: dict[str, float] = {}
-        for mode in reversed(_by_reach(lines)):
+        for mode in reversed(by_reach(lines)):
             jobs |= lines[mode]["jobs"]
             waiting |= lines[mode]["waiting"]
             prices |= {
@@ -289,13 +239,13 @@ class History:
         for book in self._books.values():
             for job_id, _ in book.trees:
                 copies[jobs[job_id]["phase"] if job_id in jobs else "running"] += 1
-        nodes = lines[_by_reach(lines)[0]]["nodes"] if lines else {}
+        nodes = lines[by_reach(lines)[0]]["nodes"] if lines else {}
         return Now(
             time_s=now_s,
             seen_s=max((float(seen["time_s"]) for seen in lines.values()), default=None),
             length_s=float(line["length_s"]),
             policy=str(line["policy"]),
-            modes=tuple(mode for mode in _by_reach(self._last_s) if mode),
+            modes=tuple(mode for mode in by_reach(self._last_s) if mode),
             jobs=jobs,
             waiting=waiting,
             planned=frozenset(job for seen in lines.values() for job in seen["plan"] or ()),
@@ -311,20 +261,20 @@ class History:
             held.update(book.slots())
         return held
 
-    def _others_now(self) -> _Slots:
+    def _others_now(self) -> Slots:
         """Return the GPUs held by jobs that no mode cares for.
 
         Each mode counts the other modes' jobs as others', by what it saw: none of its own actions.
         """
         if not self._lines:
             return {}
-        mode = _by_reach(self._lines)[0]
-        others = Counter(_slots(self._lines[mode]["occupied"]))
+        mode = by_reach(self._lines)[0]
+        others = Counter(slots_of(self._lines[mode]["occupied"]))
         for name, line in self._lines.items():
             if name != mode:
                 for job in line["jobs"].values():
                     for tree in job["holds"].values():
-                        others.subtract(_slots(tree))
+                        others.subtract(slots_of(tree))
         return {slot: count for slot, count in others.items() if count > 0}
 
     def _gpus(self, nodes: Mapping[str, Line]) -> dict[str, Gpus]:
@@ -342,7 +292,7 @@ class History:
         return {kind: Gpus(*counts[kind]) for kind in sorted(counts)}
 
     def _note_others(self, now_s: float) -> None:
-        holds: dict[tuple[JobId, int], _Tree] = {}
+        holds: dict[tuple[JobId, int], Tree] = {}
         for (node, kind), count in self._others_now().items():
             lane = self._lane_of.setdefault((node, kind), len(self._lane_of))
             holds[OTHERS, lane] = {node: {kind: count}}
@@ -359,63 +309,3 @@ class History:
             book.segments.found = [b for b in book.segments.found if b.end_s > self.begins_s]
         needed = {bar.job_id for bar in self.bars()}
         self.names = {job_id: name for job_id, name in self.names.items() if job_id in needed}
-
-
-_Holds = dict[tuple[JobId, int], _Tree]
-_JOB_KEYS = frozenset(
-    ("phase", "user", "workload", "gpus", "submitted_s", "steps", "steps_done", "restarts")
-)
-_REACH = ("enforce", "advise", "observe", "")
-
-
-def _by_reach(modes: Mapping[str, Any]) -> list[str]:
-    """Return modes from the one that goes furthest."""
-    return sorted(modes, key=lambda mode: _REACH.index(mode) if mode in _REACH else len(_REACH))
-
-
-def _limit_s(line: Line) -> float:
-    return _ANOTHER_RUN_S if line.get("mode") else 0.0
-
-
-def _slots(tree: _Tree) -> _Slots:
-    return {(node, kind): int(count) for node, gpus in tree.items() for kind, count in gpus.items()}
-
-
-def _time(value: float) -> float:
-    if not 0 <= value <= _LAST_S:
-        raise ValueError(f"{value!r} is no time")
-    return float(value)
-
-
-def _row(line: Line) -> RoundRow:
-    parts = {name: float(value) for name, value in line["durations_s"].items()}
-    return RoundRow(
-        number=int(line["round"]),
-        time_s=_time(line["time_s"]),
-        mode=str(line.get("mode", "")),
-        wake=str(line["wake"]),
-        jobs=len(line.get("jobs", {})),
-        waiting=len(line["waiting"]),
-        did=Counter((str(a["do"]), str(a["status"])) for a in line["actions"]),
-        work_s=sum(parts.values()),
-        plan_s=parts.get("plan", 0.0),
-        errors=tuple(str(error) for error in line["errors"]),
-    )
-
-
-def _checked(line: Line) -> _Holds:
-    """Return what jobs hold by (job, copy); raises where a line is not as it should be."""
-    if "nodes" not in line:
-        return {}
-    for node in line["nodes"].values():
-        if not all(isinstance(count, int) for count in node["gpus"].values()):
-            raise ValueError("a node's GPUs are not counted")
-    _slots(line["occupied"])
-    holds: _Holds = {}
-    for job_id, job in line["jobs"].items():
-        if not job.keys() >= _JOB_KEYS:
-            raise ValueError(f"job {job_id} is told of by half")
-        for copy, tree in job["holds"].items():
-            _slots(tree)
-            holds[JobId(job_id), int(copy)] = tree
-    return holds

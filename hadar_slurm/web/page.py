@@ -6,79 +6,21 @@ comes from a journal goes through `words.safe` or `words.name`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import tzinfo
+from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from hadar_slurm import __version__
-from hadar_slurm.journal import Line
-from hadar_slurm.metrics import Segment
 from hadar_slurm.web import tables
-from hadar_slurm.web.follower import Follower
-from hadar_slurm.web.gantt import MAX_GPUS, Window, gantt, kinds_of
+from hadar_slurm.web.chart import chart
+from hadar_slurm.web.gantt import Window
 from hadar_slurm.web.history import History
-from hadar_slurm.web.words import Clock, clean, count, duration, safe
+from hadar_slurm.web.view import View
+from hadar_slurm.web.words import count, duration, link, safe
 
-# Hours that can be chosen; 0 is all that was read.
-HOURS = (1, 6, 24, 72, 168, 0)
-_DAY_H = 24
 # Rows of a table on the first page, and on one of the pages with all.
 FEW, MANY = 15, 100
-_MAX_WORDS = 100
 _REFRESH_S = 10
 _LATE_S = 60.0
-
-Query = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a page is made from: the journal, the clock's time, and the words after the `?`."""
-
-    follower: Follower
-    now_s: float
-    query: Query
-    zone: tzinfo | None = None
-
-    @property
-    def history(self) -> History:
-        """Return what is known of the journal."""
-        return self.follower.history
-
-    @property
-    def clock(self) -> Clock:
-        """Return how the journal's times are told."""
-        return Clock(self.history.is_epoch, self.zone)
-
-    @property
-    def until_s(self) -> float:
-        """Return when the picture ends: now, unless the last round is long ago."""
-        now = self.history.now
-        if not self.history.is_epoch:
-            return now.time_s
-        return max(now.time_s, min(self.now_s, now.time_s + now.length_s))
-
-    @property
-    def hours(self) -> int:
-        """Return the hours to show, 0 for all: a day of a daemon's, all of a simulation's."""
-        asked = self.query.get("hours", "")
-        usual = _DAY_H if self.history.is_epoch else 0
-        return int(asked) if asked in map(str, HOURS) else usual
-
-    @property
-    def window(self) -> Window | None:
-        """Return the time to show; None while there is none."""
-        begins_s = self.history.begins_s
-        if self.hours:
-            begins_s = max(begins_s, self.until_s - 3600.0 * self.hours)
-        return Window(begins_s, self.until_s) if self.until_s > begins_s else None
-
-    @property
-    def kind(self) -> str:
-        """Return the GPU type that was asked for, "" for all."""
-        asked = self.query.get("type", "")
-        return asked if asked in self.history.now.gpus else ""
 
 
 def overview(view: View) -> str:
@@ -93,7 +35,7 @@ def overview(view: View) -> str:
             _alerts(view),
             _tiles(view, waits, runs),
             _types(view),
-            _chart(view),
+            chart(view),
             _waiting(view, waits),
             _running(view, runs),
             _rounds(view),
@@ -119,7 +61,7 @@ def listing(view: View) -> str:
         )
         state = "running" if is_running else "waiting"
         links = "".join(
-            _link(f"/jobs?{urlencode({'state': state, 'page': n})}", str(n), n == page)
+            link(f"/jobs?{urlencode({'state': state, 'page': n})}", str(n), n == page)
             for n in range(1, pages + 1)
         )
         title = f"{state.capitalize()} jobs"
@@ -146,7 +88,7 @@ def missing() -> str:
 
 def _page(title: str, body: str, here: str) -> str:
     links = "".join(
-        _link(address, words, address == here)
+        link(address, words, address == here)
         for address, words in (
             ("/", "Overview"),
             ("/jobs?state=waiting", "Waiting"),
@@ -171,11 +113,6 @@ def _page(title: str, body: str, here: str) -> str:
         f"<footer>hadar_slurm {safe(__version__)}. This page only reads.</footer>\n"
         "</body>\n</html>\n"
     )
-
-
-def _link(address: str, words: str, is_here: bool) -> str:
-    here = ' aria-current="page"' if is_here else ""
-    return f'<a href="{safe(address)}"{here}>{safe(words)}</a>'
 
 
 def _head(view: View) -> str:
@@ -263,90 +200,6 @@ def _span(hours: int) -> str:
     if not hours:
         return "all that was read"
     return f"the last {hours} h" if hours < 48 else f"the last {hours // 24} days"
-
-
-def _chart(view: View) -> str:
-    history, window = view.history, view.window
-    nodes, kinds = history.now.nodes, kinds_of(history.now.nodes)
-    left_out = sum(kinds.values()) - MAX_GPUS
-    chosen = view.kind or (next(iter(kinds), "") if left_out > 0 else "")
-    if chosen:
-        nodes = _only(nodes, chosen)
-    choices = _choices(view, list(kinds), chosen, has_all=left_out <= 0)
-    if window is None:
-        drawn = "<p>One round alone has no length; the picture begins with the second.</p>"
-    else:
-        segments = list(history.bars(view.until_s))
-        drawn = gantt(_first(nodes), segments, history.names, window, view.clock)
-        seen = [s for s in segments if s.end_s > window.from_s and s.start_s < window.to_s]
-        drawn += _in_words(view, seen, chosen)
-    shown = sum(kinds_of(nodes).values())
-    note = (
-        f'<p class="soft">The first {MAX_GPUS} of {shown:,} GPUs.</p>' if shown > MAX_GPUS else ""
-    )
-    legend = (
-        '<p class="legend"><span class="key c0"></span>a colour a job '
-        '<span class="key others"></span>others <span class="key idle"></span>idle '
-        '<span class="key shut"></span>closed now</p>'
-    )
-    return (
-        f'<section id="chart">\n<h2>Who held which GPU</h2>\n{choices}{legend}{drawn}{note}'
-        "</section>"
-    )
-
-
-def _choices(view: View, kinds: Sequence[str], chosen: str, *, has_all: bool) -> str:
-    def address(hours: int, kind: str) -> str:
-        return f"/?{urlencode({'hours': hours} | ({'type': clean(kind)} if kind else {}))}#chart"
-
-    times = "".join(_link(address(h, view.kind), _short(h), h == view.hours) for h in HOURS)
-    types = "".join(
-        _link(address(view.hours, kind), kind or "all types", kind == chosen)
-        for kind in ([""] if has_all else []) + list(kinds)
-    )
-    return (
-        f'<nav class="choices" aria-label="Time to show">{times}</nav>'
-        f'<nav class="choices" aria-label="GPU types to show">{types}</nav>'
-        if len(kinds) > 1
-        else f'<nav class="choices" aria-label="Time to show">{times}</nav>'
-    )
-
-
-def _short(hours: int) -> str:
-    return "all" if not hours else f"{hours} h" if hours < 48 else f"{hours // 24} days"
-
-
-def _only(nodes: Mapping[str, Line], kind: str) -> dict[str, Line]:
-    return {
-        name: node | {"gpus": {kind: node["gpus"][kind]}}
-        for name, node in nodes.items()
-        if kind in node["gpus"]
-    }
-
-
-def _first(nodes: Mapping[str, Line]) -> dict[str, Line]:
-    """Return as many nodes as a chart has room for."""
-    found: dict[str, Line] = {}
-    room = MAX_GPUS
-    for name, node in nodes.items():
-        room -= sum(node["gpus"].values())
-        if room < 0:
-            break
-        found[name] = node
-    return found
-
-
-def _in_words(view: View, seen: Sequence[Segment], chosen: str) -> str:
-    segments = [s for s in seen if not chosen or chosen in s.gang.gpus_by_type]
-    segments.sort(key=lambda s: (s.start_s, s.job_id), reverse=True)
-    shown = segments[:_MAX_WORDS]
-    if not shown:
-        return ""
-    of = f", the last {len(shown)} of {len(segments):,}" if len(shown) < len(segments) else ""
-    return (
-        f'<details id="words"><summary>In words{of}</summary>\n'
-        f"{tables.bars(shown, view.history, view.clock)}</details>"
-    )
 
 
 def _waiting(view: View, waits: Sequence[str]) -> str:

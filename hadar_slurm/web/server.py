@@ -23,7 +23,8 @@ from urllib.parse import parse_qsl, urlsplit
 from hadar_slurm.errors import UsageError
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
-from hadar_slurm.web.page import Query, View, listing, missing, overview
+from hadar_slurm.web.page import listing, missing, overview
+from hadar_slurm.web.view import Query, View
 
 DEFAULT_ADDRESS = "127.0.0.1:8642"
 _STATIC = Path(__file__).parent / "static"

@@ -8,7 +8,8 @@ from hadar_slurm.core.cluster import natural_key
 from hadar_slurm.journal import Line
 from hadar_slurm.metrics import Segment
 from hadar_slurm.web.gantt import Window
-from hadar_slurm.web.history import OTHERS, Gpus, History, Point, RoundRow
+from hadar_slurm.web.history import OTHERS, Gpus, History, Point
+from hadar_slurm.web.lines import RoundRow
 from hadar_slurm.web.words import Clock, duration, figure, name, safe, share, work
 
 _SPARK_W, _SPARK_H = 120.0, 26.0

@@ -40,6 +40,12 @@ def name(value: object) -> str:
     return f'<bdi class="name" title="{safe(value)}">{safe(value)}</bdi>'
 
 
+def link(address: str, words: str, is_here: bool) -> str:
+    """Return a link of this site, marked where it leads to what is shown."""
+    here = ' aria-current="page"' if is_here else ""
+    return f'<a href="{safe(address)}"{here}>{safe(words)}</a>'
+
+
 def count(number: int, one: str, many: str = "") -> str:
     """Return a number of things."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

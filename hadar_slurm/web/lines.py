@@ -1,0 +1,100 @@
+"""A line of the journal as far as the page needs it, and whether it is as it should be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.journal import Line
+
+# What taking in a line raises that is not as it should be.
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError)
+# Clocks are set back by seconds; by so much it is another run.
+_ANOTHER_RUN_S = 3600.0
+# The year 9000, which a calendar still knows.
+_LAST_S = 2.2e11
+
+Tree = Mapping[str, Mapping[str, int]]
+Slots = dict[tuple[str, str], int]
+Holds = dict[tuple[JobId, int], Tree]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """One round in short; `did` counts its actions by (what, status), times are seconds."""
+
+    number: int
+    time_s: float
+    mode: str
+    wake: str
+    jobs: int
+    waiting: int
+    did: Mapping[tuple[str, str], int]
+    work_s: float
+    plan_s: float
+    errors: tuple[str, ...]
+
+
+_JOB_KEYS = frozenset(
+    ("phase", "user", "workload", "gpus", "submitted_s", "steps", "steps_done", "restarts")
+)
+_REACH = ("enforce", "advise", "observe", "")
+
+
+def by_reach(modes: Mapping[str, object]) -> list[str]:
+    """Return modes from the one that goes furthest."""
+    return sorted(modes, key=lambda mode: _REACH.index(mode) if mode in _REACH else len(_REACH))
+
+
+def limit_s(line: Line) -> float:
+    """Return how far time may go back from one round to this, in seconds."""
+    return _ANOTHER_RUN_S if line.get("mode") else 0.0
+
+
+def slots_of(tree: Tree) -> Slots:
+    """Return a gang's GPUs by (node, type)."""
+    return {(node, kind): int(count) for node, gpus in tree.items() for kind, count in gpus.items()}
+
+
+def time_of(value: float) -> float:
+    """Return a time of a journal; raises ValueError where it is none."""
+    if not 0 <= value <= _LAST_S:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
+
+
+def row_of(line: Line) -> RoundRow:
+    """Return a round in short."""
+    parts = {name: float(value) for name, value in line["durations_s"].items()}
+    return RoundRow(
+        number=int(line["round"]),
+        time_s=time_of(line["time_s"]),
+        mode=str(line.get("mode", "")),
+        wake=str(line["wake"]),
+        jobs=len(line.get("jobs", {})),
+        waiting=len(line["waiting"]),
+        did=Counter((str(a["do"]), str(a["status"])) for a in line["actions"]),
+        work_s=sum(parts.values()),
+        plan_s=parts.get("plan", 0.0),
+        errors=tuple(str(error) for error in line["errors"]),
+    )
+
+
+def holds_of(line: Line) -> Holds:
+    """Return what jobs hold by (job, copy); raises where a line is not as it should be."""
+    if "nodes" not in line:
+        return {}
+    for node in line["nodes"].values():
+        if not all(isinstance(count, int) for count in node["gpus"].values()):
+            raise ValueError("a node's GPUs are not counted")
+    slots_of(line["occupied"])
+    holds: Holds = {}
+    for job_id, job in line["jobs"].items():
+        if not job.keys() >= _JOB_KEYS:
+            raise ValueError(f"job {job_id} is told of by half")
+        for copy, tree in job["holds"].items():
+            slots_of(tree)
+            holds[JobId(job_id), int(copy)] = tree
+    return holds

@@ -1,0 +1,67 @@
+"""What a page is asked to show: which journal, which time, which GPU type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from hadar_slurm.web.follower import Follower
+from hadar_slurm.web.gantt import Window
+from hadar_slurm.web.history import History
+from hadar_slurm.web.words import Clock
+
+# Hours that can be chosen; 0 is all that was read.
+HOURS = (1, 6, 24, 72, 168, 0)
+_DAY_H = 24
+
+Query = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a page is made from: the journal, the clock's time, and the words after the `?`."""
+
+    follower: Follower
+    now_s: float
+    query: Query
+    zone: tzinfo | None = None
+
+    @property
+    def history(self) -> History:
+        """Return what is known of the journal."""
+        return self.follower.history
+
+    @property
+    def clock(self) -> Clock:
+        """Return how the journal's times are told."""
+        return Clock(self.history.is_epoch, self.zone)
+
+    @property
+    def until_s(self) -> float:
+        """Return when the picture ends: now, unless the last round is long ago."""
+        now = self.history.now
+        if not self.history.is_epoch:
+            return now.time_s
+        return max(now.time_s, min(self.now_s, now.time_s + now.length_s))
+
+    @property
+    def hours(self) -> int:
+        """Return the hours to show, 0 for all: a day of a daemon's, all of a simulation's."""
+        asked = self.query.get("hours", "")
+        usual = _DAY_H if self.history.is_epoch else 0
+        return int(asked) if asked in map(str, HOURS) else usual
+
+    @property
+    def window(self) -> Window | None:
+        """Return the time to show; None while there is none."""
+        begins_s = self.history.begins_s
+        if self.hours:
+            begins_s = max(begins_s, self.until_s - 3600.0 * self.hours)
+        return Window(begins_s, self.until_s) if self.until_s > begins_s else None
+
+    @property
+    def kind(self) -> str:
+        """Return the GPU type that was asked for, "" for all."""
+        asked = self.query.get("type", "")
+        return asked if asked in self.history.now.gpus else ""
