@@ -22,6 +22,8 @@ PolicyName = Literal[
     "gavel-ftf",
     "gavel-fifo",
     "tiresias",
+    "hlas",
+    "e-las",
     "yarn-cs",
     "srsf",
     "las",

@@ -26,7 +26,9 @@ CONTENDERS: Mapping[str, Callable[[], Policy]] = {
     "hadar-paper greedy": lambda: HadarPaper(limits=NO_TIME),
 }
 # Those that decide without a solver, the same on every machine.
-SOLVER_FREE = {"srsf", "las", "tiresias", "yarn-cs", "slurm", "gavel-fifo"}
+SOLVER_FREE = {
+    "srsf", "las", "tiresias", "hlas", "e-las", "yarn-cs", "slurm", "gavel-fifo",
+}  # fmt: skip
 # By `Policy.name`: who never stops a job that runs.
 NON_PREEMPTIVE = {"yarn-cs", "slurm"}
 # By `Policy.name`: who knows uniform gangs only, also where the backend could express others.

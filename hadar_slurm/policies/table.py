@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 
 from hadar_slurm.policies.backfill import SlurmBackfill
 from hadar_slurm.policies.base import Policy
+from hadar_slurm.policies.elas import Elas
 from hadar_slurm.policies.fifo import YarnCapacity
 from hadar_slurm.policies.gavel_rounds import GAVEL_OBJECTIVES, Gavel
 from hadar_slurm.policies.greedy import las, srsf
 from hadar_slurm.policies.hadar import Hadar
 from hadar_slurm.policies.hadar_paper import HadarPaper
 from hadar_slurm.policies.hadare import Hadare
+from hadar_slurm.policies.hlas import Hlas
 from hadar_slurm.policies.lp import SolverLimits
 from hadar_slurm.policies.tiresias import Tiresias
 
@@ -30,6 +32,8 @@ _MAKERS: Mapping[str, Maker] = {
     "hadare": lambda _, limits: Hadare(limits=limits),
     **{f"gavel-{objective}": _gavel(objective) for objective in GAVEL_OBJECTIVES},
     "tiresias": lambda _, limits: Tiresias(),
+    "hlas": lambda _, limits: Hlas(),
+    "e-las": lambda _, limits: Elas(),
     "yarn-cs": lambda _, limits: YarnCapacity(),
     "srsf": lambda _, limits: srsf(),
     "las": lambda _, limits: las(),

@@ -49,6 +49,8 @@ STYLES: Mapping[str, Style] = {
     "gavel-ftf": Style("#5b86a6", _DOT, ">"),
     "gavel-fifo": Style("#4a6cc8", _LONG, "p"),
     "tiresias": Style("#2f9150", "solid", "P"),
+    "hlas": Style("#0f8f7a", _DASH, "8"),
+    "e-las": Style("#5f7d3a", _DOT, "H"),
     "yarn-cs": Style("#8f7a14", _DASH, "X"),
     "srsf": Style("#9a6a35", "solid", "*"),
     "las": Style("#6b8f1f", _DASH_DOT, "h"),
