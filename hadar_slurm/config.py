@@ -24,6 +24,7 @@ PolicyName = Literal[
     "tiresias",
     "hlas",
     "e-las",
+    "a-srpt",
     "yarn-cs",
     "srsf",
     "las",

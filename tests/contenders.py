@@ -27,10 +27,10 @@ CONTENDERS: Mapping[str, Callable[[], Policy]] = {
 }
 # Those that decide without a solver, the same on every machine.
 SOLVER_FREE = {
-    "srsf", "las", "tiresias", "hlas", "e-las", "yarn-cs", "slurm", "gavel-fifo",
+    "srsf", "las", "tiresias", "hlas", "e-las", "a-srpt", "yarn-cs", "slurm", "gavel-fifo",
 }  # fmt: skip
 # By `Policy.name`: who never stops a job that runs.
-NON_PREEMPTIVE = {"yarn-cs", "slurm"}
+NON_PREEMPTIVE = {"yarn-cs", "slurm", "a-srpt"}
 # By `Policy.name`: who knows uniform gangs only, also where the backend could express others.
 UNIFORM_ONLY = {"hadar-paper"}
 # By `Policy.name`: who plans for jobs of one copy only and expects to find no others.

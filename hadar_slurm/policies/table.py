@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from hadar_slurm.policies.asrpt import AdaptiveSrpt
 from hadar_slurm.policies.backfill import SlurmBackfill
 from hadar_slurm.policies.base import Policy
 from hadar_slurm.policies.elas import Elas
@@ -34,6 +35,7 @@ _MAKERS: Mapping[str, Maker] = {
     "tiresias": lambda _, limits: Tiresias(),
     "hlas": lambda _, limits: Hlas(),
     "e-las": lambda _, limits: Elas(),
+    "a-srpt": lambda _, limits: AdaptiveSrpt(),
     "yarn-cs": lambda _, limits: YarnCapacity(),
     "srsf": lambda _, limits: srsf(),
     "las": lambda _, limits: las(),
