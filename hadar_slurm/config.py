@@ -25,6 +25,7 @@ PolicyName = Literal[
     "hlas",
     "e-las",
     "a-srpt",
+    "sampling",
     "yarn-cs",
     "srsf",
     "las",

@@ -95,7 +95,7 @@ def compare(
     first: Annotated[int | None, typer.Option(help="Take only the first so many jobs.")] = None,
     copies: Annotated[
         int | None,
-        typer.Option(help="Most copies of a job under hadare.", show_default="as many as nodes"),
+        typer.Option(help="Most copies of a job that forks.", show_default="as many as nodes"),
     ] = None,
     aggregation_seconds: Annotated[
         float, typer.Option(help="Cost of making copies one, each round.")

@@ -96,7 +96,7 @@ def simulate(
     leave_out_unfit: UnfitOption = False,
     copies: Annotated[
         int | None,
-        typer.Option(help="Most copies of a job under hadare.", show_default="as many as nodes"),
+        typer.Option(help="Most copies of a job that forks.", show_default="as many as nodes"),
     ] = None,
     aggregation_seconds: Annotated[
         float, typer.Option(help="Cost of making copies one, each round.")

@@ -23,17 +23,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import count, islice
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job, Phase, Shape
+from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
 from hadar_slurm.policies.board import Board
+from hadar_slurm.policies.copying import Copies, held_by, may_fork, restart_s, with_one_copy
 from hadar_slurm.policies.forking import Demand, Forking, solve_forking
 from hadar_slurm.policies.lp import SolverLimits
 
@@ -59,7 +60,7 @@ class Hadare:
         horizon_s = 0.0
         if any(board.free.values()):
             contenders, horizon_s = _contenders(board, self.limits)
-            deal = _Deal(board, contenders, slot_end.at_s - snapshot.now_s)
+            deal = _Deal(board, contenders, slot_end.at_s - snapshot.now_s, Copies(board))
             deal.first_copies()
             deal.forks(_Contender.good)
             deal.leftovers()
@@ -101,9 +102,9 @@ class _Contender:
 
     def good(self) -> Sequence[GpuType]:
         """Return the types on which the job is (nearly) worth its price, its soonest end first."""
-        held = {slot.gpu_type for gang in _held(self.job).gangs for slot, _ in gang.slots}
+        held = {slot.gpu_type for gang in held_by(self.job).gangs for slot, _ in gang.slots}
         ends_s = {
-            kind: self.demand.alone_s[kind] + _restart_s(self.job) * (kind not in held)
+            kind: self.demand.alone_s[kind] + restart_s(self.job) * (kind not in held)
             for kind, worth in self.worth.items()
             if worth >= _GOOD
         }
@@ -137,7 +138,7 @@ def _contenders(board: Board, limits: SolverLimits | None) -> tuple[Sequence[_Co
 def _demand(board: Board, job: Job, gpus: Mapping[GpuType, int], room: dict[object, int]) -> Demand:
     """Return what a job asks for; `room` keeps, for jobs alike, on how many nodes one fits."""
     spec, capacity = job.spec, board.snapshot.cluster.capacity
-    held = {slot.gpu_type for gang in _held(job).gangs for slot, _ in gang.slots}
+    held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
     alone_s, copies = {}, {}
     for kind in board.by_speed(job):
         is_open = kind in held if job.is_pinned_in_place else board.may_use(job, kind)
@@ -149,7 +150,7 @@ def _demand(board: Board, job: Job, gpus: Mapping[GpuType, int], room: dict[obje
             room[key] = sum(capacity[slot] >= spec.num_gpus for slot in slots)
         alone_s[kind] = max(job.steps_left, 1.0) / board.rate(job, kind)
         copies[kind] = max(1, room[key])
-    return Demand(alone_s, copies, spec.num_gpus, spec.max_copies if _forks(job) else 1)
+    return Demand(alone_s, copies, spec.num_gpus, spec.max_copies if may_fork(job) else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ class _Deal:
     board: Board
     contenders: Sequence[_Contender]
     rest_s: float
+    copies: Copies
 
     def first_copies(self) -> None:
         """Give every undecided job a gang on one of its good types, as far as they go."""
@@ -167,13 +169,13 @@ class _Deal:
         for contender in self.contenders:
             job = contender.job
             if job.job_id in undecided and any(
-                self.board.choose(_with_one_copy(job, kind), kind) for kind in contender.good()
+                self.board.choose(with_one_copy(job, kind), kind) for kind in contender.good()
             ):
                 chosen.append(job)
         self.board.settle()
         for job in chosen:
             if job.job_id in self.board.placed:
-                self._give(job, self.board.placed[job.job_id].gangs)
+                self.copies.give(job, self.board.placed[job.job_id].gangs)
 
     def leftovers(self) -> None:
         """Give waiting jobs whatever they can train on: a gang they hold, or what is left."""
@@ -181,10 +183,10 @@ class _Deal:
             job = contender.job
             if job.job_id in self.board.placed:
                 continue
-            held = (gang for gang in _held(job).gangs if self._is_free(gang))
+            held = (gang for gang in held_by(job).gangs if self.copies.is_free(gang))
             gang = next(held, None)
             if gang is not None:
-                self._give(job, [gang])
+                self.copies.give(job, [gang])
             else:
                 self.board.start(job, contender.usable())
 
@@ -196,28 +198,12 @@ class _Deal:
             job = contender.job
             allocation = self.board.placed.get(job.job_id, Allocation())
             gangs = allocation.gangs
-            if not (gangs and _forks(job)) or job.is_pinned_in_place or gangs[0].is_spread:
+            if not (gangs and may_fork(job)) or job.is_pinned_in_place or gangs[0].is_spread:
                 continue
-            found = self._places(job, kinds_of(contender), gangs)
+            found = self.copies.places(job, kinds_of(contender), gangs)
             more = tuple(islice(found, job.spec.max_copies - len(gangs)))
             if more and self._pays(job, gangs, more):
-                self._give(job, gangs + more)
-
-    def _places(self, job: Job, kinds: Sequence[GpuType], gangs: Sequence[Gang]) -> Iterator[Gang]:
-        """Yield where copies could go, each on a node of its own; held places before tight fits."""
-        size, free = job.spec.num_gpus, self.board.free
-        taken = {node for gang in gangs for node in gang.gpus_by_node}
-        held = [gang for gang in _held(job).gangs if not gang.is_spread]
-        for kind in kinds:
-            slots = [slot for slot in self.board.slots_for(job, kind) if free[slot] >= size]
-            slots.sort(key=lambda slot: free[slot])
-            for gang in [
-                *(gang for gang in held if kind in gang.gpus_by_type and self._is_free(gang)),
-                *(Gang.of({slot: size}) for slot in slots),
-            ]:
-                if taken.isdisjoint(gang.gpus_by_node):
-                    taken.update(gang.gpus_by_node)
-                    yield gang
+                self.copies.give(job, gangs + more)
 
     def _pays(self, job: Job, gangs: Sequence[Gang], more: Sequence[Gang]) -> bool:
         """Return whether a job is better off with `more` copies, all of them.
@@ -227,8 +213,8 @@ class _Deal:
         aggregation at the slot's end, train more than what aggregation takes from a single copy.
         """
         rate, added = self._rate(job, gangs), self._rate(job, more)
-        held = _held(job).gangs
-        late = _restart_s(job) * self._rate(job, [gang for gang in more if gang not in held])
+        held = held_by(job).gangs
+        late = restart_s(job) * self._rate(job, [gang for gang in more if gang not in held])
         aggregation_s, is_forked = job.spec.aggregation_cost_s, len(gangs) > 1
         end_s = job.steps_left / rate + aggregation_s * is_forked if rate > 0 else math.inf
         if end_s <= self.rest_s:
@@ -238,44 +224,3 @@ class _Deal:
 
     def _rate(self, job: Job, gangs: Sequence[Gang]) -> float:
         return sum(self.board.rules.rate(gang, job.spec.rates) for gang in gangs)
-
-    def _is_free(self, gang: Gang) -> bool:
-        return self.board.fits(Allocation.rigid(gang))
-
-    def _give(self, job: Job, gangs: Sequence[Gang]) -> None:
-        """Give a job these gangs instead of what it was given; those it holds keep their number."""
-        if job.job_id in self.board.placed:
-            self.board.take_back(job)
-        numbers = {gang: number for number, gang in _held(job).copies}
-        copies = {numbers[gang]: gang for gang in gangs if gang in numbers}
-        unused = (number for number in count() if number not in copies)
-        copies |= dict(zip(unused, [gang for gang in gangs if gang not in numbers], strict=False))
-        self.board.put(job, Allocation.of(copies))
-
-
-def _held(job: Job) -> Allocation:
-    """Return what a job holds; a queued one's allocation is history."""
-    return Allocation() if job.phase is Phase.QUEUED else job.allocation
-
-
-def _with_one_copy(job: Job, kind: GpuType) -> Job:
-    """Return a job as if, of what it holds, it had one copy on `kind` at most.
-
-    A gang over several nodes can have no copies beside it: who may fork gives it up.
-    """
-    gangs = [gang for gang in _held(job).gangs if not (_forks(job) and gang.is_spread)]
-    gang = next((gang for gang in gangs if kind in gang.gpus_by_type), None)
-    return replace(job, allocation=Allocation.rigid(gang) if gang else Allocation())
-
-
-def _forks(job: Job) -> bool:
-    """Return whether a job may ever have several copies."""
-    spec = job.spec
-    has_shape = Shape(1, spec.num_gpus) in spec.shapes
-    return spec.max_copies > 1 and spec.can_checkpoint and has_shape
-
-
-def _restart_s(job: Job) -> float:
-    """Return what it costs to start a copy of a job, in seconds: nothing if it never ran."""
-    has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
-    return job.spec.restart_cost_s if has_run or job.progress.service_gpu_s > 0 else 0.0

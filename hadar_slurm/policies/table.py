@@ -16,6 +16,7 @@ from hadar_slurm.policies.hadar_paper import HadarPaper
 from hadar_slurm.policies.hadare import Hadare
 from hadar_slurm.policies.hlas import Hlas
 from hadar_slurm.policies.lp import SolverLimits
+from hadar_slurm.policies.sampling import Sampling
 from hadar_slurm.policies.tiresias import Tiresias
 
 DEFAULT_POLICY = "hadar"
@@ -36,6 +37,7 @@ _MAKERS: Mapping[str, Maker] = {
     "hlas": lambda _, limits: Hlas(),
     "e-las": lambda _, limits: Elas(),
     "a-srpt": lambda _, limits: AdaptiveSrpt(),
+    "sampling": lambda _, limits: Sampling(limits=limits),
     "yarn-cs": lambda _, limits: YarnCapacity(),
     "srsf": lambda _, limits: srsf(),
     "las": lambda _, limits: las(),

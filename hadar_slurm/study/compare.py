@@ -44,7 +44,7 @@ VERSION = 1
 Record = dict[str, Any]
 
 # Policies that run jobs in several copies, where the jobs allow it.
-FORKING = ("hadare",)
+FORKING = ("hadare", "sampling")
 # A bound is exact only to the solver's tolerance, a finish to a fraction of a step.
 _BOUND_ROUNDING = 1e-5
 _TELL_EVERY_S = 0.2

@@ -52,6 +52,7 @@ STYLES: Mapping[str, Style] = {
     "hlas": Style("#0f8f7a", _DASH, "8"),
     "e-las": Style("#5f7d3a", _DOT, "H"),
     "a-srpt": Style("#8a6fae", _DASH_DOT, "+"),
+    "sampling": Style("#d0487a", _LONG, "1"),
     "yarn-cs": Style("#8f7a14", _DASH, "X"),
     "srsf": Style("#9a6a35", "solid", "*"),
     "las": Style("#6b8f1f", _DASH_DOT, "h"),

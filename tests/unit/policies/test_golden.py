@@ -22,6 +22,7 @@ from hadar_slurm.policies.lp import SolverLimits, _solver
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.cluster import parse_cluster
 from hadar_slurm.sim.trace import parse_gavel_trace
+from hadar_slurm.study.compare import FORKING
 from hadar_slurm.study.experiment import Settings, forked, run_experiment
 
 MAX_LINES = 200
@@ -76,7 +77,7 @@ def test_the_decisions_are_the_recorded_ones(name: str) -> None:
     table = parse_table(data_file("throughputs.json").read_text(encoding="utf-8"), "table")
     trace = (GOLDEN / "mix.trace").read_text(encoding="utf-8").splitlines()
     specs = parse_gavel_trace(trace, table, "mix.trace")
-    if name == "hadare":
+    if name in FORKING:
         specs = forked(specs, max_copies=6, aggregation_s=10.0)
     cluster = parse_cluster("8xV100,4xP100,4xK80", gpus_per_node=4)
     records: list[RoundRecord] = []
