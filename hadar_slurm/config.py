@@ -22,6 +22,7 @@ PolicyName = Literal[
     "gavel-ftf",
     "gavel-fifo",
     "tiresias",
+    "hare-offline",
     "hlas",
     "e-las",
     "a-srpt",

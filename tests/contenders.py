@@ -27,7 +27,8 @@ CONTENDERS: Mapping[str, Callable[[], Policy]] = {
 }
 # Those that decide without a solver, the same on every machine.
 SOLVER_FREE = {
-    "srsf", "las", "tiresias", "hlas", "e-las", "a-srpt", "yarn-cs", "slurm", "gavel-fifo",
+    "srsf", "las", "tiresias", "hare-offline", "hlas", "e-las", "a-srpt", "yarn-cs", "slurm",
+    "gavel-fifo",
 }  # fmt: skip
 # By `Policy.name`: who never stops a job that runs.
 NON_PREEMPTIVE = {"yarn-cs", "slurm", "a-srpt"}

@@ -14,6 +14,7 @@ from hadar_slurm.policies.greedy import las, srsf
 from hadar_slurm.policies.hadar import Hadar
 from hadar_slurm.policies.hadar_paper import HadarPaper
 from hadar_slurm.policies.hadare import Hadare
+from hadar_slurm.policies.hare_offline import HareOffline
 from hadar_slurm.policies.hlas import Hlas
 from hadar_slurm.policies.lp import SolverLimits
 from hadar_slurm.policies.sampling import Sampling
@@ -34,6 +35,7 @@ _MAKERS: Mapping[str, Maker] = {
     "hadare": lambda _, limits: Hadare(limits=limits),
     **{f"gavel-{objective}": _gavel(objective) for objective in GAVEL_OBJECTIVES},
     "tiresias": lambda _, limits: Tiresias(),
+    "hare-offline": lambda _, limits: HareOffline(),
     "hlas": lambda _, limits: Hlas(),
     "e-las": lambda _, limits: Elas(),
     "a-srpt": lambda _, limits: AdaptiveSrpt(),

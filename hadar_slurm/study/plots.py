@@ -49,6 +49,7 @@ STYLES: Mapping[str, Style] = {
     "gavel-ftf": Style("#5b86a6", _DOT, ">"),
     "gavel-fifo": Style("#4a6cc8", _LONG, "p"),
     "tiresias": Style("#2f9150", "solid", "P"),
+    "hare-offline": Style("#3f8fb8", _LONG, "2"),
     "hlas": Style("#0f8f7a", _DASH, "8"),
     "e-las": Style("#5f7d3a", _DOT, "H"),
     "a-srpt": Style("#8a6fae", _DASH_DOT, "+"),
