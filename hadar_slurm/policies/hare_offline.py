@@ -9,7 +9,8 @@ of training being the scheduler's round:
   speed), the least first: the order without a program, all weights being 1.
 * *List scheduling.* In that order each takes the GPUs with which it ends first, the wait until
   those before it have ended and a restart included. Who would begin now gets GPUs of that type;
-  for the others it is known when theirs come free, so they do not take slow ones in haste.
+  the others know when theirs come free, so they do not take slow ones in haste, and who runs keeps
+  what it has until then (ours: left to chance, it made fifteen times as many moves).
 * *Work conservation* (ours). What is left goes to who waits, in the same order, on its fastest type
   with room: a job can move on when its turn comes.
 
@@ -51,8 +52,12 @@ class HareOffline:
                 board.keep(job)
                 continue
             begins_s = _take(job, free_s[kind], _lasts_s(board, job, kind))
-            if begins_s <= 0 and not board.choose(job, kind):
-                board.keep(job)
+            held = board.runs_on(job)
+            if begins_s <= 0:
+                if not board.choose(job, kind):
+                    board.keep(job)
+            elif held is not None and board.choose(job, held):
+                _take(job, free_s[held], begins_s)
         board.settle()
         board.fill(order)
         return board.plan()

@@ -13,16 +13,17 @@ The rule is our reconstruction:
   speed there over its mean speed on all types of the cluster, then by arrival. One that runs moves
   to another type only if it gains a tenth (ours): a move costs a restart.
 
-No step count is looked at, of the whole or done. On identical GPUs all advantages are 1 and all
-weights too, and the plan is that of policy `tiresias`. What is not known here: whether Hare has
-queues at all, and their limits.
+No step count is looked at, of the whole or done (`unknown_lengths`). On identical GPUs all
+advantages are 1 and all weights too, and the plan is that of policy `tiresias`. What is not known
+here: whether Hare has queues at all, and their limits.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hadar_slurm.core.cluster import GpuType
@@ -33,6 +34,7 @@ from hadar_slurm.policies.board import Board
 
 # A job that runs counts as so much better suited to the type that it is on.
 _STAYS = 1.1
+_LEAST_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Hlas:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot, round_)
+        board = Board(unknown_lengths(snapshot), round_)
         places = {job.job_id: self._place_in_line(job, board.kinds) for job in board.jobs}
         order = sorted(board.jobs, key=lambda job: (places[job.job_id], job.spec.submitted_s))
         for _, alike in groupby(order, key=lambda job: places[job.job_id]):
@@ -72,6 +74,30 @@ def normalised_service(job: Job, kinds: Sequence[GpuType]) -> float:
     return sum(
         service_s * min(1.0, rates.on(kind, size) / best)
         for kind, service_s in job.progress.service_by_type
+    )
+
+
+def unknown_lengths(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot in which nobody knows how long a gang will train.
+
+    Whether a gang should move to fewer nodes depends on how long it goes on (`seating.py`). Here
+    that is as long again as it has trained, an hour at least: ours, and usual for lengths with a
+    heavy tail. For a single GPU it is of no account.
+    """
+    kinds = tuple(snapshot.cluster.gpus_by_type)
+    return replace(snapshot, jobs=tuple(_as_long_again(job, kinds) for job in snapshot.jobs))
+
+
+def _as_long_again(job: Job, kinds: Sequence[GpuType]) -> Job:
+    size = job.spec.num_gpus
+    if size == 1:
+        return job
+    trained_s = normalised_service(job, kinds) / size
+    steps = max(1, math.ceil(job.spec.rates.best(kinds, size) * max(_LEAST_S, trained_s)))
+    return replace(
+        job,
+        spec=replace(job.spec, total_steps=steps),
+        progress=replace(job.progress, steps_done=0.0),
     )
 
 
