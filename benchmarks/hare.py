@@ -106,9 +106,7 @@ def optimum_s(jobs: Sequence[RoundJob], at_most_s: float) -> float:
             total += job.weight * (begin_s + max(0, rounds) * job.least_round_s - job.arrival_s)
         return total
 
-    def go(
-        states: list[tuple[int, int, float, float]], free_s: list[float], since_s: float
-    ) -> None:
+    def go(states: list[_Stand], free_s: list[float], since_s: float) -> None:
         nonlocal best_s
         bound_s = least_s(states)
         if bound_s >= best_s * (1 - 1e-12):

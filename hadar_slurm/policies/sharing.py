@@ -43,7 +43,8 @@ Counts = NDArray[np.int64]
 CATEGORIES = 16
 # How far from the square-root rule they are drawn: the spread of the logarithm of a weight.
 _SPREAD = 0.35
-_TURNS = 10
+# More turns gave the same shares: what they would change, swaps do.
+_TURNS = 3
 _MAX_SWAPS = 200
 _NOTHING = 1e-9
 
