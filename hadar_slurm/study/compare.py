@@ -48,6 +48,8 @@ FORKING = ("hadare", "sampling")
 # A bound is exact only to the solver's tolerance, a finish to a fraction of a step.
 _BOUND_ROUNDING = 1e-5
 _TELL_EVERY_S = 0.2
+# How soon Ctrl-C is heeded.
+_LOOK_EVERY_S = 0.2
 _JOIN_S = 5.0
 
 
@@ -331,56 +333,66 @@ def _in_processes(
     context.set_forkserver_preload(sorted(n for n in sys.modules if n.startswith("hadar_slurm.")))
     waiting = list(reversed(todo))
     workers: list[_Worker] = []
-    try:
-        while waiting or workers:
-            while waiting and len(workers) < processes:
-                index = waiting.pop()
-                reader, writer = context.Pipe(duplex=False)
-                process = context.Process(
-                    target=_work,
-                    args=(cells[index], cell_path(folder, cells[index]), writer),
-                    name=str(cells[index]),
-                    daemon=True,
-                )
-                with _uninterrupted():
+    with _interrupts() as check:
+        try:
+            while waiting or workers:
+                while waiting and len(workers) < processes:
+                    check()
+                    index = waiting.pop()
+                    reader, writer = context.Pipe(duplex=False)
+                    process = context.Process(
+                        target=_work,
+                        args=(cells[index], cell_path(folder, cells[index]), writer),
+                        name=str(cells[index]),
+                        daemon=True,
+                    )
                     process.start()
                     workers.append(_Worker(index, process, reader))
-                writer.close()
-                watcher.started(index)
-            ready = wait([worker.reader for worker in workers])
-            for worker in [worker for worker in workers if worker.reader in ready]:
-                try:
-                    watcher.progressed(worker.index, worker.reader.recv())
-                except EOFError:
-                    # It has closed its end: it is done, or it died.
+                    writer.close()
+                    watcher.started(index)
+                ready = wait([worker.reader for worker in workers], _LOOK_EVERY_S)
+                check()
+                for worker in [worker for worker in workers if worker.reader in ready]:
+                    try:
+                        watcher.progressed(worker.index, worker.reader.recv())
+                    except EOFError:
+                        # It has closed its end: it is done, or it died.
+                        worker.process.join()
+                        workers.remove(worker)
+                        yield worker.index, _collect(cells[worker.index], folder, worker)
+        finally:
+            for worker in workers:
+                worker.process.terminate()
+            for worker in workers:
+                worker.process.join(_JOIN_S)
+                if worker.process.is_alive():
+                    worker.process.kill()
                     worker.process.join()
-                    workers.remove(worker)
-                    yield worker.index, _collect(cells[worker.index], folder, worker)
-    finally:
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.process.join(_JOIN_S)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
-            worker.reader.close()
+                worker.reader.close()
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Have Ctrl-C wait: of a process that has only half started nobody knows how to end it."""
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """Note Ctrl-C, and give a function that raises KeyboardInterrupt if it came.
+
+    Raised wherever it happens to come it may be lost, in the clearing away of an object, or leave a
+    process half started that nobody knows how to end.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
     came: list[int] = []
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
     before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
-        yield
+        yield check
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
+    check()
 
 
 def _collect(cell: Cell, folder: Path, worker: _Worker) -> Record:
