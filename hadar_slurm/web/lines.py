@@ -10,11 +10,13 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import Line
 
 # What taking in a line raises that is not as it should be.
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError)
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 # Clocks are set back by seconds; by so much it is another run.
 _ANOTHER_RUN_S = 3600.0
 # The year 9000, which a calendar still knows.
 _LAST_S = 2.2e11
+# More than any cluster has GPUs, or hadard has rounds.
+_MOST = 10**9
 
 Tree = Mapping[str, Mapping[str, int]]
 Slots = dict[tuple[str, str], int]
@@ -55,7 +57,15 @@ def limit_s(line: Line) -> float:
 
 def slots_of(tree: Tree) -> Slots:
     """Return a gang's GPUs by (node, type)."""
-    return {(node, kind): int(count) for node, gpus in tree.items() for kind, count in gpus.items()}
+    return {
+        (node, kind): _whole(count) for node, gpus in tree.items() for kind, count in gpus.items()
+    }
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value <= _MOST:
+        raise ValueError(f"{value!r} is no count")
+    return value
 
 
 def time_of(value: float) -> float:
@@ -69,7 +79,7 @@ def row_of(line: Line) -> RoundRow:
     """Return a round in short."""
     parts = {name: float(value) for name, value in line["durations_s"].items()}
     return RoundRow(
-        number=int(line["round"]),
+        number=_whole(line["round"]),
         time_s=time_of(line["time_s"]),
         mode=str(line.get("mode", "")),
         wake=str(line["wake"]),
@@ -84,11 +94,14 @@ def row_of(line: Line) -> RoundRow:
 
 def holds_of(line: Line) -> Holds:
     """Return what jobs hold by (job, copy); raises where a line is not as it should be."""
+    for action in line["actions"]:
+        _whole(action["copy"])
+        slots_of(action["gang"])
+        if not isinstance(action["job"], str):
+            raise ValueError(f"{action['job']!r} is no job")
     if "nodes" not in line:
         return {}
-    for node in line["nodes"].values():
-        if not all(isinstance(count, int) for count in node["gpus"].values()):
-            raise ValueError("a node's GPUs are not counted")
+    slots_of({name: node["gpus"] for name, node in line["nodes"].items()})
     slots_of(line["occupied"])
     holds: Holds = {}
     for job_id, job in line["jobs"].items():

@@ -15,6 +15,7 @@ from hadar_slurm.web.words import Clock, duration, figure, name, safe, share, wo
 _SPARK_W, _SPARK_H = 120.0, 26.0
 # Points of a small curve; more cannot be told apart.
 _SPARK_POINTS = 120
+_LARGEST = 1e18
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -228,4 +229,4 @@ def _done(job: Line) -> str:
 
 def _number(value: object) -> float:
     """Return a number of a journal, 0 where it is none."""
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if isinstance(value, int | float) and abs(value) < _LARGEST else 0.0

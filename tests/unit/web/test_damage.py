@@ -1,0 +1,80 @@
+"""Lines that hadard would never write: whatever is in them, pages and metrics are made."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+from web_journals import NOW_S, Tree, a_job, a_line, an_action, gang, text_of
+
+from hadar_slurm.web.exposition import exposition
+from hadar_slurm.web.follower import Follower
+from hadar_slurm.web.page import listing, overview
+from hadar_slurm.web.view import View
+
+JUNK = [
+    *(None, -1, 0, 1e308, float("nan"), float("inf"), 10**400, "", "x", "<b>", "\ud800", True),
+    *([], {}, [1], {"a": 1}),
+]
+JOBS = {"1": a_job("n1:V100:1"), "2": a_job(), "3": a_job("n2:K80:1")}
+ACTIONS = [an_action("start", "2", "n2:K80:1"), an_action("stop", "1", "n1:V100:1")]
+LINES = [
+    a_line(
+        number,
+        JOBS,
+        mode=mode,
+        waiting={"2": "why"},
+        actions=ACTIONS,
+        occupied=gang("n1:V100:1"),
+        ended={"9": {"phase": "done", "end_s": NOW_S}},
+        errors=["an error"],
+    )
+    for number in range(6)
+    for mode in ("enforce", "observe")
+]
+
+
+def _places(tree: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where every value of a tree is."""
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in pairs:
+        yield (*before, key)
+        if isinstance(value, dict | list):
+            yield from _places(value, (*before, key))
+
+
+def _damaged(line: Tree, random: Random) -> Tree:
+    """Return a line with up to three values gone or replaced by junk."""
+    line = copy.deepcopy(line)
+    for _ in range(random.randint(1, 3)):
+        *before, last = random.choice(list(_places(line)))
+        inner: Any = line
+        for key in before:
+            inner = inner[key]
+        if isinstance(inner, dict) and random.random() < 0.3:
+            del inner[last]
+        else:
+            inner[last] = copy.deepcopy(random.choice(JUNK))
+    return line
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_line_takes_the_page_down(tmp_path: Path, seed: int) -> None:
+    """Damaged lines between good ones are left out or shown, and the rest is as before."""
+    random = Random(seed)
+    mixed = [_damaged(line, random) if random.random() < 0.5 else line for line in LINES]
+    path = tmp_path / "journal.jsonl"
+    with Follower(path) as follower:
+        path.write_text(text_of(*mixed), encoding="utf-8")
+        follower.poll()
+        for query in ({}, {"hours": "0"}, {"type": "V100"}, {"state": "running"}):
+            view = View(follower, NOW_S + 3000, query)
+            overview(view).encode("utf-8")
+            listing(view).encode("utf-8")
+        assert list(parse(exposition(follower, "", NOW_S)[0].decode()))
