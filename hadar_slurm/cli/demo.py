@@ -34,8 +34,9 @@ from hadar_slurm.demo.runs import (
     run_jobs,
 )
 from hadar_slurm.demo.workload import DemoWorkload, load_workload
-from hadar_slurm.errors import HadarError
+from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.journal import read_journal
+from hadar_slurm.policies.table import DEFAULT_POLICY, POLICY_NAMES
 from hadar_slurm.slurm.local_cluster import LocalCluster
 from hadar_slurm.slurm.local_config import parse_nodes
 from hadar_slurm.slurm.reading import read_nodes
@@ -57,10 +58,19 @@ _LINE_EVERY_S = 10.0
 
 def demo(
     output: Annotated[Path, typer.Option(help="Where the results go.")] = Path("demo-output"),
+    *,
+    policy: Annotated[
+        str, typer.Option(help="hadard's policy, one of docs/policies.md.")
+    ] = DEFAULT_POLICY,
+    steps: Annotated[
+        bool, typer.Option(help="Whether jobs tell hadard how many steps they will train.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Run 24 jobs on a real local Slurm, without and with hadard, and compare."""
     console = Console(stderr=as_json)
+    if policy not in POLICY_NAMES:
+        raise UsageError(f"--policy {policy!r}: expected one of {', '.join(POLICY_NAMES)}")
     workload = load_workload()
     output.mkdir(parents=True, exist_ok=True)
     console.print(
@@ -70,7 +80,9 @@ def demo(
     scratch = Path(tempfile.mkdtemp(prefix="hadar-demo-"))
     try:
         with LocalCluster.up(scratch / "cluster", parse_nodes(workload.cluster)) as cluster:
-            plain, hadar = _both_runs(workload, cluster, scratch, output, console)
+            plain, hadar = _both_runs(
+                workload, cluster, scratch, output, console, policy=policy, tells_steps=steps
+            )
             nodes = Cluster.of(row.node for row in read_nodes(cluster.runner()))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -83,6 +95,9 @@ def _both_runs(
     scratch: Path,
     output: Path,
     console: Console,
+    *,
+    policy: str,
+    tells_steps: bool,
 ) -> tuple[list[JobRun], list[JobRun]]:
     environment = job_environment(cluster.environment())
     daemon = Daemon(
@@ -90,6 +105,7 @@ def _both_runs(
         environment,
         {
             **CONFIG,
+            "policy": policy,
             "slurm_conf": cluster.slurm_conf,
             "run_dir": environment["HADAR_RUN_DIR"],
             "spool_dir": environment["HADAR_SPOOL"],
@@ -100,7 +116,7 @@ def _both_runs(
 
     def run(name: str, *, with_hadar: bool) -> list[JobRun]:
         jobs = fresh_directory(scratch / ("hadar" if with_hadar else "plain"))
-        submitter = Submitter(environment, jobs, with_hadar)
+        submitter = Submitter(environment, jobs, with_hadar, tells_steps)
         with _progress(console, name, len(workload.jobs)) as show:
             return run_jobs(
                 workload.jobs, submitter, cluster.runner(), limit_s=_LIMIT_S, on_progress=show

@@ -61,14 +61,17 @@ class JobRun:
         return self.ended_s - self.submitted_s
 
 
-def submission(job: DemoJob, hadar_sbatch: Sequence[str] | None) -> list[str]:
+def submission(
+    job: DemoJob, hadar_sbatch: Sequence[str] | None, *, tells_steps: bool = True
+) -> list[str]:
     """Return the command that submits `job`, by `hadar_sbatch` or, if None, by plain sbatch.
 
-    Both ways ask for the same GPUs, script and limits.
+    Both ways ask for the same GPUs, script and limits. Without `tells_steps` hadard is not told how
+    long the job is, apart from its time limit, which is the same for all.
     """
     described = [
         f"--hadar-model={job.workload}",
-        f"--hadar-steps={job.total_steps}",
+        *([f"--hadar-steps={job.total_steps}"] if tells_steps else []),
         "--hadar-checkpoint=yes",
     ]
     return [
@@ -90,12 +93,13 @@ class Submitter:
     environment: Mapping[str, str]
     directory: Path
     with_hadar: bool
+    tells_steps: bool = True
 
     def submit(self, job: DemoJob) -> JobId:
         """Submit `job` and return its id."""
         own = [sys.executable, "-m", "hadar_slurm.cli.sbatch"]
         done = subprocess.run(
-            submission(job, own if self.with_hadar else None),
+            submission(job, own if self.with_hadar else None, tells_steps=self.tells_steps),
             cwd=self.directory,
             env=dict(self.environment),
             capture_output=True,
