@@ -18,6 +18,10 @@ what it gains is worth most after the price. It does not follow the paper's form
   critical jobs later by ten.
 * The program is solved again after jobs came or went, at most every half hour, and more often as
   the horizon comes near.
+* Where nearly all can run at once, those that are neither critical nor overdue share the types out
+  by comparative advantage among the types that cost them least: a short job that hardly gains from
+  a fast GPU leaves it to a longer one that does. Then more is done in all, and the next to come
+  find less before them.
 * A job that cannot be moved takes the type on which it ends first, the wait included, and does not
   begin elsewhere meanwhile (`earliest.py`): it would have to stay there.
 * Where only gangs wait that are larger than what is left of a type, jobs of nearly the same worth
@@ -28,7 +32,7 @@ GPUs that are left go to whoever can use them, mixed types included.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,6 +61,11 @@ _RESTARTS_TO_MOVE = 10
 _RESTARTS_TO_STOP = 2
 # GPUs left idle are used where that costs no more than this share of the worth of the jobs there.
 _WORTH_TO_TRADE = 0.005
+# It is crowded when the jobs together ask for more than this many times the GPUs. Below, nearly
+# everybody runs, and who has which type matters more than who goes first.
+_CROWDED = 1.2
+# A job is taken to suit the type on which it runs by so much better.
+_STAYS = 1.1
 _URGENT = 1e6
 # The longest wait: this, and so many times what is left of the horizon.
 _LONGEST_WAIT_S, _LONGEST_WAIT_HORIZONS = 86400.0, 10.0
@@ -292,6 +301,24 @@ class _Queue:
         return (own, *(i for i in types if i != own))
 
 
+def _advantages(
+    board: Board, queue: Sequence[_Entry], places: Sequence[int]
+) -> Iterator[tuple[float, int, int]]:
+    """Yield (less the advantage, place, type) of the entries at `places`, for each of their types.
+
+    The advantage is the speed there over the mean speed on all types, as in `hlas`; that on which
+    a job runs counts for a tenth more.
+    """
+    for place in places:
+        job = queue[place].job
+        own = board.runs_on(job)
+        rates = [board.rate(job, kind) for kind in board.kinds]
+        mean = sum(rates) / len(rates)
+        for kind in queue[place].types:
+            stays = _STAYS if board.kinds[kind] == own else 1.0
+            yield (-stays * rates[kind] / mean, place, kind)
+
+
 def _worth(entry: _Entry) -> float:
     """Return the share of a job that a second trains; more than any other's for whom it is time."""
     return 1.0 / max(entry.left_s, 1e-3) if entry.rank == _SHORTEST_RANK else _URGENT
@@ -303,13 +330,18 @@ def _choose_types(
     """Return for each entry the index of its type, and on how many types a better fit was found.
 
     In the order of the queue each takes the first of its types with room, or if it is one of
-    `settling` the one on which it ends first (earliest.py). GPUs that are left then are used by
-    trading, among those that are neither critical, overdue nor settling (fitting.py).
+    `settling` the one on which it ends first (earliest.py). Unless it is crowded, those whose turn
+    is only a matter of size take types by comparative advantage, after all others. GPUs that are
+    left then are used by trading, among those that are neither critical, overdue nor settling
+    (fitting.py).
     """
     room = [board.room(kind) for kind in board.kinds]
     chosen: list[int | None] = [None] * len(queue)
     left = sum(room)
+    wanted = sum(entry.job.spec.num_gpus for entry in queue if entry.types)
+    is_crowded = wanted > _CROWDED * left
     forecast = Forecast(board, [entry.job for entry in queue] if settling else [])
+    later: list[int] = []
     for index, entry in enumerate(queue):
         if left <= 0:
             break
@@ -317,6 +349,12 @@ def _choose_types(
         if job.job_id in settling:
             first = forecast.first_end(job)
             types = () if first is None else (board.kinds.index(first),)
+        elif not is_crowded and entry.rank == _SHORTEST_RANK and types and size <= left:
+            later.append(index)
+            left -= size
+            if settling:
+                forecast.give(job, board.kinds[types[0]])
+            continue
         for kind in types:
             if room[kind] >= size:
                 room[kind] -= size
@@ -325,6 +363,11 @@ def _choose_types(
                 if settling and job.job_id not in settling:
                     forecast.give(job, board.kinds[kind])
                 break
+    for _, index, kind in sorted(_advantages(board, queue, later)):
+        size = queue[index].job.spec.num_gpus
+        if chosen[index] is None and room[kind] >= size:
+            room[kind] -= size
+            chosen[index] = kind
     refits = 0
     for kind, free in enumerate(room):
         if free <= 0:

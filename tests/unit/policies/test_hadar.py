@@ -148,3 +148,34 @@ def test_without_a_solution_the_shortest_go_first() -> None:
     assert placed_by(policy.plan(a_snapshot(a_cluster("1xV100"), *jobs), ROUND)) == {
         "1": "n1:V100:1"
     }
+
+
+def test_where_all_can_run_types_go_by_comparative_advantage() -> None:
+    """The shorter one hardly gains from the V100: it leaves it to the one that does.
+
+    A third job, far longer, makes GPUs cost nothing; by size alone the shorter would choose first.
+    """
+    long = a_job("1", steps=10_000_000, on="n3:V100:1", rates=V100)
+    hardly = a_job("2", steps=1000, rates=some_rates(V100=10.0, K80=9.0))
+    gains = a_job("3", steps=2000, rates=some_rates(V100=10.0, K80=1.0))
+    placed = plan("1xV100,1xK80,1xV100", long, hardly, gains)
+    assert placed == {"1": "n3:V100:1", "2": "n2:K80:1", "3": "n1:V100:1"}
+
+
+def test_where_it_is_crowded_the_shortest_choose_first() -> None:
+    """Of five that want two GPUs only the first can choose, and chooses the fastest."""
+    long = a_job("1", steps=10_000_000, on="n3:V100:1", rates=V100)
+    hardly = a_job("2", steps=1000, rates=some_rates(V100=10.0, K80=9.0))
+    gains = [
+        a_job(name, steps=2000 + int(name), rates=some_rates(V100=10.0, K80=1.0))
+        for name in ("3", "4", "5")
+    ]
+    assert plan("1xV100,1xK80,1xV100", long, hardly, *gains)["2"] == "n1:V100:1"
+
+
+def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
+    """Less than a tenth, here: both gain nearly alike from the V100."""
+    long = a_job("1", steps=10_000_000, on="n3:V100:1", rates=V100)
+    here = a_job("2", steps=2000, on="n1:V100:1", rates=some_rates(V100=10.0, K80=5.0))
+    other = a_job("3", steps=1000, rates=some_rates(V100=10.0, K80=4.8))
+    assert plan("1xV100,1xK80,1xV100", long, here, other)["2"] == "n1:V100:1"
