@@ -293,10 +293,10 @@ from the first submission to the last end, JCT a job's time from submission to e
 Figures are simulations with published speeds of single workloads. They say how policies compare on
 these jobs, not how long a job takes on your cluster.
 
-Each table says when it was made. In those of 2026-11-21 `hadar` does not yet share GPU types out by
-comparative advantage where nearly all jobs can run ([policies.md](policies.md)). Under our rules that
-took the mean JCT on hadar480_load90 from 31.2 to 28.3 h and moves from 4,083 to 1,153, with the same
-TTD, and changed the others of these traces by less than 0.4 %.
+Each table says when it was made. In those of 2026-11-21 `hadar` does not yet share GPU types out
+by comparative advantage where nearly all jobs can run ([policies.md](policies.md)). Under our rules
+that took the mean JCT on hadar480_load90 from 31.2 to 28.3 h and moves from 4,083 to 1,153, with
+the same TTD, and changed the others of these traces by less than 0.4 %.
 """
 
 
