@@ -7,9 +7,10 @@ machines by earliest completion time (Ibarra and Kim, J. ACM 24(2), 1977), in th
 policy, anew in every round.
 
 It is a forecast. Everybody ahead is taken to run to the end where it is, a job that can be moved as
-well; in the middle of a round, who may be moved gives up its GPUs for the next. GPUs of a type are
-one pool as far as the same jobs may use their nodes. How they lie on the nodes counts only for a
-job that had room and found no nodes (`first_end_on_nodes`).
+well, unless the policy will find it a place afterwards; in the middle of a round, who may be moved
+gives up its GPUs for the next. GPUs of a type are one pool as far as the same jobs may use their
+nodes. How they lie on the nodes counts only for a job that had room and found no nodes
+(`first_end_on_nodes`).
 """
 
 from __future__ import annotations

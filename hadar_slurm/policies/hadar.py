@@ -350,10 +350,9 @@ def _choose_types(
             first = forecast.first_end(job)
             types = () if first is None else (board.kinds.index(first),)
         elif not is_crowded and entry.rank == _SHORTEST_RANK and types and size <= left:
+            # To the forecast they are nobody: they move away from what suits another better.
             later.append(index)
             left -= size
-            if settling:
-                forecast.give(job, board.kinds[types[0]])
             continue
         for kind in types:
             if room[kind] >= size:
