@@ -110,14 +110,9 @@ def explain(
     if job.spec.can_checkpoint:
         return found
     movable = replace(job, spec=replace(job.spec, can_checkpoint=True))
-    others = (other for other in snapshot.jobs if other.job_id != job_id)
-    moved = replace(snapshot, jobs=tuple(sorted([*others, movable], key=_place_in(snapshot))))
+    jobs = tuple(movable if other is job else other for other in snapshot.jobs)
+    moved = replace(snapshot, jobs=jobs)
     return replace(found, if_moved=_expected(movable, forecast(moved)))
-
-
-def _place_in(snapshot: Snapshot) -> Callable[[Job], int]:
-    places = {job.job_id: place for place, job in enumerate(snapshot.jobs)}
-    return lambda job: places[job.job_id]
 
 
 def _expected(job: Job, begun: Mapping[JobId, Begin]) -> Expected | None:

@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 import yaml
 
+from hadar_slurm.cli.inputs import read_table
 from hadar_slurm.cli.release import JsonOption, read_config
 from hadar_slurm.config import DEFAULT_PATH, Config, load_config
-from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.errors import ConfigError, HadarError
+from hadar_slurm.errors import HadarError
 from hadar_slurm.resources import operators_file
 
 app = typer.Typer(help="Check, show or print hadard's configuration.", no_args_is_help=True)
@@ -76,12 +76,7 @@ def surprises(config: Config) -> list[Finding]:
 
     Files and directories are judged for the user who asks.
     """
-    if config.throughputs is not None:
-        try:
-            text = config.throughputs.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"throughputs: {config.throughputs}: {error}") from error
-        parse_table(text, str(config.throughputs))
+    read_table(config.throughputs)
     found: list[Finding] = []
     if config.slurm_conf is not None and not os.access(config.slurm_conf, os.R_OK):
         found.append(Finding("slurm_conf", f"{config.slurm_conf} cannot be read"))

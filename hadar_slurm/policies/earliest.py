@@ -66,7 +66,7 @@ class Forecast:
         for (kind, reach), nodes in reaches.items():
             for node in nodes:
                 users[Slot(node.name, kind)].append(reach)
-        releases = _releases(board)
+        releases = _releases(board) if reaches else {}
         pools: defaultdict[tuple[GpuType, tuple[int, ...]], _Pool] = defaultdict(list)
         for slot, who in users.items():
             pools[slot.gpu_type, tuple(who)] += releases.get(slot, ())

@@ -23,6 +23,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.policies.board import Board
+from hadar_slurm.policies.tiresias import serve_by_plenty
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,7 @@ class Elas:
         """Return who runs where in `round_`."""
         board = Board(snapshot, round_)
         order = sorted(board.jobs, key=self._place_in_line)
-        for job in order:
-            if not board.has_room:
-                break
-            held = board.runs_on(job)
-            if not (held and board.choose(job, held)) and not board.keep(job):
-                any(board.choose(job, kind) for kind in board.by_room(job))
-        board.settle()
-        board.fill(order, board.by_room)
-        return board.plan()
+        return serve_by_plenty(board, order)
 
     def _place_in_line(self, job: Job) -> tuple[int, float, bool, float]:
         service_gpu_s = job.progress.service_gpu_s

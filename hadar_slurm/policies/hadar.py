@@ -32,7 +32,7 @@ GPUs that are left go to whoever can use them, mixed types included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
+from hadar_slurm.policies.advantage import advantages
 from hadar_slurm.policies.board import Board
 from hadar_slurm.policies.earliest import Forecast, first_end_on_nodes, settles
 from hadar_slurm.policies.fitting import Item, refit
@@ -64,8 +65,6 @@ _WORTH_TO_TRADE = 0.005
 # It is crowded when the jobs together ask for more than this many times the GPUs. Below, nearly
 # everybody runs, and who has which type matters more than who goes first.
 _CROWDED = 1.2
-# A job is taken to suit the type on which it runs by so much better.
-_STAYS = 1.1
 _URGENT = 1e6
 # The longest wait: this, and so many times what is left of the horizon.
 _LONGEST_WAIT_S, _LONGEST_WAIT_HORIZONS = 86400.0, 10.0
@@ -301,24 +300,6 @@ class _Queue:
         return (own, *(i for i in types if i != own))
 
 
-def _advantages(
-    board: Board, queue: Sequence[_Entry], places: Sequence[int]
-) -> Iterator[tuple[float, int, int]]:
-    """Yield (less the advantage, place, type) of the entries at `places`, for each of their types.
-
-    The advantage is the speed there over the mean speed on all types, as in `hlas`; that on which
-    a job runs counts for a tenth more.
-    """
-    for place in places:
-        job = queue[place].job
-        own = board.runs_on(job)
-        rates = [board.rate(job, kind) for kind in board.kinds]
-        mean = sum(rates) / len(rates)
-        for kind in queue[place].types:
-            stays = _STAYS if board.kinds[kind] == own else 1.0
-            yield (-stays * rates[kind] / mean, place, kind)
-
-
 def _worth(entry: _Entry) -> float:
     """Return the share of a job that a second trains; more than any other's for whom it is time."""
     return 1.0 / max(entry.left_s, 1e-3) if entry.rank == _SHORTEST_RANK else _URGENT
@@ -362,7 +343,13 @@ def _choose_types(
                 if settling and job.job_id not in settling:
                     forecast.give(job, board.kinds[kind])
                 break
-    for _, index, kind in sorted(_advantages(board, queue, later)):
+    pairs = [
+        (-suits[board.kinds[kind]], index, kind)
+        for index in later
+        for suits in [advantages(board, queue[index].job)]
+        for kind in queue[index].types
+    ]
+    for _, index, kind in sorted(pairs):
         size = queue[index].job.spec.num_gpus
         if chosen[index] is None and room[kind] >= size:
             room[kind] -= size

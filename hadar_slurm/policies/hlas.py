@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -30,10 +30,9 @@ from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.policies.advantage import advantages
 from hadar_slurm.policies.board import Board
 
-# A job that runs counts as so much better suited to the type that it is on.
-_STAYS = 1.1
 _LEAST_S = 3600.0
 
 
@@ -105,13 +104,10 @@ def _serve(board: Board, jobs: Iterable[Job]) -> None:
     """Reserve types for jobs of one queue, the pair of greatest advantage first."""
     pairs = []
     for place, job in enumerate(jobs):
-        advantages, held = _advantages(board, job), board.runs_on(job)
-        if held not in advantages and board.keep(job):
+        suits = advantages(board, job)
+        if board.runs_on(job) not in suits and board.keep(job):
             continue
-        pairs += [
-            (-advantage * (_STAYS if kind == held else 1.0), place, kind, job)
-            for kind, advantage in advantages.items()
-        ]
+        pairs += [(-advantage, place, kind, job) for kind, advantage in suits.items()]
     served = set()
     for _, place, kind, job in sorted(pairs, key=lambda pair: pair[:3]):
         if place in served:
@@ -119,10 +115,3 @@ def _serve(board: Board, jobs: Iterable[Job]) -> None:
         # Where it is it may stay even if nobody could start there.
         if board.choose(job, kind) or (board.runs_on(job) == kind and board.keep(job)):
             served.add(place)
-
-
-def _advantages(board: Board, job: Job) -> Mapping[GpuType, float]:
-    """Return a job's speed on each type where it trains, over its mean speed on all types."""
-    speeds = {kind: board.rate(job, kind) for kind in board.by_speed(job)}
-    mean = sum(speeds.values()) / max(1, len(board.kinds))
-    return {kind: speed / mean for kind, speed in speeds.items() if speed > 0}

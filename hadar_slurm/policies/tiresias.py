@@ -17,6 +17,7 @@ on which it fits. How fast it is there plays no part, only that it trains at all
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hadar_slurm.core.job import Job, Phase
@@ -36,18 +37,23 @@ class Tiresias:
         """Return who runs where in `round_`."""
         board = Board(snapshot, round_)
         order = sorted(board.jobs, key=self._place_in_line)
-        for job in order:
-            if not board.has_room:
-                break
-            held = board.runs_on(job)
-            if not (held and board.choose(job, held)) and not board.keep(job):
-                any(board.choose(job, kind) for kind in board.by_room(job))
-        board.settle()
-        board.fill(order, board.by_room)
-        return board.plan()
+        return serve_by_plenty(board, order)
 
     def _place_in_line(self, job: Job) -> tuple[int, bool, float]:
         has_run = bool(job.progress.service_by_type)
         service_gpu_s = job.progress.service_gpu_s if has_run else 0.0
         queue = bisect_right(self.limits_gpu_s, service_gpu_s)
         return (queue, job.phase is Phase.QUEUED, job.spec.submitted_s)
+
+
+def serve_by_plenty(board: Board, order: Sequence[Job]) -> Plan:
+    """Give GPUs to jobs in order: who runs stays if it can, others take the type with most room."""
+    for job in order:
+        if not board.has_room:
+            break
+        held = board.runs_on(job)
+        if not (held and board.choose(job, held)) and not board.keep(job):
+            any(board.choose(job, kind) for kind in board.by_room(job))
+    board.settle()
+    board.fill(order, board.by_room)
+    return board.plan()
