@@ -1,8 +1,11 @@
 -- Wakes hadard when a job is submitted or changed, so that a round begins at once. It changes and
--- rejects nothing.
+-- rejects nothing: what it returns is what the site's own functions return, or slurm.SUCCESS.
 --
--- slurm.conf:  JobSubmitPlugins=lua       (this file beside slurm.conf)
--- A site that has a job_submit.lua already adds the function and its two calls to it.
+-- A site without a job_submit.lua: this file beside slurm.conf, and in slurm.conf
+--     JobSubmitPlugins=lua
+-- A site with one of its own: in its last line but `return slurm.SUCCESS`
+--     pcall(dofile, "/usr/share/hadar-slurm/job_submit.lua")
+-- or wherever this file lies. If it is missing or broken, all is as if the line were not there.
 
 local WAKE_FILE = "/run/hadar/wake"
 
@@ -18,13 +21,22 @@ local function wake_hadard()
     end)
 end
 
-function slurm_job_submit(job_desc, part_list, submit_uid)
+-- The functions that a site has defined before this file was loaded; nil where there are none.
+local site_submit, site_modify = slurm_job_submit, slurm_job_modify
+
+function slurm_job_submit(...)
     wake_hadard()
+    if site_submit then
+        return site_submit(...)  -- its answers and its errors stay its own
+    end
     return slurm.SUCCESS
 end
 
-function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+function slurm_job_modify(...)
     wake_hadard()
+    if site_modify then
+        return site_modify(...)
+    end
     return slurm.SUCCESS
 end
 

@@ -20,8 +20,27 @@ EQUAL = {"v100": 20.0, "k80": 20.0}
 POLL_S = 45
 
 
-@pytest.fixture
-def hooked(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator[Site]:
+# What a site may have: it turns some jobs away, and says so.
+OF_THE_SITE = """
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    if job_desc.name == "unwanted" then
+        slurm.log_user("the site does not want this job")
+        return slurm.ERROR
+    end
+    return slurm.SUCCESS
+end
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    return slurm.SUCCESS
+end
+pcall(dofile, "{ours}")
+return slurm.SUCCESS
+"""
+
+
+@pytest.fixture(params=["alone", "beside a site's own"])
+def hooked(
+    local_cluster: Callable[..., LocalCluster], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Site]:
     """Give a site whose Slurm runs the shipped hooks, with the paths of this cluster."""
     cluster = local_cluster("v100:2,k80:2")
     site = Site(cluster, tmp_path)
@@ -31,6 +50,10 @@ def hooked(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterat
         hook = cluster.directory / name
         hook.write_text(text.replace("/run/hadar", str(site.run_dir)))
         hook.chmod(0o755)
+    if request.param != "alone":
+        ours = (cluster.directory / "job_submit.lua").rename(cluster.directory / "hadar.lua")
+        text = OF_THE_SITE.replace("{ours}", str(ours))
+        (cluster.directory / "job_submit.lua").write_text(text)
     with cluster.slurm_conf.open("a") as file:
         file.write("JobSubmitPlugins=lua\n")
         file.write(f"EpilogSlurmctld={cluster.directory / 'wake-hadard'}\n")
@@ -56,7 +79,21 @@ def test_a_round_begins_when_a_job_comes_or_ends(hooked: Site) -> None:
 
 
 def test_hooks_do_no_harm_where_no_hadard_is(hooked: Site) -> None:
-    """Without the file nothing is written, and jobs come and go as ever."""
+    """Without the file nothing is written, jobs come and go as ever, and a site's rules hold."""
     job = hooked.submit("--gpus=1", "--wrap=true", command=["sbatch"])
     hooked.until_completed(job)
     assert not (hooked.run_dir / "wake").exists()
+    ours = hooked.cluster.directory / "hadar.lua"
+    if not ours.exists():
+        return
+    for text in (ours.read_text(), "this is no Lua", None):
+        if text is None:
+            ours.unlink()
+        else:
+            ours.write_text(text)
+        # What slurmctld has loaded it keeps until the file that it knows has changed.
+        hooked.cluster.stop_controller()
+        hooked.cluster.start_controller()
+        with pytest.raises(AssertionError, match="the site does not want this job"):
+            hooked.submit("--gpus=1", "--job-name=unwanted", "--wrap=true", command=["sbatch"])
+        hooked.until_completed(hooked.submit("--gpus=1", "--wrap=true", command=["sbatch"]))
