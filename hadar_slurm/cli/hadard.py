@@ -393,7 +393,7 @@ def _signs_of_life(
         yield
         return
     good_for_s = _sign_is_good_for_s(config)
-    enforced = modes(config).enforced(backend.slurm.default_partition())
+    enforced = modes(config).enforced(backend.slurm.partitions())
 
     last: tuple[float, tuple[str, ...] | None] = (-math.inf, None)
 

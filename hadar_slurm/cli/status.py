@@ -64,7 +64,8 @@ def life_of(config: Config) -> dict[str, object]:
     """Return what the sign of life says."""
     beat = read_heartbeat(config.run_dir)
     is_alive = beat is not None and beat.is_fresh(time.time())
-    enforces = [name or "(default)" for name in (beat.partitions or ())] if beat else []
+    # The empty name is that of jobs which name no partition: theirs is in the list as well.
+    enforces = [name for name in (beat.partitions or ()) if name] if beat else []
     return {
         "alive": is_alive,
         "pid": beat.pid if beat else None,

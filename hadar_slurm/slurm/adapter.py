@@ -32,6 +32,14 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Partitions:
+    """The partitions of a Slurm; `default` is empty where it has none."""
+
+    names: tuple[str, ...]
+    default: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Abilities:
     """What an adapter can express; policies propose nothing else.
 
@@ -94,6 +102,6 @@ class SlurmAdapter(Protocol):
         """Return the fair-share factor by user, from 0 to 1; empty where Slurm has none."""
         ...
 
-    def default_partition(self) -> str:
-        """Return the partition of jobs that name none; empty if there is no such."""
+    def partitions(self) -> Partitions:
+        """Return the names of all partitions, and which one jobs go to that name none."""
         ...

@@ -16,7 +16,7 @@ from itertools import groupby
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm import enforce
-from hadar_slurm.slurm.adapter import Abilities, Site
+from hadar_slurm.slurm.adapter import Abilities, Partitions, Site
 from hadar_slurm.slurm.changes import AskToSave, Change
 from hadar_slurm.slurm.fairshare import parse_fair_shares
 from hadar_slurm.slurm.parse import NodeRow, QueueRow
@@ -90,10 +90,11 @@ class CommandLine:
         except SlurmError:
             return {}
 
-    def default_partition(self) -> str:
-        """Return the partition that sinfo marks."""
-        marked = self.runner.run(["sinfo", "-h", "-o", "%P"]).split()
-        return next((name[:-1] for name in marked if name.endswith("*")), "")
+    def partitions(self) -> Partitions:
+        """Return the partitions that sinfo lists, hidden ones too; it marks the default one."""
+        listed = self.runner.run(["sinfo", "-a", "-h", "-o", "%P"]).split()
+        default = next((name[:-1] for name in listed if name.endswith("*")), "")
+        return Partitions(tuple(sorted({name.rstrip("*") for name in listed})), default)
 
     def _signal(self, changes: Sequence[Change]) -> list[SlurmError | None]:
         """Ask all of the jobs at once; scancel names those it could not reach."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hadar_slurm.slurm.adapter import Partitions
+
 
 class Mode(StrEnum):
     """How far hadard goes with a job, from least to most."""
@@ -39,13 +41,12 @@ class Modes:
         found = {self.default, *self.by_partition.values()}
         return tuple(sorted(found, key=_FROM_LEAST.index, reverse=True))
 
-    def enforced(self, default_partition: str) -> tuple[str, ...] | None:
-        """Return the partitions whose jobs may be held; None for every one.
+    def enforced(self, partitions: Partitions) -> tuple[str, ...] | None:
+        """Return which of Slurm's partitions jobs may be held in; None for every one.
 
-        An empty name stands for the default partition, which jobs that name none go to.
+        An empty name among them is that of jobs which name no partition.
         """
         if self.default is Mode.ENFORCE and set(self.by_partition.values()) <= {Mode.ENFORCE}:
             return None
-        names = [name for name, mode in self.by_partition.items() if mode is Mode.ENFORCE]
-        is_default = default_partition and self.of(default_partition) is Mode.ENFORCE
-        return (*names, *([""] if is_default else []))
+        names = tuple(name for name in partitions.names if self.of(name) is Mode.ENFORCE)
+        return (*names, "") if partitions.default in names else names

@@ -26,7 +26,7 @@ from hadar_slurm.errors import (
     SlurmRefused,
     SlurmUnavailable,
 )
-from hadar_slurm.slurm.adapter import Abilities, Site, Version
+from hadar_slurm.slurm.adapter import Abilities, Partitions, Site, Version
 from hadar_slurm.slurm.changes import AskToSave, Change, Release, Request, Requeue
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.parse import (
@@ -238,9 +238,9 @@ class PySlurm:
         """Return the fair-share factor by user."""
         return self.commands.fair_shares()
 
-    def default_partition(self) -> str:
-        """Return the partition of jobs that name none."""
-        return self.commands.default_partition()
+    def partitions(self) -> Partitions:
+        """Return the names of all partitions, and which one jobs go to that name none."""
+        return self.commands.partitions()
 
     def _call(self, changes: Sequence[Change]) -> list[SlurmError | None]:
         """Make changes by the library, one call for each."""

@@ -66,7 +66,7 @@ def test_a_cluster_without_jobs(slurm_world: SlurmWorld) -> None:
     assert dict(nodes["n6"].node.gpus) == {"v100": 2, "k80": 2}
     assert nodes["n6"].features == {"v100", "k80"}
     assert all("main" in each.partitions and each.node.is_schedulable for each in nodes.values())
-    assert slurm.default_partition() == "main"
+    assert slurm.partitions().default == "main"
     assert slurm.version >= (22, 5)
     site = slurm.site()
     assert site.name

@@ -71,7 +71,7 @@ parts = {
 facts = {
     name: [getattr(way, name) for way in ways] for name in ("version", "abilities")
 } | {
-    name: [getattr(way, name)() for way in ways] for name in ("site", "default_partition")
+    name: [getattr(way, name)() for way in ways] for name in ("site", "partitions")
 }
 print(json.dumps({
     "is_steady": before == after,

@@ -32,14 +32,19 @@ class DockerCluster:
         return dict(row.split(" ", 1) for row in rows.splitlines())
 
     def attempt(
-        self, *argv: str, user: str = "root", service: str = "ctl", stdin: str = ""
+        self,
+        *argv: str,
+        user: str = "root",
+        service: str = "ctl",
+        stdin: str = "",
+        limit_s: float = PATIENCE_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a container and return what came of it."""
-        home = "/root" if user == "root" else f"/home/{user}"
+        home = {"root": "/root", "hadar": "/var/lib/hadar"}.get(user, f"/home/{user}")
         return subprocess.run(
             ["docker", "exec", "-i", "--user", user, "--workdir", home,
              self.containers[service], *argv],
-            input=stdin, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, check=False,
+            input=stdin, capture_output=True, encoding="utf-8", timeout=limit_s, check=False,
         )  # fmt: skip
 
     def run(self, *argv: str, user: str = "root", service: str = "ctl", stdin: str = "") -> str:

@@ -49,7 +49,7 @@ def test_who_is_alive_is_told_with_its_last_round(config: Path, tmp_path: Path) 
     write_round(tmp_path / "j.jsonl")
     done = status(config)
     assert done.exit_code == 0, done.output
-    assert "process 7, cluster toy, enforces in gpu, (default)" in done.output
+    assert "process 7, cluster toy, enforces in gpu\n" in done.output
     assert "round 3 at 2001-09-09" in done.output
     assert "policy hadar, enforce" in done.output
     assert "1 running" in done.output

@@ -13,7 +13,7 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
-from hadar_slurm.slurm.adapter import Site
+from hadar_slurm.slurm.adapter import Partitions, Site
 from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Hold, Prefer, Release, Request
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.runner import Runner
@@ -205,11 +205,18 @@ def test_which_slurm_it_is() -> None:
     assert silent.site() == Site("", ":")
 
 
-@pytest.mark.parametrize(("text", "name"), [("other\nmain*\n", "main"), ("other\n", ""), ("", "")])
-def test_the_default_partition(text: str, name: str) -> None:
-    """The one that sinfo marks; there may be none."""
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("other\nmain*\n", Partitions(("main", "other"), "main")),
+        ("other\n", Partitions(("other",))),
+        ("", Partitions(())),
+    ],
+)
+def test_the_partitions(text: str, told: Partitions) -> None:
+    """The one that sinfo marks is the default; there may be none."""
     slurm = CommandLine(Scripted(answer=lambda argv, stdin: (0, text, "")))
-    assert slurm.default_partition() == name
+    assert slurm.partitions() == told
 
 
 def test_without_accounts_there_are_no_shares() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hadar_slurm.slurm.adapter import Partitions
 from hadar_slurm.slurm.modes import Mode, Modes
 
 MIXED = Modes(Mode.OBSERVE, {"gpu": Mode.ENFORCE, "debug": Mode.ADVISE})
@@ -30,7 +31,7 @@ def test_without_a_word_all_is_observed() -> None:
     """Nobody's jobs are touched by default."""
     assert Modes().of("gpu") is Mode.OBSERVE
     assert Modes().all == (Mode.OBSERVE,)
-    assert Modes().enforced("gpu") == ()
+    assert Modes().enforced(Partitions(("gpu",), "gpu")) == ()
 
 
 def test_all_modes_are_listed_from_the_furthest() -> None:
@@ -39,18 +40,20 @@ def test_all_modes_are_listed_from_the_furthest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("modes", "default_partition", "enforced"),
+    ("modes", "default", "enforced"),
     [
         (Modes(Mode.ENFORCE), "main", None),
         (Modes(Mode.ENFORCE, {"gpu": Mode.ENFORCE}), "main", None),
         (MIXED, "main", ("gpu",)),
         (MIXED, "gpu", ("gpu", "")),
-        (Modes(Mode.ENFORCE, {"debug": Mode.OBSERVE}), "debug", ()),
         (MIXED, "", ("gpu",)),
+        (Modes(Mode.ENFORCE, {"debug": Mode.OBSERVE}), "debug", ("gpu", "main")),
+        (Modes(Mode.ENFORCE, {"debug": Mode.OBSERVE}), "main", ("gpu", "main", "")),
+        (Modes(Mode.ENFORCE, {"debug": Mode.OBSERVE}), "", ("gpu", "main")),
     ],
 )
 def test_partitions_whose_jobs_may_be_held(
-    modes: Modes, default_partition: str, enforced: tuple[str, ...] | None
+    modes: Modes, default: str, enforced: tuple[str, ...] | None
 ) -> None:
-    """The empty name is that of a job that names no partition."""
-    assert modes.enforced(default_partition) == enforced
+    """Those that no key names too; the empty name is that of a job that names no partition."""
+    assert modes.enforced(Partitions(("debug", "gpu", "main"), default)) == enforced
