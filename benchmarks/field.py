@@ -306,7 +306,7 @@ def _headlines(found: Found) -> str:
                 "Sampling-based placement, IEEE TPDS 2024",
                 "within 2.04 % of the optimal JCT",
                 "see below",
-                "Gifts between jobs after the draws are ours.",
+                "Exchanges between jobs are ours, and mend what the draws miss.",
             ],
             ["A-SRPT, arXiv 2501.05563", "no figure in its abstract", "", ""],
         ],

@@ -43,7 +43,7 @@ _HOLDS_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The policy; it looks at so many categories a round."""
+    """The policy; it solves the markets of so many categories."""
 
     limits: SolverLimits | None = None
     categories: int = CATEGORIES

@@ -14,11 +14,17 @@ below have its names and are our reconstruction.
 * *Matching market.* Inside a category, a worker of type r is worth work_i rho_ir / R_i^2 to job i:
   what it takes off J_i, to first order. Prices that make every type wanted as often as it is there
   are the duals of the assignment program; its corner is the matching. R_i and the matching follow
-  each other for a few turns, then workers are swapped in pairs while that helps. (Valuing a worker
-  by its speed alone, as elsewhere, maximises total speed, which is something else.)
+  each other for a few turns. (Valuing a worker by its speed alone, as elsewhere, maximises total
+  speed, which is something else.)
+* *Exchanges* (ours). Types differ in speed, so a fast worker is worth several slow ones, and the
+  next better solution is often many workers away: with one V100 and eight K80s, jobs of 1, 6 and 2
+  workers may have to become jobs of 6, 1 and 2. No swap, nor any gift of one worker, goes there
+  without a loss on the way. So jobs exchange one worker of a type for up to eight of another, or
+  give it away, whatever that does to the category, as long as it helps; then the market of the
+  category that was reached is solved, and so on in turns.
 * *Sampling.* The best numbers for equal workers are K_i ~ sqrt(weight_i), weight_i = work_i / mean
-  rho_i, by Lagrange multipliers. Half of the categories are drawn around that (job prioritising),
-  the others are neighbours of the best so far: one job gives a worker to another (ours).
+  rho_i, by Lagrange multipliers. All that was said begins there, and again at categories drawn
+  around it (job prioritising). The best of the ends is taken.
 
 Ours: workers are counted by GPU type, which loses nothing where those of a type are alike; and a
 worker may be a gang of several GPUs.
@@ -29,6 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -39,13 +46,15 @@ from hadar_slurm.policies.lp import Floats, LinearProgram, SolverLimits, solve_l
 
 Counts = NDArray[np.int64]
 
-# So many categories are drawn. Of the 364 of 15 workers and 4 jobs that is less than a twentieth.
-CATEGORIES = 16
+# The markets of so many categories are solved.
+CATEGORIES = 6
 # How far from the square-root rule they are drawn: the spread of the logarithm of a weight.
 _SPREAD = 0.35
-# More turns gave the same shares: what they would change, swaps do.
+# More turns gave the same shares: what they would change, exchanges do.
 _TURNS = 3
-_MAX_SWAPS = 200
+_MAX_EXCHANGES = 200
+# So many workers of a slow type may be worth one of a fast one.
+_MOST_FOR_ONE = 8
 _NOTHING = 1e-9
 
 
@@ -68,8 +77,8 @@ class Market:
 
     def jcts_s(self, counts: Counts) -> Floats:
         """Return J of each job; infinite for one without workers."""
-        workers = counts.sum(axis=1)
-        pace = (counts * self.speeds).sum(axis=1)
+        workers = counts.sum(axis=-1)
+        pace = (counts * self.speeds).sum(axis=-1)
         with np.errstate(divide="ignore"):
             train_s = np.where(pace > 0, self.work / np.maximum(pace, 1e-300), math.inf)
         return np.asarray(train_s + self.sync_s * (1.0 - 1.0 / np.maximum(workers, 1)))
@@ -97,44 +106,30 @@ def share(
 ) -> Share | None:
     """Return the best solution of a sample of categories; None if there is none at all.
 
-    `held`, workers by job now, is looked at first if it is a category.
+    The markets of so many `categories` are solved. `held`, workers by job now, is the first of
+    them if it is a category.
     """
     best: Share | None = None
+    solved: set[tuple[int, ...]] = set()
+    looked_at: set[tuple[int, ...]] = set()
     evaluations = 0
-    known: set[tuple[int, ...]] = set()
-
-    def look_at(kappa: Counts) -> bool:
-        """Solve a category that is new and fits; say whether it is the best so far."""
-        nonlocal best, evaluations
-        key = tuple(int(count) for count in kappa)
-        if key in known or int((kappa * market.units).sum()) > int(market.room.sum()):
-            return False
-        known.add(key)
-        found = solve_category(market, kappa, limits)
-        if found is None:
-            return False
-        evaluations += found.evaluations
-        if best is not None and found.mean_s >= best.mean_s * (1 - _NOTHING):
-            return False
-        best = found
-        return True
-
-    if held is not None and (held >= 1).all() and (held <= market.most).all():
-        look_at(held)
-    for kappa in _drawn(market, seed, 2 * categories):
-        if 2 * len(known) >= categories:
-            break
-        look_at(kappa)
-    is_better = best is not None
-    while best is not None and is_better:
-        nearby, tried = _transfers(market, best.counts)
-        evaluations += tried
-        is_better = False
-        for kappa in nearby:
-            if len(known) >= categories or is_better:
+    for start in _drawn(market, seed, 3 * categories, held):
+        here, kappa = None, start
+        while tuple(kappa) not in solved and len(solved) < categories:
+            solved.add(tuple(kappa))
+            matched = solve_category(market, kappa, limits)
+            if matched is None:
                 break
-            is_better = look_at(kappa)
-    return best and best._replace(categories=len(known), evaluations=evaluations)
+            evaluations += matched.evaluations
+            if here is not None and matched.mean_s >= here.mean_s * (1 - _NOTHING):
+                break
+            here, passed = exchanged(market, matched.counts)
+            evaluations += here.evaluations
+            looked_at |= passed
+            kappa = here.counts.sum(axis=1)
+        if here is not None and (best is None or here.mean_s < best.mean_s * (1 - _NOTHING)):
+            best = here
+    return best and Share(best.counts, best.mean_s, len(solved | looked_at), evaluations)
 
 
 def solve_category(
@@ -144,9 +139,9 @@ def solve_category(
     runs = market.speeds > 0
     mean_speed = market.speeds.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
     pace = kappa * mean_speed
-    best: Counts | None = None
-    best_s, evaluations = math.inf, 0
+    best: Share | None = None
     before: Counts | None = None
+    evaluations = 0
     for _ in range(_TURNS):
         values = market.work[:, None] * market.speeds / np.maximum(pace, 1e-300)[:, None] ** 2
         counts = _match(market, kappa, values, limits)
@@ -155,13 +150,10 @@ def solve_category(
         before = counts
         mean_s = float(market.jcts_s(counts).mean())
         evaluations += 1
-        if mean_s < best_s:
-            best, best_s = counts, mean_s
+        if best is None or mean_s < best.mean_s:
+            best = Share(counts, mean_s, 1, evaluations)
         pace = (counts * market.speeds).sum(axis=1)
-    if best is None:
-        return None
-    best, tried = _swapped(market, best)
-    return Share(best, float(market.jcts_s(best).mean()), 1, evaluations + tried)
+    return best and best._replace(evaluations=evaluations)
 
 
 def square_root_rule(market: Market) -> Floats:
@@ -191,8 +183,10 @@ def composition(market: Market, weights: Floats) -> Counts:
     return kappa
 
 
-def _drawn(market: Market, seed: int, number: int) -> Iterator[Counts]:
-    """Yield the category of the square-root rule, then others drawn near it."""
+def _drawn(market: Market, seed: int, number: int, held: Counts | None) -> Iterator[Counts]:
+    """Yield what is held, the category of the square-root rule, then others drawn near it."""
+    if held is not None and (held >= 1).all() and (held <= market.most).all():
+        yield held
     weights = square_root_rule(market)
     yield composition(market, weights)
     draw = np.random.default_rng(seed)
@@ -200,47 +194,95 @@ def _drawn(market: Market, seed: int, number: int) -> Iterator[Counts]:
         yield composition(market, weights * np.exp(draw.normal(0.0, _SPREAD, len(weights))))
 
 
-def _transfers(market: Market, counts: Counts) -> tuple[list[Counts], int]:
-    """Return categories with a worker given by one job to another, and how many gifts were tried.
+def exchanged(market: Market, counts: Counts) -> tuple[Share, set[tuple[int, ...]]]:
+    """Return counts after all exchanges that help, the best first, and the categories passed.
 
-    Or to nobody, where talking costs more than it brings. The most promising first, by what the
-    gift would do with all others left where they are.
+    Two parties, of which one may be nobody with the idle GPUs, exchange a lot of one type for
+    none, one or several of another. A lot is as many GPUs as some job's worker has: jobs with
+    smaller workers give or get several of them.
     """
-    now_s = market.jcts_s(counts)
-    workers, pace = counts.sum(axis=1), (counts * market.speeds).sum(axis=1)
-
-    def with_more(more: int) -> Floats:
-        """Return the change of each J_i if the job had a worker of a type more, or less."""
-        after = pace[:, None] + more * market.speeds
-        talk_s = market.sync_s * (1.0 - 1.0 / np.maximum(workers + more, 1))
-        with np.errstate(divide="ignore"):
-            train_s = np.where(after > 0, market.work[:, None] / np.maximum(after, 1e-300), np.inf)
-        return np.asarray(train_s + talk_s[:, None] - now_s[:, None])
-
-    gives = (counts > 0) & (workers > 1)[:, None]
-    takes = (market.speeds > 0) & (counts < market.most_on) & (workers < market.most)[:, None]
-    loss = np.where(gives, with_more(-1), math.inf)
-    gain = np.where(takes, with_more(1), math.inf)
-    change = (loss[:, None, :] + gain[None, :, :]).min(axis=2)
-    change[market.units[:, None] != market.units[None, :]] = math.inf
-    # A gift to oneself stands for one to nobody.
-    np.fill_diagonal(change, np.where(loss < 0, loss, math.inf).min(axis=1))
-    nearby = []
-    for place in np.argsort(change, axis=None, kind="stable"):
-        giver, taker = divmod(int(place), len(change))
-        if not math.isfinite(change[giver, taker]):
+    counts, passed, tried = counts.copy(), set(), 0
+    deals = _deals(len(market.room))
+    sizes = [
+        np.where(lot % market.units == 0, lot // market.units, 0)
+        for lot in sorted({int(unit) for unit in market.units})
+    ]
+    for _ in range(_MAX_EXCHANGES):
+        found = [_best_exchange(market, counts, size, deals) for size in sizes]
+        tried += sum(exchange.tried for exchange in found)
+        best = min(found, key=lambda exchange: exchange.change_s)
+        if best.change_s >= -_NOTHING * float(market.jcts_s(counts).sum()):
             break
-        kappa = workers.copy()
-        kappa[giver] -= 1
-        kappa[taker] += giver != taker
-        nearby.append(kappa)
-    return nearby, int(gives.sum() + takes.sum())
+        counts += best.more
+        passed.add(tuple(counts.sum(axis=1)))
+    return Share(counts, float(market.jcts_s(counts).mean()), len(passed), tried), passed
+
+
+class _Exchange(NamedTuple):
+    """What an exchange does to the sum of J, and to counts; how many it is the best of."""
+
+    change_s: float
+    more: Counts
+    tried: int
+
+
+def _best_exchange(market: Market, counts: Counts, size: Counts, deals: Counts) -> _Exchange:
+    """Return the best of all exchanges of a lot; `size` are a job's workers in it.
+
+    0 where a lot is no whole number of workers.
+    """
+    first, second = (_changes_s(market, counts, size, way * deals) for way in (1, -1))
+    may, can = np.isfinite(first), np.isfinite(second)
+    tried = int((may.sum(axis=1) * can.sum(axis=1) - (may & can).sum(axis=1)).sum())
+    # Nobody deals with itself: whoever is the best second party has the next best as its own.
+    lowest, next_best = np.partition(second, 1, axis=1)[:, :2].T[:, :, None]
+    change_s = first + np.where(second > lowest, lowest, next_best)
+    deal, giver = divmod(int(np.argmin(change_s)), change_s.shape[1])
+    second[deal, giver] = math.inf
+    taker = int(np.argmin(second[deal]))
+    more = np.zeros((len(counts) + 1, counts.shape[1]), dtype=np.int64)
+    workers = np.append(size, 0)
+    more[giver] += workers[giver] * deals[deal]
+    more[taker] -= workers[taker] * deals[deal]
+    return _Exchange(float(change_s[deal, giver]), more[:-1], tried)
+
+
+def _deals(num_kinds: int) -> Counts:
+    """Return what the first party of each deal gets of each type, in lots; the second gives it."""
+    one = np.eye(num_kinds, dtype=np.int64)
+    deals = list(-one)
+    for gives, gets in product(range(num_kinds), repeat=2):
+        # One for one is the same deal from either side.
+        least = 2 if gives > gets else 1
+        if gives != gets:
+            deals += [n * one[gets] - one[gives] for n in range(least, _MOST_FOR_ONE + 1)]
+    return np.array(deals)
+
+
+def _changes_s(market: Market, counts: Counts, size: Counts, deals: Counts) -> Floats:
+    """Return what each deal would do to each job's J, infinite where the job cannot have it.
+
+    By deal and job, in seconds; the last column is nobody's, for whom it is 0. `size` are a job's
+    workers in a lot, 0 where lots are not whole workers.
+    """
+    more = deals[:, None, :] * size[:, None]
+    after = counts + more
+    most_on = np.where(market.speeds > 0, market.most_on, 0)
+    may = ((after >= 0) & ((after <= most_on) | (more <= 0))).all(axis=2) & (size > 0)
+    workers = after.sum(axis=2)
+    may &= (workers >= 1) & ((workers <= market.most) | (more.sum(axis=2) <= 0))
+    change_s = np.full((len(deals), len(counts) + 1), math.inf)
+    change_s[:, :-1][may] = (market.jcts_s(np.maximum(after, 0)) - market.jcts_s(counts))[may]
+    lot = int((size * market.units).max())
+    idle = market.room - (counts * market.units[:, None]).sum(axis=0)
+    change_s[(idle + lot * deals >= 0).all(axis=1), -1] = 0.0
+    return change_s
 
 
 def _match(
     market: Market, kappa: Counts, values: Floats, limits: SolverLimits | None
 ) -> Counts | None:
-    """Return the matching of most value: an optimum of the assignment program, made whole."""
+    """Return the matching of most value: an optimum of the assignment program."""
     num_jobs, num_kinds = market.speeds.shape
     cells = np.arange(num_jobs * num_kinds)
     job, kind = np.divmod(cells, num_kinds)
@@ -258,71 +300,14 @@ def _match(
                 row_upper=np.concatenate((kappa.astype(float), market.room.astype(float))),
                 lower=np.zeros(len(cells)),
                 upper=upper.ravel().astype(float),
+                # Corners are whole by themselves where all workers are one GPU.
+                integer=None if (market.units == 1).all() else np.ones(len(cells), dtype=bool),
             ),
             limits=limits,
         )
     except SolverError:
         return None
-    return _made_whole(market, values, upper, found.x.reshape(num_jobs, num_kinds))
-
-
-def _made_whole(market: Market, values: Floats, upper: Counts, matched: Floats) -> Counts | None:
-    """Return a matching with the workers that a corner has in parts, each where it is worth most.
-
-    Corners are whole where all workers are of one size.
-    """
-    counts = np.floor(matched + 1e-6).astype(np.int64)
-    left = market.room - (counts * market.units[:, None]).sum(axis=0)
-    missing = np.ceil(matched.sum(axis=1) - 1e-6).astype(np.int64) - counts.sum(axis=1)
-    for job in sorted(np.flatnonzero(missing), key=lambda job: -int(market.units[job])):
-        for _ in range(int(missing[job])):
-            may = (left >= market.units[job]) & (counts[job] < upper[job])
-            if may.any():
-                kind = int(np.argmax(np.where(may, values[job], -math.inf)))
-                counts[job, kind] += 1
-                left[kind] -= market.units[job]
-    return counts if (counts.sum(axis=1) >= 1).all() else None
-
-
-def _swapped(market: Market, counts: Counts) -> tuple[Counts, int]:
-    """Return counts after all swaps and moves of one worker that help, and how many were tried."""
-    counts, tried = counts.copy(), 0
-    sizes = sorted({int(unit) for unit in market.units})
-    for _ in range(_MAX_SWAPS):
-        before = market.jcts_s(counts)
-        # change[i, r, q]: what it does to J_i that one worker of job i goes from type r to q.
-        pace = (counts * market.speeds).sum(axis=1)
-        after = pace[:, None, None] - market.speeds[:, :, None] + market.speeds[:, None, :]
-        talk_s = before - market.work / np.maximum(pace, 1e-300)
-        may = (counts > 0)[:, :, None] & ((market.speeds > 0) & (counts < market.most_on))[
-            :, None, :
-        ]
-        may &= ~np.eye(counts.shape[1], dtype=bool)[None]
-        train_s = market.work[:, None, None] / np.maximum(after, 1e-300)
-        change = np.where(may, train_s + (talk_s - before)[:, None, None], math.inf)
-        tried += int(may.sum())
-        left = market.room - (counts * market.units[:, None]).sum(axis=0)
-        best = -_NOTHING * float(before.sum())
-        steps: tuple[tuple[int, int, int], ...] = ()
-        for size in sizes:
-            of_size = np.where((market.units == size)[:, None, None], change, math.inf)
-            who, least = of_size.argmin(axis=0), of_size.min(axis=0)
-            alone = np.where((left >= size)[None, :], least, math.inf)
-            both = least + least.T
-            for gains, is_swap in ((alone, False), (both, True)):
-                place = int(np.argmin(gains))
-                kind, to = divmod(place, counts.shape[1])
-                if gains[kind, to] < best:
-                    best = float(gains[kind, to])
-                    steps = ((int(who[kind, to]), kind, to),)
-                    if is_swap:
-                        steps += ((int(who[to, kind]), to, kind),)
-        if not steps:
-            break
-        for job, kind, to in steps:
-            counts[job, kind] -= 1
-            counts[job, to] += 1
-    return counts, tried
+    return np.rint(found.x).astype(np.int64).reshape(num_jobs, num_kinds)
 
 
 def jain(values: Sequence[float]) -> float:
