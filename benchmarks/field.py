@@ -74,9 +74,8 @@ CLASSES = (
     Class(
         "Sizes not known",
         "`hlas` and `gavel-max-min` know speeds, `las` and `gavel-fifo` which type is the faster, "
-        "`tiresias` and `yarn-cs` nothing. (When nodes are found for a gang that is spread, the "
-        "seating common to all policies weighs how long the gang will go on; only `hlas` is kept "
-        "from that.)",
+        "`tiresias` and `yarn-cs` nothing. Where it matters how long a gang will go on, as when it "
+        "could move to fewer nodes, they take it to be as long again as it has trained.",
         ("hlas", "gavel-max-min", "las", "tiresias", "gavel-fifo", "yarn-cs"),
     ),
 )

@@ -32,6 +32,10 @@ SOLVER_FREE = {
 }  # fmt: skip
 # By `Policy.name`: who never stops a job that runs.
 NON_PREEMPTIVE = {"yarn-cs", "slurm", "a-srpt"}
+# By `Policy.name`: who is not told how long jobs train. e-las knows what share of it is done.
+BLIND_TO_LENGTHS = {
+    "hlas", "tiresias", "las", "gavel-max-min", "gavel-max-sum", "gavel-fifo", "yarn-cs",
+}  # fmt: skip
 # By `Policy.name`: who knows uniform gangs only, also where the backend could express others.
 UNIFORM_ONLY = {"hadar-paper"}
 # By `Policy.name`: who plans for jobs of one copy only and expects to find no others.

@@ -167,6 +167,38 @@ def snapshots(
 
 
 @st.composite
+def spread_gangs(draw: st.DrawFn) -> Snapshot:
+    """Gangs of two that run on two nodes at half their speed, with single GPUs and others waiting.
+
+    How many steps a gang has left decides whether it is worth a restart to have it on one node.
+    """
+    cluster = Cluster.of(Node.of(f"n{number}", {"V100": 2}) for number in (1, 2, 3, 4))
+    rows = {("V100", 1): Rate(1.0), ("V100", 2): Rate(2.0, 1.0)}
+    units = draw(st.permutations([slot for slot, n in cluster.capacity.items() for _ in range(n)]))
+    jobs = []
+    for number in range(draw(st.integers(1, 6))):
+        size = draw(st.sampled_from((2, 2, 1)))
+        spec = a_spec(
+            str(number + 7),
+            size,
+            steps=draw(st.integers(1, 1_000_000)),
+            rates=Rates.of(rows),
+            shapes=uniform_shapes(size),
+            submitted_s=float(number),
+            restart_cost_s=draw(st.sampled_from((30.0, 120.0))),
+        )
+        if len(units) < size or not draw(st.integers(0, 3)):
+            jobs.append(Job(spec))
+            continue
+        held, units = units[:size], units[size:]
+        service = ((GpuType("V100"), draw(st.sampled_from((0.0, 3000.0, 20_000.0)))),)
+        gang = Gang.of(Counter((slot.node, slot.gpu_type) for slot in held))
+        progress = Progress(float(draw(st.integers(0, spec.total_steps))), 1, service)
+        jobs.append(Job(spec, Phase.RUNNING, progress, Allocation.rigid(gang)))
+    return Snapshot.of(now_s=_NOW_S, cluster=cluster, jobs=jobs)
+
+
+@st.composite
 def held_allocations(draw: st.DrawFn, spec: JobSpec, free: Mapping[Slot, int]) -> Allocation:
     """What a job may hold: nothing, a gang, or copies on nodes of their own where it may fork."""
     roomy = {slot.node: slot for slot, count in sorted(free.items()) if count >= spec.num_gpus}

@@ -23,6 +23,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.policies.board import Board
+from hadar_slurm.policies.lengths import unknown_lengths
 from hadar_slurm.policies.tiresias import serve_by_plenty
 
 
@@ -35,8 +36,9 @@ class Elas:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot, round_)
-        order = sorted(board.jobs, key=self._place_in_line)
+        board = Board(unknown_lengths(snapshot), round_)
+        jobs = snapshot.by_id
+        order = sorted(board.jobs, key=lambda job: self._place_in_line(jobs[job.job_id]))
         return serve_by_plenty(board, order)
 
     def _place_in_line(self, job: Job) -> tuple[int, float, bool, float]:

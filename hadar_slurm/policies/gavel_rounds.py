@@ -40,10 +40,13 @@ from hadar_slurm.errors import SolverError
 from hadar_slurm.policies.board import Board
 from hadar_slurm.policies.gavel import OBJECTIVES, Demand, equal_shares, isolated_rates
 from hadar_slurm.policies.interior import Floats
+from hadar_slurm.policies.lengths import unknown_lengths
 
 GAVEL_OBJECTIVES = tuple(OBJECTIVES)
 
 _ORDER_OF_TYPES = ("v100", "p100", "k80")
+# The other objectives are given the steps left and do not look at them.
+_KNOW_LENGTHS = ("makespan", "ftf")
 _HOLDS_GPUS = (Phase.RUNNING, Phase.STARTING)
 
 
@@ -62,7 +65,8 @@ class Gavel:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`; the shares are those in its memory if still good."""
-        board = Board(snapshot, round_)
+        knows_lengths = self.objective in _KNOW_LENGTHS
+        board = Board(snapshot if knows_lengths else unknown_lengths(snapshot), round_)
         ledger = _Ledger.carried_on(round_.memory, snapshot, board.kinds)
         is_new = ledger.is_due(self.least_gap_s)
         if is_new:

@@ -27,6 +27,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import Rates
 from hadar_slurm.policies.board import Board
+from hadar_slurm.policies.lengths import unknown_lengths
 
 
 def remaining_service(job: Job, kinds: tuple[GpuType, ...]) -> float:
@@ -51,14 +52,18 @@ def attained_service(job: Job, _kinds: tuple[GpuType, ...]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """Jobs by a key, the lowest first, each on its fastest type with room."""
+    """Jobs by a key, the lowest first, each on its fastest type with room.
+
+    Unless it `knows_lengths` it is not shown how long jobs will train.
+    """
 
     name: str
     key: Callable[[Job, tuple[GpuType, ...]], float]
+    knows_lengths: bool
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot, round_)
+        board = Board(snapshot if self.knows_lengths else unknown_lengths(snapshot), round_)
         # The board's order is the canonical one, and sorting keeps it among equals.
         order = sorted(board.jobs, key=lambda job: self.key(job, board.kinds))
         for job in order:
@@ -72,9 +77,9 @@ class Greedy:
 
 def srsf() -> Greedy:
     """Return the policy of shortest remaining service first."""
-    return Greedy("srsf", remaining_service)
+    return Greedy("srsf", remaining_service, knows_lengths=True)
 
 
 def las() -> Greedy:
     """Return the policy of least attained service first."""
-    return Greedy("las", attained_service)
+    return Greedy("las", attained_service, knows_lengths=False)

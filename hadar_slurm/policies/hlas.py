@@ -20,10 +20,9 @@ here: whether Hare has queues at all, and their limits.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from hadar_slurm.core.cluster import GpuType
@@ -32,8 +31,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.policies.advantage import advantages
 from hadar_slurm.policies.board import Board
-
-_LEAST_S = 3600.0
+from hadar_slurm.policies.lengths import normalised_service, unknown_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,45 +57,6 @@ class Hlas:
     def _place_in_line(self, job: Job, kinds: Sequence[GpuType]) -> tuple[int, bool]:
         queue = bisect_right(self.limits_gpu_s, normalised_service(job, kinds))
         return (queue, job.phase is Phase.QUEUED)
-
-
-def normalised_service(job: Job, kinds: Sequence[GpuType]) -> float:
-    """Return the GPU-seconds that a job has received, as if all on its fastest of `kinds`."""
-    if not job.progress.service_by_type:
-        return 0.0
-    rates, size = job.spec.rates, job.spec.num_gpus
-    best = max((rates.on(kind, size) for kind in kinds), default=0.0)
-    if best <= 0:
-        return job.progress.service_gpu_s
-    # A type that the cluster had once may have been faster than all that it has now.
-    return sum(
-        service_s * min(1.0, rates.on(kind, size) / best)
-        for kind, service_s in job.progress.service_by_type
-    )
-
-
-def unknown_lengths(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot in which nobody knows how long a gang will train.
-
-    Whether a gang should move to fewer nodes depends on how long it goes on (`seating.py`). Here
-    that is as long again as it has trained, an hour at least: ours, and usual for lengths with a
-    heavy tail. For a single GPU it is of no account.
-    """
-    kinds = tuple(snapshot.cluster.gpus_by_type)
-    return replace(snapshot, jobs=tuple(_as_long_again(job, kinds) for job in snapshot.jobs))
-
-
-def _as_long_again(job: Job, kinds: Sequence[GpuType]) -> Job:
-    size = job.spec.num_gpus
-    if size == 1:
-        return job
-    trained_s = normalised_service(job, kinds) / size
-    steps = max(1, math.ceil(job.spec.rates.best(kinds, size) * max(_LEAST_S, trained_s)))
-    return replace(
-        job,
-        spec=replace(job.spec, total_steps=steps),
-        progress=replace(job.progress, steps_done=0.0),
-    )
 
 
 def _serve(board: Board, jobs: Iterable[Job]) -> None:

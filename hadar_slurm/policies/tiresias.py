@@ -24,6 +24,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.policies.board import Board
+from hadar_slurm.policies.lengths import unknown_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Tiresias:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot, round_)
+        board = Board(unknown_lengths(snapshot), round_)
         order = sorted(board.jobs, key=self._place_in_line)
         return serve_by_plenty(board, order)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 from builders import ROUND, free_after, gangs_that_fit
 from contenders import (
+    BLIND_TO_LENGTHS,
     CONTENDERS,
     NAMED,
     NON_PREEMPTIVE,
@@ -17,7 +19,7 @@ from contenders import (
 )
 from hypothesis import event, given
 from hypothesis import strategies as st
-from strategies import clusters, rules, snapshots, specs
+from strategies import clusters, rules, snapshots, specs, spread_gangs
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.gang import Gang
@@ -214,6 +216,58 @@ def shuffled(snapshot: Snapshot, data: st.DataObject) -> Snapshot:
         occupied=dict(reversed(snapshot.occupied)),
         rules=snapshot.rules,
     )
+
+
+@pytest.mark.parametrize("seen", [snapshots(may_fork=True), spread_gangs()], ids=["any", "spread"])
+@pytest.mark.parametrize("name", sorted(BLIND_TO_LENGTHS))
+@given(data=st.data(), may_move=st.booleans())
+def test_who_is_not_told_lengths_does_not_see_them(
+    name: str, seen: st.SearchStrategy[Snapshot], data: st.DataObject, *, may_move: bool
+) -> None:
+    """The plan is the same however many steps every job has left, also with what was remembered."""
+    policy = CONTENDERS[name]()
+    snapshot = data.draw(seen)
+    left = data.draw(st.lists(st.sampled_from((0, 1, 1000, 10**7)), min_size=6, max_size=6))
+    jobs = (
+        _with_steps(job, math.ceil(job.progress.steps_done) + more + 1, job.progress.steps_done)
+        for job, more in zip(snapshot.jobs, left, strict=False)
+    )
+    _assert_planned_alike(policy, snapshot, replace(snapshot, jobs=tuple(jobs)), may_move)
+
+
+@given(snapshot=spread_gangs(), may_move=st.booleans(), factor=st.sampled_from((2, 1024)))
+def test_elas_sees_only_what_share_is_done(
+    snapshot: Snapshot, *, may_move: bool, factor: int
+) -> None:
+    """The plan is the same with so many times the steps, of the whole and done."""
+    jobs = (
+        _with_steps(job, factor * job.spec.total_steps, factor * job.progress.steps_done)
+        for job in snapshot.jobs
+    )
+    changed = replace(snapshot, jobs=tuple(jobs))
+    _assert_planned_alike(CONTENDERS["e-las"](), snapshot, changed, may_move)
+
+
+def _with_steps(job: Job, total: int, done: float) -> Job:
+    spec = replace(job.spec, total_steps=total)
+    return replace(job, spec=spec, progress=replace(job.progress, steps_done=done))
+
+
+def _assert_planned_alike(
+    policy: Policy, snapshot: Snapshot, other: Snapshot, may_move: bool
+) -> None:
+    """Plan twice, the second time with what the first left behind."""
+    rounds = [replace(ROUND, may_move=may_move)] * 2
+    for number in range(2):
+        plan, again = (
+            policy.plan(seen, round_)
+            for seen, round_ in zip((snapshot, other), rounds, strict=True)
+        )
+        assert (again.allocations, again.waiting) == (plan.allocations, plan.waiting)
+        rounds = [
+            replace(round_, index=number + 1, memory=left.memory)
+            for round_, left in zip(rounds, (plan, again), strict=True)
+        ]
 
 
 @pytest.mark.parametrize("name", SCALE_FREE)

@@ -14,7 +14,8 @@ from hadar_slurm.core.cluster import Cluster, GpuType, Node, Slot
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Progress
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.policies.hlas import Hlas, normalised_service, unknown_lengths
+from hadar_slurm.policies.hlas import Hlas
+from hadar_slurm.policies.lengths import normalised_service
 from hadar_slurm.policies.tiresias import Tiresias
 
 
@@ -75,23 +76,10 @@ def test_who_runs_moves_to_a_type_that_suits_it_better_and_not_for_a_trifle() ->
     assert placed_by(plan) == {"1": "n2:K80:1"}
 
 
-@given(snapshot=snapshots(), may_move=st.booleans(), factor=st.sampled_from((1, 7, 1000)))
-def test_steps_are_not_looked_at(snapshot: Snapshot, *, may_move: bool, factor: int) -> None:
-    """The plan is the same whatever the jobs' totals and whatever they have done."""
-
-    def other(job: Job) -> Job:
-        spec = replace(job.spec, total_steps=job.spec.total_steps * factor + 1)
-        return replace(job, spec=spec, progress=replace(job.progress, steps_done=0.0))
-
-    round_ = replace(ROUND, may_move=may_move)
-    changed = replace(snapshot, jobs=tuple(map(other, snapshot.jobs)))
-    assert Hlas().plan(changed, round_) == Hlas().plan(snapshot, round_)
-
-
 @given(snapshot=snapshots(), may_move=st.booleans())
 def test_on_identical_gpus_it_is_discretised_las(snapshot: Snapshot, *, may_move: bool) -> None:
-    """Plan for plan what policy tiresias gives, where lengths are as unknown to it."""
-    alike, round_ = unknown_lengths(all_v100(snapshot)), replace(ROUND, may_move=may_move)
+    """Plan for plan what policy tiresias gives."""
+    alike, round_ = all_v100(snapshot), replace(ROUND, may_move=may_move)
     hlas, tiresias = Hlas().plan(alike, round_), Tiresias().plan(alike, round_)
     assert hlas.allocations == tiresias.allocations
     assert hlas.waiting == tiresias.waiting

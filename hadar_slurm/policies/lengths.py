@@ -1,0 +1,56 @@
+"""How long jobs will train, for policies that do not know it.
+
+Whether a gang should move to fewer nodes depends on how long it goes on, and `seating.py`, which is
+common to all policies, weighs that. A policy that is not told lengths gives its board a snapshot in
+which nobody is: `unknown_lengths`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.snapshot import Snapshot
+
+_LEAST_S = 3600.0
+
+
+def normalised_service(job: Job, kinds: Sequence[GpuType]) -> float:
+    """Return the GPU-seconds that a job has received, as if all on its fastest of `kinds`."""
+    if not job.progress.service_by_type:
+        return 0.0
+    rates, size = job.spec.rates, job.spec.num_gpus
+    best = max((rates.on(kind, size) for kind in kinds), default=0.0)
+    if best <= 0:
+        return job.progress.service_gpu_s
+    # A type that the cluster had once may have been faster than all that it has now.
+    return sum(
+        service_s * min(1.0, rates.on(kind, size) / best)
+        for kind, service_s in job.progress.service_by_type
+    )
+
+
+def unknown_lengths(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot in which nobody knows how long a gang will train.
+
+    It is taken to be as long again as it has trained, an hour at least: ours, and usual for lengths
+    with a heavy tail. For a single GPU, which is never spread, it is of no account.
+    """
+    kinds = tuple(snapshot.cluster.gpus_by_type)
+    return replace(snapshot, jobs=tuple(_as_long_again(job, kinds) for job in snapshot.jobs))
+
+
+def _as_long_again(job: Job, kinds: Sequence[GpuType]) -> Job:
+    size = job.spec.num_gpus
+    if size == 1:
+        return job
+    trained_s = normalised_service(job, kinds) / size
+    steps = max(1, math.ceil(job.spec.rates.best(kinds, size) * max(_LEAST_S, trained_s)))
+    return replace(
+        job,
+        spec=replace(job.spec, total_steps=steps),
+        progress=replace(job.progress, steps_done=0.0),
+    )
