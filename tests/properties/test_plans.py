@@ -84,13 +84,20 @@ def law_a_stopping_job_gets_nothing_and_nobody_gets_its_gpus(
 def law_no_gpu_is_idle_while_a_job_could_use_it(
     policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan
 ) -> None:
-    """Work conservation: nobody waits who fits what is left, be it where he runs already."""
+    """Work conservation: nobody waits who fits what is left, be it where he runs already.
+
+    But for those that would have to stay where they began, and will end sooner elsewhere.
+    """
     if why_gpus_may_idle(policy, snapshot.rules):
         return
     free = free_after(snapshot, plan)
     waiting = dict(plan.waiting)
     for job in snapshot.plannable:
         if job.job_id not in waiting:
+            continue
+        if waiting[job.job_id] is WaitReason.BETTER_LATER:
+            event("waits for better GPUs")
+            assert not job.spec.can_checkpoint, "only who could not leave again may wait so"
             continue
         fitting = gangs_that_fit(snapshot, job, free, only_uniform=policy.name in UNIFORM_ONLY)
         found = next((gang for gang in fitting if not _would_bind(snapshot, job, gang)), None)
