@@ -27,7 +27,8 @@ below have its names and are our reconstruction.
   around it (job prioritising). The best of the ends is taken.
 
 Ours: workers are counted by GPU type, which loses nothing where those of a type are alike; and a
-worker may be a gang of several GPUs.
+worker may be a gang of several GPUs. Where such sizes differ the assignment program is solved in
+whole numbers; the linear one would leave parts of gangs.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Market:
     room: Counts
 
     def jcts_s(self, counts: Counts) -> Floats:
-        """Return J of each job; infinite for one without workers."""
+        """Return J of each job, also of several allocations at once; infinite without workers."""
         workers = counts.sum(axis=-1)
         pace = (counts * self.speeds).sum(axis=-1)
         with np.errstate(divide="ignore"):
@@ -87,7 +88,8 @@ class Market:
 class Share(NamedTuple):
     """A solution: workers by job and type, the mean JCT, and what it took to find it.
 
-    `categories` were looked at, and for `evaluations` allocations the mean JCT was worked out.
+    `categories` were looked at: their market was solved, or an exchange led there. For
+    `evaluations` allocations the mean JCT was worked out.
     """
 
     counts: Counts
@@ -300,7 +302,7 @@ def _match(
                 row_upper=np.concatenate((kappa.astype(float), market.room.astype(float))),
                 lower=np.zeros(len(cells)),
                 upper=upper.ravel().astype(float),
-                # Corners are whole by themselves where all workers are one GPU.
+                # Where all workers are of one GPU a corner is whole by itself.
                 integer=None if (market.units == 1).all() else np.ones(len(cells), dtype=bool),
             ),
             limits=limits,
