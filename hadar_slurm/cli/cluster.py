@@ -21,6 +21,7 @@ EXAMPLE_NODES = "v100:4,v100:4,p100:4,k80:4,v100:2+k80:2"
 app = typer.Typer(
     help="Start, show and stop a real Slurm on this machine with pretended GPUs.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

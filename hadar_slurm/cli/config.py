@@ -18,7 +18,11 @@ from hadar_slurm.config import DEFAULT_PATH, Config, load_config
 from hadar_slurm.errors import HadarError
 from hadar_slurm.resources import operators_file
 
-app = typer.Typer(help="Check, show or print hadard's configuration.", no_args_is_help=True)
+app = typer.Typer(
+    help="Check, show or print hadard's configuration.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 FileArgument = Annotated[
     Path | None,

@@ -1,0 +1,66 @@
+"""hadar: what it lists, and what it imports to do so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from hadar_slurm.cli.main import COMMANDS, commands, load_command
+
+# What takes long to import and none of these needs.
+HEAVY = {"numpy", "highspy", "pulp", "matplotlib", "yaml", "ClusterShell", "http.server"}
+LISTING = "from typer.testing import CliRunner\nfrom hadar_slurm.cli.main import commands\n"
+
+
+def imported(program: str) -> set[str]:
+    """Return the modules that a program has imported at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_by_its_own_first_words(name: str) -> None:
+    """The list is written beside the table of modules, not read from them."""
+    words = load_command(name).help or ""
+    assert COMMANDS[name].summary == " ".join(words.split("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    done = CliRunner().invoke(commands, [name, "--help"])
+    assert done.exit_code == 0, done.output
+    assert f"hadar {name} [OPTIONS]" in done.output
+
+
+def test_all_commands_are_listed_and_near_ones_are_suggested() -> None:
+    listed = CliRunner().invoke(commands, ["--help"]).output
+    assert [name for name in (*COMMANDS, "version") if f" {name} " not in listed] == []
+    wrong = CliRunner().invoke(commands, ["explian"])
+    assert wrong.exit_code == 2
+    assert "'explain'" in wrong.output
+
+
+@pytest.mark.parametrize("words", [["--help"], ["version"]])
+def test_the_list_imports_no_command(words: list[str]) -> None:
+    """It takes a sixth of the time that all commands take to import."""
+    seen = imported(f"{LISTING}CliRunner().invoke(commands, {words})")
+    assert {name for name in seen if name.startswith("hadar_slurm.cli.")} == {
+        "hadar_slurm.cli.main"
+    }
+    assert seen & HEAVY == set()
+
+
+def test_how_hadard_is_can_be_asked_without_the_solvers() -> None:
+    """`hadar status` is asked often, and by programs."""
+    seen = imported(f"{LISTING}CliRunner().invoke(commands, ['status', '--journal', '/x'])")
+    assert "hadar_slurm.cli.status" in seen
+    assert seen & {"numpy", "highspy", "pulp", "matplotlib"} == set()
