@@ -6,7 +6,7 @@
 #   YES=1        allow apt-get although this machine has a Slurm configuration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type golden chaos docker-demo docker-test docker-chaos clean prepared
+.PHONY: help demo test check fmt lint type golden man chaos docker-demo docker-test docker-chaos clean prepared
 
 BIN := .venv/bin
 SEED := 1
@@ -55,6 +55,9 @@ type: prepared ## check types
 
 golden: prepared ## write the golden files anew; review the difference as code
 	HADAR_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/unit tests/properties
+
+man: prepared ## write the manual pages anew, from what the commands say of themselves
+	$(BIN)/python docs/man/generate.py
 
 clean: ## remove what make, the tests and the demo have made, .venv too
 	rm -rf .venv build dist demo-output .coverage .hypothesis .import_linter_cache \

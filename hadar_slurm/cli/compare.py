@@ -57,7 +57,7 @@ def compare(
         typer.Option(help=f"A paper's experiment instead of traces: {', '.join(SCENARIOS)}."),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help=f"all, or some of {', '.join(POLICY_NAMES)}.")
+        str | None, typer.Option(help=f"Some of {', '.join(POLICY_NAMES)}; or all.")
     ] = None,
     cluster: Annotated[
         str, typer.Option(help="GPUs by type, COUNTxTYPE,...")

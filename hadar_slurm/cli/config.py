@@ -49,9 +49,10 @@ def check(file: FileArgument = None, *, as_json: JsonOption = False) -> None:
     try:
         findings = surprises(load_config(path))
     except HadarError as error:
-        if not as_json:
-            raise
-        typer.echo(json.dumps({"file": str(path), "error": str(error), "surprises": []}))
+        if as_json:
+            typer.echo(json.dumps({"file": str(path), "error": str(error), "surprises": []}))
+        else:
+            typer.echo(f"hadar: {error}", err=True)
         raise typer.Exit(1) from error
     if as_json:
         told = [asdict(finding) for finding in findings]

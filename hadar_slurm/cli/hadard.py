@@ -139,7 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--round-seconds", type=float, metavar="S", help="length of a round")
     parser.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        metavar="LEVEL",
+        help="log what is at least so severe: %(choices)s (default %(default)s)",
     )
     parser.add_argument("--version", action="version", version=f"hadard {__version__}")
     return parser

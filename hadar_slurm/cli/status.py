@@ -33,8 +33,8 @@ def status(
 ) -> None:
     """Say whether hadard is alive, in which mode, and how GPUs and jobs stand by its last round.
 
-    Status 1 if it is not alive. The journal may be readable by operators only; without it, the sign
-    of life is told.
+    Status 1 if hadard is not alive. The journal may be readable by operators only; without it, the
+    sign of life is told.
     """
     chosen = read_config(config)
     life = life_of(chosen)

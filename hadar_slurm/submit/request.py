@@ -35,7 +35,7 @@ Submits with sbatch; where hadard is alive, the job waits for it to choose its G
   --hadar-dry-run             submit nothing; print the sbatch call and what each GPU would give
   --hadar-json                print one JSON object: the job that was submitted, or the dry run
   --no-hadar                  submit with plain sbatch, whatever the script says
-  --hadar-help, --help, -h    this text
+  --hadar-help, --help, -h    list these options
 
 The same options may stand in the script on lines that begin with #HADAR; the command line wins.
 Every other option is sbatch's and is passed on untouched; `sbatch --help` lists them."""

@@ -44,7 +44,7 @@ def test_every_command_has_help(name: str) -> None:
 def test_all_commands_are_listed_and_near_ones_are_suggested() -> None:
     listed = CliRunner().invoke(commands, ["--help"]).output
     assert [name for name in (*COMMANDS, "version") if f" {name} " not in listed] == []
-    wrong = CliRunner().invoke(commands, ["explian"])
+    wrong = CliRunner().invoke(commands, ["explainn"])
     assert wrong.exit_code == 2
     assert "'explain'" in wrong.output
 

@@ -1,0 +1,159 @@
+"""The manual pages are those of these commands, and programs that show such pages take them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.core import TyperGroup
+
+from hadar_slurm.cli.hadard import _parser
+from hadar_slurm.cli.main import COMMANDS, load_command
+from hadar_slurm.config import Config, SolverConfig, parse_config
+from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX, parse_words
+
+ROOT = Path(__file__).parents[2]
+MAN = ROOT / "docs" / "man"
+# What others' pages are referred to, and what else examples run.
+OTHERS = {
+    "sacct(1)", "sbatch(1)", "scontrol(1)", "slurmctld(8)", "slurmd(8)", "squeue(1)",
+    "systemctl(1)", "systemd(1)",
+}  # fmt: skip
+OTHER_PROGRAMS = {"sacct", "systemctl", "touch"}
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("man_generate", MAN / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look for their module.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+PAGES: dict[str, str] = _generator().pages()
+NOTES = tomllib.loads((MAN / "pages.toml").read_text(encoding="utf-8"))
+EXAMPLES = [
+    (name, line)
+    for name, notes in NOTES.items()
+    for example in notes.get("examples", [])
+    for line in example["run"].splitlines()
+    if name != "hadar.yaml"
+]
+
+
+def shown(text: str) -> str:
+    """Return a page's words without their marks."""
+    plain = re.sub(r"\\f[BIR]", "", text).replace(r"\-", "-").replace(r"\~", " ")
+    return plain.replace(r"\&", "")
+
+
+def options_listed(text: str) -> set[str]:
+    """Return the options that begin an entry of a list."""
+    tags = re.findall(r"^\.(?:TP|TQ)\n(.*)$", text, re.MULTILINE)
+    return {word for tag in tags for word in re.findall(r"--[a-z-]+", shown(tag))}
+
+
+def test_the_pages_are_written_anew_as_they_lie_there() -> None:
+    """If not: make man, and look at the difference."""
+    found = {
+        str(path.relative_to(MAN)): path.read_text(encoding="utf-8") for path in MAN.glob("man?/*")
+    }
+    assert found.keys() == PAGES.keys()
+    assert [path for path in PAGES if found[path] != PAGES[path]] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_page_lists_exactly_the_options_of_its_command(name: str) -> None:
+    """Typer makes options of functions by rules of its own; the pages follow them."""
+    command = load_command(name)
+    parts = command.commands.values() if isinstance(command, TyperGroup) else [command]
+    taken = {word for part in parts for p in part.params for word in (*p.opts, *p.secondary_opts)}
+    listed = options_listed(PAGES[f"man1/hadar-{name}.1"])
+    assert listed == {word for word in taken if word.startswith("--")}
+
+
+def test_the_pages_of_the_other_commands_list_their_options() -> None:
+    daemon = {o for action in _parser()._actions for o in action.option_strings if o[:2] == "--"}
+    assert options_listed(PAGES["man8/hadard.8"]) == daemon
+    ours = {*(PREFIX + name for name in KNOWN), *(f"--{name}" for name in FLAGS), "--help"}
+    assert options_listed(PAGES["man1/hadar-sbatch.1"]) == ours
+    text = shown(PAGES["man5/hadar.yaml.5"])
+    keys = [*Config.model_fields, *(f"solver.{name}" for name in SolverConfig.model_fields)]
+    keys.remove("solver")
+    assert [key for key in keys if not re.search(rf"^\.T[PQ]\n{key}$", text, re.M)] == []
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES)
+def test_an_example_is_taken_by_its_command(name: str, line: str) -> None:
+    """Parsed and not run; one that is not understood ends with an error here."""
+    words = shlex.split(line.partition(" > ")[0].rpartition(" -- ")[2])
+    program, *words = words
+    if program == "hadar-sbatch":
+        request = parse_words(words, {})
+        assert request.script
+    elif program == "hadard":
+        _parser().parse_args(words)
+    elif program == "hadar":
+        command = load_command(words[0])
+        if isinstance(command, TyperGroup):
+            command, words = command.commands[words[1]], words[1:]
+        command.make_context(words[0], words[1:])
+    else:
+        assert program in OTHER_PROGRAMS
+
+
+def test_the_example_of_a_configuration_is_one() -> None:
+    (example,) = NOTES["hadar.yaml"]["examples"]
+    assert parse_config(example["run"], "example").partitions == {"gpu-test": "enforce"}
+
+
+def test_pages_that_are_referred_to_are_there() -> None:
+    """Ours by their file, others' by name; and each of ours can be reached from another."""
+    ours = {re.sub(r"man./(.*)\.(.)$", r"\1(\2)", path) for path in PAGES}
+    referred = set()
+    for path, text in PAGES.items():
+        here = set(re.findall(r"[a-z][\w.-]*\([158]\)", shown(text)))
+        assert here - ours - OTHERS == set(), path
+        referred |= here
+    assert ours - referred == set()
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("program", ["mandoc", "groff", "lexgrog"])
+def test_those_who_show_pages_have_nothing_to_say(program: str, path: str) -> None:
+    """But that there is no date: it would have to differ from build to build."""
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    calls = {
+        "mandoc": ["mandoc", "-T", "lint"],
+        "groff": ["groff", "-K", "utf8", "-man", "-t", "-ww", "-z"],
+        "lexgrog": ["lexgrog"],
+    }
+    done = subprocess.run(
+        [*calls[program], str(MAN / path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    if program == "lexgrog":
+        assert done.returncode == 0, done.stdout
+    else:
+        said = (done.stdout + done.stderr).splitlines()
+        assert [line for line in said if 'missing date, using ""' not in line] == []
+
+
+def test_the_wheel_carries_every_page() -> None:
+    """In share/man of the prefix, where man looks when the prefix's bin is on PATH."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    shared = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    for path in PAGES:
+        folder = Path(path).parent.name
+        assert shared[f"docs/man/{folder}"] == f"share/man/{folder}"
