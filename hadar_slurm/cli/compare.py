@@ -15,12 +15,14 @@ import typer
 from rich.console import Console
 
 from hadar_slurm.cli.compare_view import run_with_bars, show
+from hadar_slurm.cli.completing import one_of, some_of
 from hadar_slurm.cli.inputs import (
     Reading,
     ReferenceOption,
     SpeedsOption,
     TableOption,
     UnfitOption,
+    complete_workload,
     is_generated,
     read_cluster,
     read_table,
@@ -49,15 +51,24 @@ def compare(
     traces: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TRACE...", help="Workloads: files, or generate:NAME for a built-in generator."
+            metavar="TRACE...",
+            help="Workloads: files, or generate:NAME for a built-in generator.",
+            autocompletion=complete_workload,
         ),
     ] = None,
     scenario: Annotated[
         str | None,
-        typer.Option(help=f"A paper's experiment instead of traces: {', '.join(SCENARIOS)}."),
+        typer.Option(
+            help=f"A paper's experiment instead of traces: {', '.join(SCENARIOS)}.",
+            autocompletion=one_of(tuple(SCENARIOS)),
+        ),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help=f"Some of {', '.join(POLICY_NAMES)}; or all.")
+        str | None,
+        typer.Option(
+            help=f"Some of {', '.join(POLICY_NAMES)}; or all.",
+            autocompletion=some_of(("all", *POLICY_NAMES)),
+        ),
     ] = None,
     cluster: Annotated[
         str, typer.Option(help="GPUs by type, COUNTxTYPE,...")
@@ -67,11 +78,15 @@ def compare(
     reference: ReferenceOption = DEFAULT_REFERENCE,
     gpu_speeds: SpeedsOption = "",
     leave_out_unfit: UnfitOption = False,
-    rules: Annotated[str, typer.Option(help=f"One or both of {', '.join(RULES)}.")] = "hadar",
+    rules: Annotated[
+        str,
+        typer.Option(help=f"One or both of {', '.join(RULES)}.", autocompletion=some_of(RULES)),
+    ] = "hadar",
     speeds: Annotated[
         str,
         typer.Option(
-            help=f"What policies know of jobs' speeds, one or several of {', '.join(SPEEDS)}."
+            help=f"What policies know of jobs' speeds, one or several of {', '.join(SPEEDS)}.",
+            autocompletion=some_of(SPEEDS),
         ),
     ] = ORACLE,
     round_seconds: Annotated[float, typer.Option(help="Length of a round.")] = 360.0,

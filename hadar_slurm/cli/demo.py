@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hadar_slurm.cli.completing import one_of
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.demo.report import (
     job_table,
@@ -60,7 +61,10 @@ def demo(
     output: Annotated[Path, typer.Option(help="Where the results go.")] = Path("demo-output"),
     *,
     policy: Annotated[
-        str, typer.Option(help="hadard's policy, one of docs/policies.md.")
+        str,
+        typer.Option(
+            help="hadard's policy, one of docs/policies.md.", autocompletion=one_of(POLICY_NAMES)
+        ),
     ] = DEFAULT_POLICY,
     steps: Annotated[
         bool, typer.Option(help="Whether jobs tell hadard how many steps they will train.")

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hadar_slurm.answers.explain import NAMED, Expected, Explanation, explain
+from hadar_slurm.cli.completing import known_jobs
 from hadar_slurm.cli.hadard import policy_of
 from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
 from hadar_slurm.cli.status import JournalOption
@@ -29,7 +30,10 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 
 
 def explain_job(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job, by Slurm's id.")],
+    job: Annotated[
+        str,
+        typer.Argument(metavar="JOB", help="A job, by Slurm's id.", autocompletion=known_jobs),
+    ],
     config: ConfigOption = None,
     journal: JournalOption = None,
     *,

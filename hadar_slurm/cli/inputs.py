@@ -90,6 +90,12 @@ def is_generated(text: str) -> bool:
     return text.startswith(GENERATE)
 
 
+def complete_workload(incomplete: str) -> list[str]:
+    """Return the generators whose name begins so; without a letter of one, files are meant."""
+    names = [f"{GENERATE}{name}480" for name in GENERATORS]
+    return [name for name in names if incomplete and name.startswith(incomplete)]
+
+
 def workload_label(text: str) -> str:
     """Return what tables call a workload."""
     return text.removeprefix(GENERATE) if is_generated(text) else Path(text).stem

@@ -140,7 +140,7 @@ def version() -> None:
 def app() -> None:
     """Run the command line; a fault is one line, 2 for wrong usage and 1 for the rest."""
     try:
-        commands()
+        commands(prog_name="hadar")
     except UsageError as error:
         print(f"hadar: {error}", file=sys.stderr)
         sys.exit(2)

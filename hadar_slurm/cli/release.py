@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from hadar_slurm.cli.completing import own_jobs
 from hadar_slurm.config import DEFAULT_PATH, Config, load_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
@@ -87,7 +88,10 @@ def _release(
 
 
 def leave(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Your jobs, by Slurm's id.")],
+    jobs: Annotated[
+        list[str],
+        typer.Argument(metavar="JOB...", help="Your jobs, by Slurm's id.", autocompletion=own_jobs),
+    ],
     config: ConfigOption = None,
 ) -> None:
     """Take jobs out of Hadar's hands: Slurm alone decides about them from now on.

@@ -13,12 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hadar_slurm.cli.completing import one_of
 from hadar_slurm.cli.inputs import (
     Reading,
     ReferenceOption,
     SpeedsOption,
     TableOption,
     UnfitOption,
+    complete_workload,
     read_cluster,
     read_table,
     read_workload,
@@ -58,27 +60,40 @@ def simulate(
     trace: Annotated[
         str,
         typer.Argument(
-            help="Workload: Gavel's trace, ElasticFlow's CSV, sacct -P output, generate:hadar480."
+            help="Workload: Gavel's trace, ElasticFlow's CSV, sacct -P output, generate:hadar480.",
+            autocompletion=complete_workload,
         ),
     ],
     cluster: Annotated[
         str, typer.Option(help="GPUs by type, COUNTxTYPE,..., or a YAML file.")
     ] = "20xV100,20xP100,20xK80",
     gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node.")] = 4,
-    policy: Annotated[str, typer.Option(help=f"One of: {', '.join(POLICY_NAMES)}.")] = (
-        DEFAULT_POLICY
-    ),
+    policy: Annotated[
+        str,
+        typer.Option(
+            help=f"One of: {', '.join(POLICY_NAMES)}.", autocompletion=one_of(POLICY_NAMES)
+        ),
+    ] = DEFAULT_POLICY,
     utility: Annotated[
-        str, typer.Option(help=f"For hadar-paper, one of: {', '.join(UTILITIES)}.")
+        str,
+        typer.Option(
+            help=f"For hadar-paper, one of: {', '.join(UTILITIES)}.",
+            autocompletion=one_of(tuple(UTILITIES)),
+        ),
     ] = "throughput",
     rules: Annotated[
-        str, typer.Option(help="hadar: moves and spreading cost; gavel: as in Gavel's simulator.")
+        str,
+        typer.Option(
+            help="hadar: moves and spreading cost; gavel: as in Gavel's simulator.",
+            autocompletion=one_of(RULES),
+        ),
     ] = _HADAR,
     speeds: Annotated[
         str,
         typer.Option(
             help="What the policy knows of jobs' speeds: oracle, all; learned, what jobs were seen "
-            "to do; prior, the GPU types' published speeds; none."
+            "to do; prior, the GPU types' published speeds; none.",
+            autocompletion=one_of(SPEEDS),
         ),
     ] = ORACLE,
     round_seconds: Annotated[float, typer.Option(help="Length of a round.")] = 360.0,

@@ -1,0 +1,74 @@
+"""What a shell may complete beside the names of commands and options: policies, workloads, jobs.
+
+Whatever goes wrong, nothing is said: the user is in the middle of a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import typer
+
+from hadar_slurm.config import Config
+from hadar_slurm.errors import HadarError
+from hadar_slurm.journal import read_last
+from hadar_slurm.slurm.modes import Mode
+from hadar_slurm.slurm.runner import Runner
+
+# Nobody waits longer for a word.
+_SQUEUE_LIMIT_S = 3.0
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return what completes one of some names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return what completes the last of several names, with commas between them."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        given = before.split(",")
+        return [
+            f"{before}{comma}{name}"
+            for name in names
+            if name.startswith(last) and name not in given
+        ]
+
+    return complete
+
+
+def known_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the jobs of the last round in the journal, or one's own where that cannot be read."""
+    with suppress(HadarError, OSError):
+        journal = ctx.params.get("journal")
+        path = Path(str(journal)) if journal else _config(ctx).journal
+        lines = read_last(path, len(Mode))
+        names = dict.fromkeys(name for line in lines for name in line.get("jobs", {}))
+        if names:
+            return [name for name in names if name.startswith(incomplete)]
+    return own_jobs(ctx, incomplete)
+
+
+def own_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return one's own jobs in Slurm's queue, arrays as one."""
+    with suppress(HadarError, OSError):
+        runner = Runner(_config(ctx).slurm_conf, _SQUEUE_LIMIT_S)
+        names = dict.fromkeys(runner.run(["squeue", "--me", "-h", "-o", "%F"]).split())
+        return [name for name in names if name.startswith(incomplete)]
+    return []
+
+
+def _config(ctx: typer.Context) -> Config:
+    # It completes its own arguments by this module.
+    from hadar_slurm.cli.release import read_config
+
+    given = ctx.params.get("config")
+    return read_config(Path(str(given)) if given else None)

@@ -1,0 +1,17 @@
+# fish completion for hadar-sbatch: its own options, and all that sbatch's completion knows.
+# Installed as hadar-sbatch.fish in /usr/share/fish/vendor_completions.d, or ~/.config/fish/completions.
+
+complete -c hadar-sbatch --wraps sbatch
+complete -c hadar-sbatch -l hadar-model -x -d 'What is trained'
+complete -c hadar-sbatch -l hadar-batch-size -x -d 'Its batch size'
+complete -c hadar-sbatch -l hadar-throughput -x -d 'Steps/s of the whole gang on each GPU type'
+complete -c hadar-sbatch -l hadar-steps -x -d 'Training steps in all'
+complete -c hadar-sbatch -l hadar-gang -x -d 'GPUs, in any uniform layout or per node and nodes'
+complete -c hadar-sbatch -l hadar-checkpoint -x -a 'yes no' -d 'Whether the job saves on USR1 and resumes'
+complete -c hadar-sbatch -l hadar-copies -x -a auto -d 'Train in up to so many copies at once'
+complete -c hadar-sbatch -l hadar-restart-cost -x -d 'Seconds from a move until it trains again'
+complete -c hadar-sbatch -l hadar-dry-run -d 'Submit nothing, show what each GPU type would give'
+complete -c hadar-sbatch -l hadar-json -d 'Print one JSON object'
+complete -c hadar-sbatch -l no-hadar -d 'Submit with plain sbatch'
+complete -c hadar-sbatch -l hadar-help -d 'List these options'
+complete -c hadar-sbatch -l help -d 'List these options'
