@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import configparser
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from hadar_slurm.cli.main import load_command
 from hadar_slurm.config import Config
 from hadar_slurm.resources import operators_file
+from hadar_slurm.web.server import DEFAULT_ADDRESS, MOST_AT_ONCE, parse_address
 
 UNITS = sorted(operators_file("systemd").iterdir())
 
@@ -45,6 +49,57 @@ def test_the_watchdog_waits_longer_than_a_sign_of_life_can_take() -> None:
     service, config = read_unit("hadard.service")["Service"], Config()
     silent_s = config.command_timeout_seconds + config.solver.time_limit_s
     assert float(service["WatchdogSec"]) > 2 * silent_s
+
+
+def test_the_page_is_read_only_and_on_loopback() -> None:
+    """It may write nowhere, is not hadard's account, and no other machine reaches it."""
+    service = read_unit("hadar-web.service")["Service"]
+    hadard = read_unit("hadard.service")["Service"]
+    assert service["DynamicUser"] == "yes"
+    assert service["SupplementaryGroups"] == hadard["Group"]
+    assert int(hadard["LogsDirectoryMode"], 8) & 0o050 == 0o050
+    writable = ("ReadWritePaths", "StateDirectory", "LogsDirectory", "RuntimeDirectory")
+    assert [key for key in writable if key in service] == []
+    assert (service["IPAddressDeny"], service["IPAddressAllow"]) == ("any", "localhost")
+    assert parse_address(DEFAULT_ADDRESS).is_loopback
+
+
+def test_the_page_is_served_by_words_that_hadar_takes() -> None:
+    """Those of the unit, and those that it shows for another address."""
+    text = (operators_file("systemd") / "hadar-web.service").read_text(encoding="utf-8")
+    calls = re.findall(r"^#? *ExecStart=/opt/hadar/bin/hadar web *(.*)$", text, re.MULTILINE)
+    assert len(calls) == 2
+    for words in calls:
+        context = load_command("web").make_context("web", shlex.split(words))
+        parse_address(context.params["address"])
+
+
+def test_the_page_may_have_a_thread_for_every_request() -> None:
+    service = read_unit("hadar-web.service")["Service"]
+    assert int(service["TasksMax"]) > MOST_AT_ONCE + 8
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+@pytest.mark.parametrize("name", [unit.name for unit in UNITS if unit.suffix == ".service"])
+def test_what_the_services_are_exposed_to_is_little(name: str) -> None:
+    """As systemd-analyze reckons, from 0 to 10; what listens is to be exposed least."""
+    done = subprocess.run(
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            "--no-pager",
+            f"--threshold={15 if name == 'hadar-web.service' else 25}",
+            str(operators_file("systemd") / name),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "unrecognized option '--offline" in done.stderr:
+        pytest.skip("systemd-analyze is older than 250 and looks at running units only")
+    assert done.returncode == 0, done.stdout.splitlines()[-1:]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
