@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -196,12 +196,14 @@ class Journal:
         self._keep = keep
         self._file: IO[bytes] = path.open("ab")
 
-    def write(self, record: RoundRecord, *, mode: str = "") -> None:
-        """Append one round, with the mode that it was decided in if there are several.
+    def write(
+        self, record: RoundRecord, *, mode: str = "", more: Mapping[str, object] | None = None
+    ) -> None:
+        """Append one round, with its mode and `more` fields, which hadard has and simulations not.
 
         Raises OSError when it cannot be written; what was written of it is cut off again.
         """
-        tree = as_line(record) | ({"mode": mode} if mode else {})
+        tree = as_line(record) | ({"mode": mode} if mode else {}) | dict(more or {})
         before = self._file.tell()
         try:
             self._file.write(json.dumps(tree, separators=(",", ":")).encode() + b"\n")

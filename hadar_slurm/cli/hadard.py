@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -71,9 +72,21 @@ COLLECT_AFTER = 5_000
 
 @dataclass(slots=True)
 class Life:
-    """How the daemon shows that it lives: `sign` is called often, and before each command."""
+    """How the daemon shows that it lives: `sign` is called often, and before each command.
+
+    `answers` counts what came of Slurm's commands, by program and answer.
+    """
 
     sign: Callable[[], None] = lambda: None
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def take_answers(self) -> dict[str, dict[str, int]]:
+        """Return the answers since the last time, by program, as the journal has them."""
+        tree: dict[str, dict[str, int]] = {}
+        for (program, answer), number in sorted(self.answers.items()):
+            tree.setdefault(program, {})[answer] = number
+        self.answers.clear()
+        return tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +209,10 @@ def _backend(
 
 def _slurm(config: Config, world: World) -> SlurmAdapter:
     runner = Runner(
-        config.slurm_conf, config.command_timeout_seconds, on_run=lambda: world.life.sign()
+        config.slurm_conf,
+        config.command_timeout_seconds,
+        on_run=lambda: world.life.sign(),
+        on_answer=lambda program, answer: world.life.answers.update([(program, answer)]),
     )
     return world.make_adapter(config.adapter, runner)
 
@@ -266,7 +282,8 @@ def _run_with(
         nonlocal faults
         faults = line.errors or faults if mode is not furthest else line.errors
         try:
-            journal.write(line, mode=str(mode))
+            more = {"held": backend.ledger.num_held, "commands": world.life.take_answers()}
+            journal.write(line, mode=str(mode), more=more)
         except OSError as error:
             log.error("the journal %s cannot be written: %s", config.journal, error.strerror)
 

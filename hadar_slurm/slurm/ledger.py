@@ -99,6 +99,11 @@ class Ledger:
     def __getitem__(self, job: JobId) -> Entry:
         return self._entries.get(job, Entry())
 
+    @property
+    def num_held(self) -> int:
+        """Return how many jobs are held by us."""
+        return sum(entry.is_held for entry in self._entries.values())
+
     def note(self, changed: Mapping[JobId, Entry]) -> None:
         """Write entries down; raises LedgerError, with nothing changed, when it cannot be."""
         if any(job not in self or self[job] != entry for job, entry in changed.items()):

@@ -25,6 +25,9 @@ _UNREACHABLE = (
     "Unexpected message received",
 )
 
+# What may come of a command.
+DONE, REFUSED, UNAVAILABLE = "done", "refused", "unavailable"
+
 
 @dataclass(frozen=True, slots=True)
 class Runner:
@@ -32,13 +35,15 @@ class Runner:
 
     `slurm_conf` of None means the site's own configuration. Times print as seconds since the
     epoch and messages in English, whatever the caller's environment says. `on_run` is called before
-    each command.
+    each command, `on_answer` after it with the program's name and what came of it: `done`,
+    `refused` (another status than 0) or `unavailable`.
     """
 
     slurm_conf: Path | None = None
     timeout_s: float = 30.0
     environment: Mapping[str, str] = field(default_factory=dict)
     on_run: Callable[[], None] = lambda: None
+    on_answer: Callable[[str, str], None] = lambda program, answer: None
 
     def variables(self) -> dict[str, str]:
         """Return the environment that commands run with."""
@@ -71,6 +76,7 @@ class Runner:
 
     def _done(self, argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
         self.on_run()
+        answer = UNAVAILABLE
         try:
             done = subprocess.run(
                 argv,
@@ -83,15 +89,24 @@ class Runner:
                 # change would leave a job without GPUs in its request.
                 process_group=0,
             )
+            answer = _answer_of(done)
         except FileNotFoundError as error:
             raise SlurmUnavailable(f"{argv[0]} is not installed or not on PATH") from error
         except subprocess.TimeoutExpired as error:
             raise SlurmUnavailable(
                 f"{argv[0]} gave no answer within {self.timeout_s:g} s"
             ) from error
+        finally:
+            self.on_answer(argv[0], answer)
         return subprocess.CompletedProcess(
             done.args, done.returncode, _text(done.stdout), _text(done.stderr)
         )
+
+
+def _answer_of(done: subprocess.CompletedProcess[bytes]) -> str:
+    if done.returncode == 0:
+        return DONE
+    return UNAVAILABLE if is_unreachable(_text(done.stderr or done.stdout)) else REFUSED
 
 
 def _text(output: bytes) -> str:

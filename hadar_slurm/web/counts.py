@@ -15,6 +15,7 @@ from hadar_slurm.core.job import Phase
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.engine.actions import Status
 from hadar_slurm.journal import Line
+from hadar_slurm.slurm.runner import DONE, REFUSED, UNAVAILABLE
 from hadar_slurm.web.lines import RoundRow
 
 OTHER = "other"
@@ -24,6 +25,8 @@ PHASES = tuple(str(phase) for phase in Phase if str(phase) not in ENDS)
 REASONS = {str(reason): reason.name.lower() for reason in WaitReason}
 ACTIONS = ("start", "renew", "stop")
 STATUSES = tuple(str(status) for status in Status)
+PROGRAMS = ("scancel", "scontrol", "sinfo", "squeue", "sshare")
+ANSWERS = (DONE, REFUSED, UNAVAILABLE)
 # Seconds: a small cluster takes tens of milliseconds, a solver may be given minutes.
 BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 
@@ -58,6 +61,7 @@ class Counts:
     failed: int = 0
     fallbacks: int = 0
     decisions: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    commands: Counter[tuple[str, str]] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     round_s: Histogram = field(default_factory=Histogram)
     plan_s: Histogram = field(default_factory=Histogram)
@@ -71,6 +75,8 @@ class Counts:
             what, how = one_of(action["do"], ACTIONS), one_of(action["status"], STATUSES)
             kinds = {kind for gpus in action["gang"].values() for kind in gpus}
             self.decisions.update((what, how, str(kind)) for kind in kinds)
+        for (program, answer), number in row.commands.items():
+            self.commands[one_of(program, PROGRAMS), one_of(answer, ANSWERS)] += number
         for job_id in new_ends:
             self.ended[one_of(line["ended"][job_id]["phase"], ENDS)] += 1
         self.round_s.observe(row.work_s)

@@ -60,6 +60,7 @@ class _Collector:
                 ),
                 *_ages(follower.history, self._now_s),
                 *_standing(follower.history.now),
+                *_held(follower.history),
                 *_counted(follower.counts),
             ]
 
@@ -115,6 +116,11 @@ def _standing(now: Now) -> list[Metric]:
     ]
 
 
+def _held(history: History) -> list[Metric]:
+    held = [row.held for row in history.rounds if row.held is not None]
+    return [_gauge("held_jobs", "Jobs that hadard holds.", held[-1])] if held else []
+
+
 def _counted(counts: Counts) -> list[Metric]:
     decisions = CounterMetricFamily(
         "hadar_decisions",
@@ -123,6 +129,13 @@ def _counted(counts: Counts) -> list[Metric]:
     )
     for labels, number in sorted(counts.decisions.items()):
         decisions.add_metric([clean(label) for label in labels], number)
+    commands = CounterMetricFamily(
+        "hadar_slurm_commands",
+        "Slurm's commands by what came of them.",
+        labels=["command", "answer"],
+    )
+    for (program, answer), number in sorted(counts.commands.items()):
+        commands.add_metric([program, answer], number)
     ended = CounterMetricFamily("hadar_ended_jobs", "Jobs that have ended.", labels=["state"])
     for state, number in counted(counts.ended.elements(), ENDS).items():
         ended.add_metric([state], number)
@@ -133,6 +146,7 @@ def _counted(counts: Counts) -> list[Metric]:
             "hadar_solver_fallback", "Rounds decided greedily.", value=counts.fallbacks
         ),
         decisions,
+        commands,
         ended,
         _histogram("round_duration_seconds", "What a round took, waiting aside.", counts.round_s),
         _histogram("solver_duration_seconds", "What the policy's decision took.", counts.plan_s),

@@ -25,7 +25,11 @@ Holds = dict[tuple[JobId, int], Tree]
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """One round in short; `did` counts its actions by (what, status), times are seconds."""
+    """One round in short; `did` counts its actions by (what, status), times are seconds.
+
+    `held` are jobs that hadard holds, `commands` counts Slurm's by (program, answer): a simulation
+    and older journals tell neither.
+    """
 
     number: int
     time_s: float
@@ -37,6 +41,8 @@ class RoundRow:
     work_s: float
     plan_s: float
     errors: tuple[str, ...]
+    held: int | None
+    commands: Mapping[tuple[str, str], int]
 
 
 _JOB_KEYS = frozenset(
@@ -89,6 +95,12 @@ def row_of(line: Line) -> RoundRow:
         work_s=sum(parts.values()),
         plan_s=parts.get("plan", 0.0),
         errors=tuple(str(error) for error in line["errors"]),
+        held=_whole(line["held"]) if "held" in line else None,
+        commands={
+            (program, answer): _whole(number)
+            for program, answers in line.get("commands", {}).items()
+            for answer, number in answers.items()
+        },
     )
 
 

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import ALL_FAST, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.heartbeat import remove_heartbeat
@@ -87,6 +87,19 @@ def test_tasks_of_an_array_are_placed_one_by_one(site: Site) -> None:
     site.check_gpus_are_apart()
     eventually(lambda: any(0 < steps < 100 for steps in steps_seen(site, tasks[0])), "progress")
     site.until_completed(*tasks)
+
+
+def test_the_journal_tells_how_many_jobs_are_held(site: Site) -> None:
+    """Those that wait for hadard, and none once all have started."""
+    blockers = site.occupy(**ALL_FAST, n5="gpu:4")
+    site.start()
+    jobs = [site.train({"v100": 20.0, "k80": 1.0}, held=True, steps=LONG) for _ in range(3)]
+    eventually(lambda: site.lines()[-1:] and site.lines()[-1]["held"] == len(jobs), "three holds")
+    site.free(*blockers.values())
+    site.until_running(*jobs)
+    eventually(lambda: site.lines()[-1]["held"] == 0, "no hold")
+    commands = [program for line in site.lines() for program in line["commands"]]
+    assert {"squeue", "scontrol"} <= set(commands)
 
 
 def steps_seen(site: Site, job: JobId) -> list[float]:

@@ -122,6 +122,9 @@ def test_one_round_is_written_and_leaves_no_heartbeat(
     (line,) = read_journal(toy.parent / "log" / "j.jsonl")
     assert line["nodes"] == {"n1": {"gpus": {"v100": 2}, "open": True}}
     assert line["errors"] == []
+    assert line["held"] == 0
+    assert line["commands"].keys() == {"scontrol", "squeue"}
+    assert all(answers.keys() == {"done"} for answers in line["commands"].values())
     assert not (toy.parent / "run" / "heartbeat.json").exists()
 
 
@@ -133,6 +136,7 @@ def test_a_single_round_that_failed_has_another_status(
     assert ended_with(["--config", str(toy), "--once"], capsys)[0] == 1
     (line,) = read_journal(toy.parent / "log" / "j.jsonl")
     assert line["errors"] == ["squeue is not installed or not on PATH"]
+    assert line["commands"]["squeue"] == {"unavailable": 1}
 
 
 def test_a_dry_run_prints_the_round_and_writes_nothing(

@@ -33,6 +33,8 @@ LINES = [
         occupied=gang("n1:V100:1"),
         ended={"9": {"phase": "done", "end_s": NOW_S}},
         errors=["an error"],
+        held=1,
+        commands={"squeue": {"done": 2}},
     )
     for number in range(6)
     for mode in ("enforce", "observe")

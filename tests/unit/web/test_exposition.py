@@ -110,6 +110,40 @@ def test_counters_count_what_has_come_since_the_start(path: Path) -> None:
     assert value(after, "hadar_solver_duration_seconds_bucket", le="+Inf") == 3
 
 
+def test_what_hadard_holds_and_how_slurm_answers_are_told(path: Path) -> None:
+    """Commands are counted from the start on; a program nobody knows makes no series of its own."""
+    before = {"squeue": {"done": 100}}
+    write(path, a_line(0, {"1": a_job()}, held=3, commands=before))
+    with Follower(path) as follower:
+        assert value(read(follower), "hadar_held_jobs") == 3
+        some = {"squeue": {"done": 2, "unavailable": 1}, "scontrol": {"refused": 4}}
+        write(
+            path,
+            a_line(1, held=2, commands=some),
+            a_line(1, mode="observe", held=2, commands={}),
+            a_blind_line(2, held=1, commands={"squeue": {"done": 1}, "rm": {"well": 7}}),
+        )
+        follower.poll()
+        after = read(follower)
+    assert value(after, "hadar_held_jobs") == 1
+    name = "hadar_slurm_commands_total"
+    assert value(after, name, command="squeue", answer="done") == 3
+    assert value(after, name, command="squeue", answer="unavailable") == 1
+    assert value(after, name, command="scontrol", answer="refused") == 4
+    assert value(after, name, command="other", answer="other") == 7
+
+
+def test_an_older_journal_does_not_tell_what_is_held(path: Path) -> None:
+    """No figure is better than a wrong one."""
+    write(path, a_line(0, {"1": a_job()}))
+    with Follower(path) as follower:
+        write(path, a_line(1))
+        follower.poll()
+        samples = read(follower)
+    assert [key for key in samples if key[0].startswith(("hadar_held", "hadar_slurm"))] == []
+    assert value(samples, "hadar_rounds_total") == 1
+
+
 def test_both_formats_can_be_read(path: Path) -> None:
     """Prometheus asks for OpenMetrics, other readers for the older text."""
     write(path, a_line(0, {"1": a_job("n1:V100:1")}))

@@ -1,0 +1,44 @@
+"""Slurm's commands: what came of each is told to whoever counts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hadar_slurm.errors import HadarError
+from hadar_slurm.slurm.runner import Runner
+
+PROGRAMS = {
+    "well": "print('a line')",
+    "no": "import sys; sys.exit('slurm_update error: Access/permission denied')",
+    "away": "import sys; sys.exit('Unable to contact slurm controller (connect failure)')",
+    "slow": "import time; time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("well", "done"),
+        ("no", "refused"),
+        ("away", "unavailable"),
+        ("slow", "unavailable"),
+        ("missing", "unavailable"),
+    ],
+)
+def test_an_answer_is_told_however_a_command_ends(tmp_path: Path, name: str, answer: str) -> None:
+    """Once for each command, with the program's name."""
+    program = tmp_path / name
+    if name in PROGRAMS:
+        program.write_text(f"#!{sys.executable}\n{PROGRAMS[name]}\n", encoding="utf-8")
+        program.chmod(0o755)
+    told: list[tuple[str, str]] = []
+    runner = Runner(timeout_s=0.5 if name == "slow" else 30, on_answer=lambda *a: told.append(a))
+    if answer == "done":
+        assert runner.run([str(program)]) == "a line\n"
+    else:
+        with pytest.raises(HadarError):
+            runner.run([str(program)])
+    assert told == [(str(program), answer)]
