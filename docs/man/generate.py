@@ -479,6 +479,7 @@ def _overview(notes: Notes) -> Page:
     options = [
         Parameter(("--install-completion",), "", "Install completion for the current shell."),
         Parameter(("--show-completion",), "", "Print what would be installed."),
+        Parameter(("--version",), "", "Print the version and exit."),
         Parameter(("--help",), "", "List the commands; after a command, its options."),
     ]
     command = Command("hadar", SUMMARY, (), tuple(options), {})

@@ -183,6 +183,21 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
     woken = site.submit(*options, user="carol", script="true", command="hadar-sbatch")
     site.wait_for_state(woken, "COMPLETED")
 
+    (web,) = commands.pop("See it")
+    site.type(web)
+    answers = (
+        "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8642{}').read().decode())"
+    )
+    python = "/opt/hadar/bin/python"
+    wait_until(lambda: "<html" in site.attempt(python, "-c", answers.format("/")).stdout, "a page")
+    assert "hadar_rounds_total" in site.run(python, "-c", answers.format("/metrics"))
+
+    (pages,) = commands.pop("Manual pages and completion")
+    if way == "pip":
+        site.type(pages)
+    share = "/usr/share" if way == "deb" else "/usr/local/share"
+    site.run("sh", "-c", f"ls {share}/man/man8/hadard.8* {share}/bash-completion/completions/hadar")
+
     # The sandbox of the unit hinders nothing, and a hadard that is killed is back.
     assert not re.search(r"denied|Read-only|Traceback|not permitted", site.log())
     before = site.pid()

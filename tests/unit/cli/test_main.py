@@ -8,6 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from hadar_slurm import __version__
 from hadar_slurm.cli.main import COMMANDS, commands, load_command
 
 # What takes long to import and none of these needs.
@@ -64,3 +65,9 @@ def test_how_hadard_is_can_be_asked_without_the_solvers() -> None:
     seen = imported(f"{LISTING}CliRunner().invoke(commands, ['status', '--journal', '/x'])")
     assert "hadar_slurm.cli.status" in seen
     assert seen & {"numpy", "highspy", "pulp", "matplotlib"} == set()
+
+
+def test_the_version_is_an_option_and_a_command() -> None:
+    asked = CliRunner().invoke(commands, ["--version"])
+    assert (asked.exit_code, asked.output) == (0, f"hadar {__version__}\n")
+    assert CliRunner().invoke(commands, ["version"]).output == f"{__version__}\n"
