@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +19,7 @@ from typing import IO, Any
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, natural_key
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
-from hadar_slurm.core.snapshot import Ended, Snapshot
+from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.throughput import Rate, Rates
 from hadar_slurm.engine.actions import Outcome
 from hadar_slurm.engine.rounds import RoundRecord
@@ -65,6 +66,8 @@ def gang_from_tree(tree: dict[str, dict[str, int]]) -> Gang:
 
 
 def _seen(snapshot: Snapshot) -> Line:
+    usual = asdict(GangRules())
+    rules = {name: value for name, value in asdict(snapshot.rules).items() if value != usual[name]}
     return {
         "nodes": {
             node.name: {"gpus": dict(node.gpus), "open": node.is_schedulable}
@@ -75,6 +78,7 @@ def _seen(snapshot: Snapshot) -> Line:
         "ended": {
             end.job_id: {"phase": str(end.phase), "end_s": end.end_s} for end in snapshot.ended
         },
+        **({"rules": rules} if rules else {}),
     }
 
 
@@ -115,9 +119,8 @@ def _job(job: Job) -> Line:
 def snapshot_of(line: Line) -> Snapshot:
     """Return what was seen in a round, as far as its line tells.
 
-    Left out are what jobs received on each GPU type, how much slower they are spread over nodes,
-    and which gangs Slurm could express: the rules are the usual ones. Raises ConfigError when
-    nothing was seen.
+    Left out are what jobs received on each GPU type, and how much slower they are spread over
+    nodes. Raises ConfigError when nothing was seen.
     """
     if "nodes" not in line:
         raise ConfigError(f"round {line['round']}: nothing was seen: {'; '.join(line['errors'])}")
@@ -134,6 +137,7 @@ def snapshot_of(line: Line) -> Snapshot:
             Ended(JobId(name), Phase(end["phase"]), end["end_s"])
             for name, end in line["ended"].items()
         ],
+        rules=replace(GangRules(), **line.get("rules", {})),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.journal import Line, gang_from_tree
 
 ROUND = Round(0, 0.0, 360.0)
 GOLDEN = Path(__file__).parent / "golden"
@@ -161,6 +163,16 @@ def free_after(snapshot: Snapshot, plan: Plan) -> dict[Slot, int]:
     return free
 
 
+def plan_of(line: Line) -> Plan:
+    """Return what a line of a journal says was planned, its gangs and reasons."""
+    gangs = {
+        JobId(job): Allocation.of({int(copy): gang_from_tree(tree) for copy, tree in held.items()})
+        for job, held in (line["plan"] or {}).items()
+    }
+    waiting = {JobId(job): WaitReason(why) for job, why in line["waiting"].items()}
+    return Plan.of(gangs, waiting)
+
+
 def gangs_that_fit(
     snapshot: Snapshot, job: Job, free: Mapping[Slot, int], *, only_uniform: bool = False
 ) -> Iterator[Gang]:
@@ -184,6 +196,41 @@ def gangs_that_fit(
                 has_room = all(free.get(slot, 0) >= count for slot, count in gang.slots)
                 if has_room and gang.rate(job.spec.rates) > 0:
                     yield gang
+
+
+def is_so(why: WaitReason, snapshot: Snapshot, plan: Plan, job: Job) -> bool:
+    """Return whether what a waiting job is told holds, by what was seen and what was planned.
+
+    Found out by trying all places, in the cluster as the plan leaves it and in an empty one; not
+    for jobs with copies.
+    """
+    kinds = snapshot.cluster.gpus_by_type
+    if why is WaitReason.STOPPING:
+        return not (job.phase is Phase.QUEUED or job.phase.is_plannable)
+    if why is WaitReason.NO_THROUGHPUT:
+        return job.spec.rates.best(kinds, job.spec.num_gpus) <= 0
+    empty = replace(snapshot, jobs=(), occupied=(), cluster=snapshot.cluster.all_open())
+    could = next(gangs_that_fit(empty, job, empty.cluster.capacity), None) is not None
+    now = list(gangs_that_fit(snapshot, job, free_after(snapshot, plan)))
+    match why:
+        case WaitReason.INFEASIBLE:
+            return not could
+        case WaitReason.INSUFFICIENT:
+            return could and not now
+        case WaitReason.WOULD_TIE:
+            return bool(now) and all(would_bind(snapshot, job, gang) for gang in now)
+        case WaitReason.BETTER_LATER:
+            return bool(now) and not job.spec.can_checkpoint
+        case WaitReason.OUTBID:
+            return could
+
+
+def would_bind(snapshot: Snapshot, job: Job, gang: Gang) -> bool:
+    """Return whether a start on `gang` ties a job that moves to one GPU type for good."""
+    nodes = snapshot.cluster.by_name
+    names_type = any(len(nodes[name].gpus) > 1 for name in gang.gpus_by_node)
+    is_free = job.spec.can_checkpoint and job.bound_type is None
+    return snapshot.rules.naming_binds and names_type and is_free
 
 
 def _scattered(

@@ -18,6 +18,7 @@ class WaitReason(StrEnum):
     """Why a job gets no GPUs in a round; "cannot now" is not "cannot ever"."""
 
     INSUFFICIENT = "no free GPUs fit its gang now"
+    WOULD_TIE = "the GPUs that are free would tie it to their type for good"
     BETTER_LATER = "it waits for GPUs with which it will end sooner"
     OUTBID = "the price of GPUs is above what it gains"
     INFEASIBLE = "no node set of this cluster can hold its gang"

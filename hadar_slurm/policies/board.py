@@ -154,7 +154,7 @@ class Board:
         for gang in job.allocation.gangs:
             for slot, count in gang.slots:
                 # What is free on a closed node was promised to nobody.
-                wanted[slot.gpu_type] += count if self._is_open(slot) else 0
+                wanted[slot.gpu_type] += count if self._is_open(slot.node) else 0
         return all(self.room(kind) >= n for kind, n in wanted.items()) and self.stay(job)
 
     def stay(self, job: Job) -> bool:
@@ -240,11 +240,16 @@ class Board:
 
     def gang_on(self, job: Job, kind: GpuType) -> Gang | None:
         """Return free GPUs of one type for a job's gang, on the fewest nodes, or None."""
+        if self._shelves[kind].total < job.spec.num_gpus or job.bound_type not in (None, kind):
+            return None
+        return self._gang_among(job, kind, self._restriction(job, kind, is_mixed=False))
+
+    def _gang_among(
+        self, job: Job, kind: GpuType, among: frozenset[NodeName] | None
+    ) -> Gang | None:
+        """Return free GPUs of one type for a job's gang on some of these nodes, or None."""
         size, rates = job.spec.num_gpus, job.spec.rates
         shelf = self._shelves[kind]
-        if shelf.total < size or job.bound_type not in (None, kind):
-            return None
-        among = self._restriction(job, kind, is_mixed=False)
         if not self.rules.is_uniform:
             counts = shelf.scatter(size, among) if rates.on(kind, size) > 0 else None
             return Gang.of({(node, kind): n for node, n in counts.items()}) if counts else None
@@ -288,8 +293,8 @@ class Board:
             return None
         return frozenset(n.name for n in self._reach.nodes(job, kind, is_mixed=is_mixed))
 
-    def _is_open(self, slot: Slot) -> bool:
-        node = self._nodes.get(slot.node)
+    def _is_open(self, name: NodeName) -> bool:
+        node = self._nodes.get(name)
         return node is not None and node.is_schedulable
 
     def _has_nodes(self, job: Job, kind: GpuType) -> bool:
@@ -342,7 +347,21 @@ class Board:
                 request.reason = WaitReason.INFEASIBLE
         if is_patient and any(self.gang_on(job, kind) for kind in request.by_speed):
             return WaitReason.BETTER_LATER
+        if request.reason is WaitReason.INSUFFICIENT and self._would_tie(request):
+            return WaitReason.WOULD_TIE
         return request.reason
+
+    def _would_tie(self, request: _Request) -> bool:
+        """Return whether a job waits only because a start would tie it to a GPU type (`Reach`)."""
+        job = request.job
+        is_free = job.spec.can_checkpoint and job.bound_type is None
+        if not (self.rules.naming_binds and is_free) or self._all_plain:
+            return False
+        if request.would_tie is None:
+            among = job.allowed_nodes and frozenset(filter(self._is_open, job.allowed_nodes))
+            kinds = request.by_speed
+            request.would_tie = any(self._gang_among(job, kind, among) for kind in kinds)
+        return request.would_tie
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
         return any(self.may_use(job, kind) for kind in self.kinds) or fits_alone(
@@ -363,7 +382,8 @@ class _Request:
     """What jobs share that could run in the same places; `job` is one of them.
 
     The GPU types by speed, which of them the open nodes have for it, whether the open nodes could
-    hold it, and why it would wait: found out when first asked for.
+    hold it, why it would wait, and whether what is left would tie it: found out when first asked
+    for, the last at the end.
     """
 
     job: Job
@@ -371,6 +391,7 @@ class _Request:
     usable: dict[GpuType, bool] = field(default_factory=dict)
     could_start: bool | None = None
     reason: WaitReason | None = None
+    would_tie: bool | None = None
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,10 @@ import json
 import sys
 from typing import Any
 
+from builders import is_so, plan_of
 from integration.site import Site, eventually
+
+from hadar_slurm.journal import snapshot_of
 
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 
@@ -47,6 +50,10 @@ def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) 
     answer = told(site, "explain", last)["found"]
     assert answer["reason"] == ""
     site.until_completed(*first, last)
+    for line in site.lines():
+        snapshot, plan = snapshot_of(line), plan_of(line)
+        for job_id, why in plan.waiting:
+            assert is_so(why, snapshot, plan, snapshot.by_id[job_id]), (line, job_id, why)
 
 
 def _starts(line: dict[str, Any], job: str) -> bool:

@@ -44,7 +44,7 @@ PIN_TIMEOUT_S = 60.0
 LONG_S = 400.0
 USERS = ("alice", "bob")
 # Why a job that hadard holds may have to wait; any other reason would be for ever.
-FAIR_REASONS = (WaitReason.INSUFFICIENT, WaitReason.OUTBID)
+FAIR_REASONS = (WaitReason.INSUFFICIENT, WaitReason.WOULD_TIE, WaitReason.OUTBID)
 
 # What users ask sbatch for, by number of GPUs: type, nodes at least and at most.
 REQUESTS: dict[str, Asked] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
-from builders import ROUND, free_after, gangs_that_fit
+from builders import ROUND, free_after, gangs_that_fit, is_so, would_bind
 from contenders import (
     BLIND_TO_LENGTHS,
     CONTENDERS,
@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from strategies import clusters, rules, snapshots, specs, spread_gangs
 
 from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, uniform_shapes
 from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
@@ -100,20 +99,12 @@ def law_no_gpu_is_idle_while_a_job_could_use_it(
             assert not job.spec.can_checkpoint, "only who could not leave again may wait so"
             continue
         fitting = gangs_that_fit(snapshot, job, free, only_uniform=policy.name in UNIFORM_ONLY)
-        found = next((gang for gang in fitting if not _would_bind(snapshot, job, gang)), None)
+        found = next((gang for gang in fitting if not would_bind(snapshot, job, gang)), None)
         assert found is None, f"job {job.job_id} waits ({waiting[job.job_id]}), {found} is free"
         for gang in job.allocation.gangs:
             assert any(free[slot] < count for slot, count in gang.slots), (
                 f"job {job.job_id} is to leave {gang}, which nobody gets"
             )
-
-
-def _would_bind(snapshot: Snapshot, job: Job, gang: Gang) -> bool:
-    """Return whether a start on `gang` ties a job that moves to one GPU type for good."""
-    nodes = snapshot.cluster.by_name
-    names_type = any(len(nodes[name].gpus) > 1 for name in gang.gpus_by_node)
-    is_free = job.spec.can_checkpoint and job.bound_type is None
-    return snapshot.rules.naming_binds and names_type and is_free
 
 
 def law_who_runs_is_stopped_by_those_only_that_preempt(
@@ -139,7 +130,10 @@ def law_the_cluster_is_never_all_idle(
 def law_every_job_has_a_place_or_a_true_reason(
     policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan
 ) -> None:
-    """A user can be told why a job waits, and the reason is never one that is not so."""
+    """A user can be told why a job waits, and the reason is never one that is not so.
+
+    Where a rule leaves GPUs idle, or gangs are of one type by rule, `is_so` tries too much.
+    """
     waiting = dict(plan.waiting)
     assert set(plan.by_id) | set(waiting) == set(snapshot.by_id)
     assert not set(plan.by_id) & set(waiting)
@@ -160,6 +154,9 @@ def law_every_job_has_a_place_or_a_true_reason(
             assert not could, f"job {job_id} could run on an empty cluster"
         elif why not in (WaitReason.NO_THROUGHPUT, WaitReason.STOPPING):
             assert could, f"job {job_id} never could run and is told {why}"
+        is_free_to = not why_gpus_may_idle(policy, snapshot.rules)
+        if is_free_to and policy.name not in UNIFORM_ONLY:
+            assert is_so(why, snapshot, plan, job), f"job {job_id} is told {why}"
 
 
 Law = Callable[[Policy, Snapshot, Round, Plan], None]

@@ -228,3 +228,22 @@ def test_two_jobs_alike_but_for_their_checkpoints_may_differ_in_what_they_can_do
     board = Board(snapshot, ROUND)
     assert not board.choose(board.jobs[0], K80)
     assert board.choose(board.jobs[1], K80)
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        (a_job("1"), WaitReason.WOULD_TIE),
+        (a_job("1", allowed=["n1"]), WaitReason.WOULD_TIE),
+        (a_job("1", bound_type="V100"), WaitReason.INSUFFICIENT),
+        (a_job("1", 2), WaitReason.INSUFFICIENT),
+    ],
+    ids=["free to move", "on some nodes", "tied already", "too large in any case"],
+)
+def test_who_waits_so_as_not_to_be_tied_is_told_so(job: Job, why: WaitReason) -> None:
+    """The only free GPU is a slow one beside fast ones, where a type has to be named."""
+    rules = GangRules(naming_binds=True)
+    snapshot = a_snapshot("2xV100+1xK80", job, occupied="n1:V100:2", rules=rules)
+    board = Board(snapshot, ROUND)
+    board.fill(board.jobs)
+    assert dict(board.plan().waiting) == {"1": why}
