@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests python benchmarks/explain.py JOURNAL [--rounds N] [--jobs N]
 
-In every round each job that waits has a reason, which must be so in what the plan left free, found
-out by trying all places. In up to N rounds, evenly spread, up to N jobs that wait and have never
-run are explained: with that reason, and a forecast that is held against when they began in truth.
+Of up to N rounds, evenly spread: each job that waits has a reason, which must be so in what the
+plan left free, found out by trying all places; and up to N jobs that wait and have never run are
+explained: with that reason, and a forecast that is held against when they began in truth.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ def main() -> None:
     lines = [line for line in read_journal(options.journal) if "jobs" in line and line["plan"]]
     began = begins_in(lines)
     wrong, asked = 0, Counter[str]()
-    for line in lines:
+    errors: list[tuple[float, float]] = []
+    took: list[float] = []
+    with_waiting = [line for line in lines if line["waiting"]]
+    with_waiting = with_waiting[:: max(1, len(with_waiting) // options.rounds)]
+    for line in with_waiting:
         snapshot, plan = snapshot_of(line), plan_of(line)
         for job in snapshot.jobs:
             if (why := dict(plan.waiting).get(job.job_id)) is None:
@@ -43,10 +47,6 @@ def main() -> None:
                 continue
             asked[str(why)] += 1
             wrong += job.job_id in plan.by_id or not is_so(why, snapshot, plan, job)
-    errors: list[tuple[float, float]] = []
-    took: list[float] = []
-    with_waiting = [line for line in lines if line["waiting"]]
-    for line in with_waiting[:: max(1, len(with_waiting) // options.rounds)]:
         never_ran = [
             job_id
             for job_id in line["waiting"]
@@ -64,7 +64,7 @@ def main() -> None:
                 truth_s = began[job_id] - line["time_s"]
                 errors.append((abs(found.expected.begins_in_s - truth_s), truth_s))
     told = ", ".join(f"{number} times {why!r}" for why, number in asked.most_common())
-    print(f"{len(lines)} rounds, {told}: {wrong} do not match the plan")
+    print(f"{len(with_waiting)} rounds with who waits, {told}: {wrong} do not match the plan")
     if errors:
         median_s = statistics.median(error for error, _ in errors)
         wait_s = statistics.median(truth for _, truth in errors)
