@@ -234,6 +234,7 @@ def _run(options: argparse.Namespace, world: World) -> int:
                 notify("STOPPING=1")
                 return 1 if options.once and faults else 0
             asked.to_reload = False
+            signed_in = config.run_dir
             try:
                 config = _config(options)
                 _backend(config, slurm, world)
@@ -241,6 +242,8 @@ def _run(options: argparse.Namespace, world: World) -> int:
                 log.info("the configuration was read again")
             except HadarError as error:
                 log.error("the configuration stays as it was: %s", error)
+            if config.run_dir != signed_in:
+                remove_heartbeat(signed_in)
 
 
 def _wait_for_release(cluster: Site, asked: Asked) -> None:
@@ -301,7 +304,7 @@ def _run_with(
             )
 
     try:
-        with _signs_of_life(config, cluster, backend, world.life, is_daemon=not once):
+        with _signs_of_life(config, cluster, backend, world.life, asked, is_daemon=not once):
             run_rounds(
                 backend,
                 policy,
@@ -405,9 +408,19 @@ def _signals() -> Iterator[Asked]:
 
 @contextmanager
 def _signs_of_life(
-    config: Config, cluster: Site, backend: SlurmBackend, life: Life, *, is_daemon: bool
+    config: Config,
+    cluster: Site,
+    backend: SlurmBackend,
+    life: Life,
+    asked: Asked,
+    *,
+    is_daemon: bool,
 ) -> Iterator[None]:
-    """Keep the heartbeat fresh while the daemon lives; a single round leaves none."""
+    """Keep the heartbeat fresh while the daemon lives; a single round leaves none.
+
+    One that only reads its configuration again is not gone: its last sign stays meanwhile, so that
+    jobs that come in that moment are held for it.
+    """
     if backend.mode is Mode.ENFORCE:
         _make_directory(config.state_dir, "state_dir")
     if not is_daemon:
@@ -446,11 +459,14 @@ def _signs_of_life(
     beat()
     notify("READY=1")
     backend.on_wait = life.sign = beat
+    goes_on = False
     try:
         yield
+        goes_on = asked.to_reload and not asked.to_end
     finally:
         life.sign = lambda: None
-        remove_heartbeat(config.run_dir)
+        if not goes_on:
+            remove_heartbeat(config.run_dir)
 
 
 def _sign_is_good_for_s(config: Config) -> float:

@@ -23,6 +23,8 @@ _UNREACHABLE = (
     "Socket timed out on send/recv operation",
     "Slurm backup controller in standby mode",
     "Unexpected message received",
+    # Its name could not be looked up.
+    "Unable to establish control machine address",
 )
 
 # What may come of a command.

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from integration.site import LIMIT_S, Site, eventually
@@ -286,6 +287,30 @@ def test_a_new_mode_is_heeded_and_a_wrong_file_is_not(site: Site) -> None:
     assert logged(site, "the configuration was read again")
     later = rest(site, name="later")
     assert not site.queue()[later].is_held_by_user
+
+
+def test_a_daemon_that_reads_its_configuration_again_is_not_gone(site: Site) -> None:
+    """Its sign of life is there all the while; whoever submits then is not sent to plain Slurm."""
+    job = waiting_job(site)
+    looks, absences, is_over = 0, 0, Event()
+
+    def watch() -> None:
+        nonlocal looks, absences
+        while not is_over.is_set():
+            looks += 1
+            absences += read_heartbeat(site.run_dir) is None
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        reload(site, round_seconds=7)
+        eventually(lambda: logged(site, "the configuration was read again"), "read again")
+        eventually(lambda: site.lines()[-1]["length_s"] == 7, "a round by the new one")
+    finally:
+        is_over.set()
+        watcher.join()
+    assert (looks > 100, absences) == (True, 0)
+    assert site.queue()[job].is_held_by_user
 
 
 def test_the_disable_file_stops_all_enforcement_at_once(site: Site) -> None:

@@ -14,6 +14,9 @@ PROGRAMS = {
     "well": "print('a line')",
     "no": "import sys; sys.exit('slurm_update error: Access/permission denied')",
     "away": "import sys; sys.exit('Unable to contact slurm controller (connect failure)')",
+    # As Slurm 22.05.8 has it where names cannot be looked up.
+    "nameless": "import sys; sys.exit('squeue: error: slurm_set_addr: Unable to resolve \"ctl\"\\n'"
+    "'squeue: error: Unable to establish control machine address')",
     "slow": "import time; time.sleep(60)",
 }
 
@@ -24,6 +27,7 @@ PROGRAMS = {
         ("well", "done"),
         ("no", "refused"),
         ("away", "unavailable"),
+        ("nameless", "unavailable"),
         ("slow", "unavailable"),
         ("missing", "unavailable"),
     ],
