@@ -21,6 +21,7 @@ from hadar_slurm import __version__
 from hadar_slurm.web.counts import ENDS, MODES, PHASES, REASONS, Counts, Histogram, counted
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.history import History, Now
+from hadar_slurm.web.ratios import throughput_ratios
 from hadar_slurm.web.words import clean
 
 
@@ -60,6 +61,7 @@ class _Collector:
                 ),
                 *_ages(follower.history, self._now_s),
                 *_standing(follower.history.now),
+                _ratios(follower.history),
                 *_held(follower.history),
                 *_counted(follower.counts),
             ]
@@ -114,6 +116,16 @@ def _standing(now: Now) -> list[Metric]:
         gpus,
         _gauges("gpu_price", "The policy's price of the next GPU.", "gpu_type", now.prices),
     ]
+
+
+def _ratios(history: History) -> Metric:
+    now = history.now
+    return _gauges(
+        "gpu_effective_throughput_ratio",
+        "Expected speed of those who hold a type's GPUs, by that on the fastest they could have.",
+        "gpu_type",
+        throughput_ratios(history.gangs(), now.jobs, now.nodes),
+    )
 
 
 def _held(history: History) -> list[Metric]:

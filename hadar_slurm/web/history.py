@@ -147,6 +147,12 @@ class History:
                 )
         return held
 
+    def gangs(self) -> Iterator[tuple[JobId, Tree]]:
+        """Yield every gang held now, with its job."""
+        for book in self._books.values():
+            for (job_id, _), tree in book.trees.items():
+                yield job_id, tree
+
     def held_share(self, kind: str, from_s: float, to_s: float) -> float | None:
         """Return what share of a type's GPU-time Hadar's jobs held, None if there was none."""
         held = total = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -119,7 +120,18 @@ def holds_of(line: Line) -> Holds:
     for job_id, job in line["jobs"].items():
         if not job.keys() >= _JOB_KEYS:
             raise ValueError(f"job {job_id} is told of by half")
+        _check_unusual(job)
         for copy, tree in job["holds"].items():
             slots_of(tree)
             holds[JobId(job_id), int(copy)] = tree
     return holds
+
+
+def _check_unusual(job: Line) -> None:
+    """Raise ValueError where what only some jobs have is not as it should be."""
+    _whole(job["gpus"])
+    for rate in job.get("rates", {}).values():
+        if not 0 <= float(rate) < math.inf:
+            raise ValueError(f"{rate!r} is no speed")
+    if not all(isinstance(name, str) for name in job.get("nodes", ())):
+        raise ValueError(f"{job['nodes']!r} are no nodes")

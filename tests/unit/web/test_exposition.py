@@ -144,6 +144,76 @@ def test_an_older_journal_does_not_tell_what_is_held(path: Path) -> None:
     assert value(samples, "hadar_rounds_total") == 1
 
 
+RATIO = "hadar_gpu_effective_throughput_ratio"
+
+
+def test_the_ratio_tells_how_well_jobs_are_where_they_are(path: Path) -> None:
+    """The mean over a type's held GPUs of the job's speed there by that on its fastest type."""
+    rates = {"v100": 8.0, "k80": 2.0}
+    jobs = {
+        "1": a_job("n1:V100:1", rates=rates),
+        "2": a_job("n2:K80:2", gpus=2, rates=rates),
+        "3": a_job("n2:K80:1", rates={"v100": 3.0, "k80": 3.0}),
+        "4": a_job(rates=rates),
+    }
+    write(path, a_line(0, jobs, nodes="n1:V100:2 n2:K80:4"))
+    with Follower(path) as follower:
+        samples = read(follower)
+    assert value(samples, RATIO, gpu_type="V100") == 1
+    assert value(samples, RATIO, gpu_type="K80") == pytest.approx((2 * 0.25 + 1) / 3)
+
+
+def test_the_ratio_counts_what_this_round_has_started_and_stopped(path: Path) -> None:
+    """What is held is what `hadar_gpus` tells."""
+    rates = {"v100": 8.0, "k80": 2.0}
+    jobs = {"1": a_job("n1:V100:1", rates=rates), "2": a_job(rates=rates)}
+    moves = [an_action("stop", "1", "n1:V100:1"), an_action("start", "2", "n2:K80:1")]
+    write(path, a_line(0, jobs, actions=moves))
+    with Follower(path) as follower:
+        samples = read(follower)
+    assert value(samples, RATIO, gpu_type="K80") == 0.25
+    assert (RATIO, (("gpu_type", "V100"),)) not in samples
+
+
+def test_a_gang_of_several_types_counts_by_its_gpus(path: Path) -> None:
+    """At the pace of its slowest GPU, and as each copy of a forked job by itself."""
+    rates = {"v100": 8.0, "k80": 2.0}
+    mixed = a_job("n1:V100:1 n2:K80:3", gpus=4, rates=rates)
+    alone = a_job("n1:V100:1", rates={"v100": 1.0})
+    copies = {"0": gang("n1:V100:1"), "1": gang("n2:K80:1")}
+    forked = a_job("n1:V100:1", rates={"v100": 4.0, "k80": 2.0}, copies=2) | {"holds": copies}
+    jobs = {"1": mixed, "2": alone, "3": forked}
+    write(path, a_line(0, jobs, nodes="n1:V100:4 n2:K80:4"))
+    with Follower(path) as follower:
+        samples = read(follower)
+    assert value(samples, RATIO, gpu_type="V100") == pytest.approx((0.25 + 1 + 1) / 3)
+    assert value(samples, RATIO, gpu_type="K80") == pytest.approx((3 * 0.25 + 0.5) / 4)
+
+
+def test_only_types_that_a_job_could_have_are_faster(path: Path) -> None:
+    """Neither GPUs that the cluster has not, nor too few, nor those of nodes it may not use."""
+    rates = {"h100": 90.0, "v100": 8.0, "k80": 2.0}
+    jobs = {
+        "1": a_job("n2:K80:3", gpus=3, rates=rates),
+        "2": a_job("n2:K80:1", rates=rates, nodes=["n2"]),
+    }
+    write(path, a_line(0, jobs, nodes="n1:V100:2 n2:K80:4"))
+    with Follower(path) as follower:
+        assert value(read(follower), RATIO, gpu_type="K80") == 1
+        write(path, a_line(1, jobs | {"2": jobs["2"] | {"nodes": ["n1", "n2"]}}))
+        follower.poll()
+        assert value(read(follower), RATIO, gpu_type="K80") == pytest.approx((3 + 0.25) / 4)
+
+
+def test_no_ratio_is_told_where_no_speed_is_known(path: Path) -> None:
+    """A job of an older journal, without rates, or on a type of which nothing is believed."""
+    jobs = {"1": a_job("n1:V100:1"), "2": a_job("n2:K80:1", rates={"v100": 8.0})}
+    write(path, a_line(0, jobs))
+    with Follower(path) as follower:
+        samples = read(follower)
+    assert [key for key in samples if key[0] == RATIO] == []
+
+
 def test_both_formats_can_be_read(path: Path) -> None:
     """Prometheus asks for OpenMetrics, other readers for the older text."""
     write(path, a_line(0, {"1": a_job("n1:V100:1")}))

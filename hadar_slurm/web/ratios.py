@@ -1,0 +1,67 @@
+"""How well jobs are where they are: their speed there by that on the fastest GPUs they could have.
+
+Speeds are what hadard expects of a gang within one node; the journal tells no others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from hadar_slurm.journal import Line
+from hadar_slurm.web.lines import Tree, slots_of
+
+
+def throughput_ratios(
+    held: Iterable[tuple[str, Tree]], jobs: Mapping[str, Line], nodes: Mapping[str, Line]
+) -> dict[str, float]:
+    """Return the mean ratio over the held GPUs of each type, 1 at most.
+
+    `held` are gangs with their jobs' ids, `jobs` and `nodes` are as the journal tells them. The
+    fastest type is one of which the open nodes that the job may use have as many GPUs as its gang;
+    a gang of several types goes at the pace of its slowest. Left out are gangs whose speed is not
+    known, and types of which none is left.
+    """
+    supply = _Supply(nodes)
+    sums: dict[str, float] = {}
+    weights: Counter[str] = Counter()
+    for job_id, tree in held:
+        job = jobs.get(job_id)
+        if job is None:
+            continue
+        gpus: Counter[str] = Counter()
+        for (_, kind), count in slots_of(tree).items():
+            gpus[kind] += count
+        rates = {kind.lower(): float(rate) for kind, rate in job.get("rates", {}).items()}
+        speed = min((rates.get(kind.lower(), 0.0) for kind in gpus), default=0.0)
+        if speed <= 0:
+            continue
+        total = supply.of(job.get("nodes"))
+        best = max((rates[kind] for kind in rates if total[kind] >= job["gpus"]), default=0.0)
+        # What it has may be the only way to have so many GPUs, of several types or on closed nodes.
+        ratio = speed / max(best, speed)
+        for kind, count in gpus.items():
+            sums[kind] = sums.get(kind, 0.0) + ratio * count
+            weights[kind] += count
+    return {kind: sums[kind] / weight for kind, weight in sorted(weights.items()) if weight}
+
+
+class _Supply:
+    """The GPUs of open nodes by type in lower case; thousands of jobs may use the same few sets."""
+
+    def __init__(self, nodes: Mapping[str, Line]) -> None:
+        self._nodes = nodes
+        self._found: dict[tuple[str, ...] | None, Counter[str]] = {}
+
+    def of(self, names: Iterable[str] | None) -> Counter[str]:
+        """Return the GPUs of these nodes, None for all."""
+        key = None if names is None else tuple(names)
+        if key not in self._found:
+            total: Counter[str] = Counter()
+            for name in self._nodes if key is None else key:
+                node = self._nodes.get(name)
+                if node is not None and node["open"]:
+                    for kind, count in node["gpus"].items():
+                        total[kind.lower()] += count
+            self._found[key] = total
+        return self._found[key]
