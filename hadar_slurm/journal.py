@@ -94,6 +94,7 @@ def _job(job: Job) -> Line:
         "copies": spec.max_copies if spec.max_copies > 1 else None,
         "aggregation_cost_s": spec.aggregation_cost_s or None,
         "fair_share": job.fair_share,
+        "partition": job.partition or None,
     }
     return {
         "phase": str(job.phase),
@@ -166,6 +167,7 @@ def _job_from(job_id: JobId, tree: Line) -> Job:
         frozenset(map(NodeName, tree["nodes"])) if "nodes" in tree else None,
         GpuType(tree["bound_type"]) if "bound_type" in tree else None,
         tree.get("fair_share"),
+        tree.get("partition", ""),
     )
 
 

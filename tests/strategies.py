@@ -153,8 +153,17 @@ def snapshots(
             allowed = frozenset(draw(st.sets(st.sampled_from(names))))
         bound = GpuType(draw(st.sampled_from(KINDS))) if not draw(st.integers(0, 5)) else None
         share = draw(st.sampled_from((None, 0.0, 0.5, 1.0)))
+        partition = draw(st.sampled_from(("", "main", "main,long")))
         if not held:
-            jobs.append(Job(spec, allowed_nodes=allowed, bound_type=bound, fair_share=share))
+            jobs.append(
+                Job(
+                    spec,
+                    allowed_nodes=allowed,
+                    bound_type=bound,
+                    fair_share=share,
+                    partition=partition,
+                )
+            )
             continue
         for gang in held.gangs:
             free.subtract(dict(gang.slots))
@@ -162,7 +171,7 @@ def snapshots(
         service_s = draw(st.sampled_from((0.0, 3000.0, 5000.0, 20_000.0)))
         service = ((GpuType("V100"), service_s / 2), (GpuType("K80"), service_s / 2))
         progress = Progress(float(draw(st.integers(0, most))), 1, service)
-        jobs.append(Job(spec, phase, progress, held, allowed, bound, share))
+        jobs.append(Job(spec, phase, progress, held, allowed, bound, share, partition))
     return Snapshot.of(now_s=now_s, cluster=cluster, jobs=jobs, occupied=occupied, rules=gang_rules)
 
 

@@ -194,7 +194,15 @@ class Fork:
             _common(job.allowed_nodes for job in jobs),
             first.bound_type if not held else None,
             first.fair_share,
+            self._partition,
         )
+
+    @property
+    def _partition(self) -> str:
+        """Return the partitions of the copies that have GPUs, or else of all."""
+        held = [task for task in self.copies if task.gang is not None]
+        told = [name for task in held or self.copies for name in task.row.partition.split(",")]
+        return ",".join(dict.fromkeys(told))
 
     def _rates(self, spec: JobSpec) -> Rates:
         """Return the job's rates, with what its copies have measured in place of what was said.

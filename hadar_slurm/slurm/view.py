@@ -322,6 +322,7 @@ class View:
             self._allowed_nodes(row, reading),
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get(row.user),
+            row.partition,
         )
 
     def _measure(

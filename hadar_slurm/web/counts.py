@@ -16,7 +16,7 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.engine.actions import Status
 from hadar_slurm.journal import Line
 from hadar_slurm.slurm.runner import DONE, REFUSED, UNAVAILABLE
-from hadar_slurm.web.lines import RoundRow
+from hadar_slurm.web.lines import RoundRow, partition_of
 
 OTHER = "other"
 MODES = ("observe", "advise", "enforce")
@@ -60,7 +60,7 @@ class Counts:
     rounds: int = 0
     failed: int = 0
     fallbacks: int = 0
-    decisions: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    decisions: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     commands: Counter[tuple[str, str]] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     round_s: Histogram = field(default_factory=Histogram)
@@ -74,7 +74,8 @@ class Counts:
         for action in line["actions"]:
             what, how = one_of(action["do"], ACTIONS), one_of(action["status"], STATUSES)
             kinds = {kind for gpus in action["gang"].values() for kind in gpus}
-            self.decisions.update((what, how, str(kind)) for kind in kinds)
+            partition = partition_of(line.get("jobs", {}).get(action["job"]))
+            self.decisions.update((what, how, partition, str(kind)) for kind in kinds)
         for (program, answer), number in row.commands.items():
             self.commands[one_of(program, PROGRAMS), one_of(answer, ANSWERS)] += number
         for job_id in new_ends:

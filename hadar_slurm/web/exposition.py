@@ -21,6 +21,7 @@ from hadar_slurm import __version__
 from hadar_slurm.web.counts import ENDS, MODES, PHASES, REASONS, Counts, Histogram, counted
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.history import History, Now
+from hadar_slurm.web.lines import partition_of
 from hadar_slurm.web.ratios import throughput_ratios
 from hadar_slurm.web.words import clean
 
@@ -60,6 +61,7 @@ class _Collector:
                     follower.strange,
                 ),
                 *_ages(follower.history, self._now_s),
+                _jobs(follower.history),
                 *_standing(follower.history.now),
                 _ratios(follower.history),
                 *_held(follower.history),
@@ -81,8 +83,21 @@ def _ages(history: History, now_s: float) -> list[Metric]:
     return told
 
 
+def _jobs(history: History) -> Metric:
+    """Return jobs by phase in every partition that has had some, lest a series ends above 0."""
+    family = GaugeMetricFamily(
+        "hadar_jobs", "Jobs that Hadar cares for.", labels=["partition", "state"]
+    )
+    found: dict[str, list[str]] = {name: [] for name in sorted(history.partitions) or [""]}
+    for job in history.now.jobs.values():
+        found[partition_of(job)].append(job["phase"])
+    for partition, phases in found.items():
+        for state, number in counted(phases, PHASES).items():
+            family.add_metric([partition, state], number)
+    return family
+
+
 def _standing(now: Now) -> list[Metric]:
-    phases = counted((job["phase"] for job in now.jobs.values()), PHASES)
     names = (REASONS.get(str(why), "") for why in now.waiting.values())
     gpus = GaugeMetricFamily(
         "hadar_gpus",
@@ -100,7 +115,6 @@ def _standing(now: Now) -> list[Metric]:
             gpus.add_metric([clean(kind), state], number)
     return [
         _gauges("mode", "1 for modes in use.", "mode", {m: m in now.modes for m in MODES}),
-        _gauges("jobs", "Jobs that Hadar cares for.", "state", phases),
         _gauges(
             "waiting_jobs",
             "Jobs without GPUs in the plan, by the reason.",
@@ -137,7 +151,7 @@ def _counted(counts: Counts) -> list[Metric]:
     decisions = CounterMetricFamily(
         "hadar_decisions",
         "Actions by what came of them; a gang of several GPU types counts for each.",
-        labels=["action", "status", "gpu_type"],
+        labels=["action", "status", "partition", "gpu_type"],
     )
     for labels, number in sorted(counts.decisions.items()):
         decisions.add_metric([clean(label) for label in labels], number)

@@ -26,6 +26,7 @@ from hadar_slurm.web.lines import (
     by_reach,
     holds_of,
     limit_s,
+    partition_of,
     row_of,
     slots_of,
     time_of,
@@ -99,6 +100,7 @@ class History:
         self.names: dict[JobId, tuple[str, str]] = {}
         self.points: deque[Point] = deque(maxlen=MAX_POINTS)
         self.rounds: deque[RoundRow] = deque(maxlen=MAX_ROUNDS)
+        self.partitions: set[str] = set()
         self._lines: dict[str, Line] = {}
         self._last_s: dict[str, float] = {}
         self._books: dict[str, Book] = {}
@@ -193,6 +195,7 @@ class History:
             book = self._books.setdefault(mode, Book(Segments()))
             self._book(book, line, holds, now_s)
         self.now = self._stand(line, now_s)
+        self.partitions.update(map(partition_of, self.now.jobs.values()))
         if "nodes" in line:
             self._note_others(now_s)
             self._prune()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import Line
+from hadar_slurm.web.words import clean
 
 # What taking in a line raises that is not as it should be.
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -18,6 +19,8 @@ _ANOTHER_RUN_S = 3600.0
 _LAST_S = 2.2e11
 # More than any cluster has GPUs, or hadard has rounds.
 _MOST = 10**9
+
+SEVERAL = "several"
 
 Tree = Mapping[str, Mapping[str, int]]
 Slots = dict[tuple[str, str], int]
@@ -127,11 +130,22 @@ def holds_of(line: Line) -> Holds:
     return holds
 
 
+def partition_of(job: Line | None) -> str:
+    """Return a job's partition, `several` before Slurm has chosen one, "" where none is told.
+
+    What users name together makes no label of its own: there are as many ways as they like.
+    """
+    told = clean(job.get("partition", "")) if job is not None else ""
+    return SEVERAL if "," in told else told
+
+
 def _check_unusual(job: Line) -> None:
     """Raise ValueError where what only some jobs have is not as it should be."""
     _whole(job["gpus"])
     for rate in job.get("rates", {}).values():
         if not 0 <= float(rate) < math.inf:
             raise ValueError(f"{rate!r} is no speed")
+    if not isinstance(job.get("partition", ""), str):
+        raise ValueError(f"{job['partition']!r} is no partition")
     if not all(isinstance(name, str) for name in job.get("nodes", ())):
         raise ValueError(f"{job['nodes']!r} are no nodes")

@@ -211,7 +211,8 @@ def test_tasks_of_an_array_are_jobs_apart(slurm_world: SlurmWorld) -> None:
     """Each has its own nodes and number of nodes; one that was not started waits on."""
     array = slurm_world.hadar_sbatch("--hadar-gang=2", "--array=0-2")
     tasks = [JobId(f"{array}_{number}") for number in range(3)]
-    assert {job.job_id for job in slurm_world.backend.observe().jobs} == set(tasks)
+    seen = slurm_world.backend.observe().jobs
+    assert {(job.job_id, job.partition) for job in seen} == {(task, "main") for task in tasks}
     gangs = {tasks[0]: a_gang("n1:v100:1 n3:p100:1"), tasks[2]: a_gang("n5:k80:2")}
     assert set(carry_out(slurm_world, gangs).values()) == {Status.DONE}
 

@@ -98,6 +98,7 @@ def test_the_journal_tells_how_many_jobs_are_held(site: Site) -> None:
     site.free(*blockers.values())
     site.until_running(*jobs)
     eventually(lambda: site.lines()[-1]["held"] == 0, "no hold")
+    assert {job["partition"] for line in site.lines() for job in line["jobs"].values()} == {"main"}
     commands = [program for line in site.lines() for program in line["commands"]]
     assert {"squeue", "scontrol"} <= set(commands)
 

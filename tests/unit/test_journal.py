@@ -37,7 +37,7 @@ SNAPSHOT = replace(
         a_cluster("2xV100,2xV100+2xK80,1xP100", closed=["n3"]),
         a_job("9", 2, on="n1:V100:2", done=250.0, submitted_s=10.0),
         a_job("10", on="n2:V100:1", submitted_s=20.0),
-        a_job("11", submitted_s=30.0),
+        replace(a_job("11", submitted_s=30.0), partition="main,long"),
         a_job("12", on="n3:P100:1", phase=Phase.STOPPING),
         now_s=720.0,
         occupied="n2:K80:2",
@@ -120,6 +120,7 @@ def test_what_was_seen_can_be_planned_from_again(snapshot: Snapshot) -> None:
         assert replace(other.spec, rates=job.spec.rates, name=job.spec.name) == job.spec
         assert (other.allowed_nodes, other.bound_type) == (job.allowed_nodes, job.bound_type)
         assert (other.phase, other.allocation) == (job.phase, job.allocation)
+        assert other.partition == job.partition
 
 
 def test_a_round_that_saw_nothing_says_why(tmp_path: Path) -> None:

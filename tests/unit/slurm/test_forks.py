@@ -130,6 +130,22 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path)
 
 
+def test_a_job_is_in_the_partition_that_slurm_tells(tmp_path: Path) -> None:
+    """Once copies run, in those in which they do; before, in all that it may run in."""
+    cluster = Cluster(tmp_path)
+    cluster.slurm.nodes["n3"].partitions += ("long",)
+    for task in cluster.slurm.find(cluster.job):
+        task.partition = "main,long"
+    assert cluster.backend.observe().by_id[cluster.job].partition == "main,long"
+    cluster.start()
+    for number in (0, 1):
+        [task] = cluster.slurm.find(cluster.task(number))
+        task.partition = "main"
+    assert cluster.backend.observe().by_id[cluster.job].partition == "main"
+    task.partition = "long"
+    assert cluster.backend.observe().by_id[cluster.job].partition == "main,long"
+
+
 def test_copies_share_a_slot_by_what_was_said_of_their_speed(cluster: Cluster) -> None:
     """The whole slot is for training: aggregation comes on top."""
     cluster.start()

@@ -23,8 +23,8 @@ JUNK = [
 ]
 RATES = {"v100": 2.0, "k80": 1.0}
 JOBS = {
-    "1": a_job("n1:V100:1", rates=RATES),
-    "2": a_job(),
+    "1": a_job("n1:V100:1", rates=RATES, partition="main"),
+    "2": a_job(partition="main,long"),
     "3": a_job("n2:K80:1", rates=RATES, nodes=["n2"]),
 }
 ACTIONS = [an_action("start", "2", "n2:K80:1"), an_action("stop", "1", "n1:V100:1")]

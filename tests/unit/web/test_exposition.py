@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from web_journals import (
     a_line,
     an_action,
     gang,
-    many_jobs,
     write,
 )
 
@@ -57,9 +57,9 @@ def test_gauges_tell_how_things_stand(path: Path) -> None:
     assert value(samples, "hadar_journal_readable") == 1
     assert value(samples, "hadar_mode", mode="enforce") == 1
     assert value(samples, "hadar_mode", mode="observe") == 0
-    assert value(samples, "hadar_jobs", state="running") == 1
-    assert value(samples, "hadar_jobs", state="queued") == 2
-    assert value(samples, "hadar_jobs", state="stopping") == 0
+    assert value(samples, "hadar_jobs", partition="", state="running") == 1
+    assert value(samples, "hadar_jobs", partition="", state="queued") == 2
+    assert value(samples, "hadar_jobs", partition="", state="stopping") == 0
     assert value(samples, "hadar_waiting_jobs", reason="outbid") == 1
     assert value(samples, "hadar_waiting_jobs", reason="other") == 1
     assert value(samples, "hadar_waiting_jobs", reason="infeasible") == 0
@@ -95,11 +95,16 @@ def test_counters_count_what_has_come_since_the_start(path: Path) -> None:
     assert value(after, "hadar_rounds_total") == 3
     assert value(after, "hadar_failed_rounds_total") == 1
     assert value(after, "hadar_solver_fallback_total") == 1
-    done = {"action": "start", "status": "done"}
+    done = {"action": "start", "status": "done", "partition": ""}
     assert value(after, "hadar_decisions_total", gpu_type="V100", **done) == 1
     assert value(after, "hadar_decisions_total", gpu_type="K80", **done) == 1
     refusals = value(
-        after, "hadar_decisions_total", gpu_type="V100", action="start", status="refused"
+        after,
+        "hadar_decisions_total",
+        gpu_type="V100",
+        action="start",
+        status="refused",
+        partition="",
     )
     assert refusals == 1
     assert value(after, "hadar_ended_jobs_total", state="done") == 1
@@ -131,6 +136,35 @@ def test_what_hadard_holds_and_how_slurm_answers_are_told(path: Path) -> None:
     assert value(after, name, command="squeue", answer="unavailable") == 1
     assert value(after, name, command="scontrol", answer="refused") == 4
     assert value(after, name, command="other", answer="other") == 7
+
+
+def test_jobs_and_decisions_are_told_by_partition(path: Path) -> None:
+    """Of several partitions Slurm chooses one only when the job starts."""
+    jobs = {
+        "1": a_job("n1:V100:1", partition="main"),
+        "2": a_job(partition="main"),
+        "3": a_job("n2:K80:1", partition="long"),
+        "4": a_job(partition="main,long"),
+    }
+    write(path, a_line(0, jobs))
+    with Follower(path) as follower:
+        stop, start = an_action("stop", "1", "n1:V100:1"), an_action("start", "4", "n1:V100:1")
+        write(path, a_line(1, jobs, actions=[stop, start, an_action("start", "9", "n1:V100:1")]))
+        follower.poll()
+        samples = read(follower)
+        assert value(samples, "hadar_jobs", partition="main", state="running") == 1
+        assert value(samples, "hadar_jobs", partition="main", state="queued") == 1
+        assert value(samples, "hadar_jobs", partition="long", state="running") == 1
+        assert value(samples, "hadar_jobs", partition="several", state="queued") == 1
+        assert ("hadar_jobs", (("partition", ""), ("state", "queued"))) not in samples
+        name, done = "hadar_decisions_total", {"status": "done", "gpu_type": "V100"}
+        assert value(samples, name, action="stop", partition="main", **done) == 1
+        assert value(samples, name, action="start", partition="several", **done) == 1
+        assert value(samples, name, action="start", partition="", **done) == 1
+        write(path, a_line(2))
+        follower.poll()
+        samples = read(follower)
+    assert value(samples, "hadar_jobs", partition="long", state="running") == 0
 
 
 def test_an_older_journal_does_not_tell_what_is_held(path: Path) -> None:
@@ -241,17 +275,33 @@ def test_a_strange_wish_gets_the_plain_form(path: Path, accept: str) -> None:
 
 
 def test_series_do_not_grow_with_jobs_or_users(path: Path) -> None:
-    """One job and a thousand of as many users have the same series, and none names a job."""
-    write(path, a_line(0, many_jobs(1)))
+    """One job and a thousand of as many users have the same series, and none names a job.
+
+    Nor does it matter in how many ways users name several partitions.
+    """
+    names = ["p0", "p1", "p2", "p3"]
+    few_jobs = {name: a_job(partition=name) for name in (*names, "p0,p1")}
+    write(path, a_line(0, few_jobs))
     with Follower(path) as follower:
+        starts = [an_action("start", job, "n1:V100:1") for job in few_jobs]
+        write(path, a_line(1, few_jobs, actions=starts))
+        follower.poll()
         few = set(read(follower))
-        jobs = {f"j{n}": a_job(user=f"user{n}", workload=f"work{n}") for n in range(1000)}
+        ways = [*names, *(",".join(some) for some in permutations(names, 3))]
+        jobs = {
+            f"j{n}": a_job(
+                user=f"user{n}",
+                workload=f"work{n}",
+                partition=ways[n % len(ways)],
+                rates={"v100": 1.0 + n},
+            )
+            for n in range(1000)
+        }
         starts = [an_action("start", job, "n1:V100:1") for job in jobs]
-        write(path, a_line(1, jobs, actions=starts, waiting=dict.fromkeys(jobs, "because")))
+        write(path, a_line(2, jobs, actions=starts, waiting=dict.fromkeys(jobs, "because")))
         follower.poll()
         many = read(follower)
-    assert {key for key in set(many) - few if key[0] != "hadar_decisions_total"} == set()
-    assert len(many) - len(few) <= 1
+    assert set(many) - few == {(RATIO, (("gpu_type", "V100"),))}
     labels = {value for _, pairs in many for _, value in pairs}
     assert not [label for label in labels if "user" in label or "work" in label or "j1" in label]
 
@@ -265,9 +315,9 @@ def test_no_label_is_made_of_unknown_words(path: Path) -> None:
         write(path, a_line(1, {"2": a_job(phase="x2")}, actions=[odd], ended=ended))
         follower.poll()
         samples = read(follower)
-    assert value(samples, "hadar_jobs", state="other") == 1
+    assert value(samples, "hadar_jobs", partition="", state="other") == 1
     assert value(samples, "hadar_ended_jobs_total", state="other") == 1
-    odd_labels = {"action": "other", "status": "other", "gpu_type": "V100"}
+    odd_labels = {"action": "other", "status": "other", "partition": "", "gpu_type": "V100"}
     assert value(samples, "hadar_decisions_total", **odd_labels) == 1
 
 
@@ -286,7 +336,7 @@ def test_a_simulation_has_no_age(path: Path) -> None:
     with Follower(path) as follower:
         samples = read(follower)
     assert ("hadar_last_round_timestamp_seconds", ()) not in samples
-    assert value(samples, "hadar_jobs", state="queued") == 1
+    assert value(samples, "hadar_jobs", partition="", state="queued") == 1
 
 
 def test_a_price_without_end_is_told(path: Path) -> None:
