@@ -38,6 +38,7 @@ from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.adapter import Site, SlurmAdapter
 from hadar_slurm.slurm.adapters import make_adapter
 from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.expired import read_expired
 from hadar_slurm.slurm.heartbeat import Heartbeat, remove_heartbeat, write_heartbeat
 from hadar_slurm.slurm.ledger import FILE_NAME as LEDGER_FILE
 from hadar_slurm.slurm.ledger import Ledger
@@ -286,6 +287,9 @@ def _run_with(
         faults = line.errors or faults if mode is not furthest else line.errors
         try:
             more = {"held": backend.ledger.num_held, "commands": world.life.take_answers()}
+            expired = read_expired(config.state_dir)
+            if expired is not None:
+                more["expired"] = expired
             journal.write(line, mode=str(mode), more=more)
         except OSError as error:
             log.error("the journal %s cannot be written: %s", config.journal, error.strerror)

@@ -16,6 +16,8 @@ from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.changes import BeginSoon, Release
 from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.expired import add_expired
+from hadar_slurm.slurm.giving_back import Returned
 from hadar_slurm.slurm.heartbeat import remove_heartbeat
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.metadata import decode, encode
@@ -57,19 +59,32 @@ def release(
         kept_for = reason_to_keep(cluster, chosen.run_dir, only_expired=expired)
         if not is_only:
             kept_for = "another hadar release is at work"
-        _release(chosen, slurm, "" if force and is_only else kept_for, limit, as_json=as_json)
+        kept_for = "" if force and is_only else kept_for
+        answers = None if kept_for else _release(chosen, slurm, limit)
+        if answers and expired:
+            _count(chosen.state_dir, answers)
+    _tell(answers, kept_for, as_json=as_json)
 
 
-def _release(
-    chosen: Config, slurm: SlurmAdapter, kept_for: str, limit_s: float, *, as_json: bool
-) -> None:
-    if kept_for:
+def _release(chosen: Config, slurm: SlurmAdapter, limit_s: float) -> tuple[Returned, ...]:
+    # From now on jobs are submitted to plain Slurm; a hadard that lives writes it anew.
+    remove_heartbeat(chosen.run_dir)
+    return release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit_s)
+
+
+def _count(state_dir: Path, answers: tuple[Returned, ...]) -> None:
+    """Note how many were given back: afterwards, for no count is worth a job that stays held."""
+    try:
+        add_expired(state_dir, sum(not answer.fault for answer in answers))
+    except OSError as error:
+        typer.echo(f"hadar: what was released cannot be counted: {error}", err=True)
+
+
+def _tell(answers: tuple[Returned, ...] | None, kept_for: str, *, as_json: bool) -> None:
+    if answers is None:
         tree = {"released": [], "failed": [], "kept_for": kept_for}
         typer.echo(json.dumps(tree) if as_json else f"nothing released: {kept_for}")
         return
-    # From now on jobs are submitted to plain Slurm; a hadard that lives writes it anew.
-    remove_heartbeat(chosen.run_dir)
-    answers = release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit_s)
     failed = [answer for answer in answers if answer.fault]
     if as_json:
         released = [answer.job for answer in answers if not answer.fault]

@@ -143,8 +143,15 @@ def _ratios(history: History) -> Metric:
 
 
 def _held(history: History) -> list[Metric]:
+    told: list[Metric] = []
     held = [row.held for row in history.rounds if row.held is not None]
-    return [_gauge("held_jobs", "Jobs that hadard holds.", held[-1])] if held else []
+    if held:
+        told.append(_gauge("held_jobs", "Jobs that hadard holds.", held[-1]))
+    expired = [row.expired for row in history.rounds if row.expired is not None]
+    if expired:
+        words = "Jobs that the reaper has given back."
+        told.append(CounterMetricFamily("hadar_holds_expired", words, value=expired[-1]))
+    return told
 
 
 def _counted(counts: Counts) -> list[Metric]:

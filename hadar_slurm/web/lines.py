@@ -31,8 +31,8 @@ Holds = dict[tuple[JobId, int], Tree]
 class RoundRow:
     """One round in short; `did` counts its actions by (what, status), times are seconds.
 
-    `held` are jobs that hadard holds, `commands` counts Slurm's by (program, answer): a simulation
-    and older journals tell neither.
+    `held` are jobs that hadard holds, `expired` those that the reaper has ever given back,
+    `commands` counts Slurm's by (program, answer): a simulation and older journals tell none.
     """
 
     number: int
@@ -46,6 +46,7 @@ class RoundRow:
     plan_s: float
     errors: tuple[str, ...]
     held: int | None
+    expired: int | None
     commands: Mapping[tuple[str, str], int]
 
 
@@ -100,6 +101,7 @@ def row_of(line: Line) -> RoundRow:
         plan_s=parts.get("plan", 0.0),
         errors=tuple(str(error) for error in line["errors"]),
         held=_whole(line["held"]) if "held" in line else None,
+        expired=_whole(line["expired"]) if "expired" in line else None,
         commands={
             (program, answer): _whole(number)
             for program, answers in line.get("commands", {}).items()

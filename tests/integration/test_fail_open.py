@@ -114,6 +114,11 @@ def test_the_reaper_gives_a_killed_hadard_its_time(site: Site) -> None:
     assert time.time() < killed_s + 8 + LIMIT_S / 2
     until_plain_slurm_starts(site, job)
     assert read_heartbeat(site.run_dir) is None
+    assert site.lines()[-1]["expired"] == 0
+    before = len(site.lines())
+    site.start()
+    eventually(lambda: len(site.lines()) > before, "a round")
+    assert site.lines()[-1]["expired"] == 1
 
 
 def test_a_sign_of_life_is_good_for_half_a_minute(site: Site) -> None:

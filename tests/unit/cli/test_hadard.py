@@ -17,6 +17,8 @@ from hadar_slurm.cli.hadard import World, _sign_is_good_for_s, _slurm, main
 from hadar_slurm.config import load_config
 from hadar_slurm.journal import read_journal
 from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.expired import FILE_NAME as EXPIRED
+from hadar_slurm.slurm.expired import add_expired
 from hadar_slurm.slurm.runner import Runner
 from hadar_slurm.slurm.single import only_daemon
 
@@ -126,6 +128,20 @@ def test_one_round_is_written_and_leaves_no_heartbeat(
     assert line["commands"].keys() == {"scontrol", "squeue"}
     assert all(answers.keys() == {"done"} for answers in line["commands"].values())
     assert not (toy.parent / "run" / "heartbeat.json").exists()
+
+
+def test_the_journal_tells_what_the_reaper_has_given_back(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reaper cannot write the journal: hadard does once it is back, if it can be told."""
+    toy.write_text(f"{toy.read_text()}state_dir: {toy.parent}\n", encoding="utf-8")
+    add_expired(toy.parent, 3)
+    assert ended_with(["--config", str(toy), "--once"], capsys)[0] == 0
+    (toy.parent / EXPIRED).write_text("?")
+    assert ended_with(["--config", str(toy), "--once"], capsys)[0] == 0
+    first, second = read_journal(toy.parent / "log" / "j.jsonl")
+    assert first["expired"] == 3
+    assert "expired" not in second
 
 
 def test_a_single_round_that_failed_has_another_status(

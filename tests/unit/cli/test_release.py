@@ -16,6 +16,8 @@ from typer.testing import CliRunner, Result
 
 from hadar_slurm.cli.main import commands
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.slurm.expired import FILE_NAME as EXPIRED
+from hadar_slurm.slurm.expired import read_expired
 from hadar_slurm.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.metadata import Description, decode, encode
@@ -103,6 +105,34 @@ def test_release_for_programs(bench: Bench) -> None:
     bench.vouch(-1)
     told = json.loads(bench.run("release", "--expired", "--json").stdout)
     assert told == {"released": [job.key], "failed": [], "kept_for": ""}
+
+
+def test_what_the_reaper_gives_back_is_counted(bench: Bench) -> None:
+    """For hadard's journal; what an operator releases is not."""
+    bench.submit(mark=True)
+    bench.run("release")
+    assert read_expired(bench.directory) == 0
+    stuck, _ = bench.submit(mark=True), bench.submit(mark=True)
+    bench.runner.before.append(
+        lambda argv: "no mood" if list(argv)[1:] == ["release", stuck.key] else None
+    )
+    bench.vouch(60)
+    bench.run("release", "--expired")
+    assert read_expired(bench.directory) == 0
+    bench.vouch(-1)
+    assert bench.run("release", "--expired", "--limit", "0").exit_code == 1
+    assert read_expired(bench.directory) == 1
+
+
+def test_jobs_are_given_back_though_nobody_can_count_them(bench: Bench) -> None:
+    """A full or broken disk keeps no job from its users."""
+    job = bench.submit(mark=True)
+    (bench.directory / EXPIRED).mkdir()
+    done = bench.run("release", "--expired", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["released"] == [job.key]
+    assert "cannot be counted" in done.stderr
+    assert not job.hold
 
 
 def test_a_job_that_stays_held_is_named_and_the_status_is_1(bench: Bench) -> None:

@@ -39,6 +39,7 @@ LINES = [
         ended={"9": {"phase": "done", "end_s": NOW_S}},
         errors=["an error"],
         held=1,
+        expired=2,
         commands={"squeue": {"done": 2}},
     )
     for number in range(6)

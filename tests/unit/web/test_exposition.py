@@ -24,6 +24,9 @@ from hadar_slurm import __version__
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
 
+# What only hadard tells, and not in journals of earlier versions.
+OF_HADARD = ("hadar_held", "hadar_slurm", "hadar_holds", "hadar_averages")
+
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -138,6 +141,16 @@ def test_what_hadard_holds_and_how_slurm_answers_are_told(path: Path) -> None:
     assert value(after, name, command="other", answer="other") == 7
 
 
+def test_what_the_reaper_has_given_back_is_told(path: Path) -> None:
+    """As the journal has it, which counts on while neither hadard nor the page is there."""
+    write(path, a_line(0, expired=3))
+    with Follower(path) as follower:
+        assert value(read(follower), "hadar_holds_expired_total") == 3
+        write(path, a_line(1, expired=5), a_line(2))
+        follower.poll()
+        assert value(read(follower), "hadar_holds_expired_total") == 5
+
+
 def test_jobs_and_decisions_are_told_by_partition(path: Path) -> None:
     """Of several partitions Slurm chooses one only when the job starts."""
     jobs = {
@@ -174,7 +187,7 @@ def test_an_older_journal_does_not_tell_what_is_held(path: Path) -> None:
         write(path, a_line(1))
         follower.poll()
         samples = read(follower)
-    assert [key for key in samples if key[0].startswith(("hadar_held", "hadar_slurm"))] == []
+    assert [key for key in samples if key[0].startswith(OF_HADARD)] == []
     assert value(samples, "hadar_rounds_total") == 1
 
 
