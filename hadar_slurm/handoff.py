@@ -53,7 +53,8 @@ class ProgressReport:
 
     Of a forked job's copy `own_steps` are those of `steps_done` that it has trained since the
     parameters were last made one, which no other copy counts; `aggregation_s` is how long that
-    took (0: not yet measured).
+    took (0: not yet measured), and `averages` how often two copies or more have been made one since
+    the training began.
     """
 
     restart: int
@@ -63,6 +64,7 @@ class ProgressReport:
     time_s: float = 0.0
     own_steps: int = 0
     aggregation_s: float = 0.0
+    averages: int = 0
     version: int = VERSION
 
 
@@ -146,6 +148,7 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
             time_s=float(tree.get("time_s", 0.0)),
             own_steps=int(tree.get("own_steps", 0)),
             aggregation_s=float(tree.get("aggregation_s", 0.0)),
+            averages=int(tree.get("averages", 0)),
             version=int(tree.get("version", 0)),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -157,6 +160,7 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
         report.time_s,
         report.own_steps,
         report.aggregation_s,
+        report.averages,
     )
     if report.version != VERSION:
         raise ReportError(f"{origin}: version {report.version}, this reads {VERSION}")

@@ -286,7 +286,11 @@ def _run_with(
         nonlocal faults
         faults = line.errors or faults if mode is not furthest else line.errors
         try:
-            more = {"held": backend.ledger.num_held, "commands": world.life.take_answers()}
+            more: dict[str, object] = {
+                "held": backend.ledger.num_held,
+                "commands": world.life.take_answers(),
+                "averages": backend.take_averages(),
+            }
             expired = read_expired(config.state_dir)
             if expired is not None:
                 more["expired"] = expired

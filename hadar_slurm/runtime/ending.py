@@ -69,7 +69,10 @@ class Ending:
         speeds = {part.copy: len(part.done) / max(part.seconds, 1e-6) for part, _ in parts}
         # What is still to come is a write as large as our contribution was.
         made_s = time.monotonic() - begun_s + usual(self.costs.save_s)
-        after = replace(end, slot=end.slot + 1, done=done, dealt={}, made_s=made_s)
+        averages = end.averages + (len(parts) > 1)
+        after = replace(
+            end, slot=end.slot + 1, done=done, dealt={}, made_s=made_s, averages=averages
+        )
         self.costs.make(after.slot, made_s)
         speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}
         after = self.dealer.deal(after, speeds_here, self.costs.total_s)

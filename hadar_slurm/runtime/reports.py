@@ -37,6 +37,7 @@ class Reports:
             time_s=time.time(),
             own_steps=own_steps,
             aggregation_s=self.costs.total_s,
+            averages=end.averages,
         )
         try:
             handoff.write_report(self.where.spool, self.where.job, report)

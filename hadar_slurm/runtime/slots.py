@@ -39,8 +39,9 @@ class SlotEnd:
     `dealt` are the steps of the next slot by copy, the fastest copy first: that is the order in
     which they stand to finish it. `ahead` are those that each may train, of the slot after that,
     while it waits for that one's end. `length_s` is how long it is to last. `made_s` is how long it
-    took to make the parameters one, 0 at the start of the job; both in seconds. `id` tells this end
-    from another of the same slot, made when this one could not be read.
+    took to make the parameters one, 0 at the start of the job; both in seconds. `averages` counts
+    the slots so far in which two copies or more had a part. `id` tells this end from another of the
+    same slot, made when this one could not be read.
     """
 
     slot: int
@@ -50,6 +51,7 @@ class SlotEnd:
     ahead: Mapping[int, Ranges] = field(default_factory=dict)
     length_s: float = 0.0
     made_s: float = 0.0
+    averages: int = 0
     id: str = ""
 
     @property
@@ -125,6 +127,7 @@ class Slots:
             "ahead": [[copy, steps.pairs] for copy, steps in end.ahead.items()],
             "length_s": end.length_s,
             "made_s": end.made_s,
+            "averages": end.averages,
             "id": secrets.token_hex(4),
             "facts": facts,
         }
@@ -245,6 +248,7 @@ def _as_end(file: TensorFile) -> SlotEnd:
             ahead={int(copy): Ranges.of(pairs) for copy, pairs in facts.get("ahead", ())},
             length_s=float(facts["length_s"]),
             made_s=float(facts.get("made_s", 0.0)),
+            averages=int(facts.get("averages", 0)),
             id=str(facts["id"]),
         )
     except OtherVersionError:

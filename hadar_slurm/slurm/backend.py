@@ -192,6 +192,10 @@ class SlurmBackend:
             self._pause(max(0.0, min(until_s - now_s, glance_s, looks_s - now_s)))
         return Wake.STOP
 
+    def take_averages(self) -> int:
+        """Return how often copies of forked jobs were made one since the last call."""
+        return self._view.averages.take()
+
     def commands(self, action: Action) -> list[list[str]]:
         """Return the commands that an action comes to when nothing gets in its way."""
         action = self._on_task(action)

@@ -159,6 +159,11 @@ class Fork:
         return min(max(known, default=0.0), MAX_RESTART_S) or _AGGREGATION_S
 
     @property
+    def averages(self) -> int:
+        """Return how often copies have been made one, as the best informed of them says."""
+        return max((task.report.averages for task in self.tasks if task.report), default=0)
+
+    @property
     def ended(self) -> Ended | None:
         """Return how the job as a whole has ended, or None while a task is left."""
         if self.is_alive:

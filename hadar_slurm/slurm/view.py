@@ -16,6 +16,7 @@ from hadar_slurm.core.throughput import Rates
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ProgressReport, ReportError, read_report
 from hadar_slurm.slurm.adapter import SlurmAdapter
+from hadar_slurm.slurm.averages import Averages
 from hadar_slurm.slurm.estimates import Estimator, workload_of
 from hadar_slurm.slurm.fairshare import FairShares
 from hadar_slurm.slurm.forks import Fork, Forks, Task, final_phase, parent_of
@@ -76,6 +77,7 @@ class View:
     shares: FairShares
     is_off: Callable[[], bool]
     now_s: Callable[[], float]
+    averages: Averages = field(default_factory=Averages)
     _faulty: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
     _stuck: set[JobId] = field(default_factory=set)
@@ -133,6 +135,8 @@ class View:
                 for parent, tasks in copies.items()
             }
         )
+        told = {parent: fork.averages for parent, fork in forks.by_parent.items()}
+        self.averages.see(told, self.now_s())
         self._ends = {parent: fork.ends for parent, fork in forks.by_parent.items()}
         self._heard = {key: time_s for key, time_s in self._heard.items() if key in alive}
         placeable = [*jobs, *forks.task_jobs]

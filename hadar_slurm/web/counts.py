@@ -60,6 +60,7 @@ class Counts:
     rounds: int = 0
     failed: int = 0
     fallbacks: int = 0
+    averages: int = 0
     decisions: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     commands: Counter[tuple[str, str]] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
@@ -76,6 +77,7 @@ class Counts:
             kinds = {kind for gpus in action["gang"].values() for kind in gpus}
             partition = partition_of(line.get("jobs", {}).get(action["job"]))
             self.decisions.update((what, how, partition, str(kind)) for kind in kinds)
+        self.averages += row.averages or 0
         for (program, answer), number in row.commands.items():
             self.commands[one_of(program, PROGRAMS), one_of(answer, ANSWERS)] += number
         for job_id in new_ends:

@@ -65,6 +65,7 @@ class _Collector:
                 *_standing(follower.history.now),
                 _ratios(follower.history),
                 *_held(follower.history),
+                *_averages(follower.history, follower.counts),
                 *_counted(follower.counts),
             ]
 
@@ -152,6 +153,13 @@ def _held(history: History) -> list[Metric]:
         words = "Jobs that the reaper has given back."
         told.append(CounterMetricFamily("hadar_holds_expired", words, value=expired[-1]))
     return told
+
+
+def _averages(history: History, counts: Counts) -> list[Metric]:
+    if all(row.averages is None for row in history.rounds):
+        return []
+    words = "How often copies of forked jobs were made one."
+    return [CounterMetricFamily("hadar_averages", words, value=counts.averages)]
 
 
 def _counted(counts: Counts) -> list[Metric]:

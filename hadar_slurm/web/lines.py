@@ -32,7 +32,8 @@ class RoundRow:
     """One round in short; `did` counts its actions by (what, status), times are seconds.
 
     `held` are jobs that hadard holds, `expired` those that the reaper has ever given back,
-    `commands` counts Slurm's by (program, answer): a simulation and older journals tell none.
+    `commands` counts Slurm's by (program, answer), `averages` those of copies since the line
+    before: a simulation and older journals tell none.
     """
 
     number: int
@@ -47,6 +48,7 @@ class RoundRow:
     errors: tuple[str, ...]
     held: int | None
     expired: int | None
+    averages: int | None
     commands: Mapping[tuple[str, str], int]
 
 
@@ -102,6 +104,7 @@ def row_of(line: Line) -> RoundRow:
         errors=tuple(str(error) for error in line["errors"]),
         held=_whole(line["held"]) if "held" in line else None,
         expired=_whole(line["expired"]) if "expired" in line else None,
+        averages=_whole(line["averages"]) if "averages" in line else None,
         commands={
             (program, answer): _whole(number)
             for program, answers in line.get("commands", {}).items()

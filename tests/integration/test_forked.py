@@ -189,6 +189,9 @@ def test_a_real_training_gives_up_a_copy_and_gets_it_back(site: Site) -> None:
     end = slots.newest()
     assert end is not None
     assert end[0].done.pairs == ((0, steps),)
+    made = end[0].averages
+    assert made >= 2
+    eventually(lambda: sum(line["averages"] for line in site.lines()) == made, f"{made} averages")
     for number in range(2):
         text = (site.directory / f"forked-training-{job}_{number}.out").read_text()
         assert f"{steps} steps, accuracy" in text

@@ -29,6 +29,9 @@ reports = st.builds(
     steps_done=st.integers(0, 10**15),
     steps_per_s=st.floats(0, 1e9),
     time_s=st.floats(0, 1e12),
+    own_steps=st.integers(0, 10**15),
+    aggregation_s=st.floats(0, 1e9),
+    averages=st.integers(0, 10**15),
 )
 
 

@@ -125,6 +125,7 @@ def test_one_round_is_written_and_leaves_no_heartbeat(
     assert line["nodes"] == {"n1": {"gpus": {"v100": 2}, "open": True}}
     assert line["errors"] == []
     assert line["held"] == 0
+    assert line["averages"] == 0
     assert line["commands"].keys() == {"scontrol", "squeue"}
     assert all(answers.keys() == {"done"} for answers in line["commands"].values())
     assert not (toy.parent / "run" / "heartbeat.json").exists()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from fakes import train_copy  # noqa: E402
 
+from hadar_slurm.handoff import read_report  # noqa: E402
 from hadar_slurm.runtime import slots as slots_module  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
 from hadar_slurm.runtime.presence import Doing, Presence  # noqa: E402
@@ -101,6 +104,31 @@ def test_a_copy_that_was_killed_does_not_begin_anew_while_all_wait_for_it(
         assert copy.slots.read(copy.slots.newest_slot())[0].done == Ranges.of(
             [] if others_train else [(0, 10)]
         )
+
+
+def test_what_several_copies_trained_is_counted_as_an_average(tmp_path: Path) -> None:
+    """And told; a slot that one copy alone has trained is none, nor is what cannot be used."""
+    copy, _ = a_copy(tmp_path)
+    copy.reports.where = replace(copy.where, job="7", spool=tmp_path / "spool")
+    copy.ending.begin(40, {0: 1.0, 1: 1.0}, copy.named())
+
+    def slot(*wrong: int) -> int:
+        """End a slot to which both give what was dealt, some wrongly; return the new count."""
+        end, _ = copy.newest()
+        for one, other in ((0, 1), (1, 0)):
+            steps = end.dealt[other if one in wrong else one]
+            part = Contribution(one, end.slot + 1, end.id, steps, 1.0)
+            copy.slots.contribute(part, *copy.named())
+        assert copy.ending.end(end, {0, 1}, {0, 1})
+        after, _ = copy.newest()
+        assert after.slot == end.slot + 1
+        copy.reports.tell("running", after)
+        report = read_report(tmp_path / "spool", "7", owner_uid=os.getuid())
+        assert report is not None
+        assert report.averages == after.averages
+        return after.averages
+
+    assert [slot(), slot(1), slot()] == [1, 1, 2]
 
 
 def test_an_end_that_breaks_while_it_is_trained_from_gives_way(tmp_path: Path) -> None:

@@ -78,11 +78,16 @@ class Cluster:
         self.settings = Settings(
             spool=self.spool, grace_s=5.0, assignments=self.assignments, slot_s=100.0
         )
+        self.ledger = directory / FILE_NAME
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Start hadard, or start it again."""
         self.backend = SlurmBackend(
             CommandLine(FakeRunner(slurm=self.slurm)),
             ThroughputTable("none", {}),
             self.settings,
-            Ledger(directory / FILE_NAME),
+            Ledger(self.ledger),
             now_s=lambda: self.slurm.now_s,
             sleep=self.slurm.advance,
         )
@@ -115,6 +120,12 @@ class Cluster:
         """Return the job as policies see it."""
         (job,) = self.backend.observe().jobs
         return job
+
+    def averages(self) -> int:
+        """Look a second later, and return what has been counted since the last time."""
+        self.slurm.advance(1.0)
+        self.backend.observe()
+        return self.backend.take_averages()
 
     def quotas(self) -> Mapping[int, int]:
         """Return what the copies have been told."""
@@ -187,6 +198,55 @@ def test_progress_is_what_is_made_one_and_what_each_has_trained_since(cluster: C
     assert cluster.seen.progress.steps_done == 114
     cluster.report(0, steps_done=150, own_steps=30)
     assert cluster.seen.progress.steps_done == 150
+
+
+def test_averages_are_counted_from_look_to_look(cluster: Cluster) -> None:
+    """Once for all copies, whoever tells first, and whatever becomes of the copies."""
+    cluster.start()
+    assert cluster.averages() == 0
+    cluster.report(0, averages=2)
+    cluster.report(1, averages=1)
+    assert cluster.averages() == 2
+    cluster.report(1, averages=2)
+    assert cluster.averages() == 0
+    cluster.report(1, averages=4)
+    cluster.report(0, averages=3)
+    assert cluster.averages() == 2
+    (cluster.spool / str(cluster.slurm.find(cluster.task(1))[0].number) / "progress.json").unlink()
+    assert cluster.averages() == 0
+    cluster.report(1, averages=5)
+    assert cluster.averages() == 1
+
+
+def test_averages_are_counted_to_the_end_of_a_job(cluster: Cluster) -> None:
+    """The last one is made when no step is left."""
+    cluster.start()
+    assert cluster.averages() == 0
+    cluster.report(0, averages=3, state="done", steps_done=1000)
+    for number in range(3):
+        [task] = cluster.slurm.find(cluster.task(number))
+        cluster.slurm.end(task, "COMPLETED")
+    assert cluster.averages() == 3
+
+
+def test_averages_of_before_hadard_began_are_not_counted(cluster: Cluster) -> None:
+    """It has not seen them, or has counted them before it was restarted."""
+    cluster.start()
+    cluster.report(0, averages=7)
+    cluster.begin_anew()
+    assert cluster.averages() == 0
+    cluster.report(0, averages=8)
+    assert cluster.averages() == 1
+
+
+def test_nobody_makes_the_count_absurd(cluster: Cluster) -> None:
+    """A report is the word of a stranger: more than so many a second are not believed."""
+    cluster.start()
+    cluster.averages()
+    cluster.report(0, averages=10**18)
+    assert 0 < cluster.averages() <= 100
+    cluster.report(1, averages=10**18)
+    assert cluster.averages() == 0
 
 
 def test_a_copy_that_moves_is_one_task_stopped_and_started(cluster: Cluster) -> None:

@@ -40,6 +40,7 @@ LINES = [
         errors=["an error"],
         held=1,
         expired=2,
+        averages=3,
         commands={"squeue": {"done": 2}},
     )
     for number in range(6)

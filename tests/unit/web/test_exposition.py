@@ -151,6 +151,16 @@ def test_what_the_reaper_has_given_back_is_told(path: Path) -> None:
         assert value(read(follower), "hadar_holds_expired_total") == 5
 
 
+def test_averages_are_counted(path: Path) -> None:
+    """Those of every line since the page began."""
+    write(path, a_line(0, averages=7))
+    with Follower(path) as follower:
+        assert value(read(follower), "hadar_averages_total") == 0
+        write(path, a_line(1, averages=2), a_line(2, averages=0), a_blind_line(3, averages=1))
+        follower.poll()
+        assert value(read(follower), "hadar_averages_total") == 3
+
+
 def test_jobs_and_decisions_are_told_by_partition(path: Path) -> None:
     """Of several partitions Slurm chooses one only when the job starts."""
     jobs = {
