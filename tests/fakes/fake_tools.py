@@ -222,7 +222,7 @@ class Tools:
         return 0, f"{number}\n" if "parsable" in options else f"Submitted batch job {number}\n", ""
 
     def _sinfo(self, words: list[str]) -> Said:
-        if words == ["-h", "-o", "%P"]:
+        if words == ["-a", "-h", "-o", "%P"]:
             names = dict.fromkeys(p for node in self.slurm.nodes.values() for p in node.partitions)
             return 0, "".join(f"{name}{'*' * (name == 'main')}\n" for name in names), ""
         assert words == ["-h", "-N", "-o", "%N|%G|%P"], words
