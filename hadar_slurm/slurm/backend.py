@@ -120,6 +120,7 @@ class SlurmBackend:
         if self.mode is Mode.ENFORCE:
             self._adopt()
         self._give_back()
+        self._undo_landed()
         on_tasks = [self._on_task(action) for action in actions]
         outcomes = self._outcomes(on_tasks)
         if self.mode is Mode.ENFORCE:
@@ -247,6 +248,13 @@ class SlurmBackend:
                 log.warning("job %s is not yet Slurm's again: %s", returned.job, returned.fault)
             else:
                 log.info("job %s is Slurm's again", returned.job)
+
+    def _undo_landed(self) -> None:
+        """Take back holds of ours that came as their jobs started; the next look tells of it."""
+        landed = sorted(self._seen.landed) if self._seen is not None else []
+        for fault in self.slurm.change([Release(job) for job in landed]) if landed else ():
+            if fault is not None:
+                log.warning("cannot take back a hold: %s", fault)
 
     def _adopt(self) -> None:
         if self._seen is None or (self.ledger.is_whole and not self._seen.found):

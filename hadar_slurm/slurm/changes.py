@@ -70,6 +70,13 @@ class BeginSoon:
 
 
 @dataclass(frozen=True, slots=True)
+class PutOff:
+    """Keep a pending job from beginning within the next minute, whoever may release it."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
 class AskToSave:
     """Send USR1 to the batch script of a running job."""
 
@@ -91,4 +98,4 @@ class Prefer:
     features: str
 
 
-Change = Hold | Release | Clear | Ask | BeginSoon | AskToSave | Requeue | Prefer
+Change = Hold | Release | Clear | Ask | BeginSoon | PutOff | AskToSave | Requeue | Prefer

@@ -17,6 +17,7 @@ from hadar_slurm.slurm.changes import (
     Clear,
     Hold,
     Prefer,
+    PutOff,
     Release,
     Request,
     Requeue,
@@ -83,6 +84,8 @@ def command(change: Change) -> Argv:
             return ["scontrol", "update", f"JobId={job}", f"Prefer={features}"]
         case BeginSoon(job):
             return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
+        case PutOff(job):
+            return ["scontrol", "update", f"JobId={job}", "StartTime=now+60"]
         case Clear(job):
             keys = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList")
             return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in keys)]

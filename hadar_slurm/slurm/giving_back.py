@@ -13,11 +13,20 @@ from dataclasses import dataclass, replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.slurm.adapter import SlurmAdapter
-from hadar_slurm.slurm.changes import Ask, BeginSoon, Change, Clear, Hold, Release, Request
+from hadar_slurm.slurm.changes import (
+    Ask,
+    BeginSoon,
+    Change,
+    Clear,
+    Hold,
+    PutOff,
+    Release,
+    Request,
+)
 from hadar_slurm.slurm.enforce import gres_prefix
 from hadar_slurm.slurm.ledger import Entry, Ledger
 from hadar_slurm.slurm.metadata import Description
-from hadar_slurm.slurm.ownership import is_pinned_by_us
+from hadar_slurm.slurm.ownership import is_held_by_others, is_pinned_by_us
 from hadar_slurm.slurm.parse import QueueRow
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
@@ -40,8 +49,18 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
     """Let these pending jobs start under plain Slurm, as they were submitted.
 
     A job that was pinned is held while its request changes, and released only once Slurm shows its
-    own request again: in between it asks for no GPU. What fails is tried again by the next call.
+    own request again: in between it asks for no GPU. One that somebody else holds, its owner or an
+    operator, gets its request back and stays held. What fails is tried again by the next call.
     """
+    others = {
+        job
+        for job, (row, description) in jobs.items()
+        if is_held_by_others(
+            row,
+            ledger,
+            was_submitted_held=description is not None and description.is_held,
+        )
+    }
     wanted = {
         job: _own_request(
             row, description, ledger[job], slurm, is_pinned=is_pinned_by_us(row, ledger)
@@ -55,20 +74,30 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
         with suppress(LedgerError):
             ledger.note(
                 {
-                    job: replace(ledger[job], is_held=True, before=want)
+                    job: replace(ledger[job], before=want)
+                    if job in others
+                    else replace(
+                        ledger[job],
+                        is_held=True,
+                        before=want,
+                        asked_when_held=jobs[job][0].requested_nodes,
+                    )
                     for job, want in changed.items()
                 }
             )
         batch: list[tuple[JobId, Change]] = []
         for job, want in changed.items():
-            batch += [(job, change) for change in (Hold(job), Clear(job), Ask(job, want))]
+            changes: tuple[Change, ...] = (Hold(job), Clear(job), Ask(job, want))
+            if job in others:
+                changes = _changes_under_anothers_hold(jobs[job][0], want, ledger.now_s())
+            batch += [(job, change) for change in changes]
         faults |= _attempt(slurm, batch)
         queue = slurm.queue()
         for job, want in changed.items():
             row = queue.get(job)
             if row is not None and row.state == "PENDING" and not _asks(row, want):
                 faults.setdefault(job, f"Slurm kept another request: {row.request}")
-    ready = [job for job in jobs if job not in faults]
+    ready = [job for job in jobs if job not in faults and job not in others]
     batch = []
     for job in ready:
         if jobs[job][0].restarts > 0:
@@ -76,7 +105,7 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
         batch.append((job, Release(job)))
     faults |= _attempt(slurm, batch)
     queue = slurm.queue()
-    for job in jobs:
+    for job in ready:
         if job in queue and queue[job].is_held_by_user:
             faults.setdefault(job, "Slurm says that it is released, and holds it")
     with suppress(LedgerError):
@@ -94,6 +123,17 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
             }
         )
     return [Returned(job, faults.get(job, "")) for job in jobs]
+
+
+def _changes_under_anothers_hold(row: QueueRow, want: Request, now_s: float) -> tuple[Change, ...]:
+    """Return what gives a job its own request back while somebody else holds it.
+
+    A hold of ours would take the place of theirs: then nobody could tell whose it is. Should they
+    release the job meanwhile, its begin time keeps it from starting while it asks for no GPU.
+    """
+    if row.restarts == 0 and row.started_s > now_s:
+        return Clear(row.key), Ask(row.key, want)  # its owner has chosen a later time
+    return PutOff(row.key), Clear(row.key), Ask(row.key, want, begins_soon=True)
 
 
 def _attempt(slurm: SlurmAdapter, batch: Iterable[tuple[JobId, Change]]) -> dict[JobId, str]:

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,6 +33,8 @@ class Entry:
     `booted_s` which slurmctld that was, by its start, for as long as it may forget the release
     (`lost_releases`); 0: never, or long ago. `requeued` is how often the job will have been
     restarted once our last requeue has come about: until then that it runs tells nothing.
+    `asked_when_held` are the nodes that it asked for when we last set out to hold it: a hold on it
+    may be ours though it runs, if it started with these. None: no such hold can be under way.
     """
 
     is_held: bool = False
@@ -42,6 +44,7 @@ class Entry:
     before: Request | None = None
     pinned: tuple[NodeName, ...] = ()
     preferred: str = ""
+    asked_when_held: tuple[NodeName, ...] | None = None
 
 
 class Ledger:
@@ -109,15 +112,20 @@ class Ledger:
         if any(job not in self or self[job] != entry for job, entry in changed.items()):
             self._write(changed)
 
-    def expect_holds(self, jobs: Iterable[JobId]) -> None:
-        """Write down that these jobs are about to be held by us."""
-        self.note({job: replace(self[job], is_held=True) for job in jobs})
+    def expect_holds(self, asked: Mapping[JobId, tuple[NodeName, ...]]) -> None:
+        """Write down that these jobs, which ask for these nodes, are about to be held by us."""
+        self.note(
+            {
+                job: replace(self[job], is_held=True, asked_when_held=nodes)
+                for job, nodes in asked.items()
+            }
+        )
 
     def expect_requeues(self, restarts: Mapping[JobId, int]) -> None:
         """Write down that these jobs, restarted so often, are about to be requeued and held."""
         self.note(
             {
-                job: replace(self[job], is_held=True, requeued=times + 1)
+                job: replace(self[job], is_held=True, requeued=times + 1, asked_when_held=None)
                 for job, times in restarts.items()
             }
         )
@@ -135,9 +143,12 @@ class Ledger:
 
     def _stamped(self, job: JobId, entry: Entry) -> Entry:
         """Return an entry with the time, if it says that a hold of ours is gone."""
-        if self[job].is_held and not entry.is_held:
+        if entry.is_held:
+            return replace(entry, released_s=0.0, booted_s=0.0)
+        entry = replace(entry, asked_when_held=None)
+        if self[job].is_held:
             return replace(entry, released_s=self.now_s(), booted_s=self.booted_s)
-        return replace(entry, released_s=0.0, booted_s=0.0) if entry.is_held else entry
+        return entry
 
     def _write(self, changed: Mapping[JobId, Entry], gone: Collection[JobId] = ()) -> None:
         """Change the file by these entries alone: another may have written to it meanwhile."""
@@ -187,13 +198,19 @@ def _new_file(path: Path) -> Iterator[Any]:
 
 
 def _tree(entry: Entry) -> dict[str, Any]:
-    return {key: value for key, value in asdict(entry).items() if value}
+    # Having asked for no nodes is something else than no hold under way.
+    return {
+        key: value
+        for key, value in asdict(entry).items()
+        if value or (key == "asked_when_held" and value is not None)
+    }
 
 
 def _entry(tree: Mapping[str, Any]) -> Entry:
     before = tree.get("before")
     if before is not None:
         before = Request(**{**before, "nodes": tuple(map(NodeName, before.get("nodes", ())))})
+    asked = tree.get("asked_when_held")
     return Entry(
         is_held=tree.get("is_held") is True,
         released_s=float(tree.get("released_s", 0.0)),
@@ -202,4 +219,5 @@ def _entry(tree: Mapping[str, Any]) -> Entry:
         before=before,
         pinned=tuple(map(NodeName, tree.get("pinned", ()))),
         preferred=str(tree.get("preferred", "")),
+        asked_when_held=None if asked is None else tuple(map(NodeName, asked)),
     )

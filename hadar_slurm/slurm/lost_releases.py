@@ -14,7 +14,7 @@ from dataclasses import replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.ledger import Entry, Ledger
-from hadar_slurm.slurm.ownership import is_free
+from hadar_slurm.slurm.ownership import has_landed, is_free
 from hadar_slurm.slurm.parse import QueueRow
 
 # What a slurmctld has not forgotten after so many seconds it has saved. 22.05.8 forgot 15.
@@ -54,7 +54,7 @@ def as_seen(entry: Entry, row: QueueRow, now_s: float) -> Entry:
     """Return an entry with what a job that nobody holds tells of a release of ours."""
     # A requeue of ours may be on its way still, though its command was not answered.
     is_coming = row.state == "RUNNING" and row.restarts < entry.requeued
-    if not is_free(row) or is_coming:
+    if not is_free(row) or is_coming or has_landed(row, entry):
         return entry
     if entry.released_s > 0 and not 0 <= now_s - entry.released_s < SAVED_AFTER_S:
         if row.requested_nodes:

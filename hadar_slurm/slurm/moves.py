@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from hadar_slurm.core.cluster import Cluster, JobId, Slot
+from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused, SlurmUnavailable
@@ -60,17 +60,22 @@ class Mover:
         stops_given, stops = stops, self._on_reported_nodes(stops)
         queue = self._queue() if stops else {}
         to_save: dict[Stop, int] = {}
-        to_hold: list[Stop] = []
+        to_hold: dict[Stop, tuple[NodeName, ...]] = {}
         held: list[Stop] = []
         for stop in stops:
             row = queue.get(stop.job_id)
             if row is None or row.state not in ("RUNNING", "PENDING"):
                 self._defer(stop, f"it is {row.state if row else 'not to be seen'} by now")
+            elif row.is_held_by_operator or row.is_held_as_it_runs:
+                # A hold of ours would take the place of theirs.
+                self._defer(stop, "somebody else holds it")
             elif row.state == "RUNNING":
                 to_save[stop] = row.restarts
+            elif row.is_held_by_user:
+                held.append(stop)
             else:
-                (held if row.is_held_by_user else to_hold).append(stop)
-        held += self._noted(to_hold, Hold)
+                to_hold[stop] = row.requested_nodes
+        held += self._noted(to_hold, Hold, asked=to_hold)
         saving = {stop: to_save[stop] for stop in self._try(to_save, AskToSave)}
         self._await_pending(held, self.now_s())
         self._await_pending(self._requeue_when_saved(saving), self.now_s() + _LEAVE_S)
@@ -90,6 +95,8 @@ class Mover:
             row = reading.queue.get(start.job_id)
             if row is None or row.state != "PENDING":
                 self._defer(start, f"it is {row.state if row else 'gone'} and not pending")
+            elif row.is_held_by_operator:
+                self._defer(start, "an operator holds it")
             elif not all(nodes[name].is_schedulable for name in start.gang.gpus_by_node):
                 self._defer(start, f"{start.gang} has a node that takes no work now")
             elif any(free.get(slot, 0) < count for slot, count in start.gang.slots):
@@ -103,12 +110,20 @@ class Mover:
     def hold(self, jobs: Iterable[JobId]) -> None:
         """Hold jobs that wait on their pins in vain; what fails is tried again next round."""
         jobs = list(jobs)
+        queue = self._queue() if jobs else {}
+        # It may have started since, or somebody else may hold it: theirs is not ours to replace.
+        waiting = [queue[job] for job in jobs if job in queue]
+        asked = {
+            row.key: row.requested_nodes
+            for row in waiting
+            if row.state == "PENDING" and not row.is_held
+        }
         try:
-            self.ledger.expect_holds(jobs)
+            self.ledger.expect_holds(asked)
         except LedgerError as error:
             log.warning("%s", error)
             return
-        for fault in self.slurm.change([Hold(job) for job in jobs]) if jobs else ():
+        for fault in self.slurm.change([Hold(job) for job in asked]) if asked else ():
             if fault is not None:
                 log.warning("cannot hold: %s", fault)
 
@@ -127,6 +142,8 @@ class Mover:
                 # Requeueing brings a cancelled job back to life, so look right before.
                 if row is None or row.state != "RUNNING" or row.restarts != restarts:
                     self._defer(stop, f"it is {row.state if row else 'not to be seen'} by now")
+                elif row.is_held_as_it_runs:
+                    self._defer(stop, "somebody else holds it")
                 elif is_late or self._has_saved(row):
                     ready[stop] = self._has_saved(row)
                 else:
@@ -134,7 +151,7 @@ class Mover:
                 del waiting[stop]
             sure = self._on_reported_nodes(ready)
             restarted = {stop.job_id: saving[stop] for stop in sure}
-            for stop in self._noted(sure, Requeue, restarted):
+            for stop in self._noted(sure, Requeue, restarts=restarted):
                 requeued.append(stop)
                 if not ready[stop]:
                     self._set(stop, Status.DONE, f"not saved within {self.grace_s:g} s")
@@ -206,6 +223,7 @@ class Mover:
                 # What it asked for before the first pin; later it is our own request.
                 before=self.ledger[start.job_id].before or reading.request(row),
                 pinned=tuple(start.gang.gpus_by_node),
+                asked_when_held=row.requested_nodes,
             )
             for start, row in rows.items()
         }
@@ -254,8 +272,27 @@ class Mover:
             else:
                 ready.append(start)
         # That the holds are gone is written down when the next look shows it, not on Slurm's word.
-        for start in self._try(ready, Release):
+        for start in self._try(self._in_no_doubt(ready), Release):
             self._set(start, Status.DONE)
+
+    def _in_no_doubt(self, starts: Sequence[Start]) -> list[Start]:
+        """Write down that our holds are in place where the nodes asked for do not tell.
+
+        That is where a job was pinned to the very nodes that it is pinned to again: held by its
+        owner right after its start, it would look as if our hold had come with that start.
+        """
+        told = {
+            start: replace(self.ledger[start.job_id], asked_when_held=None)
+            for start in starts
+            if set(self.ledger[start.job_id].asked_when_held or ()) == set(start.gang.gpus_by_node)
+        }
+        try:
+            self.ledger.note({start.job_id: entry for start, entry in told.items()})
+        except LedgerError as error:
+            for start in told:
+                self._defer(start, str(error))
+            return [start for start in starts if start not in told]
+        return list(starts)
 
     def _queue(self) -> dict[JobId, QueueRow]:
         """Return the queue; an unreachable Slurm shows none, so that nothing is done to it."""
@@ -268,18 +305,19 @@ class Mover:
         self,
         actions: Iterable[Moved],
         kind: type[Hold | Requeue],
+        *,
         restarts: Mapping[JobId, int] | None = None,
+        asked: Mapping[Stop, tuple[NodeName, ...]] | None = None,
     ) -> list[Moved]:
         """Hold jobs, one way or the other, once it is written down that we do.
 
-        For a requeue, `restarts` says how often each has been restarted.
+        For a requeue, `restarts` says how often each has been restarted; for a hold, `asked` which
+        nodes each asks for.
         """
         actions = list(actions)
         try:
-            if restarts is None:
-                self.ledger.expect_holds(action.job_id for action in actions)
-            else:
-                self.ledger.expect_requeues(restarts)
+            self.ledger.expect_holds({stop.job_id: nodes for stop, nodes in (asked or {}).items()})
+            self.ledger.expect_requeues(restarts or {})
         except LedgerError as error:
             for action in actions:
                 self._defer(action, str(error))

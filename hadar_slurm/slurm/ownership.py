@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.ledger import Entry, Ledger
 from hadar_slurm.slurm.metadata import Description
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.parse import QueueRow
@@ -46,28 +46,52 @@ def stance(
         or not can_run
     )
     if row.state != "PENDING":
+        # Moved, it would be requeued and released: its owner's hold would be gone.
+        is_theirs = is_theirs or row.is_held_as_it_runs
         return Stance.LEAVE if is_theirs or mode is not plans_for else Stance.PLACE
     is_ours = waits_for_us(row, ledger, was_submitted_held=description.is_held)
     if is_theirs or mode is not Mode.ENFORCE:
-        if is_ours:
+        if bears_of_us(row, ledger, was_submitted_held=description.is_held):
             return Stance.GIVE_BACK
         if is_theirs or mode is not plans_for or row.priority == 0:
             return Stance.LEAVE
         return Stance.PLACE
     if plans_for is not Mode.ENFORCE:
         return Stance.LEAVE
-    # Neither held nor pinned by us: released or held by its user, or submitted when no daemon was.
-    return Stance.PLACE if is_ours else Stance.LEAVE
+    if is_ours:
+        return Stance.PLACE
+    # Cut in two under another's hold: it would start without its GPUs once that is released.
+    # Else neither held nor pinned by us: released or held by its user, or submitted when no daemon
+    # was. A pin under another's hold stays: released, the job is placed anew.
+    return Stance.GIVE_BACK if _was_cut(row, ledger) else Stance.LEAVE
 
 
 def waits_for_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
     """Return whether a job waits under a hold or a pin of ours, or with its request cut in two."""
     if row.state != "PENDING":
         return False
-    if row.is_held_by_user:
+    if row.is_held:
         return is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
-    was_cut = row.request.is_cleared and ledger[row.key].before is not None
-    return was_cut or is_pinned_by_us(row, ledger)
+    return _was_cut(row, ledger) or is_pinned_by_us(row, ledger)
+
+
+def bears_of_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
+    """Return whether a pending job has a hold, a pin or a cut of ours, whoever else holds it."""
+    return row.state == "PENDING" and (
+        is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
+        or _was_cut(row, ledger)
+        or is_pinned_by_us(row, ledger)
+    )
+
+
+def is_held_by_others(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
+    """Return whether a job waits under a hold that is not ours to lift."""
+    return row.is_held and not is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
+
+
+def _was_cut(row: QueueRow, ledger: Ledger) -> bool:
+    """Return whether a job's request is as we leave it between the two halves of a change."""
+    return row.request.is_cleared and ledger[row.key].before is not None
 
 
 def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
@@ -92,6 +116,21 @@ def is_pinned_by_us(row: QueueRow, ledger: Ledger) -> bool:
         # Others are its owner's choice, made since.
         return set(row.requested_nodes) == set(ledger[row.key].pinned)
     return not ledger.is_whole
+
+
+def has_landed(row: QueueRow, entry: Entry) -> bool:
+    """Return whether a hold of ours came as the job started, and would keep it, once requeued.
+
+    A job that started with other nodes than it asked for before that hold did so when the hold was
+    in place and released again: one that it shows now is its owner's.
+    """
+    return (
+        row.is_held_as_it_runs
+        and row.reason != "JobHeldAdmin"
+        and entry.is_held
+        and entry.asked_when_held is not None
+        and set(row.requested_nodes) == set(entry.asked_when_held)
+    )
 
 
 def is_free(row: QueueRow) -> bool:

@@ -119,9 +119,24 @@ class QueueRow:
         return self.reason == "launch_failed_requeued_held"
 
     @property
+    def is_held(self) -> bool:
+        """Whether the job waits under a hold, whoever could release it."""
+        return self.state == "PENDING" and self.priority == 0
+
+    @property
     def is_held_by_user(self) -> bool:
         """Whether the job waits under a hold that its owner could release."""
-        return self.state == "PENDING" and self.priority == 0 and self.reason != "JobHeldAdmin"
+        return self.is_held and self.reason != "JobHeldAdmin"
+
+    @property
+    def is_held_by_operator(self) -> bool:
+        """Whether the job waits under a hold that its owner could not release."""
+        return self.is_held and self.reason == "JobHeldAdmin"
+
+    @property
+    def is_held_as_it_runs(self) -> bool:
+        """Whether the job runs and, requeued, would wait under a hold."""
+        return self.state in ("RUNNING", "CONFIGURING") and self.priority == 0
 
 
 def queue_format(mark: str) -> str:

@@ -10,12 +10,13 @@ from pathlib import Path
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.adapter import Site, SlurmAdapter
+from hadar_slurm.slurm.changes import Release
 from hadar_slurm.slurm.giving_back import Returned, Waiting, give_back
 from hadar_slurm.slurm.heartbeat import read_heartbeat
 from hadar_slurm.slurm.ledger import Ledger
-from hadar_slurm.slurm.lost_releases import lost_releases
+from hadar_slurm.slurm.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.metadata import decode_or_none
-from hadar_slurm.slurm.ownership import waits_for_us
+from hadar_slurm.slurm.ownership import bears_of_us, has_landed
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.reading import waits_for_nodes
 from hadar_slurm.slurm.single import is_free
@@ -51,16 +52,29 @@ def release_all(
     """Give back every job that hadard holds or has pinned; raises SlurmError.
 
     Jobs that are just leaving their GPUs under a hold of ours are waited for, `limit_s` seconds at
-    most; those left then, and whatever failed, is in the answer with its reason.
+    most; those left then, and whatever failed, is in the answer with its reason. A hold of ours
+    that came as its job started is taken back, too: it would keep the job, should it be requeued.
     """
     deadline_s = now_s() + limit_s
     answers: dict[JobId, Returned] = {}
+    landed: list[JobId] = []
     while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s - limit_s / 2:
         sleep(_LOOK_EVERY_S)
     while True:
         queue = slurm.queue()
         with suppress(LedgerError):
             ledger.note(lost_releases(slurm, ledger, queue))
+            ledger.note(
+                {
+                    job: as_seen(ledger[job], queue[job], ledger.now_s())
+                    for job in landed
+                    if job in queue
+                }
+            )
+        landed = [job for job in ledger if job in queue and has_landed(queue[job], ledger[job])]
+        if landed:
+            # Whether that was done the next look tells.
+            slurm.change([Release(job) for job in landed])
         waiting = waiting_for_us(queue.values(), ledger)
         # One that could not be changed because it had just started waits for nobody any more.
         answers = {job: a for job, a in answers.items() if not a.fault or job in waiting}
@@ -72,23 +86,24 @@ def release_all(
         ]
         failed = [answer for answer in answers.values() if answer.fault]
         # Looked at once more: a queue with arrays in steps may show their last task only then.
-        if not leaving and not failed and not waiting:
+        if not leaving and not failed and not waiting and not landed:
             return tuple(answers.values())
         if now_s() >= deadline_s:
             late = [Returned(key, "it has not yet left its GPUs") for key in leaving]
+            late += [Returned(key, "it runs, and is held should it be requeued") for key in landed]
             return (*answers.values(), *late)
-        if leaving or failed:
+        if leaving or failed or landed:
             sleep(_LOOK_EVERY_S)
 
 
 def waiting_for_us(rows: Iterable[QueueRow], ledger: Ledger) -> dict[JobId, Waiting]:
-    """Return the jobs that wait under a hold or a pin of hadard's."""
+    """Return the jobs that wait with a hold or a pin of hadard's, whoever else holds them."""
     waiting: dict[JobId, Waiting] = {}
     for row in rows:
         description = decode_or_none(row.comment) if row.state == "PENDING" else None
         if description is None and row.key not in ledger:
             continue
         was_held = description is not None and description.is_held
-        if waits_for_us(row, ledger, was_submitted_held=was_held):
+        if bears_of_us(row, ledger, was_submitted_held=was_held):
             waiting[row.key] = (row, description)
     return waiting

@@ -27,10 +27,11 @@ from hadar_slurm.slurm.metadata import MAX_RATE, MIN_RATE, Description, decode, 
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.ownership import (
     Stance,
+    bears_of_us,
+    has_landed,
     is_held_by_us,
     is_pinned_by_us,
     stance,
-    waits_for_us,
 )
 from hadar_slurm.slurm.parse import HOLDING_STATES, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.pins import Pins
@@ -62,6 +63,7 @@ class Seen:
     found: Mapping[JobId, Entry]
     forks: Forks
     deaf: frozenset[JobId]
+    landed: frozenset[JobId]
 
 
 @dataclass
@@ -91,6 +93,7 @@ class View:
         ended: list[Ended] = []
         to_give_back: dict[JobId, Waiting] = {}
         alive: set[JobId] = set()
+        landed: set[JobId] = set()
         found: dict[JobId, Entry] = {}
         occupied = reading.in_use
         self._stuck, self._runnable = set(), {}
@@ -108,8 +111,10 @@ class View:
                     ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
                 continue
             alive.add(row.key)
+            if has_landed(row, self.ledger[row.key]):
+                landed.add(row.key)
             if description is None:
-                if waits_for_us(row, self.ledger, was_submitted_held=False):
+                if bears_of_us(row, self.ledger, was_submitted_held=False):
                     to_give_back[row.key] = (row, None)
                 continue
             entry = self._entry(row, description)
@@ -146,7 +151,7 @@ class View:
         to_give_back |= {
             task.row.key: (task.row, task.description)
             for task in forks.not_needed
-            if waits_for_us(task.row, self.ledger, was_submitted_held=task.description.is_held)
+            if bears_of_us(task.row, self.ledger, was_submitted_held=task.description.is_held)
         }
         waiting = {key for key, row in reading.queue.items() if row.state == "PENDING"}
         starts = {job.job_id for job in placeable if job.phase is Phase.STARTING}
@@ -169,6 +174,7 @@ class View:
             found,
             forks,
             frozenset(starts - waiting - {job.job_id for job in jobs}),
+            frozenset(landed),
         )
 
     def _entry(self, row: QueueRow, description: Description) -> Entry:

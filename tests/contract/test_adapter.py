@@ -18,6 +18,7 @@ from hadar_slurm.slurm.changes import (
     Clear,
     Hold,
     Prefer,
+    PutOff,
     Release,
     Request,
     Requeue,
@@ -195,6 +196,33 @@ def test_a_running_job_is_asked_to_save_requeued_and_begins_soon(slurm_world: Sl
     make(slurm_world, Clear(job), Ask(job, own, begins_soon=True))
     assert row(slurm_world, job).started_s <= now_s + 10
     make(slurm_world, Release(job))
+    until_state(slurm_world, job, "RUNNING")
+
+
+def test_a_hold_may_come_when_the_job_runs(slurm_world: SlurmWorld) -> None:
+    """Slurm shows it, nothing of the request can be changed, and a release takes it back."""
+    first, second = (slurm_world.sbatch("--gpus=1") for _ in range(2))
+    for job in (first, second):
+        until_state(slurm_world, job, "RUNNING")
+        assert not row(slurm_world, job).is_held_as_it_runs
+    faults = slurm_world.slurm.change([Hold(first), Clear(first), Hold(second), Release(second)])
+    assert [fault is None for fault in faults] == [True, False, True, True]
+    assert row(slurm_world, first).is_held_as_it_runs
+    assert row(slurm_world, first).reason == "JobHeldUser"
+    assert row(slurm_world, first).gpus_otherwise == (("gpu", 1),)
+    assert not row(slurm_world, second).is_held_as_it_runs
+
+
+def test_a_job_that_is_put_off_does_not_start_for_a_minute(slurm_world: SlurmWorld) -> None:
+    """Though it is released; it may be told to begin soon after all."""
+    job = slurm_world.sbatch("--gpus=1", "--hold")
+    own = slurm_world.slurm.read().request(row(slurm_world, job))
+    now_s = slurm_world.now_s()
+    make(slurm_world, PutOff(job), Clear(job), Release(job))
+    assert now_s + 50 < row(slurm_world, job).started_s < now_s + 90
+    slurm_world.until(lambda: row(slurm_world, job).reason == "BeginTime", "Slurm has looked at it")
+    assert row(slurm_world, job).state == "PENDING"
+    make(slurm_world, Ask(job, own, begins_soon=True))
     until_state(slurm_world, job, "RUNNING")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, Rejected, parse_gpus
 from fakes.fake_tools import UNREACHABLE, FakeRunner, Killed
 from hypothesis import settings
@@ -25,6 +27,7 @@ from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.enforce import invents_the_most
+from hadar_slurm.slurm.giving_back import Returned
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.metadata import Description, decode_or_none, encode
 from hadar_slurm.slurm.modes import Mode, Modes
@@ -73,6 +76,8 @@ class Own:
     asked: Asked
     is_held: bool | None = False
     is_exact: bool = True
+    # An operator's hold, which only they can lift.
+    is_kept: bool = False
 
 
 @dataclass
@@ -149,11 +154,15 @@ class Daemon(RuleBasedStateMachine):
                 CommandLine(self.runner),
                 TABLE,
                 settings,
-                Ledger(self.directory / FILE_NAME),
+                self.open_ledger(),
                 now_s=lambda: self.fake.now_s,
                 sleep=self.fake.advance,
             )
         )
+
+    def open_ledger(self) -> Ledger:
+        """Read what is written down."""
+        return Ledger(self.directory / FILE_NAME, lambda: self.fake.now_s)
 
     # What hadard does.
 
@@ -181,7 +190,7 @@ class Daemon(RuleBasedStateMachine):
             [job] = self.fake.find(key)
             if job.state != "PENDING" or not job.hold or self.is_for_later(job):
                 continue
-            if own.is_held is not False or not self.have_nodes_reported:
+            if own.is_held is not False or own.is_kept or not self.have_nodes_reported:
                 continue
             if self.is_hopeless(job, own):
                 continue
@@ -205,6 +214,11 @@ class Daemon(RuleBasedStateMachine):
     @rule(batch=st.integers(1, 3))
     def round_amid_releases(self, batch: int) -> None:
         """Right before a batch of changes every owner releases their jobs, and time goes on."""
+        self.let_owners_release(batch)
+        self.one_round()
+
+    def let_owners_release(self, batch: int) -> None:
+        """Have every owner release their jobs right before the `batch`-th batch of changes."""
         left, was_change = batch, False
 
         def meddle(argv: Sequence[str]) -> None:
@@ -219,7 +233,6 @@ class Daemon(RuleBasedStateMachine):
                 self.fake.advance(0.05)
 
         self.runner.before.append(meddle)
-        self.one_round()
 
     def release_all_jobs(self) -> None:
         """Have every owner release what waits."""
@@ -250,26 +263,56 @@ class Daemon(RuleBasedStateMachine):
         """Nobody knows any more whose a hold is: none may keep a described job waiting."""
         (self.directory / FILE_NAME).unlink(missing_ok=True)
         for key, own in list(self.own.items()):
-            own.is_held = False if own.is_held is False else None
+            [job] = self.fake.find(key)
+            # A hold that came as the job started, and is not yet taken back, may be anybody's too.
+            is_told = own.is_held is False and not (job.state == "RUNNING" and job.hold)
+            own.is_held = False if is_told else None
             if decode_or_none(self.fake.find(key)[0].comment) is None:
                 del self.own[key]  # nothing tells any more that it ever was hadard's
             asked = self.fake.find(key)[0].asked
             own.is_exact = own.is_exact and asked == own.asked and not asked.nodes
         self.daemon = self.new_daemon()
 
+    @rule(left=st.integers(1, 12))
+    def released_in_part(self, left: int) -> None:
+        """`hadar release` dies between two commands; another one, later, goes on."""
+        self.runner.before.append(Trouble(left, "killed"))
+        with suppress(Killed):
+            self.let_go()
+        self.runner.before.clear()
+        self.daemon = self.new_daemon()
+
+    def let_go(self) -> tuple[Returned, ...]:
+        """Run `hadar release`."""
+        return release_all(
+            CommandLine(self.runner),
+            self.open_ledger(),
+            limit_s=60.0,
+            now_s=lambda: self.fake.now_s,
+            sleep=self.fake.advance,
+        )
+
+    @rule(batch=st.integers(1, 3))
+    def released_amid_releases(self, batch: int) -> None:
+        """Owners do the same in the middle of it."""
+        self.let_owners_release(batch)
+        self.released()
+
     @rule()
     def released(self) -> None:
         """`hadar release`: all that could start then does, with its own request."""
-        slurm, ledger = CommandLine(self.runner), Ledger(self.directory / FILE_NAME)
-        answers = release_all(
-            slurm, ledger, limit_s=60.0, now_s=lambda: self.fake.now_s, sleep=self.fake.advance
-        )
+        try:
+            answers = self.let_go()
+        finally:
+            self.runner.before.clear()
         assert [answer for answer in answers if answer.fault] == []
         for key, own in self.own.items():
             [job] = self.fake.find(key)
             if job.state == "PENDING" and not self.is_hopeless(job, own):
-                own.is_held = bool(job.hold) if own.is_held is None else own.is_held
-                assert bool(job.hold) == own.is_held, f"{key} is left held: {job}"
+                if own.is_held is None and not own.is_kept:
+                    own.is_held = bool(job.hold)
+                is_theirs = own.is_held or own.is_kept
+                assert bool(job.hold) == is_theirs, f"{key} is left held, or released: {job}"
                 self.check_request(job, own)
         self.daemon = self.new_daemon()
 
@@ -370,6 +413,34 @@ class Daemon(RuleBasedStateMachine):
         is_marked = described is not None and described.is_held and JobId(job.key) not in ledger
         if not entry.is_held and not is_marked:
             self.own[job.key].is_held = self.as_owner(job, "scontrol", "hold", job.key)
+
+    @rule(number=JOBS)
+    def hold_as_it_runs(self, number: int) -> None:
+        """The owner wants a job that runs to wait, should it be requeued."""
+        job = self.chosen(number)
+        if job is None or job.state != "RUNNING" or job.hold:
+            return
+        entry = self.daemon.backend.ledger[JobId(job.key)]
+        # Killed between writing down a hold and placing it, hadard takes this one for its own.
+        is_doubtful = entry.is_held and entry.asked_when_held is not None
+        if not (is_doubtful and set(entry.asked_when_held or ()) == set(job.asked.nodes)):
+            self.own[job.key].is_held = self.as_owner(job, "scontrol", "hold", job.key)
+
+    @rule(number=JOBS)
+    def operator_holds(self, number: int) -> None:
+        """An operator holds a job, whoever else does."""
+        job = self.chosen(number)
+        if job and job.state == "PENDING":
+            self.own[job.key].is_kept = not self.runner.complaints(
+                ["scontrol", "hold", job.key], stdin=""
+            )
+
+    @rule(number=JOBS)
+    def operator_releases(self, number: int) -> None:
+        """An operator releases a job: Slurm knows one hold alone."""
+        job = self.chosen(number)
+        if job and not self.runner.complaints(["scontrol", "release", job.key], stdin=""):
+            self.own[job.key].is_kept = self.own[job.key].is_held = False
 
     @rule(number=JOBS)
     def release(self, number: int) -> None:
@@ -508,9 +579,11 @@ class Daemon(RuleBasedStateMachine):
                 assert job.num_gpus == in_all + each * own.asked.min_nodes, job
 
     @invariant()
-    def a_hold_is_one_that_owners_may_lift(self) -> None:
-        """hadard never holds as an operator does."""
-        assert all(self.fake.find(key)[0].hold != "admin" for key in self.own)
+    def holds_are_operators_where_operators_placed_them(self) -> None:
+        """hadard never holds as they do, and none of its own takes the place of theirs."""
+        for key, own in self.own.items():
+            [job] = self.fake.find(key)
+            assert (job.hold == "admin") == own.is_kept or not job.is_live, job
 
 
 # What it looks for takes several things to happen in one run.
@@ -531,3 +604,63 @@ def test_a_release_between_look_and_change_leaves_no_job_without_gpus() -> None:
         steps.every_job_that_runs_has_all_its_gpus()
         assert [job.num_gpus for job in steps.fake.jobs] == [2]
         steps.teardown()
+
+
+@pytest.fixture
+def steps() -> Iterator[Daemon]:
+    """A cluster that keeps types, before anything has happened on it."""
+    daemon = Daemon()
+    daemon.begin((22, 5, 8))
+    yield daemon
+    daemon.teardown()
+
+
+def test_a_pinned_job_that_its_owner_holds_is_given_back(steps: Daemon) -> None:
+    """hadard died right after it had released the job: the hold stays, the pin goes."""
+    steps.submit("alice", "per node, two", False, "main", False, 0, RATES)
+    steps.round_amid_releases(1)
+    steps.killed(5)
+    steps.hold(0)
+    [job] = steps.fake.jobs
+    assert (job.hold, job.asked.nodes) == ("user", ("n2",))
+    steps.released()
+    assert (job.hold, job.asked.nodes, job.asked.per_node) == ("user", (), parse_gpus("gpu:1"))
+
+
+def hold_as_it_starts(steps: Daemon) -> FakeJob:
+    """Have a job start in the moment before hadard's hold, and hadard die before the next round."""
+    steps.submit("alice", "per node, two", False, "main", False, 0, RATES)
+    steps.submit("alice", "any", True, "main", False, 0, RATES)
+    steps.round_amid_releases(2)
+    steps.killed(5)
+    job = steps.fake.jobs[1]
+    assert (job.state, job.hold) == ("RUNNING", "user")
+    return job
+
+
+def test_a_job_held_as_it_started_is_given_back_when_its_node_fails(steps: Daemon) -> None:
+    """It waits then, under a hold that came when it ran already."""
+    job = hold_as_it_starts(steps)
+    steps.node_fails("n1", True)
+    steps.released()
+    assert (job.state, job.hold) == ("PENDING", "")
+
+
+def test_a_hold_that_came_as_its_job_started_is_taken_back(steps: Daemon) -> None:
+    """By `hadar release` as by hadard itself: the job's node may fail when both are gone."""
+    job = hold_as_it_starts(steps)
+    steps.released()
+    assert (job.state, job.hold) == ("RUNNING", "")
+
+
+def test_hadard_takes_back_a_hold_that_came_as_its_job_started(steps: Daemon) -> None:
+    """In its next round; the owner's hold after that is the owner's."""
+    job = hold_as_it_starts(steps)
+    steps.round()
+    assert (job.state, job.hold) == ("RUNNING", "")
+    steps.round()
+    steps.as_owner(job, "scontrol", "hold", job.key)
+    steps.own[job.key].is_held = True
+    steps.node_fails("n1", True)
+    steps.released()
+    assert (job.state, job.hold) == ("PENDING", "user")

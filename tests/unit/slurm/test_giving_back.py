@@ -145,7 +145,7 @@ def test_a_job_that_ran_begins_soon(bench: Bench) -> None:
     assert job.state == "RUNNING"
     bench.fake.requeue(job, hold=True)
     bench.fake.advance(1.0)
-    bench.ledger.expect_holds([JobId(job.key)])
+    bench.ledger.expect_holds({JobId(job.key): ()})
     assert bench.give_back(job) == [Returned(JobId(job.key))]
     bench.fake.advance(3.0)
     assert job.state == "RUNNING"
@@ -199,3 +199,55 @@ def test_a_ledger_that_cannot_be_written_keeps_nobody_held(bench: Bench) -> None
     bench.ledger.path.mkdir()
     assert bench.give_back(job) == [Returned(JobId(job.key))]
     assert not job.hold
+
+
+@pytest.mark.parametrize("hold", ["user", "admin"])
+def test_under_anothers_hold_the_pin_goes_and_the_hold_stays(bench: Bench, hold: str) -> None:
+    """Its owner's or an operator's; released, the job starts at once and as it was submitted."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2", released=True)
+    bench.fake.hold(job, hold)
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert (job.hold, job.asked.nodes, job.asked.per_job) == (hold, (), (("", 2),))
+    assert not job.asked.per_node
+    assert not bench.ledger[JobId(job.key)].is_held
+    bench.fake.release(job)
+    bench.fake.advance(2.0)
+    assert (job.state, job.num_gpus) == ("RUNNING", 2)
+
+
+@pytest.mark.parametrize("word", ["TresPerNode=", "TresPerJob=gres/gpu:2"])
+def test_a_job_released_while_its_request_is_cut_does_not_start_without_gpus(
+    bench: Bench, word: str
+) -> None:
+    """No hold of ours is on it, yet it waits for the other half, and for another attempt at it."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2", released=True)
+    bench.fake.hold(job, "user")
+
+    def meddle(argv: Sequence[str]) -> str | None:
+        if word not in argv:
+            return None
+        bench.fake.release(job)
+        bench.fake.advance(5.0)
+        return "Slurm is in no mood"
+
+    bench.runner.before.append(meddle)
+    [returned] = bench.give_back(job)
+    assert "Slurm is in no mood" in returned.fault
+    assert (job.state, job.hold) == ("PENDING", "")
+    bench.runner.before.clear()
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    bench.fake.advance(60.0)
+    assert (job.state, job.num_gpus, job.asked.nodes) == ("RUNNING", 2, ())
+
+
+def test_a_begin_time_that_the_owner_has_chosen_stays(bench: Bench) -> None:
+    """It keeps the job from starting in the meantime just as well."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2", released=True)
+    bench.ledger.now_s = lambda: bench.fake.now_s
+    job.begins_s = begins_s = bench.fake.now_s + 3600.0
+    bench.fake.hold(job, "user")
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert (job.hold, job.asked.nodes, job.begins_s) == ("user", (), begins_s)

@@ -18,6 +18,7 @@ PINNED = Entry(
     is_held=True,
     before=Request(num_nodes="1-4", per_job="gres/gpu:v100:2", nodes=(NodeName("n1"),)),
     preferred="v100",
+    asked_when_held=(),
 )
 
 
@@ -30,13 +31,13 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_the_next_daemon_reads_what_was_written(ledger: Ledger) -> None:
     """Every part of every entry."""
     ledger.note({ONE: PINNED, TASK: Entry()})
-    ledger.expect_holds([TWO, ONE])
+    ledger.expect_holds({TWO: (), ONE: ()})
     again = Ledger(ledger.path)
     assert again.is_whole
     assert {job: again[job] for job in again} == {
         ONE: PINNED,
         TASK: Entry(),
-        TWO: Entry(is_held=True),
+        TWO: Entry(is_held=True, asked_when_held=()),
     }
 
 
@@ -76,7 +77,7 @@ def test_nothing_is_written_where_nothing_changes(ledger: Ledger) -> None:
     ledger.note({ONE: PINNED})
     before = ledger.path.stat().st_mtime_ns, ledger.path.stat().st_ino
     ledger.note({ONE: PINNED})
-    ledger.expect_holds([ONE])
+    ledger.expect_holds({ONE: ()})
     ledger.keep({ONE, TWO})
     assert (ledger.path.stat().st_mtime_ns, ledger.path.stat().st_ino) == before
 
@@ -88,7 +89,7 @@ def test_what_cannot_be_written_is_not_believed_either(ledger: Ledger) -> None:
         ledger.note({ONE: PINNED})
     assert ONE not in ledger
     with pytest.raises(LedgerError):
-        ledger.expect_holds([ONE])
+        ledger.expect_holds({ONE: ()})
     assert list(ledger.path.parent.iterdir()) == [ledger.path]
 
 

@@ -50,7 +50,7 @@ def ledger(tmp_path: Path, watch: Watch) -> Ledger:
     """A ledger in which job 1 was held, and released at 1000 by the slurmctld of 900."""
     ledger = Ledger(tmp_path / FILE_NAME, watch)
     ledger.booted_s = 900.0
-    ledger.expect_holds([JOB])
+    ledger.expect_holds({JOB: ()})
     ledger.note({JOB: replace(ledger[JOB], is_held=False)})
     return ledger
 
@@ -142,5 +142,13 @@ def test_the_time_of_a_release_is_on_disk_and_a_new_hold_ends_it(ledger: Ledger)
     """A hadard that starts anew knows it too."""
     again = Ledger(ledger.path)
     assert again[JOB] == Entry(released_s=1000.0, booted_s=900.0)
-    again.expect_holds([JOB])
-    assert again[JOB] == Entry(is_held=True)
+    again.expect_holds({JOB: ()})
+    assert again[JOB] == Entry(is_held=True, asked_when_held=())
+
+
+def test_a_hold_that_came_as_the_job_started_is_not_gone(ledger: Ledger) -> None:
+    """Until Slurm shows the job without it."""
+    ledger.expect_holds({JOB: ()})
+    row = replace(held_again(900.0).queue()[JOB], state="RUNNING")
+    assert as_seen(ledger[JOB], row, 2000.0) == ledger[JOB]
+    assert not as_seen(ledger[JOB], replace(row, priority=1), 2000.0).is_held

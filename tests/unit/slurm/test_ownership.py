@@ -12,7 +12,7 @@ from hadar_slurm.slurm.changes import Request
 from hadar_slurm.slurm.ledger import FILE_NAME, Entry, Ledger
 from hadar_slurm.slurm.metadata import Description
 from hadar_slurm.slurm.modes import Mode
-from hadar_slurm.slurm.ownership import Stance, is_held_by_us, is_pinned_by_us, stance
+from hadar_slurm.slurm.ownership import Stance, has_landed, is_held_by_us, is_pinned_by_us, stance
 from hadar_slurm.slurm.parse import QueueRow
 
 JOB = JobId("7")
@@ -181,3 +181,41 @@ def test_nodes_that_its_owner_names_after_a_pin_are_the_owners(ledger: Ledger) -
     ledger.note({JOB: Entry(before=OWN, pinned=(NodeName("n2"),))})
     row = a_row(request=PINNED, restarts=1)
     assert seen(row, ledger) is Stance.LEAVE
+
+
+@pytest.mark.parametrize("hold", [HELD, {"priority": 0, "reason": "JobHeldAdmin"}], ids=str)
+def test_under_anothers_hold_a_pin_goes_back_where_the_job_is_not_ours_to_place(
+    ledger: Ledger, hold: dict[str, object]
+) -> None:
+    """Where it is, it stays: released, the job is placed anew."""
+    ledger.note({JOB: Entry(before=OWN, pinned=PINNED.nodes)})
+    row = a_row(request=PINNED, **hold)
+    assert seen(row, ledger) is Stance.LEAVE
+    assert seen(row, ledger, leaves=True) is Stance.GIVE_BACK
+    assert seen(row, ledger, mode=Mode.OBSERVE) is Stance.GIVE_BACK
+
+
+def test_a_request_cut_in_two_goes_back_under_anothers_hold(ledger: Ledger) -> None:
+    """Released, the job would start without its GPUs."""
+    ledger.note({JOB: Entry(before=OWN)})
+    assert seen(a_row(**HELD, request=Request()), ledger) is Stance.GIVE_BACK
+    assert seen(a_row(**HELD), ledger) is Stance.LEAVE
+
+
+def test_a_job_that_is_held_as_it_runs_is_not_moved(ledger: Ledger) -> None:
+    """Its owner's hold would be gone."""
+    assert seen(a_row(state="RUNNING", priority=0, reason="JobHeldUser"), ledger) is Stance.LEAVE
+
+
+def test_a_hold_has_landed_if_the_job_started_as_it_was_before(ledger: Ledger) -> None:
+    """With other nodes it was released after the hold; without a hold of ours under way, never."""
+    row = a_row(state="RUNNING", priority=0, reason="JobHeldUser")
+    coming = Entry(is_held=True, asked_when_held=())
+    assert has_landed(row, coming)
+    assert has_landed(replace(row, request=PINNED), replace(coming, asked_when_held=PINNED.nodes))
+    assert not has_landed(replace(row, request=PINNED), coming)
+    assert not has_landed(row, replace(coming, asked_when_held=None))
+    assert not has_landed(row, replace(coming, is_held=False))
+    assert not has_landed(replace(row, priority=1), coming)
+    assert not has_landed(replace(row, reason="JobHeldAdmin"), coming)
+    assert not has_landed(replace(row, state="PENDING"), coming)

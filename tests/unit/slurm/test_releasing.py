@@ -106,7 +106,7 @@ def test_what_is_ours_goes_and_nothing_else(bench: Bench) -> None:
     """Marked at submission, or noted since; users' holds and operators' stay, described or not."""
     marked, noted = bench.submit(mark=True), bench.submit()
     spoiled = bench.submit(text='{"hadar": 99}')
-    bench.ledger.expect_holds([JobId(noted.key), JobId(spoiled.key)])
+    bench.ledger.expect_holds({JobId(noted.key): (), JobId(spoiled.key): ()})
     users, plain = bench.submit(), bench.submit(text="mine")
     operators = bench.submit(mark=True, hold="admin")
     operators.reason = "JobHeldAdmin"
@@ -121,7 +121,7 @@ def test_a_job_on_its_way_off_its_gpus_is_waited_for(bench: Bench) -> None:
     """It is held only when it has left them."""
     job = bench.submit(hold="")
     bench.fake.advance(1.0)
-    bench.ledger.expect_holds([JobId(job.key)])
+    bench.ledger.expect_holds({JobId(job.key): ()})
     bench.fake.requeue(job, hold=True)
     assert job.state == "COMPLETING"
     assert bench.release() == {job.key: ""}
@@ -132,7 +132,7 @@ def test_what_does_not_leave_in_time_is_told(bench: Bench) -> None:
     """The limit is one, and the answer says which job."""
     job = bench.submit(hold="")
     bench.fake.advance(1.0)
-    bench.ledger.expect_holds([JobId(job.key)])
+    bench.ledger.expect_holds({JobId(job.key): ()})
     bench.fake.requeue(job, hold=True)
     begun_s = bench.fake.now_s
     assert release_all(
@@ -227,3 +227,44 @@ def test_a_job_that_starts_meanwhile_is_not_waited_for(
     assert bench.release(limit_s=60.0) == {}
     assert job.state == "RUNNING"
     assert bench.fake.now_s - begun_s < 10.0
+
+
+def landed(bench: Bench) -> FakeJob:
+    """Return a job that runs, and that a hold of ours has come too late for."""
+    job = bench.submit(hold="")
+    key = JobId(job.key)
+    bench.ledger.expect_holds({key: ()})
+    bench.fake.advance(1.0)
+    assert bench.slurm.change([Hold(key)]) == [None]
+    assert (job.state, job.hold) == ("RUNNING", "user")
+    return job
+
+
+def test_a_hold_that_came_too_late_is_taken_back(bench: Bench) -> None:
+    """And forgotten: one that comes after it is the owner's."""
+    job = landed(bench)
+    assert bench.release() == {}
+    assert (job.state, job.hold) == ("RUNNING", "")
+    assert not bench.ledger[JobId(job.key)].is_held
+    bench.fake.hold(job, "user")
+    assert bench.release() == {}
+    assert job.hold == "user"
+
+
+def test_a_hold_that_cannot_be_taken_back_is_told(bench: Bench) -> None:
+    """At the end of the limit; the next `hadar release` knows of it still."""
+    job = landed(bench)
+    assert isinstance(bench.slurm.runner, FakeRunner)
+    bench.slurm.runner.before.append(lambda argv: "no" if argv[1] == "release" else None)
+    assert bench.release() == {job.key: "it runs, and is held should it be requeued"}
+    bench.slurm.runner.before.clear()
+    assert bench.release() == {}
+    assert job.hold == ""
+
+
+def test_an_operators_hold_on_a_job_that_runs_stays(bench: Bench) -> None:
+    """It came in the place of ours."""
+    job = landed(bench)
+    bench.fake.hold(job, "admin")
+    assert bench.release() == {}
+    assert job.hold == "admin"
