@@ -243,7 +243,14 @@ class SlurmBackend:
             self._put_off_since_s = min(self._put_off_since_s, self.now_s())
             if self.now_s() < self._put_off_since_s + NODES_REPORT_WITHIN_S:
                 return
-        for returned in give_back(self.slurm, self.ledger, self._seen.to_give_back):
+        queue = self.slurm.queue()
+        # Planning took its time: a hold that somebody has placed since must stay.
+        waiting = {
+            job: (queue[job], description)
+            for job, (_, description) in self._seen.to_give_back.items()
+            if job in queue and queue[job].state == "PENDING"
+        }
+        for returned in give_back(self.slurm, self.ledger, waiting):
             if returned.fault:
                 log.warning("job %s is not yet Slurm's again: %s", returned.job, returned.fault)
             else:

@@ -27,6 +27,7 @@ from hadar_slurm.slurm.changes import Request
 from hadar_slurm.slurm.heartbeat import read_heartbeat, write_heartbeat
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.local_processes import wait_until
+from hadar_slurm.slurm.lost_releases import as_seen
 from hadar_slurm.slurm.runner import Runner
 
 pytestmark = pytest.mark.slurm
@@ -454,3 +455,54 @@ def test_the_ledger_is_written_before_the_hold(site: Site) -> None:
     assert isinstance(entry.before, Request)
     assert (entry.before.per_job.removeprefix("gres"), entry.before.nodes) == (":gpu:2", ())
     assert not wait_until(lambda: site.state(job) != "PENDING", 0.5)
+
+
+@pytest.mark.parametrize("verb", ["uhold", "hold"], ids=["owner", "operator"])
+def test_a_pin_goes_under_anothers_hold_and_the_hold_stays(site: Site, verb: str) -> None:
+    """Released by whoever holds it, the job starts at once as it was submitted."""
+    configure(site)
+    job = site.train(EQUAL, held=True, steps=LONG, script=site.script("rest", "exec sleep 600"))
+    with pytest.raises(Dead):
+        carry_out(site, Mortal(site.cluster.slurm_conf, before="release"), job, N1)
+    # Its owner releases it, it waits for the nodes of its pin, and is held.
+    site.occupy(**ALL_V100)
+    site.run(["scontrol", "release", job])
+    ledger = Ledger(site.state_dir / "ledger.json")
+    ledger.note({job: as_seen(ledger[job], site.queue()[job], time.time())})
+    site.run(["scontrol", verb, job])
+    held = site.queue()[job]
+    assert (held.is_held, held.requested_nodes) == (True, ("n1",))
+    expire_any(site)
+    assert release(site)["failed"] == []
+    row = site.queue()[job]
+    assert (row.is_held, row.reason) == (True, held.reason)
+    assert (row.gpus_otherwise, row.gpus_per_node, row.requested_nodes) == ((("gpu", 2),), (), ())
+    site.run(["scontrol", "release", job])
+    until_plain_slurm_starts(site, job)
+
+
+@pytest.mark.parametrize("by_hadard", [False, True], ids=["reaper", "hadard"])
+def test_a_hold_that_comes_when_the_job_runs_is_taken_back(site: Site, by_hadard: bool) -> None:
+    """Requeued after that, the job is not held; but for its owner, who holds it as it runs."""
+    configure(site)
+    job = site.train(EQUAL, held=True, steps=LONG, script=site.script("rest", "exec sleep 600"))
+    site.backend().ledger.expect_holds({job: ()})
+    site.run(["scontrol", "release", job])
+    site.until_running(job)
+    site.run(["scontrol", "uhold", job])
+    assert site.queue()[job].is_held_as_it_runs
+    if by_hadard:
+        site.start(round_seconds=1)
+    else:
+        expire_any(site)
+        assert release(site)["failed"] == []
+    eventually(lambda: not site.queue()[job].is_held_as_it_runs, lambda: site.told(job))
+    assert site.queue()[job].restarts == 0
+    if by_hadard:
+        site.until_rounds(2)
+    site.run(["scontrol", "uhold", job])
+    if by_hadard:
+        site.until_rounds(2)
+    else:
+        assert release(site)["failed"] == []
+    assert site.queue()[job].is_held_as_it_runs

@@ -664,3 +664,16 @@ def test_hadard_takes_back_a_hold_that_came_as_its_job_started(steps: Daemon) ->
     steps.node_fails("n1", True)
     steps.released()
     assert (job.state, job.hold) == ("PENDING", "user")
+
+
+def test_a_hold_placed_while_a_plan_is_made_stays(steps: Daemon) -> None:
+    """The job goes back to Slurm without its pin, and under the hold that came in between."""
+    steps.submit("alice", "any", True, "main", False, 0, RATES)
+    steps.round()
+    [job] = steps.fake.jobs
+    assert (job.state, job.hold, bool(job.asked.nodes)) == ("PENDING", "", True)
+    steps.leave(0)
+    steps.daemon.backend.observe()
+    steps.fake.hold(job, "user")
+    steps.daemon.backend.apply(())
+    assert (job.hold, job.asked.nodes) == ("user", ())
