@@ -91,7 +91,8 @@ def is_held_by_others(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool
 
 def _was_cut(row: QueueRow, ledger: Ledger) -> bool:
     """Return whether a job's request is as we leave it between the two halves of a change."""
-    return row.request.is_cleared and ledger[row.key].before is not None
+    before = ledger[row.key].before
+    return row.request.is_cleared and before is not None and not before.is_cleared
 
 
 def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
