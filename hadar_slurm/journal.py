@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -28,6 +28,8 @@ from hadar_slurm.errors import ConfigError
 VERSION = 1
 
 Line = dict[str, Any]
+
+_RULES = frozenset(asdict(GangRules()))
 
 
 def as_line(record: RoundRecord) -> Line:
@@ -138,7 +140,8 @@ def snapshot_of(line: Line) -> Snapshot:
             Ended(JobId(name), Phase(end["phase"]), end["end_s"])
             for name, end in line["ended"].items()
         ],
-        rules=replace(GangRules(), **line.get("rules", {})),
+        # A later version may know rules that this one does not.
+        rules=GangRules(**{k: v for k, v in line.get("rules", {}).items() if k in _RULES}),
     )
 
 

@@ -229,21 +229,28 @@ def _run(options: argparse.Namespace, world: World) -> int:
             # The last sign of one that died would have us taken for hung.
             remove_heartbeat(config.run_dir)
         _wait_for_release(cluster, asked)
-        while True:
-            faults = _run_with(config, slurm, world, cluster, asked, once=options.once)
-            if not asked.to_reload or asked.to_end:
-                notify("STOPPING=1")
-                return 1 if options.once and faults else 0
-            asked.to_reload = False
-            signed_in = config.run_dir
-            try:
-                config = _config(options)
-                _backend(config, slurm, world)
-                slurm = _slurm(config, world)
-                log.info("the configuration was read again")
-            except HadarError as error:
-                log.error("the configuration stays as it was: %s", error)
-            if config.run_dir != signed_in:
+        signed_in = config.run_dir
+        try:
+            while True:
+                faults = _run_with(config, slurm, world, cluster, asked, once=options.once)
+                if not asked.to_reload or asked.to_end:
+                    notify("STOPPING=1")
+                    return 1 if options.once and faults else 0
+                asked.to_reload = False
+                try:
+                    fresh = _config(options)
+                    _backend(fresh, slurm, world)
+                    _journal(fresh).close()
+                    config, slurm = fresh, _slurm(fresh, world)
+                    log.info("the configuration was read again")
+                except HadarError as error:
+                    log.error("the configuration stays as it was: %s", error)
+                if config.run_dir != signed_in:
+                    remove_heartbeat(signed_in)
+                    signed_in = config.run_dir
+        finally:
+            # One that fails with what it has read again has left its sign.
+            with suppress(OSError):
                 remove_heartbeat(signed_in)
 
 

@@ -68,7 +68,11 @@ def release(
 
 def _release(chosen: Config, slurm: SlurmAdapter, limit_s: float) -> tuple[Returned, ...]:
     # From now on jobs are submitted to plain Slurm; a hadard that lives writes it anew.
-    remove_heartbeat(chosen.run_dir)
+    try:
+        remove_heartbeat(chosen.run_dir)
+    except OSError as error:
+        # No sign of life is worth a job that stays held.
+        typer.echo(f"hadar: the sign of life cannot be removed: {error}", err=True)
     return release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit_s)
 
 

@@ -97,6 +97,8 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
             row = queue.get(job)
             if row is not None and row.state == "PENDING" and not _asks(row, want):
                 faults.setdefault(job, f"Slurm kept another request: {row.request}")
+            if row is not None and row.is_held_by_operator:
+                others.add(job)  # theirs has taken the place of ours
     ready = [job for job in jobs if job not in faults and job not in others]
     batch = []
     for job in ready:

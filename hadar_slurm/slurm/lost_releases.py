@@ -51,7 +51,9 @@ def lost_releases(
 
 
 def as_seen(entry: Entry, row: QueueRow, now_s: float) -> Entry:
-    """Return an entry with what a job that nobody holds tells of a release of ours."""
+    """Return an entry with what a job under nobody's hold, or an operator's, tells of ours."""
+    if row.is_held_by_operator:
+        return replace(entry, is_held=False)  # theirs has taken the place of ours
     # A requeue of ours may be on its way still, though its command was not answered.
     is_coming = row.state == "RUNNING" and row.restarts < entry.requeued
     if not is_free(row) or is_coming or has_landed(row, entry):

@@ -22,6 +22,7 @@ from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Hold, Release, Requeue
 from hadar_slurm.slurm.enforce import request_for, requested_gpus
 from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.ownership import is_held_by_others, is_pinned_by_us
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.reading import Reading
 
@@ -95,8 +96,11 @@ class Mover:
             row = reading.queue.get(start.job_id)
             if row is None or row.state != "PENDING":
                 self._defer(start, f"it is {row.state if row else 'gone'} and not pending")
-            elif row.is_held_by_operator:
-                self._defer(start, "an operator holds it")
+            # Stopping others took its time: what somebody has done to the job since must stay.
+            elif is_held_by_others(row, self.ledger, was_submitted_held=False):
+                self._defer(start, "somebody else holds it")
+            elif row.requested_nodes and not is_pinned_by_us(row, self.ledger):
+                self._defer(start, "its owner has named nodes for it")
             elif not all(nodes[name].is_schedulable for name in start.gang.gpus_by_node):
                 self._defer(start, f"{start.gang} has a node that takes no work now")
             elif any(free.get(slot, 0) < count for slot, count in start.gang.slots):
@@ -262,6 +266,8 @@ class Mover:
             row = queue.get(start.job_id)
             if row is None or row.state != "PENDING":
                 self._defer(start, f"it is {row.state if row else 'not to be seen'} by now")
+            elif row.is_held_by_operator:
+                self._defer(start, "an operator holds it")
             elif not asks_for(row, start.gang, names_type=names_type):
                 self._set(
                     start,

@@ -67,8 +67,8 @@ def release_all(
             ledger.note(
                 {
                     job: as_seen(ledger[job], queue[job], ledger.now_s())
-                    for job in landed
-                    if job in queue
+                    for job in ledger
+                    if job in queue and (job in landed or queue[job].is_held_by_operator)
                 }
             )
         landed = [job for job in ledger if job in queue and has_landed(queue[job], ledger[job])]

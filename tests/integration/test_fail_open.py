@@ -286,6 +286,8 @@ def test_a_new_mode_is_heeded_and_a_wrong_file_is_not(site: Site) -> None:
     job = waiting_job(site)
     reload(site, mode="enforcing")
     eventually(lambda: logged(site, "the configuration stays as it was"), "refused")
+    reload(site, mode="observe", journal="/proc/of-nobody/journal.jsonl")
+    eventually(lambda: logged(site, "/proc/of-nobody"), "refused for its journal")
     site.until_rounds(2)
     assert site.queue()[job].is_held_by_user
     reload(site, mode="observe")

@@ -268,3 +268,18 @@ def test_an_operators_hold_on_a_job_that_runs_stays(bench: Bench) -> None:
     bench.fake.hold(job, "admin")
     assert bench.release() == {}
     assert job.hold == "admin"
+
+
+def test_an_operators_hold_ends_ours_for_good(bench: Bench) -> None:
+    """Its owner's, once the operator has let go, is not taken for the one that hadard noted."""
+    job = bench.submit(mark=True)
+    bench.ledger.expect_holds({JobId(job.key): ()})
+    bench.fake.hold(job, "admin")
+    job.reason = "JobHeldAdmin"
+    assert bench.release() == {}
+    bench.fake.release(job)
+    job.begin_s = bench.fake.now_s + 1000.0
+    bench.fake.hold(job, "user")
+    job.reason = "JobHeldUser"
+    assert bench.release() == {}
+    assert job.hold == "user"
