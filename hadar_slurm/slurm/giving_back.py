@@ -162,6 +162,10 @@ def _own_request(
     if entry.before is None and not is_pinned and not (seen.is_cleared and description):
         return seen
     own = entry.before or (described_request(description, slurm) if description else row.request)
+    asked = row.requested_nodes
+    if asked and not is_pinned and set(asked) != set(entry.asked_when_held or ()):
+        # Its owner's choice, made since; the others are a pin of ours that was being replaced.
+        own = replace(own, nodes=asked)
     named = row.named_types
     if slurm.abilities.keeps_types and len(named) == 1:
         (kind,) = named

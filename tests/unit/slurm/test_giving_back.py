@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,15 @@ def test_nodes_that_the_owner_named_are_kept(bench: Bench) -> None:
     assert job.asked.nodes == ("n2",)
     bench.fake.advance(1.0)
     assert job.held.keys() == {"n2"}
+
+
+def test_nodes_that_the_owner_named_after_a_pin_of_ours_are_kept(bench: Bench) -> None:
+    """The request from before that pin has none, and comes back with theirs."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2")
+    job.asked = replace(job.asked, nodes=("n2",))
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert (job.asked.nodes, job.asked.per_job) == (("n2",), (("", 2),))
 
 
 def test_without_a_record_the_description_tells_what_was_asked_for(tmp_path: Path) -> None:
