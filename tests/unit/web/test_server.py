@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -47,7 +47,8 @@ class Site:
         """Return what comes back for raw bytes."""
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as wire:
             wire.sendall(request)
-            wire.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # it may have answered and gone already
+                wire.shutdown(socket.SHUT_WR)
             parts = []
             while part := wire.recv(65536):
                 parts.append(part)
