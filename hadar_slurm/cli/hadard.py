@@ -249,7 +249,6 @@ def _run(options: argparse.Namespace, world: World) -> int:
                     remove_heartbeat(signed_in)
                     signed_in = config.run_dir
         finally:
-            # One that fails with what it has read again has left its sign.
             with suppress(OSError):
                 remove_heartbeat(signed_in)
 
@@ -319,7 +318,7 @@ def _run_with(
             )
 
     try:
-        with _signs_of_life(config, cluster, backend, world.life, asked, is_daemon=not once):
+        with _signs_of_life(config, cluster, backend, world.life, is_daemon=not once):
             run_rounds(
                 backend,
                 policy,
@@ -423,18 +422,12 @@ def _signals() -> Iterator[Asked]:
 
 @contextmanager
 def _signs_of_life(
-    config: Config,
-    cluster: Site,
-    backend: SlurmBackend,
-    life: Life,
-    asked: Asked,
-    *,
-    is_daemon: bool,
+    config: Config, cluster: Site, backend: SlurmBackend, life: Life, *, is_daemon: bool
 ) -> Iterator[None]:
     """Keep the heartbeat fresh while the daemon lives; a single round leaves none.
 
-    One that only reads its configuration again is not gone: its last sign stays meanwhile, so that
-    jobs that come in that moment are held for it.
+    The last sign stays: a daemon that only reads its configuration again is not gone, and jobs that
+    come in that moment are held for it. `_run` removes it at the end.
     """
     if backend.mode is Mode.ENFORCE:
         _make_directory(config.state_dir, "state_dir")
@@ -474,14 +467,10 @@ def _signs_of_life(
     beat()
     notify("READY=1")
     backend.on_wait = life.sign = beat
-    goes_on = False
     try:
         yield
-        goes_on = asked.to_reload and not asked.to_end
     finally:
         life.sign = lambda: None
-        if not goes_on:
-            remove_heartbeat(config.run_dir)
 
 
 def _sign_is_good_for_s(config: Config) -> float:

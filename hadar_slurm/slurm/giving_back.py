@@ -26,7 +26,7 @@ from hadar_slurm.slurm.changes import (
 from hadar_slurm.slurm.enforce import gres_prefix
 from hadar_slurm.slurm.ledger import Entry, Ledger
 from hadar_slurm.slurm.metadata import Description
-from hadar_slurm.slurm.ownership import is_held_by_others, is_pinned_by_us
+from hadar_slurm.slurm.ownership import is_held_by_others, is_pinned_by_us, was_submitted_held
 from hadar_slurm.slurm.parse import QueueRow
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
@@ -55,11 +55,7 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
     others = {
         job
         for job, (row, description) in jobs.items()
-        if is_held_by_others(
-            row,
-            ledger,
-            was_submitted_held=description is not None and description.is_held,
-        )
+        if is_held_by_others(row, ledger, was_submitted_held=was_submitted_held(description))
     }
     wanted = {
         job: _own_request(

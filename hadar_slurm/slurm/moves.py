@@ -23,7 +23,7 @@ from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Hold, Relea
 from hadar_slurm.slurm.enforce import request_for, requested_gpus
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.metadata import decode_or_none
-from hadar_slurm.slurm.ownership import is_held_by_others, is_pinned_by_us
+from hadar_slurm.slurm.ownership import is_held_by_others, is_pinned_by_us, was_submitted_held
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.reading import Reading
 
@@ -98,7 +98,11 @@ class Mover:
             if row is None or row.state != "PENDING":
                 self._defer(start, f"it is {row.state if row else 'gone'} and not pending")
             # Stopping others took its time: what somebody has done to the job since must stay.
-            elif is_held_by_others(row, self.ledger, was_submitted_held=_was_submitted_held(row)):
+            elif is_held_by_others(
+                row,
+                self.ledger,
+                was_submitted_held=was_submitted_held(decode_or_none(row.comment)),
+            ):
                 self._defer(start, "somebody else holds it")
             elif row.requested_nodes and not is_pinned_by_us(row, self.ledger):
                 self._defer(start, "its owner has named nodes for it")
@@ -360,11 +364,6 @@ class Mover:
 
 def _status(fault: SlurmError) -> Status:
     return Status.REFUSED if isinstance(fault, SlurmRefused) else Status.DEFERRED
-
-
-def _was_submitted_held(row: QueueRow) -> bool:
-    description = decode_or_none(row.comment)
-    return description is not None and description.is_held
 
 
 def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, *, keeps_types: bool) -> bool:

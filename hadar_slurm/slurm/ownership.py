@@ -66,6 +66,11 @@ def stance(
     return Stance.GIVE_BACK if _was_cut(row, ledger) else Stance.LEAVE
 
 
+def was_submitted_held(description: Description | None) -> bool:
+    """Return whether hadar-sbatch submitted the job under a hold, for us."""
+    return description is not None and description.is_held
+
+
 def waits_for_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
     """Return whether a job waits under a hold or a pin of ours, or with its request cut in two."""
     if row.state != "PENDING":

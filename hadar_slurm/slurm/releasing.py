@@ -16,7 +16,7 @@ from hadar_slurm.slurm.heartbeat import read_heartbeat
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.metadata import decode_or_none
-from hadar_slurm.slurm.ownership import bears_of_us, has_landed
+from hadar_slurm.slurm.ownership import bears_of_us, has_landed, was_submitted_held
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.reading import waits_for_nodes
 from hadar_slurm.slurm.single import is_free
@@ -103,7 +103,6 @@ def waiting_for_us(rows: Iterable[QueueRow], ledger: Ledger) -> dict[JobId, Wait
         description = decode_or_none(row.comment) if row.state == "PENDING" else None
         if description is None and row.key not in ledger:
             continue
-        was_held = description is not None and description.is_held
-        if bears_of_us(row, ledger, was_submitted_held=was_held):
+        if bears_of_us(row, ledger, was_submitted_held=was_submitted_held(description)):
             waiting[row.key] = (row, description)
     return waiting
