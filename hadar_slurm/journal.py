@@ -97,6 +97,7 @@ def _job(job: Job) -> Line:
         "aggregation_cost_s": spec.aggregation_cost_s or None,
         "fair_share": job.fair_share,
         "partition": job.partition or None,
+        "remarks": list(job.remarks) or None,
     }
     return {
         "phase": str(job.phase),
@@ -171,6 +172,7 @@ def _job_from(job_id: JobId, tree: Line) -> Job:
         GpuType(tree["bound_type"]) if "bound_type" in tree else None,
         tree.get("fair_share"),
         tree.get("partition", ""),
+        tuple(tree.get("remarks", ())),
     )
 
 

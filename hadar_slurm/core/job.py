@@ -148,8 +148,8 @@ class Job:
     It may be placed on `allowed_nodes` only (None: on all), and on `bound_type` only (None: on any
     type) once its request has named that type and cannot stop naming it. `fair_share` is what Slurm
     says of its user's use so far, from 0 (far above the share) to 1 (none); None: not known.
-    `partition` is Slurm's: the one that it runs in, or `a,b`, all that it may run in; no policy
-    goes by it.
+    `partition` is Slurm's: the one that it runs in, or `a,b`, all that it may run in; `remarks` are
+    sentences for people, such as why it is not migrated. No policy goes by these two.
     """
 
     spec: JobSpec
@@ -160,6 +160,7 @@ class Job:
     bound_type: GpuType | None = None
     fair_share: float | None = None
     partition: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def job_id(self) -> JobId:

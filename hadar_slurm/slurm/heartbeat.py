@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 RUN_DIR_VARIABLE = "HADAR_RUN_DIR"
@@ -26,6 +26,7 @@ class Heartbeat:
     `good_until_s` is in seconds since the epoch, `good_for_s` in seconds since it was signed.
     `partitions` of None means every partition; an empty name among them stands for the default one.
     `spool` and `assignments` are where jobs report, and where forked ones are told their shares.
+    `problems` are what keeps hadard from doing all of its work now, by kind (`journal`, `reports`).
     """
 
     pid: int
@@ -35,6 +36,7 @@ class Heartbeat:
     partitions: tuple[str, ...] | None = None
     good_for_s: float = math.inf
     assignments: str = ""
+    problems: Mapping[str, str] = field(default_factory=dict)
 
     def is_fresh(self, now_s: float) -> bool:
         """Return whether the daemon has signed in time; a sign from the future is not believed.
@@ -65,6 +67,7 @@ def write_heartbeat(directory: Path, beat: Heartbeat) -> None:
         "spool": beat.spool,
         "partitions": beat.partitions,
         "assignments": beat.assignments,
+        "problems": dict(beat.problems),
     }
     if math.isfinite(beat.good_for_s):
         tree["good_for_s"] = beat.good_for_s
@@ -85,8 +88,9 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
             None if partitions is None else tuple(map(str, partitions)),
             float(tree.get("good_for_s", math.inf)),
             str(tree.get("assignments", "")),
+            {str(kind): str(text) for kind, text in tree.get("problems", {}).items()},
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
