@@ -43,10 +43,11 @@ fmt: prepared ## put the code in the house's form
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-lint: prepared ## check form, imports between layers, spelling and pyproject.toml
+lint: prepared ## check form, imports between layers, ways to files of others, spelling and pyproject.toml
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/lint-files
 	$(BIN)/codespell
 	$(BIN)/validate-pyproject pyproject.toml
 

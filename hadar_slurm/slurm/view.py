@@ -14,7 +14,7 @@ from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.speeds import Place
 from hadar_slurm.core.throughput import Rates
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.handoff import ProgressReport, ReportError, read_report
+from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read_report
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.averages import Averages
 from hadar_slurm.slurm.estimates import Estimator, workload_of
@@ -80,6 +80,8 @@ class View:
     is_off: Callable[[], bool]
     now_s: Callable[[], float]
     averages: Averages = field(default_factory=Averages)
+    # Reports that cannot come, because another user has made their directory.
+    squatted: set[str] = field(default_factory=set)
     _faulty: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
     _stuck: set[JobId] = field(default_factory=set)
@@ -96,7 +98,7 @@ class View:
         landed: set[JobId] = set()
         found: dict[JobId, Entry] = {}
         occupied = reading.in_use
-        self._stuck, self._runnable = set(), {}
+        self._stuck, self._runnable, self.squatted = set(), {}, set()
         for row in reading.queue.values():
             description = self._description(row)
             has_ended = not row.is_live
@@ -441,6 +443,9 @@ class View:
             return None
         try:
             return read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
+        except SquattedError as error:
+            self.squatted.add(str(error))
+            return None
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
             return None

@@ -127,7 +127,7 @@ def test_a_job_of_another_user_in_another_language_moves(site: Site) -> None:
     site.until_running(job)
     assert site.tree(job) == {"n5": {"k80": 2}}
     user_id = pwd.getpwnam(OTHER_USER).pw_uid
-    eventually(lambda: read_report(site.spool, job, owner_uid=user_id) is not None, "its report")
+    eventually(lambda: read_report(site.reports, job, owner_uid=user_id) is not None, "its report")
     site.free(*fast.values())
     eventually(lambda: site.queue()[job].restarts == 1, lambda: site.told(job))
     site.until_running(job)

@@ -4,6 +4,7 @@ not reported to slurmctld, since a requeue would cost it its GPUs.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.core.job import Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status, Stop
-from hadar_slurm.handoff import ProgressReport, write_report
+from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
@@ -74,9 +75,17 @@ def test_a_report_of_this_run_shows_that_a_job_is_up(
 ) -> None:
     """One of an earlier run does not."""
     spool = tmp_path / "spool"
-    write_report(spool, str(job.number), ProgressReport(restart=3, state="running", steps_done=7))
+    write_report(
+        user_reports(spool, os.geteuid()),
+        str(job.number),
+        ProgressReport(restart=3, state="running", steps_done=7),
+    )
     assert phase(slurm, tmp_path) is Phase.STARTING
-    write_report(spool, str(job.number), ProgressReport(restart=0, state="running", steps_done=7))
+    write_report(
+        user_reports(spool, os.geteuid()),
+        str(job.number),
+        ProgressReport(restart=0, state="running", steps_done=7),
+    )
     assert phase(slurm, tmp_path) is Phase.RUNNING
 
 
