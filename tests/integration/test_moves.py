@@ -96,7 +96,7 @@ def test_a_signal_that_hadard_did_not_send_loses_nothing(site: Site) -> None:
 
 # What the handshake takes of a program, in a language that is not ours.
 SHELL_PROGRAM = """
-own=$HADAR_SPOOL/$SLURM_JOB_ID
+own=${HADAR_SPOOL%/u*}/u$UID/$SLURM_JOB_ID
 report() {
     mkdir -p "$own"
     printf '{"version":1,"restart":%d,"state":"%s","steps_done":7}' \\
