@@ -25,7 +25,8 @@ import os, sys
 uid, gid, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 sys.path.insert(0, root)
 import errno, fcntl, hashlib, json, random, select, signal, socket, stat, struct, subprocess, time
-import difflib, encodings.idna, hadar_slurm.cli.sbatch, hadar_slurm.submit.call, hadar_slurm.submit.preview
+import difflib, encodings.idna
+import hadar_slurm.cli.sbatch, hadar_slurm.submit.call, hadar_slurm.submit.preview
 os.setgroups([])
 os.setgid(gid)
 os.setuid(uid)
