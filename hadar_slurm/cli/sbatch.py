@@ -10,7 +10,8 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from hadar_slurm.errors import UsageError
+from hadar_slurm.errors import SbatchNotFound, UsageError
+from hadar_slurm.submit.real_sbatch import TRIED_VARIABLE, find_sbatch, is_second_call
 from hadar_slurm.submit.request import (
     DRY_RUN,
     HELP,
@@ -39,15 +40,25 @@ def main(words: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         request = parse_words(words, os.environ)
-        if HELP in request.flags or request.given("help"):
+        if is_second_call(os.environ):
+            return _become(without_hadar(request), user_environment())
+        if HELP in request.flags or (request.given("help") and not _is_called_sbatch()):
             print(USAGE)
             return 0
-        if not request.given("version", "usage"):
+        if not request.given("help", "usage", "version"):
             request = _read(request)
         return _submit(request)
     except UsageError as error:
         _tell(str(error))
         return _USAGE_STATUS
+    except SbatchNotFound as error:
+        _tell(str(error))
+        return _NO_COMMAND_STATUS
+
+
+def _is_called_sbatch() -> bool:
+    """Return whether a site has installed this in sbatch's place, so that its help is sbatch's."""
+    return os.path.basename(sys.argv[0]) == "sbatch"
 
 
 def _read(request: Request) -> Request:
@@ -83,32 +94,46 @@ def _submit(request: Request) -> int:
 
 
 def _become(argv: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """Go on as another program; return only if there is none."""
+    """Go on as sbatch; return only if it cannot be executed."""
+    sbatch = find_sbatch(environment, sys.argv[0])
     # Python ignores these two, and what is ignored stays so.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvpe(argv[0], argv, environment)
+        os.execve(sbatch.path, argv, _for_sbatch(environment, sbatch.variables))
     except OSError as error:
-        return _cannot_run(argv[0], error)
+        return _cannot_run(sbatch.path, error)
 
 
 def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run another program to its end, and return its status and the last line it printed."""
+    """Run sbatch to its end, and return its status and the last line it printed."""
     import subprocess
 
+    sbatch = find_sbatch(environment, sys.argv[0])
     try:
-        done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            argv,
+            executable=sbatch.path,
+            env=_for_sbatch(environment, sbatch.variables),
+            stdout=subprocess.PIPE,
+            check=False,
+        )
     except OSError as error:
-        return _cannot_run(argv[0], error), ""
+        return _cannot_run(sbatch.path, error), ""
     lines = os.fsdecode(done.stdout).split()
     # A shell tells death by a signal like this.
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     return status, lines[-1] if lines else ""
 
 
-def _cannot_run(name: str, error: OSError) -> int:
-    _tell(f"cannot run {name}: {error.strerror}")
+def _for_sbatch(environment: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
+    """Return sbatch's environment; what was tried to find it is not for the job."""
+    kept = {name: text for name, text in environment.items() if name != TRIED_VARIABLE}
+    return {**kept, **added}
+
+
+def _cannot_run(path: str, error: OSError) -> int:
+    _tell(f"cannot run {path}: {error.strerror}")
     return _NO_COMMAND_STATUS
 
 
@@ -125,8 +150,9 @@ def _print(text: str) -> None:
 def user_environment() -> dict[str, str]:
     """Return the environment as the user has it, which sbatch may pass on to the job."""
     environment = dict(os.environ)
-    # Submitted from within a copy, another job is none.
-    environment.pop(_COPIES_VARIABLE, None)
+    if not is_second_call(environment):
+        # Submitted from within a copy, another job is none.
+        environment.pop(_COPIES_VARIABLE, None)
     # Python changes this at its start where the locale is C (PEP 538).
     if "LC_CTYPE" in environment:
         _restore(environment, "LC_CTYPE")

@@ -4,92 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fakes.login_node import SBATCH, SINFO, Site, call_of
 
-from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
 from hadar_slurm.slurm.metadata import decode
 
 OWN = ["--hadar-model=A3C", "--hadar-steps=100"]
 NOT_AT_WORK = "hadar-sbatch: hadard is not at work here: submitted to plain Slurm, unheld\n"
-
-# Prints what it was called with, reads what its last word names or standard input, ends as told.
-SBATCH = """
-import json, os, sys
-last = sys.argv[-1]
-text = open(last).read() if os.path.exists(last) else sys.stdin.read()
-spool, copies = os.environ.get("HADAR_SPOOL"), os.environ.get("HADAR_COPIES")
-if "--parsable" in sys.argv:
-    print("17;cluster")
-    sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
-print(json.dumps({"argv": sys.argv[1:], "script": text, "spool": spool, "copies": copies}))
-print("sbatch: a word of its own", file=sys.stderr)
-sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
-"""
-SINFO = """
-import os, sys
-print(os.environ["GPUS"])
-sys.exit(int(os.environ.get("STATUS_OF_SINFO", "0")))
-"""
-
-
-@dataclass
-class Site:
-    """A directory with commands, a place for the heartbeat, and what a run of ours gives."""
-
-    root: Path
-
-    def command(self, name: str, text: str) -> None:
-        """Put a Python program on PATH."""
-        path = self.root / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
-        path.chmod(0o755)
-
-    def beat(self, *, good_for_s: float = 600.0, partitions: tuple[str, ...] | None = None) -> None:
-        """Leave a sign of life."""
-        until_s = time.time() + good_for_s
-        write_heartbeat(self.root, Heartbeat(1, "cluster", until_s, "/spool/hadar", partitions))
-
-    def run(
-        self,
-        *words: str,
-        stdin: str = "",
-        program: tuple[str, ...] = ("-m", "hadar_slurm.cli.sbatch"),
-        **environment: str,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run hadar-sbatch in this directory."""
-        return subprocess.run(
-            [sys.executable, *program, *words],
-            input=stdin,
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            check=False,
-            timeout=60,
-            cwd=self.root,
-            env={**self.environment(), **environment},
-        )
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables of a user who has none of Slurm's or ours but where things lie."""
-        plain = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("SBATCH_", "SLURM_", "HADAR_", "COV_"))
-        }
-        return {
-            **plain,
-            "PATH": str(self.root / "bin"),
-            "HADAR_RUN_DIR": str(self.root),
-            "GPUS": "n1|gpu:V100:4(S:0-1)|main*\nn2|gpu:K80:2|main*\nn3|gpu:K80:2|other",
-        }
 
 
 @pytest.fixture
@@ -99,13 +25,6 @@ def site(tmp_path: Path) -> Site:
     site.command("sinfo", SINFO)
     (tmp_path / "job.sh").write_text("#!/bin/sh\necho train\n", encoding="utf-8")
     return site
-
-
-def call_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Return what sbatch was called with; it must have been."""
-    assert done.stdout, done.stderr
-    call: dict[str, Any] = json.loads(done.stdout)
-    return call
 
 
 def notes_of(done: subprocess.CompletedProcess[str]) -> str:
@@ -291,7 +210,9 @@ def test_what_sbatch_takes_from_the_environment_is_heeded(site: Site) -> None:
 def test_sbatch_finds_what_a_shell_would_have_left_it(site: Site, given: dict[str, str]) -> None:
     """Python, on its way to sbatch, adds to neither the environment nor the signals ignored."""
     sbatch = site.root / "bin" / "sbatch"
-    sbatch.write_text("#!/bin/sh\n/bin/cat /proc/self/status; exec /usr/bin/env\n")
+    # No script: those get HADAR_SBATCH_TRIED as well.
+    shutil.copy("/bin/sh", sbatch)
+    (site.root / "job.sh").write_text("/bin/cat /proc/self/status; exec /usr/bin/env\n")
     environment = {**site.environment(), "LANG": "C", **given}
     for name in ("LC_ALL", "LC_CTYPE"):
         if name not in given:
@@ -368,7 +289,8 @@ def test_without_sbatch_there_is_one_line(site: Site) -> None:
     done = site.run(*OWN, "job.sh")
     assert done.returncode == 127
     assert done.stderr.splitlines()[-1] == (
-        "hadar-sbatch: cannot run sbatch: No such file or directory"
+        "hadar-sbatch: no sbatch on PATH but hadar-sbatch itself: "
+        "set HADAR_SBATCH to the path of Slurm's sbatch"
     )
 
 
@@ -396,7 +318,7 @@ LIST_MODULES = """
 import os, sys
 before = set(sys.modules)
 from hadar_slurm.cli import sbatch
-os.execvpe = lambda *call: None
+os.execve = lambda *call: None
 sbatch.main(sys.argv[1:])
 print(*sorted(set(sys.modules) - before))
 """
