@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hadar_slurm.errors import SbatchNotFound, UsageError
+from hadar_slurm.errors import HadarError, SbatchNotFound, UsageError
 from hadar_slurm.submit.decision import Decision, why_left_here
 from hadar_slurm.submit.execute import become, run, user_environment
 from hadar_slurm.submit.real_sbatch import find_sbatch, is_second_call
@@ -89,24 +89,41 @@ def _dry_run(request: Request) -> int:
 def _submit(request: Request) -> int:
     environment = user_environment()
     sbatch = find_sbatch(os.environ, sys.argv[0])
-    is_json = JSON in request.flags
-    why = why_left_here(request, environment)
-    if why and not is_json:
-        _tell_user(request, Decision(False, why).line)
-        become(sbatch, without_hadar(request), environment)
+    if JSON not in request.flags:
+        argv, variables = _planned(request, environment)
+        become(sbatch, argv, {**environment, **variables})
     from hadar_slurm.submit.call import call_for, load_estimator
     from hadar_slurm.submit.preview import as_json
 
-    call = call_for(request, environment, is_parsable=is_json)
-    _tell_user(request, call.decision.line)
-    environment.update(call.variables)
-    if not is_json:
-        become(sbatch, call.argv, environment)
-    status, told = run(sbatch, call.argv, environment)
+    call = call_for(request, environment, is_parsable=True)
+    status, told = run(sbatch, call.argv, {**environment, **call.variables})
     if told or status == 0:
         job, _, cluster = told.partition(";")
         _print(as_json(call, load_estimator(), job or None, cluster or None))
     return status
+
+
+def _planned(
+    request: Request, environment: Mapping[str, str]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the sbatch call and the variables to add; print whether hadard places the job.
+
+    A failure here must not stop a submission: the job goes to plain Slurm.
+    """
+    try:
+        why = why_left_here(request, environment)
+        if not why:
+            from hadar_slurm.submit.call import call_for
+
+            call = call_for(request, environment)
+            _tell_user(request, call.decision.line)
+            return call.argv, call.variables
+        _tell_user(request, Decision(False, why).line)
+    except HadarError:
+        raise
+    except Exception as error:
+        _tell(f"failed, so plain Slurm places this job: {error!r}")
+    return without_hadar(request), {}
 
 
 def _tell_user(request: Request, *notes: str) -> None:

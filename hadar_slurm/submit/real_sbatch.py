@@ -58,8 +58,6 @@ def find_sbatch(environment: Mapping[str, str], own_path: str) -> RealSbatch:
 def _named(named: str, environment: Mapping[str, str], own_path: str) -> str:
     """Return the path of the program that HADAR_SBATCH names."""
     told = f"{SBATCH_VARIABLE}={named}"
-    if is_second_call(environment):
-        raise SbatchNotFound(f"{told} executes hadar-sbatch again: {_REMEDY}")
     if "/" not in named:
         path = next(_candidates(named, environment, own_path), "")
         if not path:
@@ -73,6 +71,8 @@ def _named(named: str, environment: Mapping[str, str], own_path: str) -> str:
         raise SbatchNotFound(f"{told} is not an executable file: {_REMEDY}")
     if _is_hadar_sbatch(named, own_path):
         raise SbatchNotFound(f"{told} is hadar-sbatch itself: {_REMEDY}")
+    if _identity(named) in _tried(environment):
+        raise SbatchNotFound(f"{told} executes hadar-sbatch again: {_REMEDY}")
     return named
 
 
@@ -104,7 +104,7 @@ def _is_hadar_sbatch(path: str, own_path: str) -> bool:
 def _may_be_wrapper(path: str) -> bool:
     """Return whether a program could execute hadar-sbatch: a script, or one that has its name."""
     content = _content(path)
-    return not content.startswith(b"\x7fELF") or b"hadar-sbatch" in content
+    return content.startswith(b"#!") or b"hadar-sbatch" in content
 
 
 def _content(path: str) -> bytes:

@@ -362,6 +362,23 @@ def test_a_slurm_that_does_not_answer_is_left_to_sbatch(site: Site) -> None:
     assert "--gpus=64" in call_of(done)["argv"]
 
 
+@pytest.mark.parametrize("own", [OWN, ["--gpus=2", "--time=5"]])
+def test_a_failure_of_ours_stops_no_submission(site: Site, own: list[str]) -> None:
+    """After an unknown answer of sinfo the job goes to plain Slurm, and even -Q prints the failure.
+
+    Installed in sbatch's place, a failure would otherwise stop every submission.
+    """
+    site.beat()
+    done = site.run(*own, "-Q", "-N1", "job.sh", GPUS="a line of another form")
+    plain = [word for word in own if not word.startswith("--hadar")]
+    assert call_of(done)["argv"] == [*plain, "-Q", "-N1", "job.sh"]
+    assert done.returncode == 0
+    assert notes_of(done).startswith(
+        "hadar-sbatch: failed, so plain Slurm places this job: ValueEr"
+    )
+    assert notes_of(done).count("\n") == 1
+
+
 def test_without_sbatch_there_is_one_line(site: Site) -> None:
     """A machine without Slurm is told so, with the shell's status for a missing command."""
     (site.root / "bin" / "sbatch").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,9 @@ def installed_as(login: Login, how: str) -> None:
         login.install("first/sbatch")
     elif how == "wrapper":
         login.program("first/sbatch", f'#!/bin/sh\nexec {ours} "$@"\n')
+    elif how == "wrapper that names sbatch":
+        real = login.root / "bin" / "sbatch"
+        login.program("first/sbatch", f'#!/bin/sh\nHADAR_SBATCH={real} exec {ours} "$@"\n')
     elif how == "wrapper that waits":
         login.program("first/sbatch", f'#!/bin/sh\n{ours} "$@"\nexit $?\n')
     elif how == "wrapper with an option":
@@ -105,6 +109,7 @@ WAYS = [
     "hard link",
     "copy",
     "wrapper",
+    "wrapper that names sbatch",
     "wrapper that waits",
     "wrapper with an option",
     "wrapper in Python",
@@ -178,6 +183,19 @@ def test_the_job_sees_no_variable_of_the_search(login: Login, how: str) -> None:
     """sbatch passes on to the job what it has: here it prints that."""
     installed_as(login, how)
     shutil.copy("/bin/sh", login.root / "bin" / "sbatch")
+    (login.root / "job.sh").write_text(SHOW_VARIABLES)
+    found = login.sbatch("job.sh").stdout
+    assert "PATH=" in found
+    assert "HADAR_SBATCH" not in found
+
+
+def test_a_program_that_cannot_be_read_is_no_script(login: Login) -> None:
+    """Some sites allow users to execute Slurm's commands, and not to read them."""
+    installed_as(login, "link")
+    shutil.copy("/bin/sh", login.root / "bin" / "sbatch")
+    (login.root / "bin" / "sbatch").chmod(0o111)
+    if os.access(login.root / "bin" / "sbatch", os.R_OK):
+        pytest.skip("root may read every file")
     (login.root / "job.sh").write_text(SHOW_VARIABLES)
     found = login.sbatch("job.sh").stdout
     assert "PATH=" in found
