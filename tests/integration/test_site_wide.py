@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.site import Site
+from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.metadata import decode
@@ -53,6 +53,20 @@ def test_sbatch_submits_for_hadard_and_for_slurm(shared: Site) -> None:
     plain = sbatch(shared, "--wrap=exec sleep 600")
     shared.until_running(plain)
     assert shared.queue()[plain].comment == ""
+
+
+def test_hadard_places_what_sbatch_submits(shared: Site) -> None:
+    """A job of a job too, from the compute node, without any word about Hadar."""
+    shared.start()
+    told = shared.directory / "inner"
+    inner = "sbatch --parsable --gpus=1 --time=5 --wrap='exec sleep 600'"
+    outer = sbatch(shared, "--gpus=2", "--time=5", f"--wrap={inner} > {told}; exec sleep 600")
+    shared.until_running(outer)
+    eventually(lambda: told.exists() and told.read_text().endswith("\n"), "the job has submitted")
+    job = JobId(told.read_text().strip())
+    shared.until_running(job)
+    for each in (outer, job):
+        assert shared.tree(each) == shared.planned(each)
 
 
 @pytest.mark.parametrize("option", ["--version", "--help", "--usage"])
