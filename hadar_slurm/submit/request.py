@@ -17,7 +17,8 @@ PREFIX = "--hadar-"
 USAGE = """\
 usage: hadar-sbatch [--hadar-OPTION ...] [any sbatch option] [script [args]]
 
-Submits with sbatch; where hadard is alive, the job waits for it to choose its GPUs.
+Submits with sbatch; where hadard is alive, the job waits for it to choose its GPUs. One line on
+standard error says whether it does, or why not; --quiet and --parsable silence that.
 
   --hadar-model NAME          what is trained, e.g. ResNet-50: jobs of one model and batch size
                               are taken to be equally fast (default: the job's name)

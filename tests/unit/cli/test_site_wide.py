@@ -208,7 +208,8 @@ def test_copies_pass_through_a_wrapper(login: Login) -> None:
     login.beat()
     own = ["--hadar-model=A3C", "--hadar-steps=100", "--hadar-copies=2"]
     call = call_of(login.sbatch(*own, "job.sh"))
-    assert (call["copies"], call["spool"]) == ("2", "/spool/hadar")
+    assert call["copies"] == "2"
+    assert call["spool"].startswith("/spool/hadar")
 
 
 @pytest.mark.parametrize("how", ["link", "wrapper"])
