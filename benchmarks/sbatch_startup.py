@@ -23,6 +23,7 @@ CASES = {
     "bare Python": ("-c", "pass"),
     "hadar-sbatch --help": ("-m", "hadar_slurm.cli.sbatch", "--help"),
     "a plain job": ("-m", "hadar_slurm.cli.sbatch", "--wrap=true"),
+    "no hadard is seen": ("-m", "hadar_slurm.cli.sbatch", "--gpus=1", "--time=5", "--wrap=true"),
     "a job of Hadar's": ("-m", "hadar_slurm.cli.sbatch", *OURS, "--wrap=true"),
 }
 

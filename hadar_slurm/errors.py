@@ -11,6 +11,7 @@ HadarError
 │   └── SolverTimeout           none within its time limit
 ├── DaemonError             another hadard is at work on the cluster
 ├── LedgerError             what hadard is about to do to jobs cannot be written down
+├── SbatchNotFound          there is no sbatch to execute but hadar-sbatch itself
 ├── ClusterError            a local cluster could not be started, found or stopped
 └── SlurmError
     ├── SlurmUnavailable        Slurm did not answer; try again next round
@@ -69,6 +70,10 @@ class DaemonError(HadarError):
 
 class LedgerError(HadarError):
     """What hadard is about to do to jobs cannot be written down, so it must not be done."""
+
+
+class SbatchNotFound(HadarError):
+    """There is no sbatch to execute: says why, and how to name one."""
 
 
 class ClusterError(HadarError):

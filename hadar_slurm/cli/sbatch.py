@@ -10,12 +10,14 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from hadar_slurm.errors import UsageError
+from hadar_slurm.errors import HadarError, SbatchNotFound, UsageError
+from hadar_slurm.submit.decision import Decision, why_left_here
+from hadar_slurm.submit.execute import become, run, user_environment
+from hadar_slurm.submit.real_sbatch import find_sbatch, is_second_call
 from hadar_slurm.submit.request import (
     DRY_RUN,
     HELP,
     JSON,
-    NO_HADAR,
     USAGE,
     Request,
     parse_words,
@@ -27,8 +29,9 @@ from hadar_slurm.submit.script import read_script
 # sbatch says the same on wrong usage with 1; ours is the field's usual 2.
 _USAGE_STATUS = 2
 _NO_COMMAND_STATUS = 127
-# As in handoff.COPIES_VARIABLE, which takes longer to import.
-_COPIES_VARIABLE = "HADAR_COPIES"
+_QUIET_VARIABLE = "HADAR_QUIET"
+# With these sbatch answers, and submits nothing.
+_QUESTIONS = ("help", "usage", "version")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -38,16 +41,31 @@ def main(words: Sequence[str] | None = None) -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        request = parse_words(words, os.environ)
-        if HELP in request.flags or request.given("help"):
-            print(USAGE)
-            return 0
-        if not request.given("version", "usage"):
-            request = _read(request)
-        return _submit(request)
+        return _answer(parse_words(words, os.environ))
     except UsageError as error:
         _tell(str(error))
         return _USAGE_STATUS
+    except SbatchNotFound as error:
+        _tell(str(error))
+        return _NO_COMMAND_STATUS
+
+
+def _answer(request: Request) -> int:
+    is_passed_on = is_second_call(os.environ)
+    if not is_passed_on and _asks_for_help(request):
+        print(USAGE)
+        return 0
+    if is_passed_on or request.given(*_QUESTIONS):
+        environment = user_environment()
+        become(find_sbatch(os.environ, sys.argv[0]), without_hadar(request), environment)
+    request = _read(request)
+    return _dry_run(request) if DRY_RUN in request.flags else _submit(request)
+
+
+def _asks_for_help(request: Request) -> bool:
+    """Return whether to list our options: installed in sbatch's place, --help is sbatch's."""
+    is_sbatch = os.path.basename(sys.argv[0]) == "sbatch"
+    return HELP in request.flags or (request.given("help") and not is_sbatch)
 
 
 def _read(request: Request) -> Request:
@@ -57,93 +75,80 @@ def _read(request: Request) -> Request:
     return with_script(request, read_script(name, request.last("chdir") or ""))
 
 
-def _submit(request: Request) -> int:
-    environment = user_environment()
-    if not request.own and not request.flags and not request.leaves_type_open:
-        return _become(without_hadar(request), environment)
+def _dry_run(request: Request) -> int:
     from hadar_slurm.submit.call import call_for, load_estimator
     from hadar_slurm.submit.preview import as_json, as_text
 
-    call = call_for(request, environment, is_parsable=JSON in request.flags)
-    is_ours = bool(request.own or call.description) and NO_HADAR not in request.flags
-    if (is_ours or DRY_RUN in request.flags) and not request.given("quiet"):
-        _tell(*call.notes)
-    if DRY_RUN in request.flags:
-        show = as_json if JSON in request.flags else as_text
-        _print(show(call, load_estimator()))
-        return 0
-    environment.update(call.variables)
+    is_json = JSON in request.flags
+    call = call_for(request, user_environment(), is_parsable=is_json)
+    _tell_user(request, call.decision.line, *call.notes)
+    _print((as_json if is_json else as_text)(call, load_estimator()))
+    return 0
+
+
+def _submit(request: Request) -> int:
+    environment = user_environment()
+    sbatch = find_sbatch(os.environ, sys.argv[0])
     if JSON not in request.flags:
-        return _become(call.argv, environment)
-    status, told = _run(call.argv, environment)
+        argv, variables = _planned(request, environment)
+        become(sbatch, argv, {**environment, **variables})
+    from hadar_slurm.submit.call import call_for, load_estimator
+    from hadar_slurm.submit.preview import as_json
+
+    call = call_for(request, environment, is_parsable=True)
+    status, told = run(sbatch, call.argv, {**environment, **call.variables})
     if told or status == 0:
         job, _, cluster = told.partition(";")
         _print(as_json(call, load_estimator(), job or None, cluster or None))
     return status
 
 
-def _become(argv: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """Go on as another program; return only if there is none."""
-    # Python ignores these two, and what is ignored stays so.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+def _planned(
+    request: Request, environment: Mapping[str, str]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the sbatch call and the variables to add; print whether hadard places the job.
+
+    A failure here must not stop a submission: the job goes to plain Slurm.
+    """
     try:
-        os.execvpe(argv[0], argv, environment)
-    except OSError as error:
-        return _cannot_run(argv[0], error)
+        why = why_left_here(request, environment)
+        if not why:
+            from hadar_slurm.submit.call import call_for
+
+            call = call_for(request, environment)
+            _tell_user(request, call.decision.line)
+            return call.argv, call.variables
+        _tell_user(request, Decision(False, why).line)
+    except HadarError:
+        raise
+    except Exception as error:
+        _tell(f"failed, so plain Slurm places this job: {error!r}")
+    return without_hadar(request), {}
 
 
-def _run(argv: tuple[str, ...], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run another program to its end, and return its status and the last line it printed."""
-    import subprocess
-
-    try:
-        done = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, check=False)
-    except OSError as error:
-        return _cannot_run(argv[0], error), ""
-    lines = os.fsdecode(done.stdout).split()
-    # A shell tells death by a signal like this.
-    status = done.returncode if done.returncode >= 0 else 128 - done.returncode
-    return status, lines[-1] if lines else ""
-
-
-def _cannot_run(name: str, error: OSError) -> int:
-    _tell(f"cannot run {name}: {error.strerror}")
-    return _NO_COMMAND_STATUS
+def _tell_user(request: Request, *notes: str) -> None:
+    """Print notes that are no faults, unless the user or the site wants none."""
+    if JSON in request.flags or request.given("quiet", "parsable"):
+        return
+    if os.environ.get(_QUIET_VARIABLE, "") in ("", "0"):
+        _tell(*notes)
 
 
 def _tell(*notes: str) -> None:
+    """Print each note on a line; where that is not possible, submitting goes on without it."""
+    if sys.stderr is None:
+        return
     for note in notes:
-        print(f"hadar-sbatch: {note}", file=sys.stderr)
+        text = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in note)
+        try:
+            print(f"hadar-sbatch: {text}", file=sys.stderr)
+        except OSError:
+            return
 
 
 def _print(text: str) -> None:
     """Print what may hold names that are no text in the user's locale."""
     sys.stdout.buffer.write(os.fsencode(text + "\n"))
-
-
-def user_environment() -> dict[str, str]:
-    """Return the environment as the user has it, which sbatch may pass on to the job."""
-    environment = dict(os.environ)
-    # Submitted from within a copy, another job is none.
-    environment.pop(_COPIES_VARIABLE, None)
-    # Python changes this at its start where the locale is C (PEP 538).
-    if "LC_CTYPE" in environment:
-        _restore(environment, "LC_CTYPE")
-    return environment
-
-
-def _restore(environment: dict[str, str], name: str) -> None:
-    """Give a variable the value that this process was started with, or take it away."""
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            pairs = os.fsdecode(file.read()).split("\0")
-    except OSError:
-        return
-    del environment[name]
-    for pair in pairs:
-        if pair.startswith(f"{name}="):
-            environment[name] = pair.partition("=")[2]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What hadar-sbatch will execute for a job, and why: the sbatch call, variables, notes."""
+"""What hadar-sbatch will execute for a job, and why: the sbatch call, variables, decision."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,36 +14,35 @@ from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VAR
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.gres import parse_gpus
-from hadar_slurm.slurm.heartbeat import Heartbeat, read_heartbeat, run_dir
+from hadar_slurm.slurm.heartbeat import Heartbeat
 from hadar_slurm.slurm.metadata import Description
 from hadar_slurm.slurm.runner import Runner
-from hadar_slurm.submit.request import NO_HADAR, PREFIX, Request, without_hadar
-from hadar_slurm.submit.submission import (
-    check_exports,
-    check_fits,
-    compose,
-    describe,
-    unknown_model,
-)
-
-# Options by which a user chooses the place: hadard could only disagree.
-_PLACES = ("nodelist", "exclude", "constraint", "reservation", "nodefile", "clusters")
+from hadar_slurm.submit.compose import check_exports, compose
+from hadar_slurm.submit.decision import Decision, why_chosen, why_left, why_place_chosen
+from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model
+from hadar_slurm.submit.request import PREFIX, Request, without_hadar
+from hadar_slurm.submit.served import find_hadard
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of sbatch: its words, the variables added for it, and notes for the user.
+    """One call of sbatch: its words, the variables added for it, and whether hadard takes the job.
 
-    `description` is of a job that Hadar places, on the GPUs of `cluster` if they are known;
-    `is_held` says that it waits for hadard.
+    `notes` add details to the decision. `description` is the description of the job for hadard;
+    `cluster` has the GPUs of the job's partition if they are known.
     """
 
     argv: tuple[str, ...]
+    decision: Decision
     variables: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     description: Description | None = None
     cluster: Cluster | None = None
-    is_held: bool = False
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether the job waits for hadard."""
+        return self.decision.taken
 
 
 def call_for(
@@ -64,25 +62,23 @@ def call_for(
 
 
 def _call(request: Request, environment: Mapping[str, str]) -> Call:
-    if NO_HADAR in request.flags:
-        return _left_to_slurm(request, "--no-hadar is given")
-    beat = read_heartbeat(run_dir(environment))
-    is_at_work = beat is not None and beat.covers(request.last("partition"), time.time())
+    why = why_left(request)
+    if why:
+        return _left_to_slurm(request, why)
+    if request.has_components:
+        raise JobSpecError(
+            "':' or hetjob is given: Hadar cannot place the components of a heterogeneous job; "
+            f"give no {PREFIX}... option, or --no-hadar"
+        )
+    beat, unserved = find_hadard(request, environment)
     if request.own:
-        if request.has_components:
-            raise JobSpecError(
-                "':' or hetjob is given: Hadar cannot place the components of a heterogeneous job; "
-                f"give no {PREFIX}... option, or --no-hadar"
-            )
-        return _placed(request, environment, beat, is_at_work=is_at_work)
-    # Who says nothing of Hadar loses nothing by it: the job waits for hadard only where it may go
-    # anywhere and hadard is there to place it, and nothing about it is refused.
-    if not request.leaves_type_open:
-        return _left_to_slurm(request, f"no {PREFIX}... option, nor GPUs of any type and --time")
-    if not is_at_work or request.has_components or request.given("hold"):
-        return _left_to_slurm(request, f"no {PREFIX}... option")
+        return _placed(request, environment, beat, unserved)
+    # A job without --hadar-... options must not lose by hadard: it is held only where hadard would
+    # place it, and nothing about it is refused.
+    if unserved:
+        return _left_to_slurm(request, unserved)
     try:
-        return _placed(request, environment, beat, is_at_work=is_at_work)
+        return _placed(request, environment, beat, unserved)
     except JobSpecError as error:
         return _left_to_slurm(request, str(error))
 
@@ -91,10 +87,12 @@ def _placed(
     request: Request,
     environment: Mapping[str, str],
     beat: Heartbeat | None,
-    *,
-    is_at_work: bool,
+    unserved: str,
 ) -> Call:
-    """Return the call for a job that Hadar is to place, unless its user has chosen the place."""
+    """Return the call for a job that is described to hadard, unless its user chose the place.
+
+    Where it is `unserved`, or held by its user, it is not held for hadard.
+    """
     rows = _node_rows()
     cluster = _cluster(rows)
     own_cluster = _cluster(rows, request.last("partition"))
@@ -102,18 +100,20 @@ def _placed(
     description = describe(request, estimator, own_cluster)
     if cluster is not None and cluster.nodes:
         check_fits(description, cluster)
-    chosen = next((name for name in _PLACES if request.given(name)), None)
+    chosen = why_place_chosen(request)
     if chosen:
-        return _left_to_slurm(request, f"--{chosen} is given")
+        return _left_to_slurm(request, chosen)
     # A job that its user holds is not ours to release.
-    is_held = is_at_work and not request.given("hold")
+    why_not = unserved or why_chosen(request)
+    is_held = not why_not
+    decision = Decision(is_held, why_not or summary(description, request, estimator.table))
     variables = {}
     if beat is not None:
         variables[SPOOL_VARIABLE] = str(user_reports(Path(beat.spool), os.getuid()))
         if beat.assignments:
             variables[ASSIGNMENTS_VARIABLE] = beat.assignments
     variables = {name: text for name, text in variables.items() if name not in environment}
-    notes = [] if is_at_work else ["hadard is not at work here: submitted to plain Slurm, unheld"]
+    notes = []
     unknown = unknown_model(description, estimator.table)
     if unknown:
         notes.append(unknown)
@@ -123,11 +123,11 @@ def _placed(
         check_exports(request)
         variables[COPIES_VARIABLE] = str(description.copies)
     argv = compose(request, description, is_held=is_held)
-    return Call(argv, variables, tuple(notes), description, own_cluster, is_held)
+    return Call(argv, decision, variables, tuple(notes), description, own_cluster)
 
 
 def _left_to_slurm(request: Request, why: str) -> Call:
-    return Call(without_hadar(request), notes=(f"{why}: left to Slurm, not placed by Hadar",))
+    return Call(without_hadar(request), Decision(False, why))
 
 
 def load_estimator() -> Estimator:

@@ -90,6 +90,8 @@ def as_json(
         {
             "job": job,
             "cluster": cluster,
+            "taken": call.decision.taken,
+            "why": call.decision.why,
             "is_held": call.is_held,
             "sbatch": call.argv,
             "environment": dict(call.variables),

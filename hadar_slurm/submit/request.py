@@ -17,7 +17,8 @@ PREFIX = "--hadar-"
 USAGE = """\
 usage: hadar-sbatch [--hadar-OPTION ...] [any sbatch option] [script [args]]
 
-Submits with sbatch; where hadard is alive, the job waits for it to choose its GPUs.
+Submits with sbatch; where hadard is alive, the job waits for it to choose its GPUs. One line on
+standard error says whether it does, or why not; --quiet and --parsable silence that.
 
   --hadar-model NAME          what is trained, e.g. ResNet-50: jobs of one model and batch size
                               are taken to be equally fast (default: the job's name)
@@ -50,8 +51,6 @@ KNOWN = (
     "checkpoint",
     "restart-cost",
 )
-# Options of sbatch that make it give GPUs.
-FOR_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task")
 DRY_RUN, JSON, NO_HADAR, HELP = "hadar-dry-run", "hadar-json", "no-hadar", "hadar-help"
 FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)
 _WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
@@ -61,7 +60,7 @@ class Request(NamedTuple):
     """A parsed command line: our options, sbatch's, and the script with its arguments.
 
     `own` describes the job; `flags` say what to do with it. Of sbatch's, `inherited` come from the
-    environment, `directives` from the script.
+    environment, `directives` from the script; `unreadable` says why the latter could not be read.
     """
 
     own: Mapping[str, str]
@@ -70,6 +69,7 @@ class Request(NamedTuple):
     directives: Sequence[SbatchOption] = ()
     inherited: Sequence[SbatchOption] = ()
     flags: frozenset[str] = frozenset()
+    unreadable: str = ""
 
     def last(self, *names: str) -> str | None:
         """Return the value of the last of sbatch's options `names`.
@@ -85,16 +85,6 @@ class Request(NamedTuple):
     def given(self, *names: str) -> bool:
         """Return whether one of sbatch's options `names` is given anywhere."""
         return self.last(*names) is not None
-
-    @property
-    def leaves_type_open(self) -> bool:
-        """Return whether it asks for so many GPUs of any type, and for a time: all Hadar needs."""
-        given = {name: text for name in FOR_GPUS if (text := self.last(name)) is not None}
-        counts = [
-            text.removeprefix("gpu").removeprefix(":") if name == "gres" else text
-            for name, text in given.items()
-        ]
-        return self.given("time") and len(counts) == 1 and (counts[0] or "1").isdecimal()
 
     @property
     def has_components(self) -> bool:
@@ -151,11 +141,11 @@ def with_script(request: Request, text: str) -> Request:
     request = request._replace(own={**own, **request.own}, flags=flags | request.flags)
     try:
         words = read_directives(text, "#SBATCH")
-    except JobSpecError:
+    except JobSpecError as error:
         if request.own:
             raise
         # sbatch will say what is wrong with it.
-        return request._replace(flags=request.flags | {NO_HADAR})
+        return request._replace(unreadable=str(error))
     options, components = split_options(words)
     # A line `#SBATCH hetjob` begins another component, as a colon does.
     begins = [SbatchOption(word.lower(), None, (word,)) for word in components[:1]]

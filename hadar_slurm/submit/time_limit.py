@@ -28,3 +28,11 @@ def parse_time_limit(text: str) -> float | None:
         return None
     found = days * _DAY_S + hours * _HOUR_S + minutes * _MINUTE_S + seconds
     return float(found) or None
+
+
+def format_time_limit(limit_s: float) -> str:
+    """Return a time limit as Slurm prints it, `8:00:00` or `2-12:00:00`."""
+    minutes, seconds = divmod(round(limit_s), _MINUTE_S)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{hours}:{minutes:02}:{seconds:02}"

@@ -26,7 +26,9 @@ uid, gid, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 sys.path.insert(0, root)
 import errno, fcntl, hashlib, json, random, select, signal, socket, stat, struct, subprocess, time
 import difflib, encodings.idna
-import hadar_slurm.cli.sbatch, hadar_slurm.submit.call, hadar_slurm.submit.preview
+import importlib, pkgutil, hadar_slurm.cli.sbatch, hadar_slurm.submit
+for each in pkgutil.iter_modules(hadar_slurm.submit.__path__):
+    importlib.import_module(f"hadar_slurm.submit.{each.name}")
 os.setgroups([])
 os.setgid(gid)
 os.setuid(uid)

@@ -37,8 +37,9 @@ from hadar_slurm.slurm.local_cluster import LocalCluster
 from hadar_slurm.slurm.parse import HOLDING_STATES
 from hadar_slurm.slurm.runner import Runner
 from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.submit.compose import compose
+from hadar_slurm.submit.describe import describe
 from hadar_slurm.submit.request import parse_request
-from hadar_slurm.submit.submission import compose, describe
 
 NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
 # No GPU type is better than another: nothing but the test decides where a job goes.

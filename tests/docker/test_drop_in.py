@@ -35,18 +35,22 @@ CHANCE = {"JobId", "SLUID", "SubmitTime", "EligibleTime", "AccrueTime", "LastSch
 
 
 def result(cluster: DockerCluster, command: str, *words: str) -> tuple[int, str, dict[str, str]]:
-    """Return status, words on standard error, and the job, which is cancelled again."""
+    """Return status, sbatch's words on standard error, and the job, which is cancelled again."""
     done = cluster.attempt(command, "--hold", *words, user="alice", stdin=SCRIPT)
+    lines = done.stderr.splitlines(keepends=True)
+    ours = [line for line in lines if line.startswith("hadar-sbatch: ")]
+    theirs = "".join(line for line in lines if line not in ours)
+    assert len(ours) == (command == "hadar-sbatch"), ours
     said = re.search(r"Submitted batch job (\d+)", done.stdout)
     if said is None:
-        return done.returncode, done.stderr, {}
+        return done.returncode, theirs, {}
     job = {
         key: value.replace(said[1], "JOB") if key in ("StdOut", "StdErr") else value
         for key, value in cluster.job(said[1]).items()
         if key not in CHANCE
     }
     cluster.run("scancel", said[1], user="alice")
-    return done.returncode, done.stderr, job
+    return done.returncode, theirs, job
 
 
 @pytest.mark.parametrize("words", CALLS, ids=lambda words: words[0])

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from integration.invocations import HOSTILE, INVOCATIONS, SCRIPT, Invocation
-from integration.site import HADAR_SBATCH, LIMIT_S, Site, eventually
+from integration.site import HADAR_SBATCH, Site
+from integration.submissions import Differences, Result, results, submit
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.metadata import decode
@@ -24,80 +25,7 @@ pytestmark = pytest.mark.slurm
 
 PAGE = Path(__file__).parents[2] / "docs" / "hadar-sbatch.md"
 OWN = ("--hadar-throughput=v100=20,p100=20,k80=20", "--hadar-steps=100")
-_JOB = re.compile(r"(?:^Submitted batch job |\A)(\d+)$", re.MULTILINE)
-_TRIAL = re.compile(r"Job (\d+) to start")
-# When a job may start changes with every job that comes before it.
-_START = re.compile(r"(?<=to start at )\S+")
-_FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=")
-_TIME = re.compile(r"(?<!\d)\d{10}(?!\d)")
-# Without multifactor priorities every new job is worth one less than the one before.
-_BASIC_PRIORITY = re.compile(r"(?<!\d)42949\d{5}(?!\d)")
-# Where a job's number stands, or may.
-_IDS = frozenset(["JobId", "ArrayJobId", "HetJobId", "HetJobIdSet"])
-_FILES = frozenset(["StdErr", "StdOut"])
-# When the scheduler came by.
-_CHANCE = frozenset(["AccrueTime", "LastSchedEval", "Scheduler"])
-
-
-def _is_now(time_s: int) -> bool:
-    return abs(time_s - time.time()) < 86400
-
-
-Differences = dict[str, tuple[object, object]]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a submission said: status and both streams, and in them the job."""
-
-    status: int
-    stdout: str
-    stderr: str
-    job: str
-
-    def neutral(self, text: str, *, names_job: bool = True) -> str:
-        """Return a text without what differs from one submission to the next, whoever submits."""
-        text = _TIME.sub(lambda found: "NOW" if _is_now(int(found[0])) else found[0], text)
-        for ahead in range(3 if self.job and names_job else 0):
-            text = re.sub(rf"(?<!\d){int(self.job) + ahead}(?!\d)", f"JOB+{ahead}", text)
-        return _START.sub("THEN", _BASIC_PRIORITY.sub("PRIORITY", text))
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of a submission: sbatch's answer, and the job as Slurm and its files have it."""
-
-    answer: Answer
-    components: tuple[Mapping[str, str], ...]
-    script: bytes
-    variables: Mapping[str, str]
-
-    def facts(self) -> dict[str, object]:
-        """Return all that two submissions should have in common, by name."""
-        said = self.answer
-        # What nothing runs on starts at the end of time, a second later in every second.
-        lines = re.sub(r"(?<=to start at )\S+", "", said.neutral(said.stderr)).splitlines()
-        facts: dict[str, object] = {
-            "status": said.status,
-            "stdout": said.neutral(said.stdout),
-            "stderr": [line for line in lines if not line.startswith("hadar-sbatch: ")],
-            "notes": [line for line in lines if line.startswith("hadar-sbatch: ")],
-            "script": self.script,
-            **self.variables,
-        }
-        for number, fields in enumerate(self.components):
-            facts |= {f"{key} {number}" if number else key: fields[key] for key in fields}
-        return facts
-
-    def differs_from(self, other: Result) -> Differences:
-        """Return what is not the same, by name: there and here."""
-        here, there = self.facts(), other.facts()
-        names = {*here, *there}
-        return {
-            name: (there.get(name), here.get(name))
-            for name in sorted(names)
-            if here.get(name) != there.get(name)
-        }
+PLAIN = "hadar-sbatch: plain Slurm places this job: "
 
 
 @pytest.fixture
@@ -114,87 +42,26 @@ def place(site: Site) -> Iterator[Site]:
     site.runner.run(["scontrol", "update", "PartitionName=main", "State=UP"])
 
 
-def submit(site: Site, command: Sequence[str], call: Invocation) -> Answer:
-    """Submit as a user would."""
-    done = subprocess.run(
-        [*command, *call.words],
-        cwd=site.directory,
-        env={**site.environment, "SLURM_TIME_FORMAT": "%s", **call.environment},
-        input=(call.stdin or "").encode("latin-1"),
-        capture_output=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    stdout, stderr = os.fsdecode(done.stdout), os.fsdecode(done.stderr)
-    said = _JOB.search(stdout) or _TRIAL.search(stderr)
-    return Answer(done.returncode, stdout, stderr, said[1] if said else "")
-
-
-def results(site: Site, answers: Sequence[Answer]) -> list[Result]:
-    """Return what Slurm has of the jobs that were submitted, when it has looked at all of them."""
-    jobs = site.cluster.runner()
-    text = ""
-
-    def is_settled() -> bool:
-        nonlocal text
-        text, before = jobs.run(["scontrol", "show", "job", "-o"]), text
-        return text == before and " JobState=PENDING Reason=None " not in text
-
-    # Slurm looks at more jobs than default_queue_depth once a minute.
-    eventually(is_settled, "every job has a reason", 3 * LIMIT_S)
-    lines: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        numbers = dict(re.findall(r"\b(JobId|ArrayJobId|HetJobId)=(\d+)", line))
-        leader = numbers.get("HetJobId") or numbers.get("ArrayJobId") or numbers["JobId"]
-        lines.setdefault(leader, []).append(line)
-    return [_result(site, answer, lines.get(answer.job, [])) for answer in answers]
-
-
-def _result(site: Site, answer: Answer, lines: Sequence[str]) -> Result:
-    script, variables = b"", dict[str, str]()
-    if lines:
-        number = int(answer.job)
-        files = site.cluster.directory / "state" / f"hash.{number % 10}" / f"job.{number}"
-        script = (files / "script").read_bytes().removesuffix(b"\0")
-        pairs = os.fsdecode((files / "environment").read_bytes()[4:]).split("\0")
-        variables = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
-    components = tuple(_fields(line, answer) for line in lines)
-    return Result(answer, components, script, variables)
-
-
-def _fields(line: str, answer: Answer) -> dict[str, str]:
-    """Return the fields of a line of `scontrol show job -o`; values may hold spaces."""
-    found = list(_FIELD.finditer(line))
-    ends = [*(match.start() for match in found[1:]), len(line)]
-    fields = {}
-    for match, end in zip(found, ends, strict=True):
-        key, value = match[1], line[match.end() : end].rstrip(" ")
-        folder, slash, name = value.rpartition("/") if key in _FILES else ("", "", value)
-        name = answer.neutral(name, names_job=key in _FILES or key in _IDS)
-        fields[key] = folder + slash + name
-    if fields.get("Reason") == "PartitionDown" and fields["EligibleTime"] == "Unknown":
-        # Of a job with nowhere to run Slurm may not have asked yet whether it is due.
-        fields["EligibleTime"] = "NOW"
-    return {key: value for key, value in fields.items() if key not in _CHANCE}
-
-
 def compared(
     site: Site,
     calls: Sequence[Invocation],
     own: Callable[[Invocation], Sequence[str]] | None = None,
+    plain: Sequence[str] = (),
 ) -> list[tuple[Invocation, Result, Differences]]:
-    """Submit each call by sbatch and by hadar-sbatch; return ours, and how it differs.
+    """Submit each call by sbatch and by hadar-sbatch; return the latter, and how it differs.
 
-    `own` gives the options of ours that the latter has besides.
+    `own` gives the --hadar-... options that it has besides. Where `sbatch` is hadar-sbatch, `plain`
+    is the real one.
     """
-    first = site.submit("-H", "--wrap=true", command=["sbatch"])
+    first = site.submit("-H", "--wrap=true", command=plain or ["sbatch"])
     calls = [
         replace(call, words=tuple(word.replace("{first}", first) for word in call.words))
         for call in calls
     ]
+    ours = ["sbatch"] if plain else HADAR_SBATCH
     commands = [
-        *(["sbatch"] for _ in calls),
-        *([*HADAR_SBATCH, *(own(call) if own else ())] for call in calls),
+        *(plain or ["sbatch"] for _ in calls),
+        *([*ours, *(own(call) if own else ())] for call in calls),
     ]
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(submit, [site] * len(commands), commands, [*calls, *calls]))
@@ -210,12 +77,49 @@ def documented(*when: str) -> set[str]:
     return {name for names, kind in rows if kind in when for name in re.findall(r"`(.*?)`", names)}
 
 
+def check_line(call: Invocation, differences: Differences) -> Differences:
+    """Return the differences but for our line, which must be there unless it is silenced."""
+    _, lines = differences.pop("notes", ([], []))
+    assert isinstance(lines, list)
+    is_quiet = not {"-Q", "--parsable"}.isdisjoint(call.words)
+    assert len(lines) == (0 if is_quiet else 1), (call, lines)
+    assert all(line.startswith(PLAIN) for line in lines), (call, lines)
+    return differences
+
+
 def test_without_our_options_nothing_differs(place: Site) -> None:
-    """Job, script, environment, both streams and status, with hadard alive and enforcing."""
+    """Job, script, environment, both streams and status, with hadard alive and enforcing.
+
+    But for our line on standard error, unless --quiet or --parsable is given.
+    """
     place.vouch()
     found = compared(place, INVOCATIONS)
-    assert [(call, differences) for call, _, differences in found if differences] == []
+    more = [(call, check_line(call, differences)) for call, _, differences in found]
+    assert [(call, differences) for call, differences in more if differences] == []
     assert sum(bool(ours.components) for _, ours, _ in found) >= 60
+
+
+@pytest.mark.parametrize("how", ["link", "wrapper"])
+def test_in_sbatch_s_place_nothing_differs(place: Site, how: str) -> None:
+    """The same by a link called sbatch, and by a wrapper script of that name."""
+    place.vouch()
+    command = Path(sys.executable).with_name("hadar-sbatch")
+    path = place.directory / "first" / "sbatch"
+    path.parent.mkdir()
+    if how == "link":
+        path.symlink_to(command)
+    else:
+        path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        path.chmod(0o755)
+    place.environment["PATH"] = f"{path.parent}{os.pathsep}{place.environment['PATH']}"
+    # As in a user's shell; sh would mend it.
+    place.environment["PWD"] = str(place.directory)
+    real = shutil.which("sbatch")
+    assert real is not None
+    calls = [call for call in INVOCATIONS[::2] if "PATH" not in call.environment]
+    found = compared(place, calls, plain=[real])
+    more = [(call, check_line(call, differences)) for call, _, differences in found]
+    assert [(call, differences) for call, differences in more if differences] == []
 
 
 # Hadar cannot serve components, and -v lists every option, ours too.
@@ -321,7 +225,7 @@ def test_lines_in_a_script_from_standard_input_are_heeded(place: Site) -> None:
                 submit(place, [*HADAR_SBATCH, *words], call),
             ],
         )
-        assert ours.differs_from(theirs) == {}
+        assert check_line(call, ours.differs_from(theirs)) == {}
 
 
 def test_a_heterogeneous_job_is_refused_by_name(place: Site) -> None:
@@ -356,7 +260,8 @@ def test_a_dry_run_shows_the_call_that_would_be_made(place: Site) -> None:
     before = place.queue().keys()
     words = [*OWN, "-J", HOSTILE, f"dir/{HOSTILE}", HOSTILE]
     done = place.hadar_sbatch("--hadar-dry-run", *words)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == "hadar-sbatch: hadard places this job (1 GPU of any type, 100 steps)\n"
     call, _, table = done.stdout.partition("\n\n")
     assert place.queue().keys() == before
     assert [line.split()[:2] for line in table.splitlines()[1:4]] == [
@@ -375,4 +280,5 @@ def test_a_dry_run_shows_the_call_that_would_be_made(place: Site) -> None:
         "SLURM_SUBMIT_DIR",
         "OLDPWD",
         "PWD",
+        "notes",
     }

@@ -132,7 +132,7 @@ def test_without_hadard_it_is_one_ordinary_job(site: Site) -> None:
         "--hadar-steps=1",
         "--wrap=true",
     )
-    assert "submitted to plain Slurm" in done.stderr
+    assert "plain Slurm places this job: hadard is not seen here" in done.stderr
     job = JobId(done.stdout.split()[-1])
     site.until_completed(job)
 

@@ -26,20 +26,26 @@ def submitted(site: Site, *words: str) -> tuple[JobId, list[str]]:
     return JobId(done.stdout.split()[-1]), done.stderr.splitlines()
 
 
-def check_unheld(site: Site, *words: str) -> None:
+TAKEN = "hadar-sbatch: hadard places this job (1 GPU of any type, 100 steps)"
+
+
+def check_unheld(site: Site, why: str, *words: str) -> None:
     """Fail unless a job goes to plain Slurm, which starts it, with one line that says so."""
     job, notes = submitted(site, *OWN, *words, WRAP)
-    assert len(notes) == 1
-    assert "submitted to plain Slurm, unheld" in notes[0]
+    assert notes == [f"hadar-sbatch: plain Slurm places this job: {why}"]
     site.until_running(job)
+
+
+def unseen(site: Site) -> str:
+    return f"hadard is not seen here (no fresh heartbeat in {site.run_dir})"
 
 
 def test_a_job_is_held_for_a_living_daemon_alone(site: Site) -> None:
     """Not before there is one, and not after it was killed and its word has run out."""
-    check_unheld(site)
+    check_unheld(site, unseen(site))
     daemon = site.start()
     job, notes = submitted(site, *OWN, WRAP)
-    assert notes == []
+    assert notes == [TAKEN]
     site.until_running(job)
     assert next(action["do"] for action in site.actions(job)) == "start"
     site.kill(daemon)
@@ -47,7 +53,7 @@ def test_a_job_is_held_for_a_living_daemon_alone(site: Site) -> None:
     assert beat is not None
     assert time.time() < beat.good_until_s < time.time() + 60
     write_heartbeat(site.run_dir, replace(beat, good_until_s=time.time()))
-    check_unheld(site)
+    check_unheld(site, unseen(site))
 
 
 def test_a_daemon_that_ends_takes_its_word_back(site: Site) -> None:
@@ -56,21 +62,21 @@ def test_a_daemon_that_ends_takes_its_word_back(site: Site) -> None:
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(60) == 0
-    check_unheld(site)
+    check_unheld(site, unseen(site))
 
 
 def test_a_job_of_another_partition_is_not_held(site: Site) -> None:
     """A daemon that places other partitions leaves it to Slurm, unnamed or named."""
     site.start(mode="observe", partitions={"other": "enforce"})
-    check_unheld(site)
-    check_unheld(site, "--partition=main")
+    check_unheld(site, "hadard does not enforce in the default partition")
+    check_unheld(site, "hadard does not enforce in partition main", "--partition=main")
 
 
 def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
     """A daemon that places this partition gets it, unnamed, named or from the environment."""
     site.start(mode="observe", partitions={"main": "enforce"})
     jobs = [submitted(site, *OWN, *words, WRAP) for words in ([], ["--partition=main"], ["-pmain"])]
-    assert [notes for _, notes in jobs] == [[], [], []]
+    assert [notes for _, notes in jobs] == [[TAKEN], [TAKEN], [TAKEN]]
     site.until_running(*(job for job, _ in jobs))
     assert all(site.tree(job) == site.planned(job) for job, _ in jobs)
 
@@ -90,7 +96,7 @@ def test_a_job_with_nodes_of_its_own_choice_is_left_alone(
     """It runs where its user said, carries no description, and is in no plan."""
     site.start()
     job, notes = submitted(site, *OWN, *words, "--gpus=1", WRAP)
-    assert notes == [f"hadar-sbatch: --{option} is given: left to Slurm, not placed by Hadar"]
+    assert notes == [f"hadar-sbatch: plain Slurm places this job: --{option} is given"]
     site.until_running(job)
     site.until_rounds(1)
     assert site.tree(job) in ({"n4": {"p100": 1}}, {"n3": {"p100": 1}})

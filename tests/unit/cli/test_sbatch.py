@@ -4,92 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fakes.login_node import SBATCH, SINFO, Site, call_of
 
-from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
 from hadar_slurm.slurm.metadata import decode
 
 OWN = ["--hadar-model=A3C", "--hadar-steps=100"]
-NOT_AT_WORK = "hadar-sbatch: hadard is not at work here: submitted to plain Slurm, unheld\n"
-
-# Prints what it was called with, reads what its last word names or standard input, ends as told.
-SBATCH = """
-import json, os, sys
-last = sys.argv[-1]
-text = open(last).read() if os.path.exists(last) else sys.stdin.read()
-spool, copies = os.environ.get("HADAR_SPOOL"), os.environ.get("HADAR_COPIES")
-if "--parsable" in sys.argv:
-    print("17;cluster")
-    sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
-print(json.dumps({"argv": sys.argv[1:], "script": text, "spool": spool, "copies": copies}))
-print("sbatch: a word of its own", file=sys.stderr)
-sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
-"""
-SINFO = """
-import os, sys
-print(os.environ["GPUS"])
-sys.exit(int(os.environ.get("STATUS_OF_SINFO", "0")))
-"""
+TAKEN = "hadar-sbatch: hadard places this job (1 GPU of any type, 100 steps)\n"
 
 
-@dataclass
-class Site:
-    """A directory with commands, a place for the heartbeat, and what a run of ours gives."""
+def left(why: str) -> str:
+    """Return the line of a job that hadard does not place."""
+    return f"hadar-sbatch: plain Slurm places this job: {why}\n"
 
-    root: Path
 
-    def command(self, name: str, text: str) -> None:
-        """Put a Python program on PATH."""
-        path = self.root / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
-        path.chmod(0o755)
-
-    def beat(self, *, good_for_s: float = 600.0, partitions: tuple[str, ...] | None = None) -> None:
-        """Leave a sign of life."""
-        until_s = time.time() + good_for_s
-        write_heartbeat(self.root, Heartbeat(1, "cluster", until_s, "/spool/hadar", partitions))
-
-    def run(
-        self,
-        *words: str,
-        stdin: str = "",
-        program: tuple[str, ...] = ("-m", "hadar_slurm.cli.sbatch"),
-        **environment: str,
-    ) -> subprocess.CompletedProcess[str]:
-        """Run hadar-sbatch in this directory."""
-        return subprocess.run(
-            [sys.executable, *program, *words],
-            input=stdin,
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            check=False,
-            timeout=60,
-            cwd=self.root,
-            env={**self.environment(), **environment},
-        )
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables of a user who has none of Slurm's or ours but where things lie."""
-        plain = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("SBATCH_", "SLURM_", "HADAR_", "COV_"))
-        }
-        return {
-            **plain,
-            "PATH": str(self.root / "bin"),
-            "HADAR_RUN_DIR": str(self.root),
-            "GPUS": "n1|gpu:V100:4(S:0-1)|main*\nn2|gpu:K80:2|main*\nn3|gpu:K80:2|other",
-        }
+def unseen(site: Site) -> str:
+    """Return the line of a job for which no hadard is there."""
+    return left(f"hadard is not seen here (no fresh heartbeat in {site.root})")
 
 
 @pytest.fixture
@@ -101,20 +37,13 @@ def site(tmp_path: Path) -> Site:
     return site
 
 
-def call_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Return what sbatch was called with; it must have been."""
-    assert done.stdout, done.stderr
-    call: dict[str, Any] = json.loads(done.stdout)
-    return call
-
-
 def notes_of(done: subprocess.CompletedProcess[str]) -> str:
     """Return what we said on standard error, without sbatch's own words."""
     return done.stderr.replace("sbatch: a word of its own\n", "")
 
 
 def test_a_job_is_held_where_hadard_is_at_work(site: Site) -> None:
-    """Described, held, told where to report, and not a word of ours on the terminal."""
+    """Described, held, given the place of its reports, and one line says so."""
     site.beat()
     done = site.run("-p", "gpu", *OWN, "job.sh", "--lr=1")
     call = call_of(done)
@@ -124,7 +53,7 @@ def test_a_job_is_held_where_hadard_is_at_work(site: Site) -> None:
     assert description is not None
     assert (description.workload, description.steps) == ("A3C", 100)
     assert call["spool"] == f"/spool/hadar/u{os.geteuid()}"
-    assert (done.returncode, notes_of(done)) == (0, "")
+    assert (done.returncode, notes_of(done)) == (0, TAKEN)
 
 
 def test_a_job_is_not_held_where_nobody_would_place_it(site: Site) -> None:
@@ -132,7 +61,7 @@ def test_a_job_is_not_held_where_nobody_would_place_it(site: Site) -> None:
     done = site.run(*OWN, "job.sh")
     assert "--hold" not in call_of(done)["argv"]
     assert call_of(done)["argv"][0].startswith('--comment={"hadar":1')
-    assert (done.returncode, notes_of(done)) == (0, NOT_AT_WORK)
+    assert (done.returncode, notes_of(done)) == (0, unseen(site))
 
 
 def test_a_sign_of_life_that_is_too_old_counts_for_nothing(site: Site) -> None:
@@ -140,42 +69,42 @@ def test_a_sign_of_life_that_is_too_old_counts_for_nothing(site: Site) -> None:
     site.beat(good_for_s=-1.0)
     done = site.run(*OWN, "job.sh")
     assert "--hold" not in call_of(done)["argv"]
-    assert notes_of(done) == NOT_AT_WORK
+    assert notes_of(done) == unseen(site)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1}', "\x00", '{"partitions": 5}'])
 def test_a_sign_of_life_that_cannot_be_read_counts_for_nothing(site: Site, text: str) -> None:
     """A job is held only when it is sure to be released."""
     (site.root / "heartbeat.json").write_text(text, encoding="utf-8")
-    assert notes_of(site.run(*OWN, "job.sh")) == NOT_AT_WORK
+    assert notes_of(site.run(*OWN, "job.sh")) == unseen(site)
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "script", "is_held"),
+    ("words", "environment", "script", "other"),
     [
-        (["-p", "gpu"], {}, "", True),
-        (["--partition=gpu-long"], {}, "", True),
-        (["--part", "gpu"], {}, "", True),
-        (["-p", "cpu"], {}, "", False),
-        (["-p", "gpu,cpu"], {}, "", False),
-        ([], {}, "", False),
-        ([], {"SBATCH_PARTITION": "gpu"}, "", True),
-        (["-p", "cpu"], {"SBATCH_PARTITION": "gpu"}, "", False),
-        ([], {}, "#SBATCH -p gpu", True),
-        (["-p", "cpu"], {}, "#SBATCH -p gpu", False),
+        (["-p", "gpu"], {}, "", None),
+        (["--partition=gpu-long"], {}, "", None),
+        (["--part", "gpu"], {}, "", None),
+        (["-p", "cpu"], {}, "", "partition cpu"),
+        (["-p", "gpu,cpu"], {}, "", "partition gpu,cpu"),
+        ([], {}, "", "the default partition"),
+        ([], {"SBATCH_PARTITION": "gpu"}, "", None),
+        (["-p", "cpu"], {"SBATCH_PARTITION": "gpu"}, "", "partition cpu"),
+        ([], {}, "#SBATCH -p gpu", None),
+        (["-p", "cpu"], {}, "#SBATCH -p gpu", "partition cpu"),
         # sbatch's environment outweighs the script.
-        ([], {"SBATCH_PARTITION": "cpu"}, "#SBATCH -p gpu", False),
+        ([], {"SBATCH_PARTITION": "cpu"}, "#SBATCH -p gpu", "partition cpu"),
     ],
 )
 def test_a_job_is_held_only_in_partitions_that_hadard_serves(
-    site: Site, words: list[str], environment: dict[str, str], script: str, *, is_held: bool
+    site: Site, words: list[str], environment: dict[str, str], script: str, other: str | None
 ) -> None:
     """The partition is the one that sbatch will take; one that is not known is not served."""
     site.beat(partitions=("gpu", "gpu-long"))
     (site.root / "job.sh").write_text(f"#!/bin/sh\n{script}\necho train\n", encoding="utf-8")
     done = site.run(*words, *OWN, "job.sh", **environment)
-    assert ("--hold" in call_of(done)["argv"]) == is_held
-    assert notes_of(done) == ("" if is_held else NOT_AT_WORK)
+    assert ("--hold" in call_of(done)["argv"]) == (other is None)
+    assert notes_of(done) == (left(f"hadard does not enforce in {other}") if other else TAKEN)
 
 
 def test_sbatchs_status_and_words_are_passed_on(site: Site) -> None:
@@ -183,7 +112,7 @@ def test_sbatchs_status_and_words_are_passed_on(site: Site) -> None:
     site.beat()
     done = site.run(*OWN, "job.sh", STATUS_OF_SBATCH="7")
     assert done.returncode == 7
-    assert done.stderr == "sbatch: a word of its own\n"
+    assert done.stderr == TAKEN + "sbatch: a word of its own\n"
 
 
 @pytest.mark.parametrize(
@@ -216,23 +145,31 @@ def test_a_fault_is_one_line_and_nothing_is_submitted(
 
 
 @pytest.mark.parametrize(
-    "words", [["-w", "n1"], ["--nodelist=n1"], ["--exclude", "n2"], ["--reservation=r"]]
+    ("words", "option"),
+    [
+        (["-w", "n1"], "nodelist"),
+        (["--nodelist=n1"], "nodelist"),
+        (["--exclude", "n2"], "exclude"),
+        (["--reservation=r"], "reservation"),
+    ],
 )
-def test_a_place_that_the_user_chose_is_left_to_slurm(site: Site, words: list[str]) -> None:
-    """hadard could only disagree with it: a plain job, with a note."""
+def test_a_place_that_the_user_chose_is_left_to_slurm(
+    site: Site, words: list[str], option: str
+) -> None:
+    """hadard could only disagree with it: a plain job, and the line names the option."""
     site.beat()
     done = site.run(*words, *OWN, "job.sh")
     assert call_of(done)["argv"] == [*words, "job.sh"]
-    assert notes_of(done).endswith("is given: left to Slurm, not placed by Hadar\n")
+    assert notes_of(done) == left(f"--{option} is given")
 
 
 def test_without_options_of_ours_it_is_sbatch(site: Site) -> None:
-    """Nothing is added and nothing is said."""
+    """Nothing is added, and one line says why."""
     site.beat()
     done = site.run("-HN2", "--comment=mine", "job.sh", "--hadar-steps=1")
     assert call_of(done)["argv"] == ["-HN2", "--comment=mine", "job.sh", "--hadar-steps=1"]
     assert call_of(done)["spool"] is None
-    assert notes_of(done) == ""
+    assert notes_of(done) == left("no GPUs are asked for")
 
 
 def test_the_script_may_come_on_standard_input(site: Site) -> None:
@@ -261,14 +198,58 @@ def test_no_hadar_outweighs_all_else_that_is_ours(site: Site) -> None:
     site.beat()
     (site.root / "job.sh").write_text("#!/bin/sh\n#HADAR --hadar-steps=x --hadar-oops\ntrue\n")
     done = site.run("--no-hadar", *OWN, "-N1", "job.sh")
-    assert (call_of(done)["argv"], notes_of(done)) == (["-N1", "job.sh"], "")
+    why = left("--no-hadar is given")
+    assert (call_of(done)["argv"], notes_of(done)) == (["-N1", "job.sh"], why)
     (site.root / "job.sh").write_text("#!/bin/sh\n#HADAR --no-hadar\ntrue\n")
     assert call_of(site.run(*OWN, "job.sh"))["argv"] == ["job.sh"]
 
 
-def test_notes_are_silenced_as_sbatchs_are(site: Site) -> None:
-    """By sbatch's own option."""
-    assert notes_of(site.run(*OWN, "-Q", "job.sh")) == ""
+@pytest.mark.parametrize("own", [OWN, [], ["--no-hadar"], [*OWN, "--hold"]])
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        (["-Q"], {}),
+        (["--quiet"], {}),
+        (["--parsable"], {}),
+        ([], {"HADAR_QUIET": "1"}),
+    ],
+)
+def test_the_line_can_be_silenced(
+    site: Site, own: list[str], words: list[str], environment: dict[str, str]
+) -> None:
+    """By sbatch's own options, or by a site for all of its users."""
+    for _ in range(2):
+        assert notes_of(site.run(*own, *words, "job.sh", **environment)) == ""
+        site.beat()
+
+
+def test_a_fault_is_never_silenced(site: Site) -> None:
+    done = site.run("--hadar-steps=none", "-Q", "--parsable", "job.sh", HADAR_QUIET="1")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_no_quiet_is_none(site: Site) -> None:
+    for text in ("", "0"):
+        done = site.run("job.sh", HADAR_QUIET=text)
+        assert notes_of(done) == left("no GPUs are asked for")
+
+
+@pytest.mark.parametrize("place", ["&-", "/dev/full"])
+def test_a_job_is_submitted_where_nothing_can_be_printed(site: Site, place: str) -> None:
+    """Our line never gets into standard output, and the job is submitted without it."""
+    site.command("sbatch", "import sys; print(*sys.argv[1:])")
+    site.beat()
+    words = f"{sys.executable} -m hadar_slurm.cli.sbatch -N1 job.sh 2>{place}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", words],
+        cwd=site.root,
+        env=site.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-N1 job.sh\n", "")
 
 
 def test_what_sbatch_takes_from_the_environment_is_heeded(site: Site) -> None:
@@ -291,7 +272,9 @@ def test_what_sbatch_takes_from_the_environment_is_heeded(site: Site) -> None:
 def test_sbatch_finds_what_a_shell_would_have_left_it(site: Site, given: dict[str, str]) -> None:
     """Python, on its way to sbatch, adds to neither the environment nor the signals ignored."""
     sbatch = site.root / "bin" / "sbatch"
-    sbatch.write_text("#!/bin/sh\n/bin/cat /proc/self/status; exec /usr/bin/env\n")
+    # No script: those get HADAR_SBATCH_TRIED as well.
+    shutil.copy("/bin/sh", sbatch)
+    (site.root / "job.sh").write_text("/bin/cat /proc/self/status; exec /usr/bin/env\n")
     environment = {**site.environment(), "LANG": "C", **given}
     for name in ("LC_ALL", "LC_CTYPE"):
         if name not in given:
@@ -322,10 +305,12 @@ def test_json_tells_the_job(site: Site) -> None:
     assert told["sbatch"][:2] == ["sbatch", "--parsable"]
     assert told["environment"] == {"HADAR_SPOOL": f"/spool/hadar/u{os.geteuid()}"}
     assert [choice["gpu_type"] for choice in told["choices"]] == ["V100", "K80"]
-    assert done.returncode == 3
+    assert (told["taken"], told["why"]) == (True, "1 GPU of any type, 100 steps")
+    assert (done.returncode, done.stderr) == (3, "")
     plain = json.loads(site.run("--hadar-json", "job.sh").stdout)
     assert (plain["job"], plain["is_held"], plain["choices"]) == ("17", False, [])
     assert plain["sbatch"] == ["sbatch", "--parsable", "job.sh"]
+    assert (plain["taken"], plain["why"]) == (False, "no GPUs are asked for")
 
 
 def test_a_dry_run_submits_nothing(site: Site) -> None:
@@ -333,7 +318,7 @@ def test_a_dry_run_submits_nothing(site: Site) -> None:
     (site.root / "bin" / "sbatch").unlink()
     site.beat()
     done = site.run("--hadar-dry-run", *OWN, os.fsdecode(b"job \xff.sh"), LC_ALL="C.UTF-8")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, TAKEN)
     call, _, table = done.stdout.partition("\n\n")
     assert call.startswith(f"HADAR_SPOOL=/spool/hadar/u{os.geteuid()} sbatch '--comment={{")
     assert call.endswith(os.fsdecode(b" --hold --gpus=1 'job \xff.sh'"))
@@ -345,7 +330,22 @@ def test_a_dry_run_of_a_job_of_slurms_says_so(site: Site) -> None:
     """The call is the user's own, and there is no table."""
     done = site.run("--hadar-dry-run", "-N1", "job.sh")
     assert done.stdout == "sbatch -N1 job.sh\n"
-    assert "no --hadar-... option, nor GPUs of any type and --time: left to Slurm" in done.stderr
+    assert done.stderr == left("no GPUs are asked for")
+    told = json.loads(site.run("--hadar-dry-run", "--hadar-json", "-N1", "job.sh").stdout)
+    assert (told["taken"], told["why"], told["job"]) == (False, "no GPUs are asked for", None)
+
+
+def test_a_dry_run_tells_what_the_line_leaves_out(site: Site) -> None:
+    """Which models are near a misspelt one."""
+    site.beat()
+    words = ["--hadar-model=A3D", "--hadar-steps=100", "job.sh"]
+    line = TAKEN.replace(")", ", no speed is known of A3D)")
+    assert notes_of(site.run(*words)) == line
+    shown, note = site.run("--hadar-dry-run", *words).stderr.splitlines(keepends=True)
+    assert shown == line
+    assert "near it: A3C" in note
+    [note] = json.loads(site.run("--hadar-json", *words).stdout)["notes"]
+    assert "near it: A3C" in note
 
 
 def test_words_arrive_as_they_were_given(site: Site) -> None:
@@ -362,13 +362,31 @@ def test_a_slurm_that_does_not_answer_is_left_to_sbatch(site: Site) -> None:
     assert "--gpus=64" in call_of(done)["argv"]
 
 
+@pytest.mark.parametrize("own", [OWN, ["--gpus=2", "--time=5"]])
+def test_a_failure_of_ours_stops_no_submission(site: Site, own: list[str]) -> None:
+    """After an unknown answer of sinfo the job goes to plain Slurm, and even -Q prints the failure.
+
+    Installed in sbatch's place, a failure would otherwise stop every submission.
+    """
+    site.beat()
+    done = site.run(*own, "-Q", "-N1", "job.sh", GPUS="a line of another form")
+    plain = [word for word in own if not word.startswith("--hadar")]
+    assert call_of(done)["argv"] == [*plain, "-Q", "-N1", "job.sh"]
+    assert done.returncode == 0
+    assert notes_of(done).startswith(
+        "hadar-sbatch: failed, so plain Slurm places this job: ValueEr"
+    )
+    assert notes_of(done).count("\n") == 1
+
+
 def test_without_sbatch_there_is_one_line(site: Site) -> None:
     """A machine without Slurm is told so, with the shell's status for a missing command."""
     (site.root / "bin" / "sbatch").unlink()
     done = site.run(*OWN, "job.sh")
-    assert done.returncode == 127
-    assert done.stderr.splitlines()[-1] == (
-        "hadar-sbatch: cannot run sbatch: No such file or directory"
+    assert (done.returncode, done.stdout) == (127, "")
+    assert done.stderr == (
+        "hadar-sbatch: no sbatch on PATH but hadar-sbatch itself: "
+        "set HADAR_SBATCH to the path of Slurm's sbatch\n"
     )
 
 
@@ -396,20 +414,33 @@ LIST_MODULES = """
 import os, sys
 before = set(sys.modules)
 from hadar_slurm.cli import sbatch
-os.execvpe = lambda *call: None
-sbatch.main(sys.argv[1:])
+class Done(Exception): pass
+def execve(*call): raise Done
+os.execve = execve
+try:
+    sbatch.main(sys.argv[1:])
+except Done:
+    pass
 print(*sorted(set(sys.modules) - before))
 """
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["job.sh"], [*OWN, "job.sh"], [*OWN, "--hadar-dry-run", "job.sh"]]
+    "words",
+    [
+        ["--help"],
+        ["job.sh"],
+        ["--gpus=v100:2", "--time=5", "job.sh"],
+        ["--gpus=2", "--nodelist=n1", "job.sh"],
+        [*OWN, "job.sh"],
+        [*OWN, "--hadar-dry-run", "job.sh"],
+    ],
 )
 def test_it_needs_the_standard_library_alone(site: Site, words: list[str]) -> None:
     """Every submission would pay for a library, on login nodes that are busy enough."""
     site.beat()
     done = site.run(*words, program=("-c", LIST_MODULES))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     modules = done.stdout.splitlines()[-1].split()
     assert {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names) == {
         "hadar_slurm"
@@ -417,6 +448,14 @@ def test_it_needs_the_standard_library_alone(site: Site, words: list[str]) -> No
     if not set(OWN) & set(words):
         # What takes longest to import is left to jobs of ours.
         assert {"dataclasses", "json", "subprocess", "difflib", "pathlib"}.isdisjoint(modules)
+
+
+def test_where_hadard_is_not_seen_little_is_imported(site: Site) -> None:
+    """A cluster without hadard, or a machine that does not see it, submits as fast."""
+    done = site.run("--gpus=2", "--time=5", "job.sh", program=("-c", LIST_MODULES))
+    assert notes_of(done) == unseen(site)
+    modules = done.stdout.splitlines()[-1].split()
+    assert {"subprocess", "difflib", "hadar_slurm.submit.call"}.isdisjoint(modules)
 
 
 def test_copies_are_told_that_they_are(site: Site) -> None:
@@ -429,13 +468,13 @@ def test_copies_are_told_that_they_are(site: Site) -> None:
 
 
 def test_a_job_that_one_node_suits_is_an_ordinary_one(site: Site) -> None:
-    """Which is said."""
+    """Which the line says."""
     site.beat()
     done = site.run(*OWN, "--hadar-copies=4", "-p", "other", "job.sh")
     call = call_of(done)
     assert call["copies"] is None
     assert not any(word.startswith("--array") for word in call["argv"])
-    assert "one node suits a copy" in notes_of(done)
+    assert notes_of(done) == TAKEN.replace("type, ", "type, in one copy, which one node suits, ")
 
 
 @pytest.mark.parametrize("words", [[*OWN, "--array=0-3"], []])
@@ -462,11 +501,13 @@ PLAIN = ["--time=2:00:00", "--gpus=2", "job.sh"]
     ],
 )
 def test_gpus_of_any_type_and_a_time_are_enough(site: Site, words: list[str], gpus: int) -> None:
-    """The job is hadard's to place, and not a word is said about it."""
+    """The job is hadard's to place, and the line says so."""
     site.beat()
     done = site.run("-t", "2:00:00", *words, "job.sh")
     call = call_of(done)
-    assert notes_of(done) == ""
+    what = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    line = f"hadar-sbatch: hadard places this job ({what} of any type, up to 2:00:00)\n"
+    assert notes_of(done) == line
     assert "--hold" in call["argv"]
     [comment] = [w.removeprefix("--comment=") for w in call["argv"] if w.startswith("--comment=")]
     description = decode(comment)
@@ -475,46 +516,99 @@ def test_gpus_of_any_type_and_a_time_are_enough(site: Site, words: list[str], gp
     assert (description.workload, description.checkpoint) == ("job:job.sh", False)
 
 
+HADARD_READS = "hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("words", "why"),
     [
-        ["--gpus=2"],
-        ["--time=5"],
-        ["--time=0", "--gpus=2"],
-        ["--time=UNLIMITED", "--gpus=2"],
-        ["--time=5", "--gpus=v100:2"],
-        ["--time=5", "--gres=gpu:v100:2"],
-        ["--time=5", "--gres=gpu:2,license:1"],
-        ["--time=5", "--gres=bandwidth:2"],
-        ["--time=5", "--gpus=2", "--gres=gpu:2"],
-        ["--time=5", "--gpus-per-task=2"],
-        ["--time=5", "--gpus=2", "--nodelist=n1"],
-        ["--time=5", "--gpus=2", "--hold"],
-        ["--time=5", "--gpus=0"],
-        ["--time=5", "--gpus=2", "--nodes=many", "--gpus-per-node=1"],
-        ["--time=5", "--gpus=2", f"--comment={'x' * 1100}"],
-        ["--time=5", "--gpus=64"],
-        ["--time=5", "--gpus=2", "--no-hadar"],
+        (["--gpus=2"], "no time limit is given (--time)"),
+        (["--time=5"], "no GPUs are asked for"),
+        (["--time=5", "--gpus=0"], "no GPUs are asked for"),
+        (["--time=5", "--gres=bandwidth:2"], "no GPUs are asked for"),
+        (["--time=0", "--gpus=2"], "--time=0 sets no limit"),
+        (["--time=UNLIMITED", "--gpus=2"], "--time=UNLIMITED sets no limit"),
+        (["--time=5", "--gpus=v100:2"], "a GPU type is named (v100)"),
+        (["--gpus=v100:2,k80:1"], "a GPU type is named (v100, k80)"),
+        (["--time=5", "--gpus-per-node=v100"], "a GPU type is named (v100)"),
+        (["--time=5", "--gres=gpu:v100:2"], "a GPU type is named (v100)"),
+        (
+            ["--time=5", "--gres=gpu:2,license:1"],
+            "--gres=gpu:2,license:1 asks for other resources too",
+        ),
+        (
+            ["--time=5", "--gpus=2", "--gres=bandwidth:2"],
+            "--gres=bandwidth:2 asks for other resources too",
+        ),
+        (
+            ["--time=5", "--gpus=2", "--gres=gpu:2"],
+            "GPUs are asked for twice, by --gpus and --gres",
+        ),
+        (["--time=5", "--gpus-per-task=2"], f"--gpus-per-task is given; {HADARD_READS}"),
+        (["--time=5", "--gpus-per-socket=2"], f"--gpus-per-socket is given; {HADARD_READS}"),
+        (["--tres-per-task=gres/gpu:2"], f"--tres-per-task is given; {HADARD_READS}"),
+        (["--time=5", "--gpus=2", "--nodelist=n1"], "--nodelist is given"),
+        (["--time=5", "--gpus=2", "-C", "v100|p100"], "--constraint is given"),
+        (["--time=5", "--gpus=2", "--hold"], "--hold is given"),
+        (["--time=5", "--gpus=2", ":", "--gpus=1"], "it is a heterogeneous job"),
+        (
+            ["--time=5", "--nodes=many", "--gpus-per-node=1"],
+            "--nodes 'many': expected a whole number, 1 or more",
+        ),
+        (
+            ["--time=5", "--gpus=64"],
+            "no nodes of this cluster can hold the gang 64x1, 32x2, 16x4, 8x8, 4x16, 2x32, 1x64 "
+            "(GPUs per node x nodes): it has 4 K80, 4 V100 on 3 nodes",
+        ),
+        (["--time=5", "--gpus=2", "--no-hadar"], "--no-hadar is given"),
+        (["--time=5", "--gpus=a\nb:2"], "a GPU type is named (a\\nb)"),
     ],
 )
-def test_other_jobs_are_sbatch_s_alone(site: Site, words: list[str]) -> None:
-    """What Hadar could not place, or its user has placed, is passed on untouched and unrefused."""
+def test_other_jobs_are_sbatch_s_alone(site: Site, words: list[str], why: str) -> None:
+    """What Hadar could not place, or its user has placed, is passed on untouched and unrefused.
+
+    One line says why.
+    """
     site.beat()
     done = site.run(*words, "job.sh")
     assert call_of(done)["argv"] == [*(word for word in words if word != "--no-hadar"), "job.sh"]
-    assert notes_of(done) == ""
+    assert notes_of(done) == left(why)
+    told = json.loads(site.run("--hadar-json", *words, "job.sh").stdout)
+    assert (told["taken"], told["why"]) == (False, why.replace("\\n", "\n"))
+
+
+def test_a_comment_that_leaves_no_room_is_sbatch_s_alone(site: Site) -> None:
+    site.beat()
+    words = ["--time=5", "--gpus=2", f"--comment={'x' * 1100}", "job.sh"]
+    done = site.run(*words)
+    assert call_of(done)["argv"] == words
+    assert notes_of(done).startswith("hadar-sbatch: plain Slurm places this job: ")
+    assert "shorten --comment" in notes_of(done)
+    assert notes_of(done).count("\n") == 1
+
+
+def test_the_owner_s_hold_stays_the_owner_s(site: Site) -> None:
+    """The job is described, and its owner's to release."""
+    site.beat()
+    done = site.run(*OWN, "--hold", "job.sh")
+    assert call_of(done)["argv"].count("--hold") == 1
+    assert '"held"' not in call_of(done)["argv"][0]
+    assert notes_of(done) == left("--hold is given")
 
 
 def test_without_hadard_they_all_are(site: Site) -> None:
     """A job that nobody would release is not held, nor described."""
-    for words in (PLAIN, ["--partition=main", *PLAIN]):
+    lines = [unseen(site), left("hadard does not enforce in partition main")]
+    for words, line in zip((PLAIN, ["--partition=main", *PLAIN]), lines, strict=True):
         done = site.run(*words)
         assert call_of(done)["argv"] == words
-        assert notes_of(done) == ""
+        assert notes_of(done) == line
         site.beat(partitions=("other",))
 
 
 def test_a_script_whose_lines_sbatch_would_refuse_is_sbatch_s_to_refuse(site: Site) -> None:
     site.beat()
     (site.root / "job.sh").write_text("#!/bin/sh\n#SBATCH --comment='open\n", encoding="utf-8")
-    assert call_of(site.run(*PLAIN))["argv"] == PLAIN
+    done = site.run(*PLAIN)
+    assert call_of(done)["argv"] == PLAIN
+    assert notes_of(done) == left("line 2 of the script: #SBATCH: no closing '")

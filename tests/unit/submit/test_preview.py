@@ -14,6 +14,7 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.metadata import Description
 from hadar_slurm.submit.call import Call
+from hadar_slurm.submit.decision import Decision
 from hadar_slurm.submit.preview import Choice, as_json, as_text, choices
 
 TABLE = ThroughputTable("test", {"A": some_rates(V100=10.0, K80=1.0, P100=0.0)})
@@ -77,7 +78,8 @@ def test_rates_of_its_own_outweigh_the_table() -> None:
 
 
 def call(description: Description | None = None, cluster: Cluster | None = CLUSTER) -> Call:
-    return Call(("sbatch", "--hold", "a b"), {"HADAR_SPOOL": "/x y"}, ("n",), description, cluster)
+    argv, variables = ("sbatch", "--hold", "a b"), {"HADAR_SPOOL": "/x y"}
+    return Call(argv, Decision(False, "because"), variables, ("n",), description, cluster)
 
 
 def test_the_call_can_be_pasted_into_a_shell() -> None:
@@ -107,6 +109,8 @@ def test_json_tells_the_same() -> None:
     assert json.loads(as_json(one, ESTIMATOR)) == {
         "job": None,
         "cluster": None,
+        "taken": False,
+        "why": "because",
         "is_held": False,
         "sbatch": ["sbatch", "--hold", "a b"],
         "environment": {"HADAR_SPOOL": "/x y"},

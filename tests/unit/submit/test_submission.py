@@ -15,15 +15,10 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.metadata import Description, decode
+from hadar_slurm.submit.compose import check_exports, compose
+from hadar_slurm.submit.describe import check_fits, describe, unknown_model
 from hadar_slurm.submit.directives import read_directives
 from hadar_slurm.submit.request import Request, parse_request, without_hadar
-from hadar_slurm.submit.submission import (
-    check_exports,
-    check_fits,
-    compose,
-    describe,
-    unknown_model,
-)
 
 TABLE = ThroughputTable(
     "test",

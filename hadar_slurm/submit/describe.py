@@ -1,4 +1,4 @@
-"""From a user's words to the exact sbatch call. Pure, standard library only."""
+"""What hadard is to know of a job, from a user's words. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from hadar_slurm.core.job import Shape, uniform_shapes
 from hadar_slurm.core.quantity import parse_count, parse_number
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
 from hadar_slurm.slurm.estimates import Estimator
-from hadar_slurm.slurm.metadata import Description, encode, parse_shape
-from hadar_slurm.submit.request import FOR_GPUS, PREFIX, Request
-from hadar_slurm.submit.time_limit import parse_time_limit
+from hadar_slurm.slurm.metadata import Description, parse_shape
+from hadar_slurm.submit.gpu_options import PER_TASK, gpu_options
+from hadar_slurm.submit.request import PREFIX, Request
+from hadar_slurm.submit.time_limit import format_time_limit, parse_time_limit
 
 # With many more copies each step counts for less (docs/runtime.md).
 AUTO_COPIES = 16
 # Before the name of a job that says no model: no model is called so.
 _OF_A_JOB = "job:"
 _MOST_OF_A_NAME = 100
-# Whose GPUs depend on how many tasks and sockets there will be.
-_OF_TASKS = ("gpus-per-task", "gpus-per-socket", "tres-per-task")
 
 
 def describe(request: Request, estimator: Estimator, cluster: Cluster | None = None) -> Description:
@@ -81,7 +79,8 @@ def _shape_of_tasks(request: Request, gpus: int) -> Shape:
 
 def _nodes(request: Request) -> int:
     """Return the most nodes that sbatch's options ask for, one if they do not say."""
-    return _whole((request.last("nodes") or "1").split("-")[-1], "gang: --nodes")
+    text = (request.last("nodes") or "1").split("-")[-1]
+    return parse_count(text, "--nodes", JobSpecError)
 
 
 def _limit_s(request: Request) -> float:
@@ -107,21 +106,6 @@ def _shape_of_copy(request: Request, gpus: int, shape: Shape | None) -> Shape:
     if shape is not None and shape.nodes > 1:
         raise JobSpecError(f"{shape} spans nodes: with {name} a copy has its GPUs on one node")
     return Shape(1, gpus)
-
-
-def check_exports(request: Request) -> None:
-    """Raise JobSpecError if a forked job's tasks would not see that they are copies.
-
-    Each would train all by itself.
-    """
-    exported = request.last("export")
-    if not exported:
-        return
-    names = {part.partition("=")[0].strip() for part in exported.split(",")}
-    needed = {COPIES_VARIABLE, SPOOL_VARIABLE, ASSIGNMENTS_VARIABLE}
-    if "ALL" not in {name.upper() for name in names} and not needed <= names:
-        missing = ", ".join(sorted(needed - names))
-        raise JobSpecError(f"--export={exported} hides {missing}: add that, or ALL")
 
 
 def _copies(
@@ -182,6 +166,30 @@ def unknown_model(description: Description, table: ThroughputTable) -> str | Non
     )
 
 
+def summary(description: Description, request: Request, table: ThroughputTable) -> str:
+    """Return what hadard is given to place, in a few words."""
+    named = [gpu_type for option in gpu_options(request) for gpu_type in option.gpu_types]
+    of_type = f"type {', '.join(named)}" if named else "any type"
+    parts = [f"{_counted(description.gpus, 'GPU')} of {of_type}"]
+    if description.shape and description.shape.nodes > 1:
+        parts[0] += f" on {description.shape.nodes} nodes"
+    if description.copies > 1:
+        parts.append(f"in up to {description.copies} copies")
+    elif "copies" in request.own:
+        parts.append("in one copy, which one node suits")
+    if description.steps:
+        parts.append(_counted(description.steps, "step"))
+    if description.limit_s:
+        parts.append(f"up to {format_time_limit(description.limit_s)}")
+    if unknown_model(description, table):
+        parts.append(f"no speed is known of {description.workload}")
+    return ", ".join(parts)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
+
+
 def _rates(text: str) -> dict[str, float]:
     rates: dict[str, float] = {}
     for part in text.split(","):
@@ -204,40 +212,17 @@ def _gang(request: Request) -> tuple[int, Shape | None]:
 
 def _gang_from_sbatch(request: Request) -> tuple[int, Shape | None]:
     """Return the gang that sbatch's own options ask for, else a single GPU."""
-    per_node = _count(request.last("gpus-per-node") or "") or _count_in_gres(request.last("gres"))
+    asked = {option.name: option for option in gpu_options(request)}
+    per_node = asked.get("gpus-per-node") or asked.get("gres")
     if per_node is not None:
         nodes = _nodes(request)
-        return per_node * nodes, Shape(nodes, per_node)
-    in_all = _count(request.last("gpus") or "")
-    if in_all is not None:
-        return in_all, None
-    for name in _OF_TASKS:
-        if _asks_for_gpus(request, name):
+        return per_node.number * nodes, Shape(nodes, per_node.number)
+    if "gpus" in asked:
+        return asked["gpus"].number, None
+    for name in PER_TASK:
+        if name in asked:
             raise JobSpecError(f"--{name} is given: say with {PREFIX}gang how many GPUs it makes")
     return 1, None
-
-
-def _asks_for_gpus(request: Request, *names: str) -> bool:
-    """Return whether sbatch's own options ask for GPUs: those of `names`, or any."""
-    return any(
-        (value := request.last(name)) is not None
-        and (name not in ("gres", "tres-per-task") or "gpu" in value)
-        for name in names or FOR_GPUS
-    )
-
-
-def _count(text: str) -> int | None:
-    """Return the GPUs in `4`, `v100:4` or `v100:2,k80:2`; a type alone is one; None of nothing."""
-    if not text:
-        return None
-    counts = [part.rsplit(":", 1)[-1] for part in text.split(",")]
-    return sum(int(count) if count.isascii() and count.isdigit() else 1 for count in counts)
-
-
-def _count_in_gres(text: str | None) -> int | None:
-    """Return the GPUs in `gpu`, `gpu:4` or `gpu:v100:4,other:1`; None where there are none."""
-    parts = [part for part in (text or "").split(",") if part.split(":")[0] == "gpu"]
-    return _count(",".join(parts))
 
 
 def _whole(text: str, what: str) -> int:
@@ -267,30 +252,3 @@ def check_fits(description: Description, cluster: Cluster) -> None:
         + ", ".join(f"{n} {kind}" for kind, n in cluster.gpus_by_type.items())
         + f" on {len(cluster.nodes)} nodes"
     )
-
-
-def compose(request: Request, description: Description, *, is_held: bool) -> tuple[str, ...]:
-    """Return the sbatch call: ours first where the user said nothing, then all of the user's."""
-    if not is_held:
-        # Under plain Slurm nobody would spread the copies out, or need more than one.
-        description = replace(description, copies=1)
-    added = [f"--comment={encode(replace(description, is_held=is_held))}"]
-    if is_held:
-        added.append("--hold")
-    if description.copies > 1:
-        added.append(f"--array=0-{description.copies - 1}")
-    if not _asks_for_gpus(request):
-        shape = description.shape
-        if shape is None:
-            added.append(f"--gpus={description.gpus}")
-        else:
-            added += [f"--nodes={shape.nodes}", f"--gpus-per-node={shape.gpus_per_node}"]
-    elif description.copies > 1:
-        added.append("--nodes=1")
-    if description.checkpoint:
-        added += ["--requeue"]
-        if not request.given("open-mode"):
-            # A job that moves would otherwise empty its output at every restart.
-            added.append("--open-mode=append")
-    kept = [word for option in request.options if option.name != "comment" for word in option.words]
-    return ("sbatch", *added, *kept, *request.script)

@@ -1,0 +1,53 @@
+"""The exact sbatch call of a job that is described to hadard. Pure, standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hadar_slurm.errors import JobSpecError
+from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
+from hadar_slurm.slurm.metadata import Description, encode
+from hadar_slurm.submit.gpu_options import gpu_options
+from hadar_slurm.submit.request import Request
+
+
+def compose(request: Request, description: Description, *, is_held: bool) -> tuple[str, ...]:
+    """Return the sbatch call: ours first where the user said nothing, then all of the user's."""
+    if not is_held:
+        # Plain Slurm would not place the copies on separate nodes.
+        description = replace(description, copies=1)
+    added = [f"--comment={encode(replace(description, is_held=is_held))}"]
+    if is_held:
+        added.append("--hold")
+    if description.copies > 1:
+        added.append(f"--array=0-{description.copies - 1}")
+    if not gpu_options(request):
+        shape = description.shape
+        if shape is None:
+            added.append(f"--gpus={description.gpus}")
+        else:
+            added += [f"--nodes={shape.nodes}", f"--gpus-per-node={shape.gpus_per_node}"]
+    elif description.copies > 1:
+        added.append("--nodes=1")
+    if description.checkpoint:
+        added += ["--requeue"]
+        if not request.given("open-mode"):
+            # A job that moves would otherwise empty its output at every restart.
+            added.append("--open-mode=append")
+    kept = [word for option in request.options if option.name != "comment" for word in option.words]
+    return ("sbatch", *added, *kept, *request.script)
+
+
+def check_exports(request: Request) -> None:
+    """Raise JobSpecError if a forked job's tasks would not see that they are copies.
+
+    Each would train all by itself.
+    """
+    exported = request.last("export")
+    if not exported:
+        return
+    names = {part.partition("=")[0].strip() for part in exported.split(",")}
+    needed = {COPIES_VARIABLE, SPOOL_VARIABLE, ASSIGNMENTS_VARIABLE}
+    if "ALL" not in {name.upper() for name in names} and not needed <= names:
+        missing = ", ".join(sorted(needed - names))
+        raise JobSpecError(f"--export={exported} hides {missing}: add that, or ALL")

@@ -1,0 +1,78 @@
+"""Executes sbatch with the signals and the environment that the user's shell would have given it.
+
+Imports little: every submission pays for it, Hadar's or not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from hadar_slurm.errors import SbatchNotFound
+from hadar_slurm.submit.real_sbatch import TRIED_VARIABLE, RealSbatch, is_second_call
+
+# As in handoff.COPIES_VARIABLE, which takes longer to import.
+_COPIES_VARIABLE = "HADAR_COPIES"
+
+
+def become(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Go on as sbatch; raises SbatchNotFound if it cannot be executed."""
+    # Python ignores these two, and what is ignored stays so.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execve(sbatch.path, tuple(argv), {**environment, **sbatch.variables})
+    except OSError as error:
+        raise _cannot_execute(sbatch, error) from error
+
+
+def run(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run sbatch to its end, and return its status and the last word it printed."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            argv,
+            executable=sbatch.path,
+            env={**environment, **sbatch.variables},
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+    except OSError as error:
+        raise _cannot_execute(sbatch, error) from error
+    words = os.fsdecode(done.stdout).split()
+    # A shell's status for a process that a signal ended.
+    status = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    return status, words[-1] if words else ""
+
+
+def _cannot_execute(sbatch: RealSbatch, error: OSError) -> SbatchNotFound:
+    return SbatchNotFound(f"cannot execute {sbatch.path}: {error.strerror}")
+
+
+def user_environment() -> dict[str, str]:
+    """Return the environment as the user has it, which sbatch may pass on to the job."""
+    environment = dict(os.environ)
+    if not is_second_call(environment):
+        # Submitted from within a copy, another job is none.
+        environment.pop(_COPIES_VARIABLE, None)
+    environment.pop(TRIED_VARIABLE, None)
+    # Python changes this at its start where the locale is C (PEP 538).
+    if "LC_CTYPE" in environment:
+        _restore(environment, "LC_CTYPE")
+    return environment
+
+
+def _restore(environment: dict[str, str], name: str) -> None:
+    """Give a variable the value that this process was started with, or take it away."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            pairs = os.fsdecode(file.read()).split("\0")
+    except OSError:
+        return
+    del environment[name]
+    for pair in pairs:
+        if pair.startswith(f"{name}="):
+            environment[name] = pair.partition("=")[2]

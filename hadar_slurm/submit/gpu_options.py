@@ -1,0 +1,65 @@
+"""The GPUs that sbatch's own options ask for, read once for all who need them. Pure.
+
+Imports little: every submission pays for it, Hadar's or not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hadar_slurm.submit.request import Request
+
+# What these give depends on the number of tasks and sockets, which Slurm settles at the start.
+PER_TASK = ("gpus-per-task", "gpus-per-socket", "tres-per-task")
+_PER_JOB_OR_NODE = ("gpus", "gpus-per-node", "gres")
+
+
+class GpuOption(NamedTuple):
+    """One option of sbatch that asks for GPUs: how many, and of which types if it names any.
+
+    Of the options in PER_TASK the number is not read.
+    """
+
+    name: str
+    number: int
+    gpu_types: tuple[str, ...]
+
+
+def gpu_options(request: Request) -> list[GpuOption]:
+    """Return the options that ask for GPUs."""
+    found = []
+    for name in _PER_JOB_OR_NODE:
+        text = request.last(name)
+        parts = [] if text is None else text.split(",")
+        if name == "gres":
+            parts = [part.removeprefix("gpu").removeprefix(":") for part in parts if _is_gpu(part)]
+        if parts:
+            counts, gpu_types = zip(*map(_read, parts), strict=True)
+            found.append(GpuOption(name, sum(counts), tuple(filter(None, gpu_types))))
+    found += [GpuOption(name, 0, ()) for name in PER_TASK if _asks_by_task(request, name)]
+    return found
+
+
+def other_resources(request: Request) -> str:
+    """Return the option that asks for generic resources that are no GPUs, or an empty string."""
+    gres = request.last("gres")
+    if gres is not None and not all(map(_is_gpu, gres.split(","))):
+        return f"--gres={gres}"
+    return "--tres-per-task" if request.given("tres-per-task") else ""
+
+
+def _is_gpu(part: str) -> bool:
+    return part.split(":")[0] == "gpu"
+
+
+def _asks_by_task(request: Request, name: str) -> bool:
+    text = request.last(name)
+    return text is not None and (name != "tres-per-task" or "gpu" in text)
+
+
+def _read(part: str) -> tuple[int, str]:
+    """Return count and type of `4`, `v100:4`, `v100` or nothing; of the last two there is one."""
+    gpu_type, _, count = part.rpartition(":")
+    if count.isascii() and count.isdigit():
+        return int(count), gpu_type
+    return 1, part

@@ -1,0 +1,134 @@
+"""The sbatch to execute: not hadar-sbatch itself, under whatever name it is installed.
+
+A site may install hadar-sbatch as `sbatch`, first in PATH. A link to it, a copy and another
+installation are recognised by their file. A wrapper script that executes hadar-sbatch is not: it is
+executed once, with its file in HADAR_SBATCH_TRIED, and passed over when it comes back.
+
+Imports little: every submission pays for it, Hadar's or not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from hadar_slurm.errors import SbatchNotFound
+
+SBATCH_VARIABLE = "HADAR_SBATCH"
+TRIED_VARIABLE = "HADAR_SBATCH_TRIED"
+_REMEDY = f"set {SBATCH_VARIABLE} to the path of Slurm's sbatch"
+# In the script that pip and others write for the command hadar-sbatch.
+_ENTRY_POINT = b"hadar_slurm.cli.sbatch"
+# Larger than any sbatch.
+_MOST_BYTES = 1 << 20
+
+
+class RealSbatch(NamedTuple):
+    """The program to execute, and the variables that it is given besides."""
+
+    path: str
+    variables: Mapping[str, str]
+
+
+def is_second_call(environment: Mapping[str, str]) -> bool:
+    """Return whether hadar-sbatch took a script for sbatch, and that executed hadar-sbatch."""
+    return bool(_tried(environment))
+
+
+def find_sbatch(environment: Mapping[str, str], own_path: str) -> RealSbatch:
+    """Return the real sbatch: what HADAR_SBATCH names, else the first on PATH.
+
+    `own_path` is the file of this program. Raises SbatchNotFound with the reason and the remedy.
+    """
+    named = environment.get(SBATCH_VARIABLE, "")
+    if named:
+        path = _named(named, environment, own_path)
+    else:
+        path = next(_candidates("sbatch", environment, own_path), "")
+        if not path:
+            raise SbatchNotFound(f"no sbatch on PATH but hadar-sbatch itself: {_REMEDY}")
+    variables = {}
+    if _may_be_wrapper(path):
+        tried = [*_tried(environment), _identity(path)]
+        variables[TRIED_VARIABLE] = f"{_job(environment)}/{':'.join(tried)}"
+    return RealSbatch(path, variables)
+
+
+def _named(named: str, environment: Mapping[str, str], own_path: str) -> str:
+    """Return the path of the program that HADAR_SBATCH names."""
+    told = f"{SBATCH_VARIABLE}={named}"
+    if "/" not in named:
+        path = next(_candidates(named, environment, own_path), "")
+        if not path:
+            raise SbatchNotFound(f"{told} is not on PATH, or is hadar-sbatch itself: {_REMEDY}")
+        return path
+    if not named.startswith("/"):
+        raise SbatchNotFound(f"{told} is a relative path: {_REMEDY}")
+    if not os.path.exists(named):
+        raise SbatchNotFound(f"{told} does not exist: {_REMEDY}")
+    if not _is_program(named):
+        raise SbatchNotFound(f"{told} is not an executable file: {_REMEDY}")
+    if _is_hadar_sbatch(named, own_path):
+        raise SbatchNotFound(f"{told} is hadar-sbatch itself: {_REMEDY}")
+    if _identity(named) in _tried(environment):
+        raise SbatchNotFound(f"{told} executes hadar-sbatch again: {_REMEDY}")
+    return named
+
+
+def _candidates(name: str, environment: Mapping[str, str], own_path: str) -> Iterator[str]:
+    """Yield the programs called `name` on PATH that are not hadar-sbatch and were not tried."""
+    tried = _tried(environment)
+    for place in environment.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(place, name)
+        if (
+            _is_program(path)
+            and not _is_hadar_sbatch(path, own_path)
+            and _identity(path) not in tried
+        ):
+            yield path
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def _is_hadar_sbatch(path: str, own_path: str) -> bool:
+    """Return whether a program is this one, or the command of another installation."""
+    if os.path.exists(own_path) and os.path.samefile(path, own_path):
+        return True
+    text = _content(path)
+    return text.startswith(b"#!") and _ENTRY_POINT in text
+
+
+def _may_be_wrapper(path: str) -> bool:
+    """Return whether a program could execute hadar-sbatch: a script, or one that has its name."""
+    content = _content(path)
+    return content.startswith(b"#!") or b"hadar-sbatch" in content
+
+
+def _content(path: str) -> bytes:
+    """Return what a program file holds; nothing where it may be executed but not read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_BYTES)
+    except OSError:
+        return b""
+
+
+def _identity(path: str) -> str:
+    facts = os.stat(path)
+    return f"{facts.st_dev}-{facts.st_ino}"
+
+
+def _job(environment: Mapping[str, str]) -> str:
+    return environment.get("SLURM_JOB_ID", "")
+
+
+def _tried(environment: Mapping[str, str]) -> list[str]:
+    """Return which files were tried in this submission.
+
+    A wrapper that executes Slurm's sbatch passes the variable on to its job, where it is void.
+    """
+    job, _, tried = environment.get(TRIED_VARIABLE, "").partition("/")
+    return tried.split(":") if tried and job == _job(environment) else []

@@ -1,0 +1,93 @@
+"""A login node with an sbatch and an sinfo of our own on PATH, and hadar-sbatch run on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
+
+# Prints what it was called with, reads what its last word names or standard input, ends as told.
+SBATCH = """
+import json, os, sys
+last = sys.argv[-1]
+text = open(last).read() if os.path.exists(last) else sys.stdin.read()
+spool, copies = os.environ.get("HADAR_SPOOL"), os.environ.get("HADAR_COPIES")
+if "--parsable" in sys.argv:
+    print("17;cluster")
+    sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
+print(json.dumps({"argv": sys.argv[1:], "script": text, "spool": spool, "copies": copies}))
+print("sbatch: a word of its own", file=sys.stderr)
+sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
+"""
+SINFO = """
+import os, sys
+print(os.environ["GPUS"])
+sys.exit(int(os.environ.get("STATUS_OF_SINFO", "0")))
+"""
+
+
+@dataclass
+class Site:
+    """A directory with commands, a place for the heartbeat, and what a run of ours gives."""
+
+    root: Path
+
+    def command(self, name: str, text: str) -> None:
+        """Put a Python program on PATH."""
+        path = self.root / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
+        path.chmod(0o755)
+
+    def beat(self, *, good_for_s: float = 600.0, partitions: tuple[str, ...] | None = None) -> None:
+        """Leave a sign of life."""
+        until_s = time.time() + good_for_s
+        write_heartbeat(self.root, Heartbeat(1, "cluster", until_s, "/spool/hadar", partitions))
+
+    def run(
+        self,
+        *words: str,
+        stdin: str = "",
+        program: tuple[str, ...] = ("-m", "hadar_slurm.cli.sbatch"),
+        **environment: str,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run hadar-sbatch in this directory."""
+        return subprocess.run(
+            [sys.executable, *program, *words],
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            check=False,
+            timeout=60,
+            cwd=self.root,
+            env={**self.environment(), **environment},
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of a user who has none of Slurm's or ours but where things lie."""
+        plain = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("SBATCH_", "SLURM_", "HADAR_", "COV_"))
+        }
+        return {
+            **plain,
+            "PATH": str(self.root / "bin"),
+            "HADAR_RUN_DIR": str(self.root),
+            "GPUS": "n1|gpu:V100:4(S:0-1)|main*\nn2|gpu:K80:2|main*\nn3|gpu:K80:2|other",
+        }
+
+
+def call_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return what sbatch was called with; it must have been."""
+    assert done.stdout, done.stderr
+    call: dict[str, Any] = json.loads(done.stdout)
+    return call

@@ -1,0 +1,97 @@
+"""The reason that the words of a submission give is one line, for any words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.errors import JobSpecError
+from hadar_slurm.slurm.estimates import Estimator
+from hadar_slurm.submit.decision import Decision, why_left
+from hadar_slurm.submit.describe import describe, summary
+from hadar_slurm.submit.gpu_options import GpuOption, gpu_options
+from hadar_slurm.submit.request import Request, parse_request
+
+TABLE = ThroughputTable("test", {})
+VALUES = st.text(st.sampled_from("0129:,=gpuv/x-. \n"), max_size=8)
+GPU_WORDS = st.tuples(
+    st.sampled_from(["--gpus", "--gpus-per-node", "--gres", "--tres-per-task", "--gpus-per-task"]),
+    VALUES | st.sampled_from(["2", "gpu:2", "v100:2", "gpu"]),
+).map("=".join)
+
+
+def request_of(*words: str, script: str = "") -> Request:
+    return parse_request([*words, "job.sh"], lambda *_: script)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--gpus=4"], [("gpus", 4, ())]),
+        (["--gpus=v100:2,k80:1"], [("gpus", 3, ("v100", "k80"))]),
+        (["--gpus=v100"], [("gpus", 1, ("v100",))]),
+        (["--gpus-per-node=v100:2"], [("gpus-per-node", 2, ("v100",))]),
+        (["--gres=gpu"], [("gres", 1, ())]),
+        (["--gres=gpu:4,license:2"], [("gres", 4, ())]),
+        (["--gres=gpu:v100:2,gpu:1"], [("gres", 3, ("v100",))]),
+        (["--gres=gpu_mem:4"], []),
+        (["--gres=license:2"], []),
+        (["--tres-per-task=cpu:2"], []),
+        (["--tres-per-task=gres/gpu:2"], [("tres-per-task", 0, ())]),
+        (["--gpus-per-task=v100:2", "-G8"], [("gpus", 8, ()), ("gpus-per-task", 0, ())]),
+    ],
+)
+def test_options_that_ask_for_gpus(words: list[str], expected: list[GpuOption]) -> None:
+    assert gpu_options(request_of(*words)) == expected
+
+
+@given(st.lists(GPU_WORDS, max_size=3), VALUES)
+def test_any_words_are_left_described_or_refused(words: list[str], limit: str) -> None:
+    """A job that the words do not leave to Slurm has GPUs of any type and a limit."""
+    request = request_of(*words, f"--time={limit}")
+    why = why_left(request)
+    assert Decision(False, why).line.startswith("plain Slurm places this job: ")
+    if why:
+        return
+    try:
+        description = describe(request, Estimator.shipped(TABLE))
+    except JobSpecError:
+        return
+    assert description.gpus > 0
+    assert description.limit_s > 0
+    assert "of any type" in summary(description, request, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--gpus=1", "--time=90"], "1 GPU of any type, up to 1:30:00"),
+        (["--gres=gpu:2", "-N2", "--time=2-0"], "4 GPUs of any type on 2 nodes, up to 2-0:00:00"),
+        (["--gpus=v100:2", "--hadar-steps=1"], "2 GPUs of type v100, 1 step"),
+        (["--hadar-gang=2x2", "--hadar-steps=9"], "4 GPUs of any type on 2 nodes, 9 steps"),
+        (
+            ["--hadar-steps=9", "--hadar-copies=3"],
+            "1 GPU of any type, in up to 3 copies, 9 steps",
+        ),
+        (
+            ["--hadar-model=X", "--hadar-steps=9", "--time=1"],
+            "1 GPU of any type, 9 steps, up to 0:01:00, no speed is known of X",
+        ),
+    ],
+)
+def test_what_hadard_places_in_a_few_words(words: list[str], expected: str) -> None:
+    request = request_of(*words)
+    description = describe(request, Estimator.shipped(TABLE))
+    assert summary(description, request, TABLE) == expected
+
+
+def test_lines_of_a_script_count_as_words() -> None:
+    assert why_left(request_of(script="#!/bin/sh\n#SBATCH --gpus=k80:1\n")) == (
+        "a GPU type is named (k80)"
+    )
+    assert why_left(request_of("-G1", script="#SBATCH -t5\n#SBATCH -H\n")) == "--hold is given"
+    assert why_left(request_of("-G1", script="#SBATCH -t5\n#HADAR --no-hadar\n")) == (
+        "--no-hadar is given"
+    )
