@@ -172,7 +172,8 @@ def _config(options: argparse.Namespace) -> Config:
         return config
     if not 0 < seconds < float("inf"):
         raise UsageError(f"--round-seconds {seconds:g}: expected a number of seconds above 0")
-    return config.model_copy(update={"round_seconds": seconds})
+    poll_s = min(config.poll_seconds, seconds)
+    return config.model_copy(update={"round_seconds": seconds, "poll_seconds": poll_s})
 
 
 def modes(config: Config) -> Modes:
