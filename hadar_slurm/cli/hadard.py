@@ -298,6 +298,9 @@ def _run_with(
                 "commands": world.life.take_answers(),
                 "averages": backend.take_averages(),
             }
+            facts = next(b for b in (backend, *beside) if b.mode is mode).copy_facts()
+            if facts and line.snapshot is not None:
+                more["forked"] = facts
             expired = read_expired(config.state_dir)
             if expired is not None:
                 more["expired"] = expired
