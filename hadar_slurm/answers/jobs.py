@@ -96,4 +96,4 @@ def _number(value: object) -> float | None:
         raise ValueError(f"{value!r} is no number")
     if not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is out of range")
-    return value
+    return float(value)

@@ -76,6 +76,7 @@ def test_every_option_and_metric_is_documented() -> None:
     """docs/web.md names the options, the default address, and each metric."""
     from hadar_slurm.web.exposition import exposition
     from hadar_slurm.web.follower import Follower
+    from hadar_slurm.web.pulse import Pulse
     from hadar_slurm.web.server import DEFAULT_ADDRESS
 
     page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
@@ -84,8 +85,13 @@ def test_every_option_and_metric_is_documented() -> None:
     assert DEFAULT_ADDRESS in page
     assert str(Config().journal) in page
     follower = Follower(Path("there-is-none.jsonl"))
-    text = exposition(follower, "", 0.0)[0].decode()
+    text = exposition(follower, "", 0.0, Pulse(Path("there-is-none")))[0].decode()
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
-    ages = ["last_round_timestamp_seconds", "round_length_seconds", "snapshot_age_seconds"]
+    ages = [
+        "last_round_timestamp_seconds",
+        "last_round_age_seconds",
+        "round_length_seconds",
+        "snapshot_age_seconds",
+    ]
     for name in [*names, *(f"hadar_{age}" for age in ages)]:
         assert f"`{name}" in page, name
