@@ -160,18 +160,18 @@ def running(
         return [
             name(job_id),
             name(job["user"] or "–"),
+            safe(state),
             _copies(held, forked) if forked else "; ".join(safe(s.gang) for s in held) or "–",
             str(sum(s.gang.num_gpus for s in held)),
             safe(since),
             _done(job),
-            safe(state),
             safe(job["restarts"]),
             name(job["workload"] or "–"),
             _said(_averages(forked, now.time_s), job),
         ]
 
     heads = (
-        *("job", "user", "where", "#GPUs", "#since", "#done", "state", "#restarts", "work"),
+        *("job", "user", "state", "where", "#GPUs", "#since", "#done", "#restarts", "work"),
         "remarks",
     )
     return table("Running jobs", heads, map(row, job_ids))

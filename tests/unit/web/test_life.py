@@ -162,5 +162,5 @@ def test_copies_pins_and_remarks_are_on_the_page(path: Path) -> None:
     assert "pinned to n3 <now>" in text
     assert "no free GPUs; it asks for more than there is" in text
     assert "2 jobs run, 1 pinned" in text
-    rows = re.findall(r" (9|10) alice n3:V100:1 1 .*? (pinned|starting) ", text)
+    rows = re.findall(r" (9|10) alice (pinned|starting) n3:V100:1 1 ", text)
     assert rows == [("9", "pinned"), ("10", "starting")]
