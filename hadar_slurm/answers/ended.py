@@ -14,8 +14,8 @@ from hadar_slurm.slurm.job_record import JobRecord
 class EndedJob:
     """How and when a job has ended; times in seconds, 0 where they are not known.
 
-    `phase` is `done`, `failed` or `cancelled`, "" where nobody has seen the end; `state` and
-    `exit_code` are Slurm's, "" where it does not tell. `known_from` is `slurm`, `accounting` or
+    `phase` is `done`, `failed` or `cancelled`, "" where the end was not seen; `state` and
+    `exit_code` are Slurm's, "" where unknown. `known_from` is `slurm`, `accounting` or
     `journal`. `seen_s` is the last round that named the job, None where none did.
     """
 

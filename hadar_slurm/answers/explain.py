@@ -86,7 +86,7 @@ def explain(
     """Return what a round's line tells of a job, and a forecast; None if it is not in the line.
 
     The forecast takes `limit_s` seconds by `clock` at the most; what is not found by then is left
-    out. Without `forecasts` there is none: nobody is there to carry it out. Raises HadarError when
+    out. Without `forecasts` there is none: no daemon would carry it out. Raises HadarError when
     it fails.
     """
     snapshot = snapshot_of(line)

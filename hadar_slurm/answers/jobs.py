@@ -23,7 +23,7 @@ def state_of(job: Line) -> str:
 class Copy:
     """One copy of a forked job: its gang, and its measured steps/s (None: not yet).
 
-    `task` is Slurm's id of it, "" where the journal does not tell.
+    `task` is Slurm's id of it, "" where the journal lacks it.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Forked:
     """The copies of one forked job (HadarE) that hold GPUs.
 
     `averages` counts how often they have been averaged, `averaged_s` is when a round first showed
-    the last of these; both None where the journal does not tell.
+    the last of these; both None where the journal lacks them.
     """
 
     copies: tuple[Copy, ...]

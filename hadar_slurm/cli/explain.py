@@ -23,16 +23,22 @@ from hadar_slurm.cli.explain_view import print_ended, print_explanation
 from hadar_slurm.cli.hadard import policy_of
 from hadar_slurm.cli.journal_search import newest_with
 from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config_to_answer
-from hadar_slurm.cli.status import JournalOption, life_of, problem_lines, warnings
+from hadar_slurm.cli.status import (
+    JournalOption,
+    last_lines,
+    life_of,
+    problem_lines,
+    warnings,
+)
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.errors import SlurmError, UsageError
-from hadar_slurm.journal import Line, read_last
+from hadar_slurm.journal import Line
 from hadar_slurm.policies.base import Policy
 from hadar_slurm.policies.table import make_policy
 from hadar_slurm.slurm.job_record import JobRecord, record_of
 from hadar_slurm.slurm.metadata import decode_or_none
-from hadar_slurm.slurm.modes import Mode
+from hadar_slurm.slurm.parse import HOLDING_STATES
 from hadar_slurm.slurm.runner import Runner
 
 
@@ -49,7 +55,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Slurm:
-    """What Slurm says of the job: nothing where it was not asked; `fault` if it cannot tell."""
+    """What Slurm says of the job: nothing where it was not asked; `fault` if it did not answer."""
 
     record: JobRecord | None = None
     fault: str = ""
@@ -66,6 +72,13 @@ class _Slurm:
     @property
     def knows_it_ended(self) -> bool:
         return self.record is not None and not self.record.is_live
+
+    def differs(self, job: Line) -> bool:
+        """Return whether a job of the journal waits in Slurm and not there, or the other way."""
+        if self.record is None or not self.record.is_live or not job:
+            return False
+        holds = self.record.state in HOLDING_STATES
+        return holds if job["phase"] == "queued" else not holds and job["phase"] == "running"
 
     @property
     def knows_no_such_job(self) -> bool:
@@ -93,11 +106,13 @@ def explain_job(
     """
     chosen = read_config_to_answer(config)
     path = journal or chosen.journal
-    lines = _last_rounds(path)
+    lines, fault = last_lines(path)
     now_s = time.time()
     name, line = _found(current(lines), job)
     # A copy of a forked job may have ended while the job goes on.
     slurm = _Slurm(was_asked=False) if journal else _ask_slurm(chosen, name)
+    if fault and not slurm.knows_it_ended:
+        raise UsageError(f"the journal {fault}; operators may read it, or name one with --journal")
     ended = None
     if slurm.knows_it_ended and slurm.record is not None:
         ended = ended_by_slurm(name, slurm.record)
@@ -105,17 +120,20 @@ def explain_job(
         name, line, ended = _searched(path, lines, job, slurm)
     life = None if journal else life_of(chosen, now_s)
     is_alive = None if life is None else bool(life["alive"])
-    standing = standing_of(line or lines[-1], now_s, hadard_alive=is_alive)
+    newest = line or next(reversed(lines), None)
+    standing = standing_of(newest, now_s, hadard_alive=is_alive)
+    differs = line is not None and slurm.differs(line["jobs"].get(name, {}))
     found = None
     if ended is None and line is not None:
         policy = policy_of(chosen) if chosen.policy == line["policy"] else _policy(line)
-        forecasts = is_alive is not False
+        forecasts = is_alive is not False and not differs
         found = explain(line, JobId(name), policy, time.monotonic, limit, forecasts=forecasts)
     answer = _answer(lines, job, slurm, found, ended)
     if as_json:
         tree = {
             "answer": answer,
             "slurm": slurm.words,
+            "slurm_differs": differs,
             **asdict(standing),
             "problems": life["problems"] if life else {},
             "found": asdict(found) if found else None,
@@ -132,7 +150,9 @@ def explain_job(
             for text in [*warnings(life, standing), *problem_lines(life)] if life else ():
                 console.print(text, markup=False)
         if found is not None:
-            print_explanation(console, found, standing)
+            if differs and slurm.record is not None:
+                console.print(f"since that round it has changed: it is {slurm.record.state} now")
+            print_explanation(console, found, standing, differs=differs)
         elif ended is None:
             console.print(_why_not(lines, job, answer, slurm), markup=False)
     if answer not in (Answer.FOUND, Answer.ENDED):
@@ -141,19 +161,6 @@ def explain_job(
 
 def _policy(line: Line) -> Policy:
     return make_policy(line["policy"])
-
-
-def _last_rounds(path: Path) -> list[Line]:
-    try:
-        lines = read_last(path, len(Mode))
-    except OSError as error:
-        raise UsageError(
-            f"the journal {path} cannot be read: {error.strerror}; operators may, or name one "
-            "with --journal"
-        ) from error
-    if not lines:
-        raise UsageError(f"the journal {path} has no round yet")
-    return lines
 
 
 def _names(job: str) -> tuple[str, ...]:

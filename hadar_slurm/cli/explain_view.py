@@ -35,8 +35,10 @@ def print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
     )
 
 
-def print_explanation(console: Console, found: Explanation, standing: Standing) -> None:
-    """Say how a job stands by a round, and what is expected of it."""
+def print_explanation(
+    console: Console, found: Explanation, standing: Standing, *, differs: bool
+) -> None:
+    """Say how a job stands by a round, and what is expected of it unless Slurm differs."""
     age_s = standing.age_s or 0.0
     when = round_words(found.round, found.time_s, standing.age_s)
     gpus = found.gpus if found.forked is None else found.gpus_held or found.gpus
@@ -54,10 +56,10 @@ def print_explanation(console: Console, found: Explanation, standing: Standing) 
         console.print(f"{found.steps_done:,.0f} of {found.steps_total:,} steps done ({share:.0%})")
     if found.forked is not None:
         _print_copies(console, found.forked, found.time_s, age_s)
-    if found.ends_in_s is not None:
+    if found.ends_in_s is not None and not differs:
         console.print(_end_words(found.ends_in_s - age_s))
     console.print(_choices(found))
-    if found.reason:
+    if found.reason and not differs:
         _print_forecast(console, found, standing)
 
 

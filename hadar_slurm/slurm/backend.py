@@ -199,7 +199,7 @@ class SlurmBackend:
         return self._view.averages.take()
 
     def copy_facts(self) -> dict[str, object]:
-        """Return what the journal tells of the copies of forked jobs, by job."""
+        """Return the journal's facts about the copies of forked jobs, by job."""
         return copy_facts(self._seen.forks, self._view.averages) if self._seen else {}
 
     def commands(self, action: Action) -> list[list[str]]:

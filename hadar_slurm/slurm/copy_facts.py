@@ -1,4 +1,4 @@
-"""What the journal tells of the copies of forked jobs, beside what a snapshot says."""
+"""Facts for the journal about the copies of forked jobs that a snapshot does not carry."""
 
 from __future__ import annotations
 

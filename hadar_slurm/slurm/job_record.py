@@ -19,7 +19,7 @@ class JobRecord:
     """A job, or an array as a whole: one task that is alive speaks for all.
 
     `state` is squeue's long name, `ended_s` in seconds since the epoch (0: not known). Only sacct
-    tells `exit_code` (`1:0`: status and signal), only squeue `reason` and `comment`.
+    gives `exit_code` (`1:0`: status and signal), only squeue `reason` and `comment`.
     """
 
     state: str

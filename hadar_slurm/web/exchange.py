@@ -1,7 +1,7 @@
 """One request and its answer as bytes: who may ask what, and how an answer is written.
 
 A page on another site cannot read this one through a browser on this machine: the name that the
-browser asked for (`Host`) has to be one of the server's. Browsers are told to take nothing from
+browser asked for (`Host`) has to be one of the server's. Headers forbid browsers to load anything from
 elsewhere.
 """
 
@@ -120,10 +120,10 @@ class Exchange(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that cannot be read, in words of ours."""
+        """Answer a request that cannot be read."""
         self.request_version = "HTTP/1.0"
         self.command = getattr(self, "command", None) or "GET"
         self._say(HTTPStatus(code), "This request cannot be understood.")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet: who looked at what is nobody's business."""
+        """Log nothing: who read which page is private."""

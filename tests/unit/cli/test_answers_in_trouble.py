@@ -43,12 +43,12 @@ class Place:
         )
 
     def vouch(self, seconds: float = 30.0, **problems: str) -> None:
-        """Leave a heartbeat that is good for so long from now."""
+        """Leave a heartbeat that is good for some seconds from now."""
         beat = Heartbeat(7, "toy", time.time() + seconds, str(self.directory), problems=problems)
         write_heartbeat(self.directory, beat)
 
     def round(self, ago_s: float, number: int, jobs: dict[str, Tree], **more: Any) -> None:
-        """Write a round that began so long ago."""
+        """Write a round that began some seconds ago."""
         write(self.journal, a_line(number, jobs, time_s=time.time() - ago_s, **more))
 
     def hadar(self, *words: str) -> Result:
@@ -265,6 +265,30 @@ def test_a_long_journal_is_searched(place: Place) -> None:
     assert "job 77 has ended: failed at " in done.output, done.output
 
 
+def test_an_ended_job_needs_no_journal(place: Place) -> None:
+    """The journal is missing, or not for this user."""
+    job = place.submit(work_s=60.0)
+    place.slurm.advance(100.0)
+    for _ in range(2):
+        done = place.hadar("explain", job.key)
+        assert done.exit_code == 0, done.output
+        assert f"job {job.key} has ended: done" in done.output
+        place.journal.mkdir(exist_ok=True)
+    assert "Is a directory" in str(place.hadar("explain", "4711").exception)
+
+
+def test_what_slurm_has_changed_since_the_round_is_told(place: Place) -> None:
+    """The reaper gave it back, and Slurm started it: it does not wait any more."""
+    job = place.submit()
+    place.round(3600.0, 1, **waiting(job.key))
+    place.slurm.advance(5.0)
+    assert job.state == "RUNNING"
+    done = place.hadar("explain", job.key)
+    assert "since that round it has changed: it is RUNNING now" in done.output, done.output
+    assert "when it begins" not in done.output
+    assert place.tree("explain", job.key)["slurm_differs"] is True
+
+
 def test_left_not_taken_and_unknown_are_told_apart(place: Place) -> None:
     place.vouch()
     place.round(10.0, 5, {"900": a_job()})
@@ -285,7 +309,7 @@ def test_left_not_taken_and_unknown_are_told_apart(place: Place) -> None:
 
 
 def test_a_round_that_saw_nothing_ends_no_job(place: Place) -> None:
-    """Slurm did not answer hadard; the round before is told, with its age."""
+    """Slurm did not answer hadard; the answer is from the round before, with its age."""
     job = place.submit()
     place.vouch()
     place.round(500.0, 1, **waiting(job.key))

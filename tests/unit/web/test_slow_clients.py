@@ -49,8 +49,9 @@ def ask(port: int, target: str) -> tuple[int, float]:
         client.close()
 
 
-def connect(port: int, *, buffer: int = 0) -> socket.socket:
+def connect(port: int, *, buffer: int = 0, source: str = "127.0.0.1") -> socket.socket:
     wire = socket.socket()
+    wire.bind((source, 0))
     if buffer:
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     wire.settimeout(10)
@@ -60,7 +61,7 @@ def connect(port: int, *, buffer: int = 0) -> socket.socket:
 
 @contextmanager
 def crowd(number: int, port: int, act: Callable[[socket.socket], None]) -> Iterator[list[int]]:
-    """Keep so many clients connected, each of which acts again and again; count the reconnects."""
+    """Keep `number` clients connected, each of which acts repeatedly; count the reconnects."""
     reconnects = [0]
     to_end = threading.Event()
 
@@ -193,8 +194,20 @@ def test_a_crowd_that_is_idle_costs_no_threads(tmp_path: Path) -> None:
                 assert wire.recv(1) == b""
 
 
+def test_a_crowd_at_one_address_does_not_push_out_another(tmp_path: Path) -> None:
+    """The oldest of the address that has the most is hung up on, not the oldest of all."""
+    with served(tmp_path, Limits(connections=20)) as port, ExitStack() as wires:
+        alone = wires.enter_context(connect(port))
+        alone.sendall(START)
+        for _ in range(60):
+            wires.enter_context(connect(port, source="127.0.0.2")).sendall(START)
+        assert ask(port, "/metrics")[0] == 200
+        alone.sendall(b"y\r\n\r\n")
+        assert alone.recv(64).split(b" ")[1] == b"200"
+
+
 def test_pages_that_stand_in_line_leave_metrics_alone(tmp_path: Path) -> None:
-    """Too many at once are told so; /metrics has a thread of its own."""
+    """Too many at once get 503; /metrics has a thread of its own."""
     with served(tmp_path, Limits(pages=4), jobs=3000) as port, ExitStack() as wires:
         asked = [wires.enter_context(connect(port)) for _ in range(40)]
         for wire in asked:
