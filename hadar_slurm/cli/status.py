@@ -34,8 +34,8 @@ def status(
 ) -> None:
     """Say whether hadard is alive, in which mode, and how GPUs and jobs stand by its last round.
 
-    Status 1 if hadard is not alive. The journal may be readable by operators only; the sign of life,
-    and what keeps hadard from doing all of its work, are shown without it.
+    Status 1 if hadard is not alive. The journal may be readable by operators only; the sign of
+    life, and what keeps hadard from doing all of its work, are shown without it.
     """
     chosen = read_config_to_answer(config)
     now_s = time.time()

@@ -1,8 +1,8 @@
 """One request and its answer as bytes: who may ask what, and how an answer is written.
 
 A page on another site cannot read this one through a browser on this machine: the name that the
-browser asked for (`Host`) has to be one of the server's. Headers forbid browsers to load anything from
-elsewhere.
+browser asked for (`Host`) has to be one of the server's. Headers forbid browsers to load anything
+from elsewhere.
 """
 
 from __future__ import annotations
