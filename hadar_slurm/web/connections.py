@@ -28,6 +28,9 @@ _HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
 _METRICS = re.compile(rb"\S+ /metrics[ ?]")
 _BLOCK = 65536
 _BACKLOG = 512
+# A few are accepted at once, and then what they sent is read: a whole request is seen before a
+# burst of others could push it out.
+_ACCEPTED_AT_ONCE = 16
 # What a client still sends is read and dropped, so that closing does not destroy the answer.
 _LINGER_S = 1.0
 _LINGER_BLOCKS = 16
@@ -114,8 +117,10 @@ class Connections:
 
     async def _serve(self, to_end: asyncio.Event, is_ready: threading.Event) -> None:
         server = await asyncio.start_server(
-            self._meet, sock=self._listener, backlog=_BACKLOG, limit=_BLOCK
+            self._meet, sock=self._listener, backlog=_ACCEPTED_AT_ONCE, limit=_BLOCK
         )
+        # asyncio accepts as many as the system may queue; only the latter is to be large.
+        self._listener.listen(_BACKLOG)
         is_ready.set()
         await to_end.wait()
         server.close()
