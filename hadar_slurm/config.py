@@ -1,13 +1,18 @@
-"""The configuration file of hadard: YAML, checked as a whole, wrong keys named with their line."""
+"""The configuration file of hadard: YAML, checked as a whole, wrong keys named with their line.
+
+Every number has bounds: wide enough for tests with rounds of a second and for the slowest site, and
+narrow enough to refuse a slip such as 1e-9. slurm_conf/hadar.yaml says them.
+"""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hadar_slurm.errors import ConfigError
 
@@ -36,6 +41,24 @@ PolicyName = Literal[
 ModeName = Literal["observe", "advise", "enforce"]
 
 DEFAULT_PATH = Path("/etc/hadar/hadar.yaml")
+_DAY_S = 86400.0
+
+
+def _not_bool(value: object) -> object:
+    """Refuse yes, no, true and false, which YAML reads as 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("expected an absolute path, which begins with /")
+    return path
+
+
+Number = Annotated[float, BeforeValidator(_not_bool)]
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 class _Section(BaseModel):
@@ -45,8 +68,8 @@ class _Section(BaseModel):
 class SolverConfig(_Section):
     """Limits of one solve: seconds, and relative distance from the optimum."""
 
-    time_limit_s: float = Field(default=5.0, gt=0)
-    gap: float = Field(default=1e-3, ge=0, lt=1)
+    time_limit_s: Number = Field(default=5.0, ge=0.01, le=3600)
+    gap: Number = Field(default=1e-3, ge=0, le=0.5)
 
 
 class Config(_Section):
@@ -61,27 +84,27 @@ class Config(_Section):
 
     policy: PolicyName = "hadar"
     utility: Literal["throughput", "jct", "ftf"] = "throughput"
-    round_seconds: float = Field(default=360.0, gt=0)
-    poll_seconds: float = Field(default=5.0, gt=0)
-    restart_cost_seconds: float = Field(default=30.0, ge=0)
-    grace_seconds: float = Field(default=60.0, gt=0)
-    pin_timeout_seconds: float = Field(default=60.0, gt=0)
-    command_timeout_seconds: float = Field(default=25.0, gt=0)
-    alive_seconds: float = Field(default=30.0, gt=0)
+    round_seconds: Number = Field(default=360.0, ge=0.1, le=_DAY_S)
+    poll_seconds: Number = Field(default=5.0, ge=0.05, le=3600)
+    restart_cost_seconds: Number = Field(default=30.0, ge=0, le=_DAY_S)
+    grace_seconds: Number = Field(default=60.0, ge=0.1, le=_DAY_S)
+    pin_timeout_seconds: Number = Field(default=60.0, ge=1, le=_DAY_S)
+    command_timeout_seconds: Number = Field(default=25.0, ge=1, le=600)
+    alive_seconds: Number = Field(default=30.0, ge=1, le=3600)
     mode: ModeName = "observe"
     partitions: dict[str, ModeName] = Field(default_factory=dict)
     adapter: Literal["auto", "pyslurm", "command-line"] = "auto"
     solver: SolverConfig = SolverConfig()
-    throughputs: Path | None = None
-    slurm_conf: Path | None = None
-    run_dir: Path = Path("/run/hadar")
-    spool_dir: Path = Path("/var/spool/hadar")
-    assignments_dir: Path | None = None
-    state_dir: Path = Path("/var/lib/hadar")
-    disable_file: Path = Path("/etc/hadar/disabled")
-    journal: Path = Path("/var/log/hadar/journal.jsonl")
-    journal_megabytes: float = Field(default=100.0, gt=0)
-    journal_files: int = Field(default=5, ge=1)
+    throughputs: AbsolutePath | None = None
+    slurm_conf: AbsolutePath | None = None
+    run_dir: AbsolutePath = Path("/run/hadar")
+    spool_dir: AbsolutePath = Path("/var/spool/hadar")
+    assignments_dir: AbsolutePath | None = None
+    state_dir: AbsolutePath = Path("/var/lib/hadar")
+    disable_file: AbsolutePath = Path("/etc/hadar/disabled")
+    journal: AbsolutePath = Path("/var/log/hadar/journal.jsonl")
+    journal_megabytes: Number = Field(default=100.0, ge=0.01, le=100_000)
+    journal_files: Annotated[int, BeforeValidator(_not_bool)] = Field(default=5, ge=1, le=1000)
 
     @property
     def reports(self) -> Path:
@@ -115,21 +138,51 @@ def parse_config(text: str, origin: str) -> Config:
     if not isinstance(tree, dict):
         raise ConfigError(f"{origin}: expected keys and values, such as `round_seconds: 360`")
     try:
-        return Config.model_validate(tree)
+        config = Config.model_validate(tree)
     except ValidationError as error:
         faults = [
             f"{origin}:{_line(root, fault['loc'])}: {_sentence(fault['loc'], fault)}"
             for fault in error.errors()
         ]
         raise ConfigError("; ".join(faults)) from error
+    wrong = [f"{origin}:{_line(root, (key,))}: {key}: {text}" for key, text in _conflicts(config)]
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    return config
+
+
+def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the keys whose values do not go together, each with what to do."""
+    round_s, poll_s, alive_s = config.round_seconds, config.poll_seconds, config.alive_seconds
+    named = config.model_fields_set
+    if poll_s > round_s:
+        key = "poll_seconds" if "poll_seconds" in named else "round_seconds"
+        yield (
+            key,
+            f"poll_seconds ({poll_s:g}) is above round_seconds ({round_s:g}): set poll_seconds to "
+            f"{round_s:g} or less",
+        )
+    # Where it is not named, hadard takes four polls if that is more than the default.
+    if "alive_seconds" in named and alive_s <= poll_s:
+        yield (
+            "alive_seconds",
+            f"{alive_s:g} is not above poll_seconds ({poll_s:g}): set it to {4 * poll_s:g} or "
+            "more, or leave it out",
+        )
 
 
 def _sentence(place: tuple[int | str, ...], fault: object) -> str:
     assert isinstance(fault, dict)
     key = ".".join(map(str, place))
-    if fault["type"] != "extra_forbidden":
-        return f"{key}: {fault['msg']}, not {fault['input']!r}"
     section = SolverConfig if len(place) > 1 else Config
+    if fault["type"] in ("greater_than_equal", "less_than_equal"):
+        bounds = section.model_fields[str(place[-1])].metadata
+        least = next(bound.ge for bound in bounds if hasattr(bound, "ge"))
+        most = next(bound.le for bound in bounds if hasattr(bound, "le"))
+        return f"{key}: expected a number from {least:g} to {most:g}, not {fault['input']!r}"
+    if fault["type"] != "extra_forbidden":
+        message = fault["msg"].removeprefix("Value error, ")
+        return f"{key}: {message}, not {fault['input']!r}"
     near = difflib.get_close_matches(str(place[-1]), section.model_fields, n=1, cutoff=0.0)
     return f"unknown key {key!r}; the nearest known one is {near[0]!r}"
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from hadar_slurm.answers.jobs import Forked, forked_of, state_of
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Snapshot
@@ -45,21 +46,28 @@ class Expected:
 class Explanation:
     """All that is known of one job by one round; times in seconds.
 
-    `reason` is the policy's, empty for a job that has GPUs. `ahead` are those that wait now and
-    will begin before it, `if_moved` what would be expected if it could be moved and now cannot.
-    `ends_in_s` is when a job that has GPUs ends if it stays where it is.
+    `state` is the phase, or `pinned`; `reason` is the policy's, empty for a job that has GPUs;
+    `forked` has the copies of a forked job, `gpus_held` the GPUs of all of them. `ahead` are those
+    that wait now and will begin before it, `if_moved` what would be expected if it could be moved
+    and now cannot. `ends_in_s` is when a job that has GPUs ends if it stays where it is.
     """
 
     job: JobId
     phase: Phase
+    state: str
     round: int
     time_s: float
     policy: str
     reason: str
     gpus: int
+    gpus_held: int
+    steps_done: float
+    steps_total: int
     steps_left: float
     choices: tuple[Choice, ...]
     held: Mapping[str, Mapping[str, Mapping[str, int]]]
+    remarks: tuple[str, ...] = ()
+    forked: Forked | None = None
     ends_in_s: float | None = None
     ahead: tuple[JobId, ...] = ()
     expected: Expected | None = None
@@ -67,12 +75,19 @@ class Explanation:
 
 
 def explain(
-    line: Line, job_id: JobId, policy: Policy, clock: Callable[[], float], limit_s: float
+    line: Line,
+    job_id: JobId,
+    policy: Policy,
+    clock: Callable[[], float],
+    limit_s: float,
+    *,
+    forecasts: bool = True,
 ) -> Explanation | None:
     """Return what a round's line tells of a job, and a forecast; None if it is not in the line.
 
     The forecast takes `limit_s` seconds by `clock` at the most; what is not found by then is left
-    out. Raises HadarError when it fails.
+    out. Without `forecasts` there is none: no daemon would carry it out. Raises HadarError when
+    it fails.
     """
     snapshot = snapshot_of(line)
     job = snapshot.by_id.get(job_id)
@@ -81,18 +96,24 @@ def explain(
     found = Explanation(
         job=job_id,
         phase=job.phase,
+        state=state_of(line["jobs"][job_id]),
         round=int(line["round"]),
         time_s=snapshot.now_s,
         policy=str(line["policy"]),
         reason=str(line["waiting"].get(job_id, "")),
         gpus=job.spec.num_gpus,
+        gpus_held=sum(gang.num_gpus for gang in job.allocation.gangs),
+        steps_done=job.progress.steps_done,
+        steps_total=job.spec.total_steps,
         steps_left=job.steps_left,
         choices=_choices(line, snapshot, job),
         held={str(number): gang_tree(gang) for number, gang in job.allocation.copies},
+        remarks=job.remarks,
+        forked=forked_of(line, job_id),
         ends_in_s=_ends_in_s(job),
     )
     planned = (line["plan"] or {}).get(job_id)
-    if job.phase is not Phase.QUEUED or planned:
+    if job.phase is not Phase.QUEUED or planned or not forecasts:
         return found
 
     def forecast(snapshot: Snapshot) -> dict[JobId, Begin]:

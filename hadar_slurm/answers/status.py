@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hadar_slurm.answers.jobs import state_of
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.journal import Line, gang_from_tree
 
@@ -25,8 +26,9 @@ class TypeUse:
 class Status:
     """What the last round of every mode in use says; times in seconds since the epoch.
 
-    `jobs` counts by phase. `waiting` counts the reasons of those that got nothing; `prices` are by
-    GPU type, in the policy's unit; `errors` are what kept the last round from being whole.
+    `jobs` counts by phase, `pinned` being one of its own. `waiting` counts the reasons of those
+    that got nothing; `prices` are by GPU type, in the policy's unit; `errors` are what kept the
+    last round from being whole.
     """
 
     round: int
@@ -45,20 +47,16 @@ class Status:
 def status_of(lines: Sequence[Line]) -> Status | None:
     """Return how things stand by the last lines of a journal; None where there are none.
 
-    Each mode in use writes a line a round. One that is a round older than the newest is of a mode
-    that is no longer in use.
+    The time is that of the newest.
     """
-    newest: dict[str, Line] = {}
-    for line in lines:
-        newest[str(line.get("mode", ""))] = line
-    if not newest:
+    found = current(lines)
+    if not found:
         return None
-    last_s = max(float(line["time_s"]) for line in newest.values())
-    found = [line for line in newest.values() if last_s - line["time_s"] <= line["length_s"]]
+    last_s = max(float(line["time_s"]) for line in found)
     jobs: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
     for line in found:
-        jobs.update(job["phase"] for job in line.get("jobs", {}).values())
+        jobs.update(state_of(job) for job in line.get("jobs", {}).values())
         waiting.update(line.get("waiting", {}).values())
     # The first of a round goes furthest, and its prices count.
     first = found[0]
@@ -79,6 +77,19 @@ def status_of(lines: Sequence[Line]) -> Status | None:
         },
         errors=tuple(error for line in found for error in line["errors"]),
     )
+
+
+def current(lines: Sequence[Line]) -> list[Line]:
+    """Return the newest line of each mode in use.
+
+    Each mode in use writes a line a round. One that is a round older than the newest is of a mode
+    that is no longer in use.
+    """
+    newest: dict[str, Line] = {}
+    for line in lines:
+        newest[str(line.get("mode", ""))] = line
+    last_s = max((float(line["time_s"]) for line in newest.values()), default=0.0)
+    return [line for line in newest.values() if last_s - line["time_s"] <= line["length_s"]]
 
 
 def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:

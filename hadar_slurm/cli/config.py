@@ -13,9 +13,9 @@ import typer
 import yaml
 
 from hadar_slurm.cli.inputs import read_table
-from hadar_slurm.cli.release import JsonOption, read_config
+from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
 from hadar_slurm.config import DEFAULT_PATH, Config, load_config
-from hadar_slurm.errors import HadarError
+from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.resources import operators_file
 
 app = typer.Typer(
@@ -39,13 +39,15 @@ class Finding:
 
 
 @app.command()
-def check(file: FileArgument = None, *, as_json: JsonOption = False) -> None:
+def check(
+    file: FileArgument = None, config: ConfigOption = None, *, as_json: JsonOption = False
+) -> None:
     """Say whether hadard would take a configuration, and what in it may surprise.
 
     Run it as the user that hadard runs as. Status 1 if hadard would refuse it; what may only
     surprise is told and does not count.
     """
-    path = file or DEFAULT_PATH
+    path = _named(file, config) or DEFAULT_PATH
     try:
         findings = surprises(load_config(path))
     except HadarError as error:
@@ -64,9 +66,11 @@ def check(file: FileArgument = None, *, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def show(file: FileArgument = None, *, as_json: JsonOption = False) -> None:
+def show(
+    file: FileArgument = None, config: ConfigOption = None, *, as_json: JsonOption = False
+) -> None:
     """Print every key with the value that hadard would use, defaults filled in."""
-    tree = read_config(file).model_dump(mode="json")
+    tree = read_config(_named(file, config)).model_dump(mode="json")
     typer.echo(json.dumps(tree) if as_json else yaml.safe_dump(tree, sort_keys=False).rstrip())
 
 
@@ -74,6 +78,13 @@ def show(file: FileArgument = None, *, as_json: JsonOption = False) -> None:
 def print_default() -> None:
     """Print the default configuration, every key explained, to begin your own with."""
     typer.echo(operators_file("hadar.yaml").read_text(encoding="utf-8").rstrip())
+
+
+def _named(file: Path | None, config: Path | None) -> Path | None:
+    """Return the one file that was named, as an argument or as every other command takes it."""
+    if file is not None and config is not None and file != config:
+        raise UsageError(f"two files are named, {file} and --config {config}: name one")
+    return file or config
 
 
 def surprises(config: Config) -> list[Finding]:

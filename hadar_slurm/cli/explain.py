@@ -5,28 +5,84 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from hadar_slurm.answers.explain import NAMED, Expected, Explanation, explain
+from hadar_slurm.answers.ended import EndedJob, ended_by_journal, ended_by_slurm
+from hadar_slurm.answers.explain import NAMED, Explanation, explain
+from hadar_slurm.answers.standing import standing_of
+from hadar_slurm.answers.status import current
 from hadar_slurm.cli.completing import known_jobs
+from hadar_slurm.cli.explain_view import print_ended, print_explanation
 from hadar_slurm.cli.hadard import policy_of
-from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
-from hadar_slurm.cli.status import JournalOption
+from hadar_slurm.cli.journal_search import newest_with
+from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config_to_answer
+from hadar_slurm.cli.status import (
+    JournalOption,
+    last_lines,
+    life_of,
+    problem_lines,
+    warnings,
+)
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.errors import SlurmError, UsageError
-from hadar_slurm.journal import Line, read_last
+from hadar_slurm.journal import Line
+from hadar_slurm.policies.base import Policy
 from hadar_slurm.policies.table import make_policy
-from hadar_slurm.slurm.modes import Mode
+from hadar_slurm.slurm.job_record import JobRecord, record_of
+from hadar_slurm.slurm.metadata import decode_or_none
+from hadar_slurm.slurm.parse import HOLDING_STATES
 from hadar_slurm.slurm.runner import Runner
 
-_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
+
+class Answer(StrEnum):
+    """What can be said of a job; `found` and `ended` have the rest, status 0, the others 1."""
+
+    FOUND = "found"
+    ENDED = "ended"
+    LEFT = "left to Slurm"
+    NOT_TAKEN = "not taken by hadard"
+    ARRAY = "array"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class _Slurm:
+    """What Slurm says of the job: nothing where it was not asked; `fault` if it did not answer."""
+
+    record: JobRecord | None = None
+    fault: str = ""
+    was_asked: bool = True
+
+    @property
+    def words(self) -> str | None:
+        if not self.was_asked:
+            return None
+        if self.fault:
+            return f"cannot tell: {self.fault}"
+        return self.record.words if self.record else "no such job"
+
+    @property
+    def knows_it_ended(self) -> bool:
+        return self.record is not None and not self.record.is_live
+
+    def differs(self, job: Line) -> bool:
+        """Return whether a job of the journal waits in Slurm and not there, or the other way."""
+        if self.record is None or not self.record.is_live or not job:
+            return False
+        holds = self.record.state in HOLDING_STATES
+        return holds if job["phase"] == "queued" else not holds and job["phase"] == "running"
+
+    @property
+    def knows_no_such_job(self) -> bool:
+        return self.was_asked and not self.fault and self.record is None
 
 
 def explain_job(
@@ -44,127 +100,153 @@ def explain_job(
 ) -> None:
     """Say why a job waits, what each GPU type would give it, who is ahead, and when it will begin.
 
-    By the last round in the journal of hadard, or with --journal in that of a simulation. Status 1
-    if the job is not there.
+    By the last round in the journal of hadard, or with --journal in that of a simulation, and by
+    what Slurm itself says. Of a job that has ended it says how and when. Status 1 if the job is
+    left to Slurm or unknown.
     """
-    chosen = read_config(config)
+    chosen = read_config_to_answer(config)
     path = journal or chosen.journal
-    try:
-        lines = read_last(path, len(Mode))
-    except OSError as error:
-        raise UsageError(
-            f"the journal {path} cannot be read: {error.strerror}; operators may, or name one "
-            "with --journal"
-        ) from error
-    if not lines:
-        raise UsageError(f"the journal {path} has no round yet")
-    slurm = None if journal else _slurms_word(chosen, job)
-    name, line = _found(lines, job)
-    policy = policy_of(chosen) if chosen.policy == line["policy"] else make_policy(line["policy"])
-    found = explain(line, JobId(name), policy, time.monotonic, limit) if "jobs" in line else None
+    lines, fault = last_lines(path)
+    now_s = time.time()
+    name, line = _found(current(lines), job)
+    # A copy of a forked job may have ended while the job goes on.
+    slurm = _Slurm(was_asked=False) if journal else _ask_slurm(chosen, name)
+    if fault and not slurm.knows_it_ended:
+        raise UsageError(f"the journal {fault}; operators may read it, or name one with --journal")
+    ended = None
+    if slurm.knows_it_ended and slurm.record is not None:
+        ended = ended_by_slurm(name, slurm.record)
+    elif line is None or slurm.knows_no_such_job:
+        name, line, ended = _searched(path, lines, job, slurm)
+    life = None if journal else life_of(chosen, now_s)
+    is_alive = None if life is None else bool(life["alive"])
+    newest = line or next(reversed(lines), None)
+    standing = standing_of(newest, now_s, hadard_alive=is_alive)
+    differs = line is not None and slurm.differs(line["jobs"].get(name, {}))
+    found = None
+    if ended is None and line is not None:
+        policy = policy_of(chosen) if chosen.policy == line["policy"] else _policy(line)
+        forecasts = is_alive is not False and not differs
+        found = explain(line, JobId(name), policy, time.monotonic, limit, forecasts=forecasts)
+    answer = _answer(lines, job, slurm, found, ended)
     if as_json:
-        typer.echo(json.dumps({"slurm": slurm, "found": asdict(found) if found else None}))
+        tree = {
+            "answer": answer,
+            "slurm": slurm.words,
+            "slurm_differs": differs,
+            **asdict(standing),
+            "problems": life["problems"] if life else {},
+            "found": asdict(found) if found else None,
+            "ended": asdict(ended) if ended else None,
+        }
+        typer.echo(json.dumps(tree))
     else:
         console = Console(highlight=False, soft_wrap=True)
-        if slurm is not None:
-            console.print(f"Slurm: {slurm}", markup=False)
-        if found is None:
-            console.print(_missing(lines, job))
+        if slurm.words is not None:
+            console.print(f"Slurm: {slurm.words}", markup=False)
+        if ended is not None:
+            print_ended(console, ended, now_s)
         else:
-            _print(console, found)
-    if found is None:
+            for text in [*warnings(life, standing), *problem_lines(life)] if life else ():
+                console.print(text, markup=False)
+        if found is not None:
+            if differs and slurm.record is not None:
+                console.print(f"since that round it has changed: it is {slurm.record.state} now")
+            print_explanation(console, found, standing, differs=differs)
+        elif ended is None:
+            console.print(_why_not(lines, job, answer, slurm), markup=False)
+    if answer not in (Answer.FOUND, Answer.ENDED):
         raise typer.Exit(1)
 
 
-def _found(lines: Sequence[Line], job: str) -> tuple[str, Line]:
-    """Return a job's name in the journal and the newest line that has it, or else the last line.
+def _policy(line: Line) -> Policy:
+    return make_policy(line["policy"])
+
+
+def _names(job: str) -> tuple[str, ...]:
+    """Return the names that a job may have in the journal.
 
     The tasks of a forked job are one job there, by the name of their array.
     """
-    for name in (job, job.partition("_")[0]):
-        for line in reversed(lines):
+    return tuple(dict.fromkeys((job, job.partition("_")[0])))
+
+
+def _found(lines: Sequence[Line], job: str) -> tuple[str, Line | None]:
+    """Return a job's name in the last round of each mode, and the line that has it."""
+    for name in _names(job):
+        for line in lines:
             if name in line.get("jobs", {}):
                 return name, line
-    return job, lines[-1]
+    return job, None
 
 
-def _missing(lines: Sequence[Line], job: str) -> str:
-    tasks = {name for line in lines for name in line.get("jobs", {}) if name.startswith(f"{job}_")}
-    if tasks:
+def _searched(
+    path: Path, lines: Sequence[Line], job: str, slurm: _Slurm
+) -> tuple[str, Line | None, EndedJob | None]:
+    """Return the newest line that names a job, and how it has ended if it has.
+
+    A job that the newest round does not have any more has ended, unless Slurm says that it lives or
+    that round saw nothing.
+    """
+    is_live = slurm.record is not None and slurm.record.is_live
+    saw_nothing = not any("jobs" in last for last in current(lines))
+    found = None
+    with suppress(OSError):
+        if saw_nothing or not is_live:
+            found = newest_with(path, _names(job))
+    if found is None:
+        return job, None, None
+    name, line = found
+    if name in line.get("jobs", {}) and saw_nothing and not slurm.knows_no_such_job:
+        return name, line, None
+    return (job, None, None) if is_live else (name, line, ended_by_journal(name, line))
+
+
+def _answer(
+    lines: Sequence[Line],
+    job: str,
+    slurm: _Slurm,
+    found: Explanation | None,
+    ended: EndedJob | None,
+) -> Answer:
+    if ended is not None or found is not None:
+        return Answer.ENDED if ended is not None else Answer.FOUND
+    if _tasks(lines, job):
+        return Answer.ARRAY
+    if slurm.record is not None and not slurm.record.by_accounting:
+        described = decode_or_none(slurm.record.comment) is not None
+        return Answer.NOT_TAKEN if described else Answer.LEFT
+    return Answer.UNKNOWN
+
+
+def _tasks(lines: Sequence[Line], job: str) -> set[str]:
+    """Return the tasks of an array that are jobs of their own in the last rounds."""
+    names = (name for line in lines for name in line.get("jobs", {}))
+    return {name for name in names if name.startswith(f"{job}_")}
+
+
+def _why_not(lines: Sequence[Line], job: str, answer: Answer, slurm: _Slurm) -> str:
+    """Return why there is nothing to explain."""
+    if answer is Answer.ARRAY:
+        tasks = _tasks(lines, job)
         named = sorted(tasks, key=natural_key)[:NAMED]
         return f"job {job} is an array of {len(tasks)} jobs here: ask for {', '.join(named)} ..."
-    return (
-        f"job {job} is none of Hadar's in the last round: it has ended, was not submitted by "
-        "hadar-sbatch, or is left to Slurm"
-    )
+    if answer is Answer.LEFT:
+        return f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"
+    if answer is Answer.NOT_TAKEN:
+        return (
+            f"job {job} was submitted by hadar-sbatch, and hadard does not place it: it came after "
+            "the last round, its partition is not one of hadard's, it asks for what only Slurm "
+            "decides (docs/hadar-sbatch.md), or it was taken out with `hadar leave`"
+        )
+    if slurm.knows_no_such_job:
+        return f"job {job} is unknown: neither the journal nor Slurm has it"
+    return f"job {job} is unknown: the journal does not have it, and Slurm was not there to ask"
 
 
-def _slurms_word(config: Config, job: str) -> str:
-    """Return the state and the reason that squeue shows, or why it cannot."""
+def _ask_slurm(config: Config, job: str) -> _Slurm:
     runner = Runner(config.slurm_conf, config.command_timeout_seconds)
     try:
-        text = runner.run(["squeue", "-h", "--states=all", "-j", job, "-o", "%T %r"])
+        return _Slurm(record_of(runner, job))
     except SlurmError as error:
-        return f"cannot tell: {error}"
-    return text.strip().splitlines()[0] if text.strip() else "no such job"
-
-
-def _print(console: Console, found: Explanation) -> None:
-    at = datetime.fromtimestamp(found.time_s).astimezone()
-    console.print(
-        f"job {found.job}: {found.phase}, {found.gpus} GPUs, by round {found.round} at "
-        f"{at:%Y-%m-%d %H:%M:%S %Z}, policy {found.policy}"
-    )
-    if found.reason:
-        console.print(f"Hadar: {found.reason}")
-    if found.ends_in_s is not None:
-        console.print(f"it ends in {span(found.ends_in_s)} if it stays where it is")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("GPU type", "steps/s", "takes", "free now", "price"):
-        table.add_column(heading, justify="left" if heading == "GPU type" else "right")
-    for choice in found.choices:
-        table.add_row(
-            choice.kind,
-            f"{choice.steps_per_s:.4g}",
-            span(choice.lasts_s),
-            str(choice.free),
-            "" if choice.price is None else f"{choice.price:.3g}",
-        )
-    console.print(table)
-    if not found.reason:
-        return
-    if found.ahead:
-        more = len(found.ahead) - NAMED
-        names = ", ".join(found.ahead[:NAMED]) + (f" and {more} more" if more > 0 else "")
-        console.print(f"before it begin {len(found.ahead)} of those that wait: {names}")
-    if found.expected is None:
-        console.print(
-            "when it begins cannot be told: not within the time for the forecast, or never"
-        )
-    else:
-        console.print(f"if nobody else comes, {_sentence(found.expected)}")
-    if found.if_moved is not None:
-        console.print(
-            f"with --hadar-checkpoint=yes, {_sentence(found.if_moved)}, or sooner if moved"
-        )
-
-
-def _sentence(expected: Expected) -> str:
-    places = ", ".join(
-        f"{count} {kind} of {node}"
-        for node, kinds in expected.gang.items()
-        for kind, count in kinds.items()
-    )
-    return (
-        f"it begins in {span(expected.begins_in_s)} on {places} and ends in "
-        f"{span(expected.ends_in_s)}"
-    )
-
-
-def span(time_s: float) -> str:
-    """Return a stretch of time for people: `50 s`, `12 min`, `3.4 h`, `2.1 days`."""
-    if time_s < 2 * _MINUTE_S:
-        return f"{time_s:.0f} s"
-    if time_s < 2 * _HOUR_S:
-        return f"{time_s / _MINUTE_S:.0f} min"
-    return f"{time_s / _HOUR_S:.1f} h" if time_s < 2 * _DAY_S else f"{time_s / _DAY_S:.1f} days"
+        return _Slurm(fault=str(error))

@@ -171,7 +171,8 @@ def _config(options: argparse.Namespace) -> Config:
         return config
     if not 0 < seconds < float("inf"):
         raise UsageError(f"--round-seconds {seconds:g}: expected a number of seconds above 0")
-    return config.model_copy(update={"round_seconds": seconds})
+    poll_s = min(config.poll_seconds, seconds)
+    return config.model_copy(update={"round_seconds": seconds, "poll_seconds": poll_s})
 
 
 def modes(config: Config) -> Modes:
@@ -334,6 +335,9 @@ def _run_with(
             "commands": world.life.take_answers(),
             "averages": backend.take_averages(),
         }
+        facts = next(each for each in (backend, *beside) if each.mode is mode).copy_facts()
+        if facts and line.snapshot is not None:
+            more["forked"] = facts
         expired = read_expired(config.state_dir)
         if expired is not None:
             more["expired"] = expired

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -21,7 +22,7 @@ from hadar_slurm.slurm.changes import BeginSoon, Release
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.expired import add_expired
 from hadar_slurm.slurm.giving_back import Returned
-from hadar_slurm.slurm.heartbeat import remove_heartbeat
+from hadar_slurm.slurm.heartbeat import RUN_DIR_VARIABLE, remove_heartbeat
 from hadar_slurm.slurm.lease import Lease
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.locks import RELEASE, lock
@@ -175,3 +176,17 @@ def read_config(path: Path | None) -> Config:
     if path is None and DEFAULT_PATH.exists():
         path = DEFAULT_PATH
     return Config() if path is None else load_config(path)
+
+
+def read_config_to_answer(path: Path | None) -> Config:
+    """Return the configuration for a command that only reads hadard's heartbeat.
+
+    Its place is the one that `run_dir` in the file of --config names, else HADAR_RUN_DIR, else that
+    of the default file. hadard and commands that change jobs go by the configuration alone, so that
+    they agree.
+    """
+    config = read_config(path)
+    chosen = os.environ.get(RUN_DIR_VARIABLE)
+    if not chosen or (path is not None and "run_dir" in config.model_fields_set):
+        return config
+    return config.model_copy(update={"run_dir": Path(chosen)})

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +14,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hadar_slurm.answers.status import Status, status_of
-from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
+from hadar_slurm.answers.standing import Standing, standing_of
+from hadar_slurm.answers.status import Status, current, status_of
+from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config_to_answer
+from hadar_slurm.cli.words import round_words, span
 from hadar_slurm.config import Config
 from hadar_slurm.journal import Line, read_last
 from hadar_slurm.slurm.heartbeat import read_heartbeat
@@ -33,19 +34,25 @@ def status(
 ) -> None:
     """Say whether hadard is alive, in which mode, and how GPUs and jobs stand by its last round.
 
-    Status 1 if hadard is not alive. The journal may be readable by operators only; without it, the
-    sign of life is told.
+    Status 1 if hadard is not alive. The journal may be readable by operators only; the sign of
+    life, and what keeps hadard from doing all of its work, are shown without it.
     """
-    chosen = read_config(config)
-    life = life_of(chosen)
+    chosen = read_config_to_answer(config)
+    now_s = time.time()
+    life = life_of(chosen, now_s)
     lines, fault = last_lines(journal or chosen.journal)
-    found = status_of(lines)
+    found, standing = status_of(lines), standing_by(life, lines, now_s)
     if as_json:
-        tree = {**life, "journal": fault, "last": asdict(found) if found else None}
+        tree = {
+            **life,
+            **asdict(standing),
+            "journal": fault,
+            "last": asdict(found) if found else None,
+        }
         typer.echo(json.dumps(tree))
     else:
         console = Console(highlight=False, soft_wrap=True)
-        for part in status_parts(life, found, fault):
+        for part in status_parts(life, found, fault, standing):
             console.print(part)
     if not life["alive"]:
         raise typer.Exit(1)
@@ -60,10 +67,16 @@ def last_lines(path: Path) -> tuple[list[Line], str]:
     return lines, "" if lines else f"{path}: no round is written there yet"
 
 
-def life_of(config: Config) -> dict[str, object]:
+def standing_by(life: Mapping[str, object], lines: Sequence[Line], now_s: float) -> Standing:
+    """Return how the last round stands."""
+    newest = max(current(lines), key=lambda line: float(line["time_s"]), default=None)
+    return standing_of(newest, now_s, hadard_alive=bool(life["alive"]))
+
+
+def life_of(config: Config, now_s: float) -> dict[str, object]:
     """Return what the sign of life says."""
     beat = read_heartbeat(config.run_dir)
-    is_alive = beat is not None and beat.is_fresh(time.time())
+    is_alive = beat is not None and beat.is_fresh(now_s)
     # The empty name is that of jobs which name no partition: theirs is in the list as well.
     enforces = [name for name in (beat.partitions or ()) if name] if beat else []
     return {
@@ -73,11 +86,33 @@ def life_of(config: Config) -> dict[str, object]:
         "enforces": ["(all)"] if beat and beat.partitions is None else enforces,
         "disabled": config.disable_file.exists(),
         "run_dir": str(config.run_dir),
+        "problems": dict(beat.problems) if beat else {},
     }
 
 
+def warnings(life: Mapping[str, object], standing: Standing) -> list[str]:
+    """Return what to know before the last round is believed: hadard is gone, or makes no more."""
+    age_s = standing.age_s
+    if not life["alive"]:
+        then = "" if age_s is None else f"; what follows is from then, {span(age_s)} ago"
+        return [f"hadard is not alive: no fresh sign of life in {life['run_dir']}{then}"]
+    if standing.is_stale and age_s is not None:
+        return [
+            f"hadard is alive, but its last round is {span(age_s)} old: what follows is from then"
+        ]
+    return []
+
+
+def problem_lines(life: Mapping[str, object]) -> list[Text]:
+    """Return what keeps hadard from doing all of its work, or last did."""
+    problems = life.get("problems")
+    assert isinstance(problems, dict)
+    word = "problem" if life["alive"] else "last known problem"
+    return [Text(f"{word}: {kind}: {text}") for kind, text in problems.items()]
+
+
 def status_parts(
-    life: Mapping[str, object], found: Status | None, fault: str
+    life: Mapping[str, object], found: Status | None, fault: str, standing: Standing
 ) -> list[RenderableType]:
     """Return what is to be printed, line by line and table by table."""
     names = life["enforces"]
@@ -86,18 +121,15 @@ def status_parts(
     if life["alive"]:
         where = f"enforces in {', '.join(names)}" if names else "enforces nowhere"
         parts.append(f"hadard is alive: process {life['pid']}, cluster {life['cluster']}, {where}")
-    else:
-        parts.append(f"hadard is not alive: no fresh sign of life in {life['run_dir']}")
+    parts += map(Text, warnings(life, standing))
+    parts += problem_lines(life)
     if life["disabled"]:
         parts.append("the disable file is there: nothing is enforced")
     if found is None:
-        return [*parts, fault]
-    at = datetime.fromtimestamp(found.time_s).astimezone()
+        return [*parts, Text(fault)]
     modes = f", {' and '.join(found.modes)}" if found.modes else ""
-    parts.append(
-        f"round {found.round} at {at:%Y-%m-%d %H:%M:%S %Z}, {found.took_s:.2f} s, "
-        f"policy {found.policy}{modes}"
-    )
+    when = round_words(found.round, found.time_s, standing.age_s)
+    parts.append(f"{when}, {found.took_s:.2f} s, policy {found.policy}{modes}")
     parts += [Text(f"  it was not whole: {error}") for error in found.errors]
     table = Table(box=None, pad_edge=False)
     for heading in ("GPU type", "GPUs", "Hadar's jobs", "others", "free", "closed", "price"):

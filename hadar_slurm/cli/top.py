@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -13,10 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hadar_slurm.answers.status import status_of
-from hadar_slurm.cli.explain import span
-from hadar_slurm.cli.release import ConfigOption, read_config
-from hadar_slurm.cli.status import JournalOption, last_lines, life_of, status_parts
+from hadar_slurm.answers.jobs import Forked, forked_of, state_of
+from hadar_slurm.answers.status import current, status_of
+from hadar_slurm.cli.release import ConfigOption, read_config_to_answer
+from hadar_slurm.cli.status import JournalOption, last_lines, life_of, standing_by, status_parts
+from hadar_slurm.cli.words import averages_words, copy_words, span
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.journal import Line, snapshot_of
 
@@ -33,14 +34,16 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
 ) -> None:
     """Show hadard, the GPUs by type and the jobs, live, until Ctrl-C."""
-    chosen = read_config(config)
+    chosen = read_config_to_answer(config)
     path = journal or chosen.journal
 
     def look(console: Console) -> RenderableType:
+        now_s = time.time()
         lines, fault = last_lines(path)
         room = len(lines) and max(1, console.height - _OTHER_LINES)
         # What is printed once may be as long as it is.
-        return picture(life_of(chosen), lines, fault, room=10**6 if once else room)
+        room = 10**6 if once else room
+        return picture(life_of(chosen, now_s), lines, fault, room=room, now_s=now_s)
 
     console = Console(highlight=False)
     if once:
@@ -53,41 +56,66 @@ def top(
 
 
 def picture(
-    life: Mapping[str, object], lines: Sequence[Line], fault: str, *, room: int
+    life: Mapping[str, object], lines: Sequence[Line], fault: str, *, room: int, now_s: float
 ) -> RenderableType:
     """Return a look: what `hadar status` says, and `room` jobs, those with GPUs first."""
-    parts = status_parts(life, status_of(lines), fault)
+    parts = status_parts(life, status_of(lines), fault, standing_by(life, lines, now_s))
     jobs = [
-        (job, snapshot.now_s, line["waiting"].get(job.job_id, ""))
-        for line in lines
+        _Row(
+            job,
+            state_of(line["jobs"][job.job_id]),
+            line["waiting"].get(job.job_id, ""),
+            snapshot.now_s,
+            forked_of(line, job.job_id),
+        )
+        for line in current(lines)
         if "jobs" in line
         for snapshot in [snapshot_of(line)]
         for job in snapshot.jobs
     ]
-    # Of several lines of one mode the last is the newest.
-    newest = {job.job_id: (job, now_s, reason) for job, now_s, reason in jobs}
-    ranked = sorted(newest.values(), key=lambda entry: _ORDER.index(entry[0].phase))
-    table = Table("job", "user", box=None, pad_edge=False)
+    ranked = sorted(jobs, key=lambda row: _ORDER.index(row.job.phase))
+    table = Table("job", "user", "state", box=None, pad_edge=False)
     for heading in ("GPUs", "done", "waited", "ends in"):
         table.add_column(heading, justify="right")
     table.add_column("where, or why not")
-    for job, now_s, reason in ranked[:room]:
-        table.add_row(*_cells(job, now_s, reason))
+    for row in ranked[:room]:
+        table.add_row(*_cells(row))
     more = len(ranked) - room
     return Group(*parts, "", table, *([f"and {more} more"] if more > 0 else []))
 
 
-def _cells(job: Job, now_s: float, reason: str) -> Sequence[str | Text]:
+class _Row(NamedTuple):
+    job: Job
+    state: str
+    reason: str
+    now_s: float
+    forked: Forked | None
+
+
+def _cells(row: _Row) -> Sequence[str | Text]:
+    job, forked = row.job, row.forked
     rate = sum(gang.rate(job.spec.rates) for gang in job.allocation.gangs)
     has_gpus = job.phase is not Phase.QUEUED
     done = 1.0 - job.steps_left / job.spec.total_steps
+    gpus = forked.gpus if forked and forked.copies else job.spec.num_gpus
     return (
         job.job_id,
         # What users wrote is shown as it is: it could look like markup.
         Text(job.spec.user),
-        str(job.spec.num_gpus),
+        row.state,
+        str(gpus),
         f"{done:.0%}",
-        "" if has_gpus else span(max(0.0, now_s - job.spec.submitted_s)),
+        "" if has_gpus else span(max(0.0, row.now_s - job.spec.submitted_s)),
         span(job.steps_left / rate) if has_gpus and rate > 0 else "",
-        Text(", ".join(map(str, job.allocation.gangs)) if has_gpus else reason),
+        Text("; ".join(filter(None, (_where(row), *job.remarks)))),
     )
+
+
+def _where(row: _Row) -> str:
+    """Return a job's GPUs, those of a forked one by copy, or the reason why it has none."""
+    if row.job.phase is Phase.QUEUED:
+        return row.reason
+    if row.forked is None:
+        return ", ".join(map(str, row.job.allocation.gangs))
+    places = ", ".join(copy_words(copy) for copy in row.forked.copies)
+    return "; ".join(filter(None, (places, averages_words(row.forked, row.now_s))))

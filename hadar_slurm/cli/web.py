@@ -5,15 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hadar_slurm.cli.release import ConfigOption, read_config
+from hadar_slurm.cli.release import ConfigOption, read_config_to_answer
 from hadar_slurm.errors import UsageError
 from hadar_slurm.web.follower import Follower
+from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.server import DEFAULT_ADDRESS, Server, parse_address
 
 
@@ -37,19 +38,24 @@ def web(
 ) -> None:
     """Show what runs where, what waits and why, and what GPUs cost; metrics at /metrics.
 
-    It only reads, and ends on Ctrl-C or SIGTERM.
+    Beside the journal it reads hadard's sign of life; with --journal alone, which may be that of a
+    simulation or of another machine, it does not. It only reads, and ends on Ctrl-C or SIGTERM.
     """
     if not 0 < megabytes < float("inf"):
         raise UsageError(f"--megabytes {megabytes:g}: expected a number above 0")
     place = parse_address(address)
-    path = journal or read_config(config).journal
+    pulse = None
+    if journal is None or config is not None:
+        chosen = read_config_to_answer(config)
+        pulse = Pulse(chosen.run_dir)
+    path = journal or chosen.journal
     follower = Follower(path, max_bytes=int(megabytes * 1e6))
-    server = Server(follower, place, hosts=host or ())
+    server = Server(follower, place, hosts=host or (), pulse=pulse)
     if not place.is_loopback:
         typer.echo(
             f"hadar: whoever reaches {address} sees the names of users and their jobs", err=True
         )
-    with _told_to_end() as end, follower, server.running():
+    with _told_to_end() as end, follower, pulse or nullcontext(), server.running():
         typer.echo(f"{path}: {server.url}")
         end.wait()
 

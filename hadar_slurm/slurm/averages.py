@@ -1,4 +1,4 @@
-"""How often the copies of forked jobs were made one, by what they report of it."""
+"""How often the copies of forked jobs were averaged, and when last, by what they report of it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ _MOST_PER_S = 10.0
 
 @dataclass
 class Averages:
-    """Counts from look to look; what was there at the first look is not counted."""
+    """Counts from look to look; what was there at the first look is not counted.
 
+    `last_s` has when a look first showed the newest average of a job, in seconds since the epoch.
+    """
+
+    last_s: dict[JobId, float] = field(default_factory=dict)
     _known: dict[JobId, int] = field(default_factory=dict)
     _looked_s: float | None = None
     _new: int = 0
@@ -28,10 +32,18 @@ class Averages:
         if self._looked_s is not None:
             most = int(max(0.0, now_s - self._looked_s) * _MOST_PER_S)
             for job, number in told.items():
-                self._new += min(max(0, number - self._known.get(job, 0)), most)
+                new = min(max(0, number - self._known.get(job, 0)), most)
+                self._new += new
+                if new:
+                    self.last_s[job] = now_s
         # A report that cannot be read for once must not have all counted again.
         self._known = {job: max(number, self._known.get(job, 0)) for job, number in told.items()}
+        self.last_s = {job: time_s for job, time_s in self.last_s.items() if job in told}
         self._looked_s = now_s
+
+    def of(self, job: JobId) -> int:
+        """Return how often a job's copies have been averaged since its training began."""
+        return self._known.get(job, 0)
 
     def take(self) -> int:
         """Return how many there were since the last call."""

@@ -21,6 +21,7 @@ from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.advice import advise, features_by_type
 from hadar_slurm.slurm.assignments import Assignments
 from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Release, Requeue
+from hadar_slurm.slurm.copy_facts import copy_facts
 from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.fairshare import FairShares
 from hadar_slurm.slurm.giving_back import NODES_REPORT_WITHIN_S, give_back
@@ -206,6 +207,10 @@ class SlurmBackend:
     def take_averages(self) -> int:
         """Return how often copies of forked jobs were made one since the last call."""
         return self._view.averages.take()
+
+    def copy_facts(self) -> dict[str, object]:
+        """Return the journal's facts about the copies of forked jobs, by job."""
+        return copy_facts(self._seen.forks, self._view.averages) if self._seen else {}
 
     def commands(self, action: Action) -> list[list[str]]:
         """Return the commands that an action comes to when nothing gets in its way."""

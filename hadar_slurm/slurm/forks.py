@@ -200,6 +200,9 @@ class Fork:
             first.bound_type if not held else None,
             first.fair_share,
             self._partition,
+            tuple(dict.fromkeys(remark for job in jobs for remark in job.remarks)),
+            phase is Phase.STARTING
+            and all(job.is_pinned for job in jobs if job.phase is Phase.STARTING),
         )
 
     @property

@@ -335,6 +335,7 @@ class View:
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get(row.user),
             row.partition,
+            is_pinned=phase is Phase.STARTING and row.state == "PENDING",
         )
 
     def _measure(

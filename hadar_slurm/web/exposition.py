@@ -1,7 +1,7 @@
-"""The journal as metrics for Prometheus. No label names a job or a user.
+"""The journal and the heartbeat as metrics for Prometheus. No label names a job or a user.
 
-Names are listed in docs/web.md. They come from the journal alone, so what hadard does not write
-there is not told.
+Names are listed in docs/web.md. Whether hadard is there, and what keeps it from its work, comes
+from the heartbeat, since the journal may be what is broken; all else from the journal alone.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 
 from hadar_slurm import __version__
+from hadar_slurm.slurm.problems import Problem
 from hadar_slurm.web.counts import ENDS, MODES, PHASES, REASONS, Counts, Histogram, counted
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.history import History, Now
 from hadar_slurm.web.lines import partition_of
+from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.ratios import throughput_ratios
 from hadar_slurm.web.words import clean
 
 
-def exposition(follower: Follower, accept: str, now_s: float) -> tuple[bytes, str]:
+def exposition(
+    follower: Follower, accept: str, now_s: float, pulse: Pulse | None = None
+) -> tuple[bytes, str]:
     """Return the metrics and their content type, in a form that the Accept header asks for."""
     registry = CollectorRegistry()
-    registry.register(_Collector(follower, now_s))
+    registry.register(_Collector(follower, now_s, pulse))
     try:
         encode, kind = choose_encoder(accept)
     except (TypeError, ValueError):
@@ -39,8 +43,9 @@ def exposition(follower: Follower, accept: str, now_s: float) -> tuple[bytes, st
 
 
 class _Collector:
-    def __init__(self, follower: Follower, now_s: float) -> None:
+    def __init__(self, follower: Follower, now_s: float, pulse: Pulse | None) -> None:
         self._follower = follower
+        self._pulse = pulse
         self._now_s = now_s
 
     def describe(self) -> Iterable[Metric]:
@@ -60,6 +65,7 @@ class _Collector:
                     "Lines read that are none of a journal's.",
                     follower.strange,
                 ),
+                *(_life(self._pulse, self._now_s) if self._pulse else ()),
                 *_ages(follower.history, self._now_s),
                 _jobs(follower.history),
                 *_standing(follower.history.now),
@@ -70,12 +76,27 @@ class _Collector:
             ]
 
 
+def _life(pulse: Pulse, now_s: float) -> list[Metric]:
+    kinds = tuple(map(str, Problem))
+    found = counted(pulse.problems(now_s), kinds)
+    return [
+        _gauge("daemon_up", "Whether hadard's heartbeat is fresh.", pulse.is_alive(now_s)),
+        _gauges(
+            "problem",
+            "1 for what keeps hadard from doing all of its work.",
+            "kind",
+            {kind: min(1, number) for kind, number in found.items()},
+        ),
+    ]
+
+
 def _ages(history: History, now_s: float) -> list[Metric]:
     now = history.now
     if history.is_empty or not history.is_epoch:
         return []
     told = [
         _gauge("last_round_timestamp_seconds", "When the last round looked at Slurm.", now.time_s),
+        _gauge("last_round_age_seconds", "Since then.", max(0.0, now_s - now.time_s)),
         _gauge("round_length_seconds", "A round's intended length.", now.length_s),
     ]
     if now.seen_s is not None:

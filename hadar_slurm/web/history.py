@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hadar_slurm.answers.jobs import Forked
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import VERSION, Line
 from hadar_slurm.metrics import Segment, Segments
@@ -24,6 +25,7 @@ from hadar_slurm.web.lines import (
     Slots,
     Tree,
     by_reach,
+    forked_jobs,
     holds_of,
     limit_s,
     partition_of,
@@ -68,7 +70,8 @@ class Now:
     """How things stand after the last round; `seen_s` is when the cluster was last seen.
 
     `jobs` are as the journal tells them, `waiting` has the reasons, `planned` are those that are to
-    have GPUs; `copies` counts gangs held by their jobs' phase.
+    have GPUs; `copies` counts gangs held by their jobs' phase, `forked` has the copies of forked
+    jobs. `number` is that of the last round.
     """
 
     time_s: float = 0.0
@@ -80,6 +83,8 @@ class Now:
     waiting: Mapping[str, str] = field(default_factory=dict)
     planned: frozenset[str] = frozenset()
     copies: Mapping[str, int] = field(default_factory=dict)
+    forked: Mapping[str, Forked] = field(default_factory=dict)
+    number: int = 0
     gpus: Mapping[str, Gpus] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
     nodes: Mapping[str, Line] = field(default_factory=dict)
@@ -259,6 +264,8 @@ class History:
             waiting=waiting,
             planned=frozenset(job for seen in lines.values() for job in seen["plan"] or ()),
             copies=dict(copies),
+            forked={k: v for seen in lines.values() for k, v in forked_jobs(seen).items()},
+            number=int(line["round"]),
             gpus=self._gpus(nodes),
             prices=prices,
             nodes=nodes,

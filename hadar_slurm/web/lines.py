@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hadar_slurm.answers.jobs import Forked, forked_of
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import Line
 from hadar_slurm.web.words import clean
@@ -125,6 +126,7 @@ def holds_of(line: Line) -> Holds:
     slots_of({name: node["gpus"] for name, node in line["nodes"].items()})
     slots_of(line["occupied"])
     holds: Holds = {}
+    forked_jobs(line)
     for job_id, job in line["jobs"].items():
         if not job.keys() >= _JOB_KEYS:
             raise ValueError(f"job {job_id} is told of by half")
@@ -144,6 +146,12 @@ def partition_of(job: Line | None) -> str:
     return SEVERAL if "," in told else told
 
 
+def forked_jobs(line: Line) -> dict[str, Forked]:
+    """Return the copies of every forked job in a line; raises where it is not as it should be."""
+    found = {job_id: forked_of(line, job_id) for job_id in line["jobs"]}
+    return {job_id: forked for job_id, forked in found.items() if forked is not None}
+
+
 def _check_unusual(job: Line) -> None:
     """Raise ValueError where what only some jobs have is not as it should be."""
     _whole(job["gpus"])
@@ -152,5 +160,7 @@ def _check_unusual(job: Line) -> None:
             raise ValueError(f"{rate!r} is no speed")
     if not isinstance(job.get("partition", ""), str):
         raise ValueError(f"{job['partition']!r} is no partition")
+    if not all(isinstance(remark, str) for remark in job.get("remarks", ())):
+        raise ValueError(f"{job['remarks']!r} are no remarks")
     if not all(isinstance(name, str) for name in job.get("nodes", ())):
         raise ValueError(f"{job['nodes']!r} are no nodes")

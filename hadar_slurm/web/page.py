@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from hadar_slurm import __version__
+from hadar_slurm.answers.jobs import PINNED, state_of
+from hadar_slurm.answers.standing import is_late
 from hadar_slurm.web import tables
 from hadar_slurm.web.chart import chart
 from hadar_slurm.web.gantt import Window
@@ -20,7 +22,6 @@ from hadar_slurm.web.words import count, duration, link, safe
 # Rows of a table on the first page, and on one of the pages with all.
 FEW, MANY = 15, 100
 _REFRESH_S = 10
-_LATE_S = 60.0
 
 
 def overview(view: View) -> str:
@@ -123,7 +124,7 @@ def _head(view: View) -> str:
     if history.is_epoch:
         modes = " and ".join(now.modes)
         when = (
-            f"the last round began {safe(duration(view.now_s - now.time_s))} ago, "
+            f"round {now.number} began {safe(duration(view.now_s - now.time_s))} ago, "
             f"on {safe(view.clock.moment(now.time_s))} ({safe(view.clock.zone_at(now.time_s))})"
         )
         said = f"Policy {safe(now.policy)}, mode {safe(modes)}; {when}."
@@ -136,7 +137,7 @@ def _head(view: View) -> str:
 
 
 def _alerts(view: View) -> str:
-    history, now = view.history, view.history.now
+    history = view.history
     said: list[str] = []
     if view.follower.fault:
         said.append(
@@ -146,12 +147,9 @@ def _alerts(view: View) -> str:
         )
     elif history.is_empty:
         said.append("The journal has no round yet.")
-    if not history.is_empty and history.is_epoch:
-        age_s = view.now_s - now.time_s
-        if age_s > 3 * now.length_s + _LATE_S:
-            said.append(f"No round for {safe(duration(age_s))}: is hadard at work?")
-        if history.rounds[-1].errors:
-            said.append(f"The last round failed: {safe('; '.join(history.rounds[-1].errors))}")
+    said += _life(view)
+    if not history.is_empty and history.is_epoch and history.rounds[-1].errors:
+        said.append(f"The last round failed: {safe('; '.join(history.rounds[-1].errors))}")
     if view.follower.strange:
         said.append(
             f"{count(view.follower.strange, 'line')} cannot be read: damaged, or of another "
@@ -159,6 +157,30 @@ def _alerts(view: View) -> str:
         )
     items = "".join(f"<p>{text}</p>" for text in said)
     return f'<div class="alert" role="status">{items}</div>\n' if said else ""
+
+
+def _life(view: View) -> list[str]:
+    """Return what to know before the last round is believed: is hadard there, can it work?"""
+    history, now = view.history, view.history.now
+    if not history.is_empty and not history.is_epoch:
+        return []
+    age_s = view.now_s - now.time_s
+    is_old = not history.is_empty and is_late(age_s, now.length_s)
+    old = safe(duration(age_s))
+    if view.pulse is None:
+        return [f"No round for {old}: is hadard at work?"] if is_old else []
+    said = []
+    if not view.pulse.is_alive(view.now_s):
+        place = f'<code class="path">{safe(view.pulse.run_dir)}</code>'
+        then = "" if history.is_empty else f" What follows is from {old} ago."
+        said.append(f"hadard is not alive: no fresh sign of life in {place}.{then}")
+    elif is_old:
+        said.append(f"hadard is alive, but its last round is {old} old: what follows is from then.")
+    said += [
+        f"Problem: {safe(kind)}: {safe(text)}"
+        for kind, text in view.pulse.problems(view.now_s).items()
+    ]
+    return said
 
 
 def _jobs(history: History) -> tuple[list[str], list[str]]:
@@ -175,8 +197,10 @@ def _age_from(view: View) -> float:
 def _tiles(view: View, waits: Sequence[str], runs: Sequence[str]) -> str:
     gpus = view.history.now.gpus.values()
     total, held = sum(g.total for g in gpus), sum(g.held for g in gpus)
+    jobs = view.history.now.jobs
+    pinned = sum(state_of(jobs[job]) == PINNED for job in runs)
     tiles = [
-        (f"{len(runs):,}", "jobs run"),
+        (f"{len(runs) - pinned:,}", f"jobs run, {pinned:,} pinned" if pinned else "jobs run"),
         (f"{len(waits):,}", "jobs wait"),
         (f"{held:,} of {total:,}", "GPUs held by Hadar’s jobs"),
         (f"{sum(g.idle for g in gpus):,}", "GPUs idle"),

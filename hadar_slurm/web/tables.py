@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from hadar_slurm.answers.jobs import Forked, state_of
 from hadar_slurm.core.cluster import natural_key
 from hadar_slurm.journal import Line
 from hadar_slurm.metrics import Segment
 from hadar_slurm.web.gantt import Window
 from hadar_slurm.web.history import OTHERS, Gpus, History, Point
 from hadar_slurm.web.lines import RoundRow
-from hadar_slurm.web.words import Clock, duration, figure, name, safe, share, work
+from hadar_slurm.web.words import Clock, count, duration, figure, name, safe, share, work
 
 _SPARK_W, _SPARK_H = 120.0, 26.0
 # Points of a small curve; more cannot be told apart.
@@ -130,7 +131,7 @@ def waiting(history: History, job_ids: Sequence[str], now_s: float) -> str:
             name(job_id),
             name(job["user"] or "–"),
             safe(job["gpus"]),
-            safe(why),
+            _said(why, job),
             duration(now_s - _number(job["submitted_s"])),
             _done(job),
             name(job["workload"] or "–"),
@@ -147,27 +148,57 @@ def running(
     places: Mapping[str, Sequence[Segment]],
     clock: Clock,
 ) -> str:
-    """Return the jobs that hold GPUs, and where."""
+    """Return the jobs that hold GPUs, and where; those of a forked job by copy."""
     now = history.now
 
     def row(job_id: str) -> list[str]:
         job = now.jobs[job_id]
         held = places.get(job_id, ())
-        phase = job["phase"] if job["phase"] != "queued" else "starting"
+        state = state_of(job) if job["phase"] != "queued" else "starting"
         since = clock.moment(min(s.start_s for s in held)) if held else "–"
+        forked = now.forked.get(job_id)
         return [
             name(job_id),
             name(job["user"] or "–"),
-            "; ".join(safe(s.gang) for s in held) or "–",
+            safe(state),
+            _copies(held, forked) if forked else "; ".join(safe(s.gang) for s in held) or "–",
+            str(sum(s.gang.num_gpus for s in held)),
             safe(since),
             _done(job),
-            safe(phase),
             safe(job["restarts"]),
             name(job["workload"] or "–"),
+            _said(_averages(forked, now.time_s), job),
         ]
 
-    heads = ("job", "user", "where", "#since", "#done", "phase", "#restarts", "work")
+    heads = (
+        *("job", "user", "state", "where", "#GPUs", "#since", "#done", "#restarts", "work"),
+        "remarks",
+    )
     return table("Running jobs", heads, map(row, job_ids))
+
+
+def _copies(held: Sequence[Segment], forked: Forked) -> str:
+    """Return the places of a forked job's copies, a line each, with what they measure."""
+    speeds = {copy.number: copy.steps_per_s for copy in forked.copies}
+    lines = []
+    for segment in held:
+        speed = speeds.get(segment.copy)
+        at = "" if speed is None else f" at {speed:.3g} steps/s"
+        lines.append(f"copy {segment.copy}: {safe(segment.gang)}{at}")
+    return "<br>".join(lines) or "–"
+
+
+def _averages(forked: Forked | None, now_s: float) -> str:
+    if forked is None or forked.averages is None:
+        return ""
+    last = "" if forked.averaged_s is None else f", last {duration(now_s - forked.averaged_s)}"
+    return f"averaged {count(forked.averages, 'time')}{last and last + ' before this round'}"
+
+
+def _said(first: object, job: Line) -> str:
+    """Return a text and the remarks on a job, in a cell that wraps."""
+    told = "; ".join(map(str, filter(None, (first, *job.get("remarks", ())))))
+    return f'<span class="said">{safe(told)}</span>' if job.get("remarks") else safe(told) or "–"
 
 
 def in_order(job_ids: Iterable[str], jobs: Mapping[str, Line]) -> list[str]:

@@ -9,6 +9,7 @@ from datetime import tzinfo
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.gantt import Window
 from hadar_slurm.web.history import History
+from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.words import Clock
 
 # Hours that can be chosen; 0 is all that was read.
@@ -26,6 +27,7 @@ class View:
     now_s: float
     query: Query
     zone: tzinfo | None = None
+    pulse: Pulse | None = None
 
     @property
     def history(self) -> History:

@@ -81,7 +81,7 @@ def test_what_operators_ask_is_answered(cluster: DockerCluster) -> None:
     assert told["last"]["gpus"]["v100"]["total"] == 10
     number = cluster.submit("--gres=gpu:v100:1", user="alice", script="exec sleep 60")
     answer = cluster.run("sh", "-c", f"hadar explain {number} || true", **ask)
-    assert f"job {number} is none of Hadar's" in answer
+    assert f"job {number} is left to Slurm" in answer
     cluster.run("scancel", number, user="alice")
 
 

@@ -104,11 +104,19 @@ class Tools:
         if words == ["-h"]:
             live = [job for job in self.slurm.jobs if job.is_live]
             return 0, "".join(f"{job.key} {job.state}\n" for job in live), ""
-        assert words[:-1] == ["-a", "-h", "-r", "-t", "all", "-O"], words
+        jobs = self.slurm.jobs
+        if "-j" in words:
+            assert [*words[:5], *words[6:-1]] == ["-a", "-h", "-t", "all", "-j", "-O"], words
+            try:
+                jobs = self.slurm.find(words[5])
+            except Rejected as fault:
+                return 1, "", f"slurm_load_jobs error: {fault}\n"
+        else:
+            assert words[:-1] == ["-a", "-h", "-r", "-t", "all", "-O"], words
         fields = [part.partition(":") for part in words[-1].split(",")]
         return 0, "".join(
             "".join(_FACTS[name](self.slurm, job) + mark for name, _, mark in fields) + "\n"
-            for job in self.slurm.jobs
+            for job in jobs
         ), ""  # fmt: skip
 
     def _scontrol(self, words: list[str]) -> Said:

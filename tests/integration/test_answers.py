@@ -8,7 +8,9 @@ from typing import Any
 
 from builders import is_so, plan_of
 from integration.site import Site, eventually
+from integration.test_forked import fork
 
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import snapshot_of
 
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
@@ -29,7 +31,7 @@ def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) 
     rates = {"v100": 10.0}
     first = [site.train(rates, steps=200, gpus=4, checkpoint="no") for _ in range(2)]
     site.until_running(*first)
-    last = site.train(rates, steps=20, gpus=4, checkpoint="no")
+    last = site.train(rates, steps=100, gpus=4, checkpoint="no")
     eventually(lambda: last in site.lines()[-1]["waiting"], lambda: site.told(*first, last))
     found = told(site, "explain", last)
     assert found["slurm"] == "PENDING JobHeldUser"
@@ -87,3 +89,64 @@ def test_status_counts_what_slurm_shows(site: Site) -> None:
     site.hadard.stop()
     assert told(site, "status")["alive"] is False
     site.free(job)
+
+
+def test_a_job_on_its_pin_is_pinned_and_an_ended_one_has_ended(site: Site) -> None:
+    """Cores are missing, not GPUs: Slurm lets the pinned job wait. Then hadard is gone."""
+    fillers = [
+        site.submit(f"--nodelist={node}", "-n16", "--wrap=sleep 600", command=["sbatch"])
+        for node in ("n1", "n2")
+    ]
+    site.occupy(n6="gpu:v100:2")
+    site.until_running(*fillers)
+    site.start(round_seconds=1)
+    job = site.train({"v100": 50.0}, steps=100, gpus=4)
+
+    def is_pinned() -> bool:
+        found = told(site, "explain", job)["found"]
+        return found is not None and found["state"] == "pinned"
+
+    eventually(is_pinned, lambda: str(site.lines()[-1]["jobs"]))
+    assert told(site, "status")["last"]["jobs"] == {"pinned": 1}
+    site.free(*fillers)
+    site.until_running(job)
+    eventually(lambda: told(site, "explain", job)["found"]["state"] == "running", "running")
+    site.kill(site.hadard)
+    site.until_completed(job)
+    (site.run_dir / "heartbeat.json").unlink()
+    answer = told(site, "explain", job)
+    assert (answer["answer"], answer["hadard_alive"]) == ("ended", False)
+    assert (answer["ended"]["phase"], answer["slurm"]) == ("done", "COMPLETED None")
+    assert site.lines()[-1]["jobs"][job]["phase"] == "running"
+    plain = site.submit("--wrap=sleep 600", command=["sbatch"])
+    assert told(site, "explain", plain)["answer"] == "left to Slurm"
+    assert told(site, "explain", "99999")["answer"] == "unknown"
+    assert told(site, "explain", "99999")["slurm"] == "no such job"
+
+
+def test_a_forked_job_is_told_with_all_its_copies(site: Site) -> None:
+    """Its copies by number with node and type, all GPUs, what each measures and the averages."""
+    site.settings["policy"] = "hadare"
+    site.occupy(n2="gpu:4", n4="gpu:4", n5="gpu:4", n6="gpu:4")
+    site.start(round_seconds=6)
+    job = fork(site, 2, 3000)
+    site.until_running(f"{job}_0", f"{job}_1")
+
+    def forked() -> dict[str, Any]:
+        found = told(site, "explain", job)["found"]
+        return (found or {}).get("forked") or {"copies": []}
+
+    def is_measured() -> bool:
+        copies = forked()["copies"]
+        return len(copies) == 2 and all(copy["steps_per_s"] for copy in copies)
+
+    eventually(is_measured, lambda: str(forked()))
+    found = told(site, "explain", job)["found"]
+    assert (found["gpus"], found["gpus_held"]) == (2, 4)
+    for copy in forked()["copies"]:
+        task = copy["task"]
+        assert task in (f"{job}_0", f"{job}_1")
+        assert copy["gang"] == site.tree(JobId(site.queue()[task].raw_id))
+    assert told(site, "explain", f"{job}_1")["found"]["job"] == job
+    site.run(["scancel", job])
+    eventually(lambda: told(site, "explain", job)["answer"] == "ended", "it has ended")

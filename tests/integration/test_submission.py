@@ -147,7 +147,7 @@ def test_wrong_words_are_told_in_one_line_and_nothing_is_submitted(
     ("text", "wrong", "accepted"),
     [
         ("round_secondz: 5\n", ":1: unknown key 'round_secondz'", "'round_seconds'"),
-        ("round_seconds: 5\npoll_seconds: -1\n", ":2: poll_seconds", "greater than 0, not -1"),
+        ("round_seconds: 5\npoll_seconds: -1\n", ":2: poll_seconds", "from 0.05 to 3600, not -1"),
         ("policy: best\n", ":1: policy", "hadar-paper"),
         ("round_seconds: [\n", "not YAML", "line 3"),
         ("- round_seconds\n", "expected keys and values", "round_seconds: 360"),

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from hadar_slurm.config import Config, PolicyName, load_config, parse_config
+from hadar_slurm.config import Config, PolicyName, SolverConfig, load_config, parse_config
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.policies.table import DEFAULT_POLICY, POLICY_NAMES
 
@@ -107,6 +107,96 @@ def test_a_wrong_value_is_told_with_its_line(text: str, line: int, key: str, val
     words = fault_in(text)
     assert words.startswith(f"hadar.yaml:{line}: {key}: ")
     assert value in words
+
+
+NUMBERS = {
+    "round_seconds": (0.1, 86400),
+    "poll_seconds": (0.05, 3600),
+    "restart_cost_seconds": (0, 86400),
+    "grace_seconds": (0.1, 86400),
+    "pin_timeout_seconds": (1, 86400),
+    "command_timeout_seconds": (1, 600),
+    "alive_seconds": (1, 3600),
+    "journal_megabytes": (0.01, 100_000),
+    "journal_files": (1, 1000),
+    "solver.time_limit_s": (0.01, 3600),
+    "solver.gap": (0, 0.5),
+}
+
+
+def setting(key: str, value: object) -> str:
+    """Return the text that sets a key, on line 2 at the latest."""
+    section, _, name = key.rpartition(".")
+    return f"{section}:\n  {name}: {value}\n" if section else f"# a key\n{key}: {value}\n"
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_numbers_out_of_bounds_are_refused_with_the_bounds(key: str) -> None:
+    least, most = NUMBERS[key]
+    whole = key == "journal_files"
+    below = [-1, 0] if whole else [-1e-9, -1]
+    above = [most + 1, 10**18] if whole else [most * 1.001, "1.0e+300"]
+    for value in [*below, *above]:
+        words = fault_in(setting(key, value))
+        assert f"hadar.yaml:2: {key}: expected a number from {least:g} to {most:g}, not " in words
+    assert f"hadar.yaml:2: {key}: expected a number" in fault_in(setting(key, "yes"))
+    for value in (least, most):
+        # Beside a poll and a round that suit any value.
+        suits = {"poll_seconds": 0.05, "round_seconds": 86400}
+        text = "".join(f"{name}: {n}\n" for name, n in suits.items() if name != key)
+        text += setting(key, value)
+        parse_config(text, "hadar.yaml")
+
+
+@pytest.mark.parametrize("key", ["poll_seconds: 1.0e-9", "alive_seconds: 1.0e+300"])
+def test_nonsense_is_refused(key: str) -> None:
+    assert "expected a number from" in fault_in(key)
+
+
+def test_every_number_of_the_configuration_has_bounds() -> None:
+    """A key that is added later is in this table, or has no bounds."""
+    numbers = {
+        f"{prefix}{name}"
+        for prefix, section in (("", Config), ("solver.", SolverConfig))
+        for name, field in section.model_fields.items()
+        if isinstance(field.default, int | float)
+    }
+    assert numbers == set(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "remedy"),
+    [
+        ("round_seconds: 3\npoll_seconds: 4\n", 2, "poll_seconds", "set poll_seconds to 3 or less"),
+        ("\nround_seconds: 3\n", 2, "round_seconds", "set poll_seconds to 3 or less"),
+        ("poll_seconds: 40\nalive_seconds: 40\n", 2, "alive_seconds", "set it to 160 or more"),
+        ("alive_seconds: 4\n", 1, "alive_seconds", "set it to 20 or more, or leave it out"),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_refused(
+    text: str, line: int, key: str, remedy: str
+) -> None:
+    words = fault_in(text)
+    assert words.startswith(f"hadar.yaml:{line}: {key}: ")
+    assert remedy in words
+
+
+def test_the_default_sign_of_life_goes_with_any_poll() -> None:
+    """hadard takes four polls where that is more; only a value that is given can be wrong."""
+    assert parse_config("poll_seconds: 45\n", "hadar.yaml").poll_seconds == 45
+
+
+PATHS = (
+    "run_dir spool_dir assignments_dir state_dir disable_file journal throughputs slurm_conf"
+).split()
+
+
+@pytest.mark.parametrize("key", PATHS)
+@pytest.mark.parametrize("path", ["log/here", "''", "~/here", "./here"])
+def test_relative_paths_are_refused(key: str, path: str) -> None:
+    """The daemon's own directory is none that an operator means."""
+    words = fault_in(f"mode: observe\n{key}: {path}\n")
+    assert words.startswith(f"hadar.yaml:2: {key}: expected an absolute path")
 
 
 def test_every_fault_is_told() -> None:

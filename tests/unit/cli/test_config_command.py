@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from hadar_slurm.cli import config as command
 from hadar_slurm.cli.main import commands
 from hadar_slurm.config import Config, parse_config
+from hadar_slurm.errors import UsageError
 from hadar_slurm.resources import operators_file
 
 
@@ -118,3 +119,14 @@ def test_the_default_is_the_file_that_ships() -> None:
     printed = hadar("print-default").output
     assert printed == operators_file("hadar.yaml").read_text(encoding="utf-8")
     assert parse_config(printed, "printed") == Config()
+
+
+def test_the_file_is_named_as_for_every_other_command(tmp_path: Path, places: str) -> None:
+    path = written(tmp_path, places + "mode: enforce\nround_seconds: 42\n")
+    done = hadar("check", "--config", path)
+    assert (done.exit_code, done.output) == (0, f"{path}: right\n")
+    assert "round_seconds: 42" in hadar("show", "--config", path).output
+    assert hadar("check", path, "--config", path).exit_code == 0
+    fault = hadar("check", path, "--config", f"{path}.other").exception
+    assert isinstance(fault, UsageError)
+    assert "two files are named" in str(fault)

@@ -9,8 +9,8 @@ import pytest
 from builders import a_job, a_plan, a_snapshot
 from typer.testing import CliRunner, Result
 
-from hadar_slurm.cli.explain import span
 from hadar_slurm.cli.main import commands
+from hadar_slurm.cli.words import span
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.engine.rounds import RoundRecord
@@ -56,7 +56,7 @@ def test_a_job_that_runs_is_explained(journal: Path) -> None:
 def test_a_job_that_is_not_there_has_another_status(journal: Path) -> None:
     done = explain("3", "--journal", str(journal))
     assert done.exit_code == 1
-    assert "job 3 is none of Hadar's" in done.output
+    assert "job 3 is unknown: the journal does not have it" in done.output
     tree = json.loads(explain("3", "--journal", str(journal), "--json").output)
     assert tree["found"] is None
 
@@ -81,10 +81,10 @@ def test_arrays_are_asked_for_by_task_and_forked_jobs_by_either(tmp_path: Path) 
 def test_a_journal_that_is_not_there_or_not_readable_is_a_fault(tmp_path: Path) -> None:
     fault = explain("1", "--journal", str(tmp_path / "none")).exception
     assert isinstance(fault, UsageError)
-    assert "has no round yet" in str(fault)
+    assert "no round is written there yet" in str(fault)
     fault = explain("1", "--journal", str(tmp_path)).exception
     assert isinstance(fault, UsageError)
-    assert "cannot be read: Is a directory" in str(fault)
+    assert f"{tmp_path}: Is a directory" in str(fault)
 
 
 def test_a_round_that_saw_nothing_has_no_answer(tmp_path: Path) -> None:

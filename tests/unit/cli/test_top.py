@@ -37,24 +37,27 @@ def journal(tmp_path: Path) -> Path:
 
 
 def test_jobs_are_shown_below_what_status_says(journal: Path) -> None:
-    done = CliRunner().invoke(commands, ["top", "--once", "--journal", str(journal)])
+    done = CliRunner().invoke(
+        commands, ["top", "--once", "--journal", str(journal)], env={"COLUMNS": "140"}
+    )
     assert done.exit_code == 0, done.output
     rows = [line.split() for line in done.output.splitlines()]
     assert rows[0][:3] == ["hadard", "is", "not"]
     first, second = rows[-2:]
-    assert first[:3] == ["1", "2", "50%"]
+    assert first[:4] == ["1", "running", "2", "50%"]
     assert first[-1] == "n1:V100:2"
-    assert second[:4] == ["2", "[bold]eve", "1", "0%"]
-    assert second[4:6] == ["2.0", "h"]
-    assert " ".join(second[6:]) == str(WaitReason.INSUFFICIENT)
+    assert second[:5] == ["2", "[bold]eve", "queued", "1", "0%"]
+    assert second[5:7] == ["2.0", "h"]
+    assert " ".join(second[7:]) == str(WaitReason.INSUFFICIENT)
 
 
 def test_a_small_screen_tells_how_many_are_left_out(journal: Path) -> None:
     lines, _ = command.last_lines(journal)
-    life = {"enforces": [], "alive": False, "run_dir": "/run/hadar", "disabled": True}
+    life: dict[str, object] = {"enforces": [], "alive": False, "disabled": True}
+    life |= {"run_dir": "/run/hadar", "problems": {}}
     console = Console(width=100)
     with console.capture() as shown:
-        console.print(command.picture(life, lines, "", room=1))
+        console.print(command.picture(life, lines, "", room=1, now_s=1e9))
     assert "and 1 more" in shown.get()
     assert "eve" not in shown.get()
     assert "nothing is enforced" in shown.get()

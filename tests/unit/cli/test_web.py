@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from web_journals import a_job, a_line, write
 from hadar_slurm.cli.main import commands
 from hadar_slurm.config import Config
 from hadar_slurm.errors import UsageError
+from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
 
 ROOT = Path(__file__).parents[3]
 _END_S = 30
@@ -60,6 +62,24 @@ def test_without_a_journal_it_takes_the_daemons(tmp_path: Path) -> None:
         assert said.startswith(f"{journal}: http://127.0.0.1:")
 
 
+def test_metrics_tell_of_the_daemon_where_its_run_dir_is_known(tmp_path: Path) -> None:
+    """By the configuration, also beside --journal; with --journal alone nothing is looked for."""
+    journal = tmp_path / "none.jsonl"
+    config = tmp_path / "hadar.yaml"
+    config.write_text(f"journal: {journal}\nrun_dir: {tmp_path}\n", encoding="utf-8")
+    beat = Heartbeat(7, "toy", time.time() + 600.0, "", problems={"journal": "it is full"})
+    write_heartbeat(tmp_path, beat)
+    known, alone = ["--config", str(config)], ["--journal", str(journal)]
+    for words in (known, [*known, *alone], alone):
+        with started(*words) as (_, said):
+            url = said.rpartition(": ")[2]
+            with urllib.request.urlopen(f"{url}metrics", timeout=_END_S) as answer:
+                text = answer.read().decode()
+        assert ("\nhadar_daemon_up 1.0\n" in text) == (words != alone)
+        assert ('\nhadar_problem{kind="journal"} 1.0\n' in text) == (words != alone)
+        assert "\nhadar_journal_readable 0.0\n" in text
+
+
 @pytest.mark.parametrize(
     "words",
     [["--address", "everywhere"], ["--megabytes", "0"], ["--megabytes", "nan"]],
@@ -76,6 +96,7 @@ def test_every_option_and_metric_is_documented() -> None:
     """docs/web.md names the options, the default address, and each metric."""
     from hadar_slurm.web.exposition import exposition
     from hadar_slurm.web.follower import Follower
+    from hadar_slurm.web.pulse import Pulse
     from hadar_slurm.web.server import DEFAULT_ADDRESS
 
     page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
@@ -84,8 +105,13 @@ def test_every_option_and_metric_is_documented() -> None:
     assert DEFAULT_ADDRESS in page
     assert str(Config().journal) in page
     follower = Follower(Path("there-is-none.jsonl"))
-    text = exposition(follower, "", 0.0)[0].decode()
+    text = exposition(follower, "", 0.0, Pulse(Path("there-is-none")))[0].decode()
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
-    ages = ["last_round_timestamp_seconds", "round_length_seconds", "snapshot_age_seconds"]
+    ages = [
+        "last_round_timestamp_seconds",
+        "last_round_age_seconds",
+        "round_length_seconds",
+        "snapshot_age_seconds",
+    ]
     for name in [*names, *(f"hadar_{age}" for age in ages)]:
         assert f"`{name}" in page, name

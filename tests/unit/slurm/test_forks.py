@@ -577,3 +577,36 @@ def test_a_copy_let_go_is_not_held_again_for_waiting_on_its_pin(cluster: Cluster
     cluster.backend.observe()
     cluster.backend.apply(())
     assert (third.hold, third.asked.nodes) == ("", ())
+
+
+def test_the_journal_is_told_of_copies_and_their_averages(cluster: Cluster) -> None:
+    """By copy its task and measured speed; by job how often it was averaged, and when last."""
+    assert cluster.backend.copy_facts() == {}
+    cluster.start()
+    cluster.averages()
+    cluster.report(0, averages=2, steps_per_s=4.25)
+    cluster.averages()
+    seen_s = cluster.slurm.now_s
+    cluster.averages()
+    assert cluster.backend.copy_facts() == {
+        cluster.job: {
+            "averages": 2,
+            "averaged_s": seen_s,
+            "copies": {
+                "0": {"task": f"{cluster.job}_0", "steps_per_s": 4.25},
+                "1": {"task": f"{cluster.job}_1"},
+            },
+        }
+    }
+
+
+def test_averages_of_before_are_told_without_a_time(cluster: Cluster) -> None:
+    """A daemon that was just started does not know when they were."""
+    cluster.start()
+    cluster.report(0, averages=7)
+    cluster.begin_anew()
+    cluster.averages()
+    facts = cluster.backend.copy_facts()[cluster.job]
+    assert isinstance(facts, dict)
+    assert facts["averages"] == 7
+    assert "averaged_s" not in facts

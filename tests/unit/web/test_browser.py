@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, a_browser, find_browser
-from web_journals import ROUND_S, a_job, a_line, an_action, many_jobs, write
+from web_journals import ROUND_S, a_job, a_line, an_action, gang, many_jobs, write
 
+from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
 from hadar_slurm.web.follower import Follower
+from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.server import Address, Server
 
 PROGRAM = find_browser()
@@ -36,9 +38,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @contextmanager
-def served(path: Path) -> Iterator[tuple[str, Follower]]:
+def served(path: Path, pulse: Pulse | None = None) -> Iterator[tuple[str, Follower]]:
     follower = Follower(path, every_s=3600.0)
-    server = Server(follower, Address("127.0.0.1", 0))
+    server = Server(follower, Address("127.0.0.1", 0), pulse=pulse)
     with follower, server.running():
         yield server.url, follower
 
@@ -99,6 +101,51 @@ def test_pages_fit_and_browsers_complain_of_nothing(
                 assert browser.value("document.querySelectorAll('.bars .bar').length > 0") == (
                     number > 0 and not page
                 )
+
+
+def a_troubled_journal(path: Path) -> Path:
+    """Write rounds of a job in copies, one on its pin, and some with remarks."""
+    holds = {"0": gang("n1:V100:2"), "1": gang("n2:K80:2")}
+    copies = {"0": {"task": "1008_0", "steps_per_s": 4.25}, "1": {"task": "1008_3"}}
+    now_s = time.time()
+    facts = {"averages": 12, "averaged_s": now_s - 400.0, "copies": copies}
+    jobs = {
+        "1008": a_job("n1:V100:2", gpus=2, copies=3) | {"holds": holds},
+        "1009": a_job(
+            "n1:V100:1", phase="starting", pinned=True, remarks=["pinned to n1; Slurm: Resources"]
+        ),
+        "1010": a_job("n1:V100:1", remarks=[f"it is not migrated: {LONG} {EVIL}"]),
+        "1011": a_job(remarks=["it asks for a partition that hadard does not manage"]),
+    }
+    waiting = {"1011": "no free GPUs fit its gang now"}
+    for number in range(3):
+        told_s = now_s - (3 - number) * ROUND_S
+        more = {"forked": {"1008": facts}}
+        line = a_line(number, jobs, nodes=NODES, waiting=waiting, time_s=told_s, **more)
+        write(path, line)
+    return path
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_trouble_fits(browser: Browser, tmp_path: Path, is_alive: bool, width: int) -> None:
+    """Problems of any length, a daemon that is gone, copies, pins and remarks."""
+    problems = {"journal": f"{LONG}: No space left", "reports": EVIL}
+    good_until_s = time.time() + (3600 if is_alive else -1)
+    write_heartbeat(tmp_path, Heartbeat(7, "toy", good_until_s, "", problems=problems))
+    pulse = Pulse(tmp_path)
+    pulse.poll()
+    with served(a_troubled_journal(tmp_path / "journal.jsonl"), pulse) as (url, _):
+        for page in ("", "jobs?state=running"):
+            browser.open(url + page, width=width)
+            slug = page.partition("=")[2] or "overview"
+            picture(browser, f"trouble-{slug}-{'alive' if is_alive else 'gone'}-{width}")
+            assert overflow(browser) == 0
+            assert browser.complaints() == []
+            assert browser.value("document.title") != "evil"
+            said = browser.value("document.querySelector('.alert').textContent")
+            assert ("Problem: journal" in said) == is_alive
+            assert ("hadard is not alive" in said) != is_alive
 
 
 def test_a_missing_journal_fits(browser: Browser, tmp_path: Path) -> None:

@@ -26,7 +26,10 @@ JOBS = {
     "1": a_job("n1:V100:1", rates=RATES, partition="main"),
     "2": a_job(partition="main,long"),
     "3": a_job("n2:K80:1", rates=RATES, nodes=["n2"]),
+    "4": a_job("n2:K80:1", rates=RATES, copies=2, pinned=True, remarks=["a remark"]),
 }
+COPIES = {"0": {"task": "4_0", "steps_per_s": 2.5, "pinned": True}}
+FORKED = {"4": {"averages": 3, "averaged_s": NOW_S, "copies": COPIES}}
 ACTIONS = [an_action("start", "2", "n2:K80:1"), an_action("stop", "1", "n1:V100:1")]
 LINES = [
     a_line(
@@ -41,6 +44,7 @@ LINES = [
         held=1,
         expired=2,
         averages=3,
+        forked=FORKED,
         commands={"squeue": {"done": 2}},
     )
     for number in range(6)

@@ -15,13 +15,17 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families as parse
 from web_journals import NOW_S, a_job, a_line, an_action, write
 
+from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
+from hadar_slurm.web.pulse import Pulse
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "slurm_conf" / "prometheus-alerts.yaml"
 DASHBOARD = ROOT / "slurm_conf" / "grafana-dashboard.json"
 ALERTS = {
+    "HadarDaemonGone",
+    "HadarProblem",
     "HadarRoundsStopped",
     "HadarJournalUnreadable",
     "HadarClusterUnseen",
@@ -43,7 +47,10 @@ def samples(tmp_path: Path) -> dict[str, dict[str, set[str]]]:
         jobs = {"1": a_job(), "2": a_job("n2:K80:1", rates={"k80": 2.0})}
         write(path, a_line(0, jobs, actions=actions, expired=1, averages=0))
         follower.poll()
-        text = exposition(follower, "", NOW_S)[0].decode()
+        pulse = Pulse(tmp_path)
+        write_heartbeat(tmp_path, Heartbeat(1, "toy", NOW_S + 30.0, str(tmp_path)))
+        pulse.poll()
+        text = exposition(follower, "", NOW_S, pulse)[0].decode()
     for family in parse(text):
         for sample in family.samples:
             labels = found.setdefault(sample.name, {})
@@ -94,7 +101,7 @@ def test_grouping_is_by_labels_that_there_are(samples: dict[str, dict[str, set[s
             assert {word.strip() for word in group.split(",")} <= labels
 
 
-def test_there_are_four_alerts_that_say_what_to_do() -> None:
+def test_there_are_six_alerts_that_say_what_to_do() -> None:
     """Each has an expression, a time to wait, a severity, and words for whoever is woken."""
     assert {rule["alert"] for rule in _rules()} == ALERTS
     for rule in _rules():

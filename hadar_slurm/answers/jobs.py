@@ -1,0 +1,99 @@
+"""What a line of the journal says of one job, for people: its state, its copies. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.journal import Line, gang_from_tree
+
+Tree = Mapping[str, Mapping[str, int]]
+PINNED = "pinned"
+
+
+def state_of(job: Line) -> str:
+    """Return a job's phase, or `pinned` while a job that starts still waits in Slurm."""
+    phase = str(job["phase"])
+    return PINNED if phase == "starting" and job.get("pinned") is True else phase
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy of a forked job: its gang, and its measured steps/s (None: not yet).
+
+    `task` is Slurm's id of it, "" where the journal lacks it.
+    """
+
+    number: int
+    task: str
+    gang: Tree
+    steps_per_s: float | None = None
+    is_pinned: bool = False
+
+    @property
+    def gpus(self) -> dict[GpuType, int]:
+        """Return its GPUs by type."""
+        return dict(gang_from_tree({n: dict(kinds) for n, kinds in self.gang.items()}).gpus_by_type)
+
+    @property
+    def place(self) -> str:
+        """Return its gang in words."""
+        return str(gang_from_tree({n: dict(kinds) for n, kinds in self.gang.items()}))
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The copies of one forked job (HadarE) that hold GPUs.
+
+    `averages` counts how often they have been averaged, `averaged_s` is when a round first showed
+    the last of these; both None where the journal lacks them.
+    """
+
+    copies: tuple[Copy, ...]
+    averages: int | None = None
+    averaged_s: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of all copies."""
+        return sum(count for copy in self.copies for count in copy.gpus.values())
+
+
+def forked_of(line: Line, job_id: str) -> Forked | None:
+    """Return the copies of a job in a round; None for a job that is not forked.
+
+    Raises ValueError, TypeError, AttributeError or KeyError where the line is damaged.
+    """
+    job, facts = line["jobs"][job_id], line.get("forked", {}).get(job_id)
+    if facts is None and job.get("copies", 1) < 2 and len(job["holds"]) < 2:
+        return None
+    facts = facts or {}
+    told = facts.get("copies", {})
+    copies = [
+        Copy(
+            int(number),
+            str(told.get(number, {}).get("task", "")),
+            gang,
+            _number(told.get(number, {}).get("steps_per_s")),
+            told.get(number, {}).get("pinned") is True,
+        )
+        for number, gang in job["holds"].items()
+    ]
+    averages = _number(facts.get("averages"))
+    return Forked(
+        tuple(sorted(copies, key=lambda copy: copy.number)),
+        None if averages is None else int(averages),
+        _number(facts.get("averaged_s")),
+    )
+
+
+def _number(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is out of range")
+    return float(value)

@@ -1,0 +1,221 @@
+"""Connections of `hadar web`: one event loop, a deadline for every request, and room for /metrics.
+
+A client costs no thread before its request is whole, and none while its answer is sent. So clients
+that trickle a byte now and then, or read one now and then, cost a socket each, and only until the
+deadline for the whole request or answer. Where there are too many, the oldest of the address that
+has the most is hung up on, never the one that comes. Pages and /metrics are made in threads of
+their own: /metrics does not stand in line behind pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import NamedTuple, Protocol
+
+log = logging.getLogger(__name__)
+
+_HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
+_METRICS = re.compile(rb"\S+ /metrics[ ?]")
+_BLOCK = 65536
+_BACKLOG = 512
+# A few are accepted at once, and then what they sent is read: a whole request is seen before a
+# burst of others could push it out.
+_ACCEPTED_AT_ONCE = 16
+# What a client still sends is read and dropped, so that closing does not destroy the answer.
+_LINGER_S = 1.0
+_LINGER_BLOCKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds for clients.
+
+    A request has to be whole within `head_s` seconds from the connection and `head_bytes`, its
+    answer to be taken within `send_s`. At most `connections` are open at once, of which `sending`
+    wait for a client to read; `pages` and `metrics` requests are answered or stand in line.
+    """
+
+    head_s: float = 10.0
+    send_s: float = 30.0
+    head_bytes: int = 65536
+    connections: int = 256
+    sending: int = 32
+    pages: int = 32
+    metrics: int = 128
+
+
+class Site(Protocol):
+    """What answers."""
+
+    def respond(self, head: bytes) -> bytes:
+        """Return the whole answer to a request."""
+
+    def refuse(self, status: HTTPStatus, words: str) -> bytes:
+        """Return the answer to a request that is not even read."""
+
+
+class _Line(NamedTuple):
+    """Threads that answer requests of one sort, and those that are answered or wait."""
+
+    pool: ThreadPoolExecutor
+    most: int
+    waiting: set[asyncio.Task[None]]
+
+
+@dataclass(eq=False, slots=True)
+class _Client:
+    host: str
+    task: asyncio.Task[None]
+    transport: asyncio.WriteTransport
+    is_answered: bool = False
+
+
+class Connections:
+    """Serves a site on a listening socket."""
+
+    def __init__(self, listener: socket.socket, site: Site, limits: Limits) -> None:
+        self._listener = listener
+        self._site = site
+        self._limits = limits
+        # In the order in which they came.
+        self._clients: dict[_Client, None] = {}
+        self._sending: dict[_Client, None] = {}
+        self._pages = _line_of("pages", 2, limits.pages)
+        self._metrics = _line_of("metrics", 1, limits.metrics)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Serve until the end of the block."""
+        loop = asyncio.new_event_loop()
+        to_end, is_ready = asyncio.Event(), threading.Event()
+
+        def run() -> None:
+            with (
+                suppress(asyncio.CancelledError),
+                asyncio.Runner(loop_factory=lambda: loop) as runner,
+            ):
+                runner.run(self._serve(to_end, is_ready))
+
+        thread = threading.Thread(target=run, name="http")
+        thread.start()
+        is_ready.wait()
+        try:
+            yield
+        finally:
+            loop.call_soon_threadsafe(to_end.set)
+            thread.join()
+
+    async def _serve(self, to_end: asyncio.Event, is_ready: threading.Event) -> None:
+        server = await asyncio.start_server(
+            self._meet, sock=self._listener, backlog=_ACCEPTED_AT_ONCE, limit=_BLOCK
+        )
+        # asyncio accepts as many as the system may queue; only the latter is to be large.
+        self._listener.listen(_BACKLOG)
+        is_ready.set()
+        await to_end.wait()
+        server.close()
+        clients = list(self._clients)
+        for client in clients:
+            client.transport.abort()
+            client.task.cancel()
+        await asyncio.gather(*(client.task for client in clients), return_exceptions=True)
+        for line in (self._pages, self._metrics):
+            line.pool.shutdown(wait=True, cancel_futures=True)
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client, whatever it does."""
+        task = asyncio.current_task()
+        assert task is not None
+        peer = writer.get_extra_info("peername") or ("",)
+        client = _Client(str(peer[0]), task, writer.transport)
+        self._clients[client] = None
+        if len(self._clients) > self._limits.connections:
+            self._hang_up_one([other for other in self._clients if not other.is_answered])
+        try:
+            await self._answer(client, reader, writer)
+        except (OSError, TimeoutError, EOFError, asyncio.CancelledError):
+            log.debug("a request was not answered", exc_info=True)
+        finally:
+            self._clients.pop(client, None)
+            self._sending.pop(client, None)
+            writer.transport.abort()
+
+    async def _answer(
+        self, client: _Client, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        async with asyncio.timeout(self._limits.head_s):
+            head = await self._head(reader)
+        client.is_answered = True
+        answer = await self._made(client.task, head)
+        client.is_answered = False
+        self._sending[client] = None
+        if len(self._sending) > self._limits.sending:
+            self._hang_up_one(list(self._sending))
+        # What is sent waits for all of it to be taken by the system, not only for some.
+        writer.transport.set_write_buffer_limits(high=0)
+        async with asyncio.timeout(self._limits.send_s):
+            writer.write(answer)
+            await writer.drain()
+        self._sending.pop(client, None)
+        writer.write_eof()
+        async with asyncio.timeout(_LINGER_S):
+            for _ in range(_LINGER_BLOCKS):
+                if not await reader.read(_BLOCK):
+                    return
+
+    async def _head(self, reader: asyncio.StreamReader) -> bytes | None:
+        """Return a request without its body; None where it is too long."""
+        text = bytearray()
+        while True:
+            seen = max(0, len(text) - 3)
+            block = await reader.read(_BLOCK)
+            if not block:
+                raise EOFError("the client is gone")
+            text += block
+            end = _HEAD_ENDS.search(text, seen)
+            if end is not None and end.end() <= self._limits.head_bytes:
+                return bytes(text[: end.end()])
+            if len(text) > self._limits.head_bytes:
+                return None
+
+    async def _made(self, task: asyncio.Task[None], head: bytes | None) -> bytes:
+        """Return the answer, made in a thread; refuse where too many stand in line."""
+        if head is None:
+            return self._site.refuse(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "This request is too long."
+            )
+        line = self._metrics if _METRICS.match(head) else self._pages
+        if len(line.waiting) >= line.most:
+            words = "Too many requests at once; try again."
+            return self._site.refuse(HTTPStatus.SERVICE_UNAVAILABLE, words)
+        line.waiting.add(task)
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(line.pool, self._site.respond, head)
+        finally:
+            line.waiting.discard(task)
+
+    def _hang_up_one(self, clients: Sequence[_Client]) -> None:
+        """Hang up on the oldest client of the address that has the most."""
+        numbers = Counter(client.host for client in clients)
+        most = max(numbers.values(), default=0)
+        oldest = next((client for client in clients if numbers[client.host] == most), None)
+        if oldest is not None:
+            self._clients.pop(oldest, None)
+            self._sending.pop(oldest, None)
+            oldest.transport.abort()
+            oldest.task.cancel()
+
+
+def _line_of(name: str, threads: int, most: int) -> _Line:
+    return _Line(ThreadPoolExecutor(threads, thread_name_prefix=name), most, set())

@@ -1,0 +1,63 @@
+"""Reads hadard's heartbeat in a thread of its own: a file system that hangs delays no answer."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from hadar_slurm.slurm.heartbeat import Heartbeat, read_heartbeat
+
+EVERY_S = 1.0
+# For a file system that does not answer.
+_WAIT_S = 2.0
+
+
+class Pulse:
+    """The heartbeat in `run_dir`, as it was last read.
+
+    While it cannot be read again it expires by itself, as it does when hadard is gone.
+    """
+
+    def __init__(self, run_dir: Path, *, every_s: float = EVERY_S) -> None:
+        self.run_dir = run_dir
+        self.beat: Heartbeat | None = None
+        self._every_s = every_s
+        self._has_read = threading.Event()
+        self._to_end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def poll(self) -> None:
+        """Read it once."""
+        self.beat = read_heartbeat(self.run_dir)
+
+    def is_alive(self, now_s: float) -> bool:
+        """Return whether hadard vouches for itself at `now_s`."""
+        beat = self.beat
+        return beat is not None and beat.is_fresh(now_s)
+
+    def problems(self, now_s: float) -> dict[str, str]:
+        """Return what keeps a living hadard from doing all of its work, by kind."""
+        beat = self.beat
+        return dict(beat.problems) if beat is not None and beat.is_fresh(now_s) else {}
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        self._has_read.wait(_WAIT_S)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._to_end.set()
+        self._thread.join(_WAIT_S)
+
+    def _run(self) -> None:
+        while True:
+            self.poll()
+            self._has_read.set()
+            if self._to_end.wait(self._every_s):
+                return

@@ -1,0 +1,231 @@
+"""Clients that trickle, do not read, or come in hundreds, against real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+from web_journals import NOW_S, a_line, many_jobs, write
+
+from hadar_slurm.web.connections import Connections, Limits
+from hadar_slurm.web.follower import Follower
+from hadar_slurm.web.server import Address, Server
+
+PATIENCE_S = 2.0
+START = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "
+PAGE = b"GET /?hours=0 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@contextmanager
+def served(directory: Path, limits: Limits | None = None, *, jobs: int = 40) -> Iterator[int]:
+    """Serve a journal, and yield the port."""
+    path = directory / "journal.jsonl"
+    seen = many_jobs(jobs)
+    for number in range(3):
+        write(path, a_line(number, seen, nodes="n1:V100:4 n2:K80:4"))
+    follower = Follower(path, every_s=3600.0)
+    server = Server(follower, Address("127.0.0.1", 0), now_s=lambda: NOW_S + 800.0, limits=limits)
+    with follower, server.running():
+        yield server.port
+
+
+def ask(port: int, target: str) -> tuple[int, float]:
+    """Return the status of an answer, and how long it took in seconds."""
+    began_s = time.monotonic()
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        client.request("GET", target)
+        answer = client.getresponse()
+        answer.read()
+        return answer.status, time.monotonic() - began_s
+    finally:
+        client.close()
+
+
+def connect(port: int, *, buffer: int = 0, source: str = "127.0.0.1") -> socket.socket:
+    wire = socket.socket()
+    wire.bind((source, 0))
+    if buffer:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    wire.settimeout(10)
+    wire.connect(("127.0.0.1", port))
+    return wire
+
+
+@contextmanager
+def crowd(number: int, port: int, act: Callable[[socket.socket], None]) -> Iterator[list[int]]:
+    """Keep `number` clients connected, each of which acts repeatedly; count the reconnects."""
+    reconnects = [0]
+    to_end = threading.Event()
+
+    def run() -> None:
+        wires = [connect(port) for _ in range(number)]
+        for wire in wires:
+            with suppress(OSError):
+                wire.sendall(START)
+        is_there.set()
+        while not to_end.wait(0.2):
+            for index, wire in enumerate(wires):
+                try:
+                    act(wire)
+                except OSError:
+                    wire.close()
+                    reconnects[0] += 1
+                    wires[index] = connect(port)
+                    with suppress(OSError):
+                        wires[index].sendall(START)
+        for wire in wires:
+            wire.close()
+
+    is_there = threading.Event()
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert is_there.wait(30)
+        yield reconnects
+    finally:
+        to_end.set()
+        thread.join()
+
+
+def trickle(wire: socket.socket) -> None:
+    wire.sendall(b"x")
+
+
+@pytest.mark.parametrize("number", [200, 600])
+def test_clients_that_trickle_do_not_shut_metrics_or_the_page(tmp_path: Path, number: int) -> None:
+    """A byte now and then from one address, which is the scraper's too; more than there is room."""
+    with served(tmp_path) as port, crowd(number, port, trickle):
+        ends_s = time.monotonic() + 3.0
+        while time.monotonic() < ends_s:
+            for target in ("/metrics", "/"):
+                status, took_s = ask(port, target)
+                assert status == 200
+                assert took_s < PATIENCE_S
+
+
+def test_a_request_has_a_deadline_as_a_whole(tmp_path: Path) -> None:
+    """However often a byte comes."""
+    with served(tmp_path, Limits(head_s=0.5)) as port, connect(port) as wire:
+        began_s = time.monotonic()
+        wire.sendall(START)
+        wire.settimeout(0.1)
+        while True:
+            assert time.monotonic() < began_s + 10
+            with suppress(TimeoutError):
+                try:
+                    if not wire.recv(1):
+                        break
+                except ConnectionResetError:
+                    break
+            with suppress(BrokenPipeError, ConnectionResetError):
+                wire.sendall(b"x")
+        assert time.monotonic() - began_s >= 0.4
+
+
+class Large:
+    """A site whose pages are larger than what the system takes in for a client that is slow."""
+
+    PAGE = b"p" * 30_000_000
+
+    def respond(self, head: bytes) -> bytes:
+        return b"HTTP/1.0 200 OK\r\n\r\n" + (b"m" if b"/metrics" in head else self.PAGE)
+
+    def refuse(self, status: HTTPStatus, words: str) -> bytes:
+        return f"HTTP/1.0 {status.value} {words}\r\n\r\n".encode()
+
+
+@contextmanager
+def large(limits: Limits) -> Iterator[int]:
+    """Serve large pages, and yield the port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port: int = listener.getsockname()[1]
+    with Connections(listener, Large(), limits).running():
+        yield port
+
+
+def test_clients_that_do_not_read_do_not_shut_metrics_or_the_page() -> None:
+    """More than may wait ask for a large page, and read a byte now and then."""
+    with large(Limits(sending=8)) as port, ExitStack() as wires:
+        slow = [wires.enter_context(connect(port, buffer=2048)) for _ in range(40)]
+        for wire in slow:
+            wire.sendall(PAGE)
+            wire.settimeout(0.01)
+        for _ in range(10):
+            for wire in slow:
+                with suppress(OSError):
+                    wire.recv(1)
+            for target in ("/metrics", "/"):
+                status, took_s = ask(port, target)
+                assert status == 200
+                assert took_s < PATIENCE_S
+
+
+def test_an_answer_has_a_deadline_as_a_whole() -> None:
+    """However often the client reads a little."""
+    with large(Limits(send_s=0.5)) as port, connect(port, buffer=2048) as wire:
+        wire.sendall(PAGE)
+        began_s = time.monotonic()
+        taken = 0
+        with suppress(ConnectionResetError):
+            while part := wire.recv(2048):
+                taken += len(part)
+                time.sleep(0.001)
+                assert time.monotonic() < began_s + 20, taken
+        assert 0 < taken < len(Large.PAGE)
+
+
+def test_a_crowd_that_is_idle_costs_no_threads(tmp_path: Path) -> None:
+    """However many connect and say nothing; beyond the limit the oldest are hung up on."""
+    with served(tmp_path, Limits(connections=50)) as port, ExitStack() as wires:
+        before = threading.active_count()
+        idle = [wires.enter_context(connect(port)) for _ in range(120)]
+        assert ask(port, "/metrics")[0] == 200
+        assert threading.active_count() <= before + 4
+        for wire in idle[:60]:
+            with suppress(ConnectionResetError):
+                assert wire.recv(1) == b""
+
+
+def test_a_crowd_at_one_address_does_not_push_out_another(tmp_path: Path) -> None:
+    """The oldest of the address that has the most is hung up on, not the oldest of all."""
+    with served(tmp_path, Limits(connections=20)) as port, ExitStack() as wires:
+        alone = wires.enter_context(connect(port))
+        alone.sendall(START)
+        for _ in range(60):
+            wires.enter_context(connect(port, source="127.0.0.2")).sendall(START)
+        assert ask(port, "/metrics")[0] == 200
+        alone.sendall(b"y\r\n\r\n")
+        assert alone.recv(64).split(b" ")[1] == b"200"
+
+
+def test_pages_that_stand_in_line_leave_metrics_alone(tmp_path: Path) -> None:
+    """Too many at once get 503; /metrics has a thread of its own."""
+    with served(tmp_path, Limits(pages=4), jobs=3000) as port, ExitStack() as wires:
+        asked = [wires.enter_context(connect(port)) for _ in range(40)]
+        for wire in asked:
+            wire.sendall(PAGE)
+        status, took_s = ask(port, "/metrics")
+        assert status == 200
+        assert took_s < PATIENCE_S
+        answers = [wire.recv(64).split(b" ")[1] for wire in asked]
+        assert set(answers) == {b"200", b"503"}
+
+
+def test_it_ends_with_clients_at_every_stage(tmp_path: Path) -> None:
+    """Idle, half asked, and not reading."""
+    with ExitStack() as wires:
+        with served(tmp_path, jobs=2000) as port:
+            for text in (b"", START, PAGE) * 5:
+                wire = wires.enter_context(connect(port, buffer=1024))
+                wire.sendall(text)
+            assert ask(port, "/metrics")[0] == 200
+            ended_s = time.monotonic()
+        assert time.monotonic() - ended_s < 10
