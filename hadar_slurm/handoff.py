@@ -133,7 +133,15 @@ def read_report(reports: Path, job_id: str, *, owner_uid: int) -> Optional[Progr
     Raises SquattedError where another user has taken the directory of the job's owner, and
     ReportError for anything else that the owner cannot have written in good faith.
     """
-    own = user_reports(reports, owner_uid)
+    return _read_report(user_reports(reports, owner_uid), job_id, owner_uid)
+
+
+def read_own_report(own: Path, job_id: str) -> Optional[ProgressReport]:
+    """Return the report of a job of this user's, which reports in `own`; like `read_report`."""
+    return _read_report(own, job_id, os.geteuid())
+
+
+def _read_report(own: Path, job_id: str, owner_uid: int) -> Optional[ProgressReport]:
     path = report_path(own, job_id)
     try:
         with (

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -29,10 +30,17 @@ from torch.optim import Optimizer
 
 from hadar_slurm.runtime import samples, state
 from hadar_slurm.runtime.ahead import Ahead
+from hadar_slurm.runtime.choosing import numbered
+from hadar_slurm.runtime.claim import Claim, State
+from hadar_slurm.runtime.consolidation import check_alike
 from hadar_slurm.runtime.costs import Costs
 from hadar_slurm.runtime.dealing import Dealer
-from hadar_slurm.runtime.ending import Ending
+from hadar_slurm.runtime.ending import Ending, shapes_in
+from hadar_slurm.runtime.finite import MOST_SPOILT, NotFiniteError, fault_in
+from hadar_slurm.runtime.identity import Identity, check_same
 from hadar_slurm.runtime.joblog import job_log
+from hadar_slurm.runtime.joining import check_run, identity_of, join
+from hadar_slurm.runtime.lost import Begun
 from hadar_slurm.runtime.peers import Peers
 from hadar_slurm.runtime.presence import Doing, Presence
 from hadar_slurm.runtime.ranges import Ranges
@@ -88,17 +96,20 @@ class Copy(AbstractContextManager["Copy"]):
         self.settings = settings or Settings()
         self.where = surroundings or Surroundings.of()
         self.ranks = Ranks(self.where.rank, self.where.ranks)
-        self.slots = Slots(self.where.directory)
         self.costs = Costs()
         self.reports = Reports(self.where, self.costs)
-        dealer = Dealer(self.settings, self.where.assignment)
-        self.ending = Ending(self.slots, self.settings, dealer, self.costs)
-        self.presence = Presence(self.where.directory, self.where.copy, self.settings.gone_after_s)
-        self.peers = Peers(self.slots, self.ending, self.presence, self.settings, self.costs)
+        self._be_in(self.where)
         self.base_lrs = [float(group["lr"]) for group in optimiser.param_groups]
         self.asked: set[int] = set()
         self.parent_step = 0
         self.ahead: Ahead | None = None
+        # The identity by which this copy goes, the claim by which it is the only one, and what it
+        # loaded last.
+        self.identity = Identity(total_steps, seed)
+        self.claim: Claim | None = None
+        self._known: TensorFile | None = None
+        self._trained: Callable[[], Contribution] | None = None
+        self._is_done = False
         self._beside = ThreadPoolExecutor(1, "hadar-slot")
         self._is_leaving = False
         self._unsaved: tuple[Contribution, state.Named] | None = None
@@ -107,15 +118,45 @@ class Copy(AbstractContextManager["Copy"]):
         self._handlers: dict[int, Any] = {}
         self._open = ExitStack()
 
+    def _be_in(self, where: Surroundings, *, is_first: bool = True) -> None:
+        """Have a directory for the files of the job; `is_first`: not one numbered after it."""
+        self.where, settings = where, self.settings
+        self.slots = Slots(where.directory, settings.keep_every, settings.most_kept)
+        dealer = Dealer(settings, where.assignment)
+        self.ending = Ending(self.slots, settings, dealer, self.costs)
+        self.presence = Presence(where.directory, where.copy, settings.gone_after_s)
+        begun = Begun(self.slots, where, is_first)
+        self.peers = Peers(self.slots, self.ending, self.presence, settings, self.costs, begun)
+
     def __enter__(self) -> Copy:
         self.ranks.join()
-        if self.ranks.leads:
-            self.where.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._open.enter_context(job_log(self.where.directory, self.where.copy))
+        self.identity = identity_of(self.where, self.total_steps, self.seed)
+        self._join()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGUSR1, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._ask)
         return self
+
+    def _join(self) -> None:
+        """Agree on the directory; who leads becomes the only process that is this copy."""
+        if not self.ranks.leads:
+            word, number, _ = self.ranks.hear()
+            if word is Word.LEAVE:
+                raise SystemExit(number)
+            if number > 1:
+                directory = numbered(self.where.directory, number)
+                self._be_in(replace(self.where, directory=directory), is_first=False)
+            return
+        try:
+            joined = join(self.where, self.identity, self.settings)
+        except BaseException:
+            self.ranks.tell(Word.LEAVE, 1)
+            raise
+        self.ranks.tell(Word.DIRECTORY, joined.number)
+        self.claim = joined.claim
+        if joined.number > 1:
+            self._be_in(joined.where, is_first=False)
+        self._open.enter_context(job_log(self.where.directory, self.where.copy))
 
     def __exit__(
         self,
@@ -126,7 +167,14 @@ class Copy(AbstractContextManager["Copy"]):
         self._is_leaving = True
         self._beside.shutdown()
         if self.ranks.leads:
+            if error is None and self._trained is not None:
+                self._leave_early(self._trained())
             self.presence.leave()
+        if self.claim is not None:
+            has_stopped = error is None and self._known is not None and not self._is_done
+            state = State.OVER if has_stopped and not self.where.is_named else State.LEFT
+            self.claim.leave(state if self._known else self.claim.before)
+            self.claim = None
         log.info("left: %r", error) if error else log.info("left")
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -176,8 +224,9 @@ class Copy(AbstractContextManager["Copy"]):
         # Not before: who is present may be dealt steps, and is waited for.
         self.presence.join(self.settings.sign_every_s)
         log.info("joined%s", f", restart {self.where.restart}" if self.where.restart else "")
-        end, file = self.newest()
+        end, file = self._first_newest()
         while True:
+            self._check(end)
             mine = end.dealt.get(self.where.copy, Ranges())
             ahead = self.ahead if self.ahead and self.ahead.belongs_to(end, mine) else None
             self.ranks.tell(Word.LOAD, end.slot, ahead is not None)
@@ -188,6 +237,7 @@ class Copy(AbstractContextManager["Copy"]):
                 continue
             self.ahead = None
             if end.is_complete:
+                self._is_done = True
                 self.slots.say_done()
                 self.reports.tell("done", end)
                 log.info("done after slot %d", end.slot)
@@ -227,8 +277,47 @@ class Copy(AbstractContextManager["Copy"]):
                 return
 
     def newest(self) -> tuple[SlotEnd, TensorFile]:
-        """Return the end of the newest slot; raises ValueError for that of another job."""
-        return self.peers.newest(self.total_steps, self.named)
+        """Return the end of the newest slot; raises LostTrainingError where it is lost."""
+        return self.peers.newest(self.identity, self.named)
+
+    def _first_newest(self) -> tuple[SlotEnd, TensorFile]:
+        """Return the newest end, and say how far the job is; raises OtherTrainingError."""
+        had_begun = self.slots.newest_slot() >= 0
+        end, file = self.newest()
+        own = {name: each.shape for name, each in self.named()[0].items()}
+        model = {name: shape for name, shape in own.items() if name.startswith(state.MODEL)}
+        found = end.identity or replace(self.identity, total_steps=end.total_steps, command=())
+        shapes = check_alike(model, shapes_in(file, state.MODEL))
+        check_same(self.where.directory, self.identity, found, shapes)
+        if self.claim is not None:
+            check_run(self.claim)
+        self._known = file
+        where, done, total = self.where.directory, len(end.done), end.total_steps
+        if end.is_complete:
+            log.warning("nothing to train: %d of %d steps are done (%s)", done, total, where)
+        elif had_begun and (self.peers.here() == {self.where.copy} or self._was_here):
+            log.warning("resumed, %d of %d steps done (%s)", done, total, where)
+        elif had_begun:
+            log.info("%d of %d steps are done", done, total)
+        return end, file
+
+    @property
+    def _was_here(self) -> bool:
+        return self.claim is not None and self.claim.before is not None
+
+    def _check(self, end: SlotEnd) -> None:
+        """Raise HeldError where a later run has taken over, NotFiniteError where all is spoilt."""
+        if self.claim is not None:
+            self.claim.check()
+        if len(end.spoilt) >= MOST_SPOILT and not end.is_complete:
+            kept = ", ".join(str(slot) for slot in self.slots.kept())
+            slots = self.slots.end_path(end.slot)
+            raise NotFiniteError(
+                f"{self.where.directory.resolve()}: in {MOST_SPOILT} slots in a row nothing finite "
+                f"was trained: {' | '.join(end.spoilt)}. {slots.name} has the parameters of before "
+                f"these. To go on from an older slot, remove the newer ones from {slots.parent}: "
+                f"the ends of slots {kept} are kept"
+            )
 
     def named(self) -> state.Named:
         """Return all that a checkpoint keeps, as tensors by name and plain facts."""
@@ -236,6 +325,7 @@ class Copy(AbstractContextManager["Copy"]):
 
     def load(self, end: SlotEnd, file: TensorFile, ahead: Ahead | None = None) -> None:
         """Take over the parameters at the end of a slot, and add what was trained ahead."""
+        self._known = file
         with self.costs.measure(self.costs.load_s):
             if ahead:
                 ahead.take_over(self.model, file)
@@ -256,6 +346,13 @@ class Copy(AbstractContextManager["Copy"]):
             done, begun_s = ahead.done, begun_s - ahead.seconds
             log.info("slot %d begins with %d steps that were trained ahead", slot, len(done))
         todo, trained, warm = mine - done, len(done), max(1, len(done))
+
+        def part() -> Contribution:
+            kept = done | todo.first(trained - len(done))
+            seconds = time.monotonic() - begun_s
+            return Contribution(self.where.copy, slot, end.id, kept, seconds, is_checked=True)
+
+        self._trained = part
         for step in todo:
             self._set_rates(len(end.done) + dealt * trained // len(mine))
             yield step
@@ -270,19 +367,39 @@ class Copy(AbstractContextManager["Copy"]):
                 reported_s = now_s
                 if self.slots.has_ended(slot):
                     log.warning("slot %d ended without this copy, which is late", slot)
+                    self._trained = None
                     return
                 left_s = (len(mine) - trained) * (now_s - begun_s) / trained
                 if self.peers.is_cut_short(end, now_s - begun_s, left_s):
                     break
             if self.asked or 0 < end.length_s * _OVERTIME < now_s - begun_s:
                 break
-        seconds = time.monotonic() - begun_s
-        kept = done | todo.first(trained - len(done))
+        self._trained = None
         # Before there is a contribution by which the slot could end: nothing more is for us.
         self.presence.say(Doing.LEAVES if self.asked else Doing.WAITS)
-        named = state.kept(self.named()) if settings.delay else self.named()
-        self._unsaved = Contribution(self.where.copy, slot, end.id, kept, seconds), named
+        self._unsaved = self._checked(part())
         self.reports.tell("running", end, trained)
+
+    def _checked(self, part: Contribution) -> tuple[Contribution, state.Named]:
+        """Return what to contribute: nothing but the reason, if it is not finite."""
+        tensors, facts = named = self.named()
+        if fault := fault_in(tensors.items(), facts, self._known):
+            log.warning(
+                "slot %d of copy %d counts nothing: %s; its steps are dealt out again",
+                part.slot,
+                part.copy,
+                fault,
+            )
+            return replace(part, done=Ranges(), fault=fault), ({}, facts)
+        return part, state.kept(named) if self.settings.delay else named
+
+    def _leave_early(self, part: Contribution) -> None:
+        """Contribute what was trained of the slot: the program ends before the job is done."""
+        if len(part.done) and not self.slots.has_ended(part.slot):
+            self._unsaved = self._checked(part)
+            self._save_again_s = 0.0
+            self.save()
+        log.info("ends early, with %d steps of slot %d", len(part.done), part.slot)
 
     def save(self) -> None:
         """Contribute what is not contributed yet; what fails is tried again."""
@@ -317,7 +434,8 @@ class Copy(AbstractContextManager["Copy"]):
 
     def _settle_beside(self, end: SlotEnd) -> Generator[int, None, tuple[SlotEnd, TensorFile]]:
         """Settle the slot after `end`, and yield what we train meanwhile, if anything."""
-        if self._unsaved is None or self.asked or self.where.copy not in end.ahead:
+        is_spoilt = self._unsaved is not None and bool(self._unsaved[0].fault)
+        if self._unsaved is None or is_spoilt or self.asked or self.where.copy not in end.ahead:
             return self._settle(end)
         self.presence.say(Doing.TRAINS)
         settled = self._beside.submit(self._settle, end)
@@ -338,6 +456,8 @@ class Copy(AbstractContextManager["Copy"]):
         """Wait until the slot after `end` has ended, and end it if it is up to us."""
         begun_s = time.monotonic()
         while self.slots.newest_slot() == end.slot:
+            if self.claim is not None:
+                self.claim.check()
             self.save()
             if self._is_leaving:
                 raise SystemExit

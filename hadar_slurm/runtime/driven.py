@@ -83,8 +83,8 @@ class Driven:
         self.step = None
         try:
             self.step = next(self._steps, None)
-        except BaseException:
-            self.end()
+        except BaseException as error:
+            self.end(error)
             raise
         self.turn += 1
         if self.step is not None:
@@ -97,22 +97,23 @@ class Driven:
         Raises RuntimeError if it could not go on although the job is not done.
         """
         copy, step = self.copy, self.step
-        self.end()
-        if copy is None or step is None:
-            return
-        if own_steps >= copy.total_steps:
-            raise RuntimeError(
+        if copy is not None and step is not None and own_steps >= copy.total_steps:
+            error = RuntimeError(
                 "the trainer has made all of its steps, some of which were lost: start it again, "
                 "and it makes those that are missing"
             )
-        log.warning("the trainer has stopped this copy before the job was done")
+            self.end(error)
+            raise error
+        self.end()
+        if copy is not None and step is not None:
+            log.warning("the trainer has stopped this copy before the job was done")
 
-    def end(self) -> None:
-        """Leave the job."""
+    def end(self, error: BaseException | None = None) -> None:
+        """Leave the job, for an error or because the trainer has ended."""
         copy, self.copy, self.step = self.copy, None, None
         self._steps = iter(())
         if copy is not None:
-            copy.__exit__(None, None, None)
+            copy.__exit__(type(error) if error else None, error, None)
 
     def loader(self, loader: DataLoader[Any]) -> StepLoader:
         """Return a loader like the one given, of the batches of this copy's steps."""

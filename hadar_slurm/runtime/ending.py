@@ -14,6 +14,8 @@ from hadar_slurm.runtime import state
 from hadar_slurm.runtime.consolidation import OptimiserRule, check_alike, mean
 from hadar_slurm.runtime.costs import Costs, usual
 from hadar_slurm.runtime.dealing import Dealer
+from hadar_slurm.runtime.finite import MOST_SPOILT, fault_in, nan_in, tensors_of
+from hadar_slurm.runtime.identity import Identity
 from hadar_slurm.runtime.ranges import Ranges
 from hadar_slurm.runtime.settings import Settings
 from hadar_slurm.runtime.slots import Contribution, SlotEnd, Slots
@@ -31,10 +33,19 @@ class Ending:
     dealer: Dealer
     costs: Costs
 
-    def begin(self, total_steps: int, here: Mapping[int, float], model: state.Named) -> None:
-        """Write the end of slot 0, the model as it is, unless somebody has."""
-        start = SlotEnd(slot=0, total_steps=total_steps)
-        self.slots.end(self.dealer.deal(start, here, 0.0), *model)
+    def begin(
+        self,
+        total_steps: int,
+        here: Mapping[int, float],
+        model: state.Named,
+        identity: Identity | None = None,
+    ) -> None:
+        """Write the end of slot 0, the model as it is, unless another copy has."""
+        start = SlotEnd(slot=0, total_steps=total_steps, identity=identity)
+        if self.slots.end(self.dealer.deal(start, here, 0.0), *model) and (
+            name := nan_in(model[0])
+        ):
+            log.warning("the model begins with NaN in %s", name)
 
     def end(self, end: SlotEnd, given: set[int], here: set[int]) -> bool:
         """Make the contributions of the copies `given` one, deal out the next slot, write both.
@@ -61,8 +72,17 @@ class Ending:
         self, end: SlotEnd, base: TensorFile, given: set[int], here: set[int], begun_s: float
     ) -> int | None:
         """End the slot after `end`; return how many had a part in it, None if it was not ours."""
-        parts = self._usable(end, base, sorted(given))
+        parts, faults = self._usable(end, base, sorted(given))
         tensors, facts = self._merged(base, parts)
+        if parts and (fault := fault_in(tensors.items(), facts, base)):
+            log.warning("slot %d is left out: made one, %s", end.slot + 1, fault)
+            parts, faults = [], [*faults, f"made one, {fault}"]
+            tensors, facts = self._merged(base, parts)
+        spoilt = end.spoilt
+        if parts:
+            spoilt = ()
+        elif faults:
+            spoilt = (*spoilt, f"slot {end.slot + 1}: {'; '.join(faults)}")[-MOST_SPOILT:]
         done = end.done
         for part, _ in parts:
             done = done | part.done
@@ -71,7 +91,13 @@ class Ending:
         made_s = time.monotonic() - begun_s + usual(self.costs.save_s)
         averages = end.averages + (len(parts) > 1)
         after = replace(
-            end, slot=end.slot + 1, done=done, dealt={}, made_s=made_s, averages=averages
+            end,
+            slot=end.slot + 1,
+            done=done,
+            dealt={},
+            made_s=made_s,
+            averages=averages,
+            spoilt=spoilt,
         )
         self.costs.make(after.slot, made_s)
         speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}
@@ -81,24 +107,34 @@ class Ending:
 
     def _usable(
         self, end: SlotEnd, base: TensorFile, given: Sequence[int]
-    ) -> list[tuple[Contribution, TensorFile]]:
-        """Return the contributions that can be made one; others are left out, and said so."""
-        shapes = _shapes(base, state.MODEL)
-        usable = []
+    ) -> tuple[list[tuple[Contribution, TensorFile]], list[str]]:
+        """Return the usable contributions, and why others are not finite.
+
+        What is left out is logged.
+        """
+        shapes = shapes_in(base, state.MODEL)
+        usable: list[tuple[Contribution, TensorFile]] = []
+        faults: list[str] = []
         for copy in given:
             try:
                 part, file = self.slots.contribution(end, copy)
             except (TensorFileError, OSError) as error:
                 log.warning("left out: %s", error)
                 continue
-            wrong = check_alike(shapes, _shapes(file, state.MODEL))
+            fault = part.fault
+            wrong = "" if fault else check_alike(shapes, shapes_in(file, state.MODEL))
             if len(part.done - end.dealt.get(copy, Ranges())):
                 wrong = "has steps that were not dealt to it"
+            if not (fault or wrong or part.is_checked):
+                fault = fault_in(tensors_of(file), file.facts["facts"], base)
             if wrong:
                 log.warning("left out: %s: %s", file.path, wrong)
+            elif fault:
+                log.warning("left out: slot %d of copy %d: %s", part.slot, copy, fault)
+                faults.append(f"copy {copy}: {fault}")
             elif len(part.done):
                 usable.append((part, file))
-        return usable
+        return usable, faults
 
     def _merged(
         self, base: TensorFile, parts: Sequence[tuple[Contribution, TensorFile]]
@@ -129,5 +165,6 @@ class Ending:
         return tensors, facts
 
 
-def _shapes(file: TensorFile, prefix: str) -> dict[str, torch.Size]:
+def shapes_in(file: TensorFile, prefix: str) -> dict[str, torch.Size]:
+    """Return the shapes of those tensors of a file whose names begin with `prefix`, by name."""
     return {name: file.tensor(name).shape for name in file.names if name.startswith(prefix)}

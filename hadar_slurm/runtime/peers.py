@@ -5,17 +5,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hadar_slurm.runtime import state
 from hadar_slurm.runtime.costs import Costs
 from hadar_slurm.runtime.ending import Ending
+from hadar_slurm.runtime.identity import Identity
+from hadar_slurm.runtime.lost import Begun
 from hadar_slurm.runtime.presence import Doing, Presence
 from hadar_slurm.runtime.settings import Settings
 from hadar_slurm.runtime.slots import SlotEnd, Slots
 from hadar_slurm.runtime.tensors import TensorFile
 
 log = logging.getLogger(__name__)
+
+# What no waiting mends.
+_LASTING = (PermissionError, NotADirectoryError)
 
 
 @dataclass
@@ -27,6 +33,7 @@ class Peers:
     presence: Presence
     settings: Settings
     costs: Costs
+    begun: Begun | None = None
     _since: dict[int, float] = field(default_factory=dict)
     _first_given: tuple[int, float] = (-1, 0.0)
 
@@ -38,31 +45,47 @@ class Peers:
         return {copy for copy, doing in found.items() if doing is not Doing.LEAVES}
 
     def newest(
-        self, total_steps: int, named: Callable[[], state.Named]
+        self, what: Identity, named: Callable[[], state.Named]
     ) -> tuple[SlotEnd, TensorFile]:
-        """Return the end of the newest slot; before the first, who comes first makes it as `named`.
+        """Return the end of the newest slot; the first copy makes that of slot 0 as `named`.
 
-        What cannot be read or written is tried again. Raises ValueError for another job's.
+        What cannot be read or written is tried again. Raises OtherTrainingError for the end of
+        another training, and LostTrainingError where this one has begun and no end can be read.
         """
+        looked_s, lost = time.monotonic(), ""
         while True:
+            found, why = None, ""
             try:
                 with self.costs.measure(self.costs.read_s):
                     found = self.slots.newest()
-                if found is None and not self._are_gathering():
-                    self.ending.begin(total_steps, dict.fromkeys(self.here(), 0.0), named())
-                    continue
+                if found is not None:
+                    self._note_begun()
+                else:
+                    why = self.begun.evidence() if self.begun else ""
+                    if not why and not self._are_gathering():
+                        here = dict.fromkeys(self.here(), 0.0)
+                        self.ending.begin(what.total_steps, here, named(), what)
+                        continue
             except OSError as error:
                 log.warning("tried again: %s", error)
-                found = None
-            if found is None:
-                time.sleep(self.settings.poll_s)
-                continue
-            if found[0].total_steps != total_steps:
-                raise ValueError(
-                    f"{self.slots.directory} holds a job of {found[0].total_steps} steps, not "
-                    f"{total_steps}: give each job a directory of its own"
-                )
-            return found
+                # Others may pass: a full disk, one that stands still.
+                why = str(error) if isinstance(error, _LASTING) else ""
+            if found is not None:
+                return found
+            if why and self.begun:
+                if why != lost:
+                    wait_s = self.settings.lost_after_s
+                    log.warning("waits %.0f s for what was trained: %s", wait_s, why)
+                lost = why
+                if time.monotonic() - looked_s >= self.settings.lost_after_s:
+                    raise self.begun.error(why)
+            time.sleep(self.settings.poll_s)
+
+    def _note_begun(self) -> None:
+        """Leave word that the training has begun; what cannot be written is written next time."""
+        if self.begun is not None:
+            with suppress(OSError):
+                self.begun.note()
 
     def _are_gathering(self) -> bool:
         """Return whether to let others come before the first slot begins.

@@ -26,6 +26,7 @@ class Word(IntEnum):
     DONE = 2
     LEAVE = 3  # with this exit status
     AHEAD = 4  # train on while the slot of this number is made one
+    DIRECTORY = 5  # the files are in the job's directory of this number
 
 
 @dataclass

@@ -20,16 +20,20 @@ from typing import Any
 
 import torch
 
+from hadar_slurm.runtime.identity import Identity
 from hadar_slurm.runtime.ranges import Ranges
 from hadar_slurm.runtime.tensors import TensorFile, TensorFileError, write_tensors
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
-# Ends of slots that are kept: the newest may be cut off by a disk that lies.
+# Ends of slots that are always kept: the newest may be cut off by a disk that lies.
 _KEPT = 2
+# Further ends that are kept: one of this number of slots, and this number of ends at most.
+KEEP_EVERY, MOST_KEPT = 10, 3
 _OF_SLOT = re.compile(r"\.?slot-(\d+)\.")
 _END = re.compile(r"slot-(\d+)\.safetensors")
+_END_DRAFT = re.compile(r"\.slot-\d+\.safetensors\.")
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ class SlotEnd:
     while it waits for that one's end. `length_s` is how long it is to last. `made_s` is how long it
     took to make the parameters one, 0 at the start of the job; both in seconds. `averages` counts
     the slots so far in which two copies or more had a part. `id` tells this end from another of the
-    same slot, made when this one could not be read.
+    same slot, made when this one could not be read. `identity` is None in the end of an older
+    release. `spoilt` says of each of the newest slots why nothing of it could be used, because none
+    of it was finite.
     """
 
     slot: int
@@ -53,6 +59,8 @@ class SlotEnd:
     made_s: float = 0.0
     averages: int = 0
     id: str = ""
+    identity: Identity | None = None
+    spoilt: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -69,7 +77,8 @@ class SlotEnd:
 class Contribution:
     """What a copy trained in a slot; `seconds` is the time it took.
 
-    `base` is the id of the end that it started from.
+    `base` is the id of the end that it started from. `fault` says why nothing of it is to be used;
+    there are no tensors then. `is_checked` says that the copy has found its tensors finite.
     """
 
     copy: int
@@ -77,13 +86,21 @@ class Contribution:
     base: str
     done: Ranges
     seconds: float
+    fault: str = ""
+    is_checked: bool = False
 
 
 @dataclass(frozen=True)
 class Slots:
-    """The files of one job, in `directory`."""
+    """The files of one job, in `directory`.
+
+    Beside the newest ends, those of every slot are kept whose number is a multiple of `keep_every`,
+    0: of none, and of these the newest `most_kept`.
+    """
 
     directory: Path
+    keep_every: int = KEEP_EVERY
+    most_kept: int = MOST_KEPT
 
     def newest(self) -> tuple[SlotEnd, TensorFile] | None:
         """Return the newest end of a slot that is whole, or None before there is any.
@@ -102,6 +119,14 @@ class Slots:
                 with suppress(OSError):
                     path.replace(path.with_suffix(".broken"))
         return None
+
+    def kept(self) -> list[int]:
+        """Return the slots whose ends are there."""
+        return sorted(self._ends())
+
+    def broken(self) -> list[Path]:
+        """Return the ends that were put aside because they could not be read."""
+        return sorted(self.directory.joinpath("slots").glob("slot-*.broken"))
 
     def read(self, slot: int) -> tuple[SlotEnd, TensorFile]:
         """Return the end of a slot; raises TensorFileError, OSError and OtherVersionError."""
@@ -129,6 +154,8 @@ class Slots:
             "made_s": end.made_s,
             "averages": end.averages,
             "id": secrets.token_hex(4),
+            "fingerprint": end.identity.facts if end.identity else None,
+            "spoilt": list(end.spoilt),
             "facts": facts,
         }
         is_ours = write_tensors(self.end_path(end.slot), tensors, told, is_first=True)
@@ -147,6 +174,8 @@ class Slots:
             "base": part.base,
             "done": part.done.pairs,
             "seconds": part.seconds,
+            "fault": part.fault,
+            "is_checked": part.is_checked,
             "facts": facts,
         }
         write_tensors(self.part_path(part.slot, part.base, part.copy), tensors, told)
@@ -170,6 +199,8 @@ class Slots:
                 base=str(facts["base"]),
                 done=Ranges.of(facts["done"]),
                 seconds=float(facts["seconds"]),
+                fault=str(facts.get("fault", "")),
+                is_checked=facts.get("is_checked") is True,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise TensorFileError(f"{path}: no contribution: {error!r}") from error
@@ -198,6 +229,10 @@ class Slots:
         with suppress(OSError):
             (self.directory / "done").touch()
 
+    def is_done(self) -> bool:
+        """Return whether that file is there."""
+        return (self.directory / "done").exists()
+
     def end_path(self, slot: int) -> Path:
         """Return where a slot's end lies."""
         return self.directory / "slots" / f"slot-{slot:08}.safetensors"
@@ -217,15 +252,28 @@ class Slots:
         return [int(match[1]) for name in names if (match := _END.fullmatch(name))]
 
     def _clear(self, slot: int) -> None:
-        """Remove what belongs to slots that have ended: all but the newest ends, drafts too."""
+        """Remove what belongs to slots that have ended: all but the ends to keep, drafts too."""
+        kept = self._kept(slot)
         for path in (self.directory / "slots").iterdir():
             match = _OF_SLOT.match(path.name)
             if match is None:
                 continue
+            number = int(match[1])
             is_end = _END.fullmatch(path.name) is not None
-            if int(match[1]) <= (slot - _KEPT if is_end else slot):
+            # Another copy may be about to find that this slot has ended: the draft is its own.
+            is_drafted = number == slot and _END_DRAFT.match(path.name) is not None
+            if number <= slot and not is_drafted and not (is_end and number in kept):
                 with suppress(OSError):
                     path.unlink()
+
+    def _kept(self, slot: int) -> set[int]:
+        """Return the slots whose ends are kept, at the end of `slot`."""
+        newest = set(range(slot + 1 - _KEPT, slot + 1))
+        if self.keep_every < 1:
+            return newest
+        last = (slot - _KEPT) // self.keep_every * self.keep_every
+        further = (last - turn * self.keep_every for turn in range(self.most_kept))
+        return newest | {number for number in further if number > 0}
 
 
 class OtherVersionError(ValueError):
@@ -250,6 +298,8 @@ def _as_end(file: TensorFile) -> SlotEnd:
             made_s=float(facts.get("made_s", 0.0)),
             averages=int(facts.get("averages", 0)),
             id=str(facts["id"]),
+            identity=Identity.of(facts.get("fingerprint")),
+            spoilt=tuple(str(why) for why in facts.get("spoilt", ())),
         )
     except OtherVersionError:
         raise

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hadar_slurm import handoff
+from hadar_slurm.runtime.identity import command_line
 
 DIRECTORY_VARIABLE = "HADAR_JOB_DIR"
 
@@ -20,7 +21,10 @@ class Surroundings:
     which Slurm runs this copy, None outside of Slurm; `spool` is where this user's jobs report;
     `assignment` is hadard's file for the whole
     job, which need not be there. Where torchrun has started several processes, they are one copy,
-    and this is number `rank` of `ranks`.
+    and this is number `rank` of `ranks`. `is_named` says that the directory was chosen for this
+    very training: another one may not use it, and does not get a directory beside it.
+    `command` is the command line. Where all this is from the environment, every `Copy` of a process
+    is a training of its own; a program that makes it itself may say otherwise.
     """
 
     copy: int
@@ -31,6 +35,9 @@ class Surroundings:
     assignment: Path | None = None
     rank: int = 0
     ranks: int = 1
+    is_named: bool = True
+    command: tuple[str, ...] = field(default_factory=command_line)
+    is_from_environment: bool = False
 
     @classmethod
     def of(cls, variables: Mapping[str, str] | None = None) -> Surroundings:
@@ -59,4 +66,6 @@ class Surroundings:
             assignment=handoff.assignment_path(assignments, parent) if parent else None,
             rank=int(known.get("RANK") or 0) if ranks > 1 else 0,
             ranks=ranks,
+            is_named=is_copy or bool(known.get(DIRECTORY_VARIABLE)),
+            is_from_environment=True,
         )

@@ -66,7 +66,8 @@ def write_tensors(
     """Write a file in one step, and return whether it is ours.
 
     Who reads sees all of it or what was there before. With `is_first` a file that is already there
-    stays. Raises OSError, for a full disk say; nothing is left of the attempt then.
+    stays, and the process that wrote it may have removed our draft. Raises OSError, for a full disk
+    say; nothing is left of the attempt then.
     """
     plain = {
         # Tensors that share memory, such as tied weights, each get their own.
@@ -81,13 +82,14 @@ def write_tensors(
             save_file(plain, draft, metadata={_KEY: json.dumps(told)})
         except SafetensorError as error:
             raise OSError(f"{draft}: {error}") from error
-        _flush(draft)
         if is_first:
             try:
+                _flush(draft)
                 os.link(draft, path)
-            except FileExistsError:
+            except (FileExistsError, FileNotFoundError):
                 return False
         else:
+            _flush(draft)
             os.replace(draft, path)
         _flush(path.parent)
         return True

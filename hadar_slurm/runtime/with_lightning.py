@@ -77,8 +77,8 @@ class InCopies(Callback):
         self.driven.stopped(trainer.global_step)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Leave the job, so that nobody waits for us."""
-        self.driven.end()
+        """Leave the job, so that no other copy waits for this one."""
+        self.driven.end(exception)
 
 
 def _is_due(interval: str, frequency: int, steps_per_epoch: int) -> Callable[[int], bool]:

@@ -49,9 +49,12 @@ def train_in_copies(
 
     def train_and_leave(*words: Any, **options: Any) -> Any:
         try:
-            return train(*words, **options)
-        finally:
-            driven.end()
+            result = train(*words, **options)
+        except BaseException as error:
+            driven.end(error)
+            raise
+        driven.end()
+        return result
 
     trainer.get_train_dataloader = get_train_dataloader
     trainer.train = train_and_leave

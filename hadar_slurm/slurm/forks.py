@@ -76,31 +76,42 @@ class Task:
 
     @property
     def is_done(self) -> bool:
-        """Whether this copy, in this very run, has found that all steps are done."""
+        """Whether this copy has reported that all steps are done, in this run or one before.
+
+        Exit status 0 does not say that: a copy may end early, and leave the rest to the others.
+        """
         report = self.report
-        if self.row.state == "COMPLETED":
+        if report is None or report.state != "done":
+            return False
+        if report.restart < self.row.restarts:
             return True
-        return (
-            report is not None
-            and report.state == "done"
-            and report.restart == self.row.restarts
-            and report.time_s + SKEW_S >= self.row.started_s
-        )
+        # Not the report of a former job that had this job id.
+        is_of_this_run = report.time_s + SKEW_S >= self.row.started_s
+        return report.restart == self.row.restarts and is_of_this_run
 
 
 @dataclass(frozen=True)
 class Fork:
-    """One forked job: all its tasks, by number; `ends` are how some have ended, even long ago."""
+    """One forked job: all its tasks, by number; `ends` are how some have ended, even long ago.
+
+    `was_done`: a task has reported that the training is over, even one that Slurm no longer shows.
+    """
 
     parent: JobId
     tasks: tuple[Task, ...]
     ends: frozenset[Phase] = frozenset()
+    was_done: bool = False
 
     @classmethod
-    def of(cls, parent: JobId, tasks: Sequence[Task], before: frozenset[Phase]) -> Fork:
-        """Return the job whose tasks these are; `before` is how former ones have ended."""
-        ends = before | {final_phase(task.row.state) for task in tasks if not task.row.is_live}
-        return cls(parent, tuple(sorted(tasks, key=lambda task: task.number)), ends)
+    def of(cls, parent: JobId, tasks: Sequence[Task], before: Fork | None) -> Fork:
+        """Return the job whose tasks these are; `before` is the same job at the last look."""
+        ends = {final_phase(task.row.state) for task in tasks if not task.row.is_live}
+        return cls(
+            parent,
+            tuple(sorted(tasks, key=lambda task: task.number)),
+            frozenset(ends) | (before.ends if before else frozenset()),
+            before is not None and before.is_done,
+        )
 
     @cached_property
     def copies(self) -> tuple[Task, ...]:
@@ -140,7 +151,7 @@ class Fork:
     @cached_property
     def is_done(self) -> bool:
         """Whether the training is over: copies that have not run have nothing left to do."""
-        return any(task.is_done for task in self.tasks)
+        return self.was_done or any(task.is_done for task in self.tasks)
 
     @property
     def is_alive(self) -> bool:

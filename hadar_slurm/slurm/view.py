@@ -85,7 +85,7 @@ class View:
     _faulty: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
     _stuck: set[JobId] = field(default_factory=set)
-    _ends: dict[JobId, frozenset[Phase]] = field(default_factory=dict)
+    _forks: Mapping[JobId, Fork] = field(default_factory=dict)
     _heard: dict[JobId, float] = field(default_factory=dict)
 
     def look(self, reading: Reading) -> Seen:
@@ -135,16 +135,16 @@ class View:
                 copies.setdefault(parent, []).append(task)
             elif job is not None:
                 jobs.append(job)
-        # How a copy has ended Slurm forgets before the last one has.
+        # Slurm forgets how a copy has ended before the last one has.
         forks = Forks(
             {
-                parent: Fork.of(parent, tasks, self._ends.get(parent, frozenset()))
+                parent: Fork.of(parent, tasks, self._forks.get(parent))
                 for parent, tasks in copies.items()
             }
         )
         told = {parent: fork.averages for parent, fork in forks.by_parent.items()}
         self.averages.see(told, self.now_s())
-        self._ends = {parent: fork.ends for parent, fork in forks.by_parent.items()}
+        self._forks = forks.by_parent
         self._heard = {key: time_s for key, time_s in self._heard.items() if key in alive}
         placeable = [*jobs, *forks.task_jobs]
         for job in placeable:

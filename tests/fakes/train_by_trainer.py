@@ -238,6 +238,7 @@ def main() -> None:
     words.add_argument("--slot-s", type=float, default=0.3)
     words.add_argument("--gather-s", type=float, default=0.5)
     words.add_argument("--gone-s", type=float, default=1.5)
+    words.add_argument("--restart", type=int, default=0)
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--dropout", type=float, default=0.1)
     words.add_argument("--workers", type=int, default=0)
@@ -256,6 +257,7 @@ def main() -> None:
         copy=options.copy,
         directory=options.directory,
         job=f"7{options.copy}",
+        restart=options.restart,
         spool=Path("/nonexistent"),
         assignment=options.assignment,
     )

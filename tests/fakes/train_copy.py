@@ -29,13 +29,14 @@ from hadar_slurm.runtime.surroundings import Surroundings
 
 
 def make(
-    seed: int, dropout: float = 0.1, *, batch_norm: bool = True
+    seed: int, dropout: float = 0.1, *, batch_norm: bool = True, width: int = 16
 ) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[Copy, int], None]]:
     """Return a model, its optimiser, and what trains a step of a copy."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    norm = nn.BatchNorm1d(16) if batch_norm else nn.Identity()
-    model: nn.Module = nn.Sequential(nn.Linear(8, 16), norm, nn.Dropout(dropout), nn.Linear(16, 2))
+    norm = nn.BatchNorm1d(width) if batch_norm else nn.Identity()
+    first, last = nn.Linear(8, width), nn.Linear(width, 2)
+    model: nn.Module = nn.Sequential(first, norm, nn.Dropout(dropout), last)
     if distributed.is_initialized():
         model = DistributedDataParallel(model)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -68,7 +69,9 @@ def main() -> None:
     words.add_argument("--cost-part", type=float, default=1.0)
     words.add_argument("--gather-s", type=float, default=0.5)
     words.add_argument("--gone-s", type=float, default=1.5)
+    words.add_argument("--restart", type=int, default=0)
     words.add_argument("--seed", type=int, default=0)
+    words.add_argument("--width", type=int, default=16)
     words.add_argument("--dropout", type=float, default=0.1)
     words.add_argument("--no-batch-norm", action="store_true")
     words.add_argument("--assignment", type=Path)
@@ -76,6 +79,8 @@ def main() -> None:
     words.add_argument("--rule", type=OptimiserRule, default=OptimiserRule.AVERAGE)
     words.add_argument("--outer", action="store_true")
     words.add_argument("--delay", type=float, default=0.0)
+    words.add_argument("--spoil-at", type=int, help="the first step from here on gives NaN, once")
+    words.add_argument("--stop-after", type=int, help="leave the loop after N own steps")
     words.add_argument("--go", type=Path, help="wait for this file before joining")
     options = words.parse_args()
     logging.basicConfig(level="INFO")
@@ -83,12 +88,16 @@ def main() -> None:
     if ranks:
         distributed.init_process_group("gloo")
     model, optimiser, train = make(
-        options.seed, options.dropout, batch_norm=not options.no_batch_norm
+        options.seed,
+        options.dropout,
+        batch_norm=not options.no_batch_norm,
+        width=options.width,
     )
     where = Surroundings(
         copy=options.copy,
         directory=options.directory,
         job=f"7{options.copy}",
+        restart=options.restart,
         spool=handoff.user_reports(options.spool, os.geteuid()),
         assignment=options.assignment,
         rank=rank,
@@ -124,8 +133,13 @@ def main() -> None:
         ) as copy,
         (options.directory / f"steps-{name}").open("a", buffering=1) as told,
     ):
-        for step in copy.steps():
+        for own, step in enumerate(copy.steps()):
+            if own == options.stop_after:
+                break
             train(copy, step)
+            if options.spoil_at is not None and step >= options.spoil_at:
+                next(model.parameters()).data[0, 0] = float("nan")
+                options.spoil_at = None
             time.sleep(options.step_s)
             told.write(f"{step} {optimiser.param_groups[0]['lr']}\n")
     save_file(copy.model.state_dict(), options.directory / f"final-{name}.safetensors")

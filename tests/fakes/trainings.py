@@ -29,24 +29,27 @@ class Training:
     options: tuple[str, ...] = ()
     program: Path = PROGRAM
     copies: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
 
     def start(self, copy: int, *options: str, ranks: int = 1) -> None:
-        """Start a copy, by torchrun if it is to have several processes."""
+        """Start a copy, by torchrun if it is to have several processes; again as a requeue does."""
         words = [sys.executable]
         if ranks > 1:
             # Deaf to USR1, as a batch script would start it.
             words = ["sh", "-c", "trap '' USR1; exec \"$@\"", "-", *words]
             words += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         words += [str(self.program), str(self.directory), str(copy)]
-        words += [str(self.total_steps), *self.options, *options]
+        restart = self.starts.get(copy, -1) + 1
+        self.starts[copy] = restart
+        words += [str(self.total_steps), f"--restart={restart}", *self.options, *options]
         self.copies[copy] = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
 
-    def hold(self, *copies: int) -> Path:
+    def hold(self, *copies: int, options: tuple[str, ...] = ()) -> Path:
         """Start copies that join the job at the same time, once the file returned is there."""
         go = self.directory.with_suffix(f".go-{copies[0]}")
         for copy in copies:
             (self.directory / f"ready-{copy}").unlink(missing_ok=True)
-            self.start(copy, "--go", str(go))
+            self.start(copy, "--go", str(go), *options)
         until(lambda: all((self.directory / f"ready-{copy}").exists() for copy in copies))
         return go
 

@@ -114,6 +114,24 @@ def test_a_forked_job_outlives_a_node_and_hadard(site: Site) -> None:
     )
 
 
+def test_a_copy_that_ends_early_leaves_the_job_to_the_others(site: Site) -> None:
+    """Its task is completed and not started again; one that waits is still placed."""
+    leave_two_nodes(site)
+    site.start(round_seconds=6)
+    job = fork(site, 3, 400, "--export=ALL,STAND_IN_STOPS=1:20")
+    tasks = tasks_of(job, 3)
+    site.until_running(*tasks[:2])
+    eventually(lambda: site.state(tasks[1]) == "COMPLETED", lambda: site.told(*tasks))
+    assert site.state(tasks[0]) == "RUNNING"
+    # The node that has become free goes to the copy that waits, as long as the job is not done.
+    eventually(lambda: site.state(tasks[2]) == "RUNNING", lambda: site.told(*tasks))
+    rounds = len(site.lines())
+    eventually(lambda: len(site.lines()) > rounds, "a further round")
+    assert job in site.lines()[-1]["jobs"]
+    site.until_completed(*tasks, limit_s=120.0)
+    assert site.queue()[tasks[1]].restarts == 0
+
+
 def test_who_waits_for_the_job_hears_that_all_went_well(site: Site) -> None:
     """`--wait` ends with the last copy, which has had nothing to do, and with status 0."""
     leave_two_nodes(site)

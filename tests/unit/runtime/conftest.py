@@ -23,3 +23,15 @@ def training(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield make
     for each in made:
         each.stop()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Any]:
+    """Start trainings as in one shell or one Slurm job."""
+    from fakes.alone import Alone  # needs torch
+
+    place = tmp_path / "submitted"
+    place.mkdir()
+    made = Alone(place)
+    yield made
+    made.stop()

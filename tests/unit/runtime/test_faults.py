@@ -31,7 +31,7 @@ from hadar_slurm.runtime.slots import (  # noqa: E402
     Slots,
 )
 from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
-from hadar_slurm.runtime.tensors import TensorFile  # noqa: E402
+from hadar_slurm.runtime.tensors import TensorFile, write_tensors  # noqa: E402
 
 SETTINGS = Settings(slot_s=0.05, cost_part=1.0, gone_after_s=0.5, poll_s=0.01, report_every_s=0.01)
 
@@ -188,6 +188,25 @@ def test_a_file_of_another_version_is_not_put_aside(
     with pytest.raises(OtherVersionError, match="version 1, this reads 2: go on with the release"):
         run(*a_copy(tmp_path))
     assert sorted(path.name for path in (tmp_path / "slots").iterdir()) == before
+
+
+def test_files_of_an_older_release_are_gone_on_with(tmp_path: Path) -> None:
+    """They say nothing of the training's identity, and `begun.json` is not there."""
+    copy, train = a_copy(tmp_path)
+    tensors, facts = copy.named()
+    told = {
+        "version": 1,
+        "slot": 3,
+        "total_steps": 40,
+        "done": [[0, 30]],
+        "dealt": [[0, [[30, 40]]]],
+        "length_s": 60.0,
+        "id": "abcd0123",
+        "facts": facts,
+    }
+    write_tensors(copy.slots.end_path(3), tensors, told)
+    assert run(copy, train) == list(range(30, 40))
+    assert (tmp_path / "begun.json").exists()
 
 
 def test_nothing_of_slots_that_have_ended_is_left(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.torch
-pytest.importorskip("torch", reason="needs PyTorch")
+torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from fakes.trainings import Training, until  # noqa: E402
 
 from hadar_slurm.runtime.joblog import LOGGER, job_log  # noqa: E402
+from hadar_slurm.runtime.slots import SlotEnd, Slots  # noqa: E402
+from hadar_slurm.runtime.tensors import write_tensors  # noqa: E402
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z copy (\d+): (.+)")
 
@@ -89,3 +91,41 @@ def test_a_log_that_cannot_be_written_is_no_reason_to_stop(
     with job_log(tmp_path, 4):
         logger.warning("two\nlines")
     assert events(tmp_path) == [(4, "two lines")]
+
+
+def test_copies_that_begin_together_log_no_error(training: Callable[..., Training]) -> None:
+    """All write slot 0, one is the first, and the drafts of the others are their own."""
+    for turn in range(3):
+        job = training(40, "--step-s=0.005", "--width=1500", name=f"job-{turn}")
+        job.start_together(0, 1, 2, 3)
+        for copy in range(4):
+            job.end(copy)
+        wrong = [words for _, words in events(job.directory) if "tried again" in words]
+        assert wrong == []
+
+
+def test_the_draft_of_another_copy_is_left_alone(tmp_path: Path) -> None:
+    """While the slot that it is to end is the newest; later it is removed."""
+    slots = Slots(tmp_path)
+    draft = tmp_path / "slots" / ".slot-00000000.safetensors.away.7"
+    draft.parent.mkdir()
+    draft.write_bytes(b"half")
+    slots.end(SlotEnd(slot=0, total_steps=9), {"model/a": torch.zeros(1)}, {})
+    assert draft.exists()
+    slots.end(SlotEnd(slot=1, total_steps=9), {"model/a": torch.zeros(1)}, {})
+    assert not draft.exists()
+
+
+def test_a_draft_that_was_cleared_away_has_come_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another copy was first and has removed it: that is no error."""
+
+    def save_and_lose(tensors: object, path: Path, **more: object) -> None:
+        Path(path).unlink(missing_ok=True)
+
+    monkeypatch.setattr("hadar_slurm.runtime.tensors.save_file", save_and_lose)
+    path = tmp_path / "slot-00000000.safetensors"
+    assert not write_tensors(path, {"a": torch.zeros(1)}, {}, is_first=True)
+    with pytest.raises(FileNotFoundError):
+        write_tensors(path, {"a": torch.zeros(1)}, {})

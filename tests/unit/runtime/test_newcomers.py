@@ -84,7 +84,7 @@ def test_a_copy_that_is_moved_is_back_before_its_slot_ends(
 ) -> None:
     """What it had saved counts, and it has a part again at once."""
     job = training(500, "--step-s=0.02", "--slot-s=60")
-    back = job.hold(1)
+    back = job.hold(1, options=("--restart=9",))
     again = job.copies.pop(1)
     job.start_together(0, 1)
     until(lambda: len(job.steps(1)) > 30)

@@ -312,6 +312,74 @@ def test_when_the_training_is_over_the_other_copies_are_let_go(cluster: Cluster)
     assert list(cluster.backend.ledger) == []
 
 
+def test_a_copy_that_ends_early_leaves_the_job_to_the_others(cluster: Cluster) -> None:
+    """Exit status 0 alone does not end the training: the others are still placed and moved."""
+    cluster.start()
+    cluster.report(0, steps_done=300, own_steps=20)
+    cluster.report(1, steps_done=290, own_steps=10)
+    [first] = cluster.slurm.find(cluster.task(0))
+    cluster.slurm.end(first, "COMPLETED")
+    cluster.slurm.advance(10.0)
+    seen = cluster.seen
+    assert seen.phase is Phase.RUNNING
+    assert seen.allocation == Allocation.of({0: SLOW})
+    assert seen.spec.max_copies == 2
+    # Copy 1 moves, copy 2 starts, and the one that has ended is not started again.
+    outcomes = cluster.place({0: OTHER, 1: FAST})
+    assert {outcome.status for outcome in outcomes} == {Status.DONE}
+    states = [cluster.slurm.find(cluster.task(number))[0].state for number in range(3)]
+    assert states == ["COMPLETED", "RUNNING", "RUNNING"]
+    assert set(cluster.quotas()) == {1, 2}
+
+
+def test_a_job_whose_copies_have_all_ended_early_has_ended(cluster: Cluster) -> None:
+    """Though none of them has reported that the training is over."""
+    cluster.start()
+    for number in range(3):
+        [job] = cluster.slurm.find(cluster.task(number))
+        cluster.slurm.end(job, "COMPLETED")
+    cluster.slurm.advance(10.0)
+    snapshot = cluster.backend.observe()
+    assert snapshot.jobs == ()
+    (ended,) = snapshot.ended
+    assert (ended.job_id, ended.phase) == (cluster.job, Phase.DONE)
+
+
+def test_a_training_stays_over_when_slurm_forgets_who_said_so(cluster: Cluster) -> None:
+    """The copies that still wait are released, and end by themselves."""
+    cluster.start()
+    [third] = cluster.slurm.find(cluster.task(2))
+    cluster.report(0, state="done", steps_done=1000)
+    for number in (0, 1):
+        [job] = cluster.slurm.find(cluster.task(number))
+        cluster.slurm.end(job, "COMPLETED")
+    cluster.slurm.advance(10.0)
+    cluster.backend.observe()
+    cluster.slurm.forget_ended()
+    assert [job.task for job in cluster.slurm.jobs] == [2]
+    for _ in range(2):
+        assert cluster.backend.observe().jobs == ()
+        cluster.backend.apply(())
+        cluster.slurm.advance(3.0)
+    assert third.state == "RUNNING"
+    # It exits by the file `done`, without a report.
+    cluster.slurm.end(third, "COMPLETED")
+    cluster.slurm.advance(10.0)
+    (ended,) = cluster.backend.observe().ended
+    assert (ended.job_id, ended.phase) == (cluster.job, Phase.DONE)
+
+
+def test_a_copy_that_was_requeued_after_it_was_done_has_said_so(cluster: Cluster) -> None:
+    """As when its node fails while it ends: there is nothing left to train."""
+    cluster.start()
+    [first] = cluster.slurm.find(cluster.task(0))
+    cluster.report(0, state="done", steps_done=1000)
+    cluster.slurm.requeue(first, hold=True)
+    cluster.slurm.advance(10.0)
+    assert first.restarts == 1
+    assert cluster.backend.observe().jobs == ()
+
+
 @pytest.mark.parametrize("name", POLICY_NAMES)
 def test_every_policy_can_take_over_a_job_in_copies(cluster: Cluster, name: str) -> None:
     """Though most of them fork none."""
