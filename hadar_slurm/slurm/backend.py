@@ -14,13 +14,13 @@ from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
-from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.handoff import Assignment
 from hadar_slurm.slurm import enforce
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.advice import advise, features_by_type
 from hadar_slurm.slurm.assignments import Assignments
-from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Release, Requeue
+from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Notify, Release, Requeue
 from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.fairshare import FairShares
 from hadar_slurm.slurm.giving_back import NODES_REPORT_WITHIN_S, give_back
@@ -28,6 +28,7 @@ from hadar_slurm.slurm.ledger import Entry, Ledger
 from hadar_slurm.slurm.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.moves import Mover, must_name_type
+from hadar_slurm.slurm.own_signal import is_ended_by_us, message
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.pins import Pins
 from hadar_slurm.slurm.profile import Profile
@@ -75,6 +76,8 @@ class SlurmBackend:
     _lost: Mapping[JobId, Entry] = field(default_factory=dict)
     _put_off_since_s: float = math.inf
     _planned_for: frozenset[tuple[str, str]] = frozenset()
+    _notified: frozenset[JobId] = frozenset()
+    _may_notify: bool = True
     _features: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,6 +122,7 @@ class SlurmBackend:
             self._planned_for = frozenset()  # look again at once
         if self.mode is Mode.ENFORCE:
             self._adopt()
+            self._return_ended()
         self._give_back()
         self._undo_landed()
         on_tasks = [self._on_task(action) for action in actions]
@@ -136,7 +140,7 @@ class SlurmBackend:
             return [Outcome(action, Status.SKIPPED, self._told(action)) for action in actions]
         if self.mode is Mode.ADVISE:
             return advise(self.slurm, self.ledger, actions, self._features)
-        deaf = self._seen.deaf if self._seen is not None else ()
+        deaf = self._seen.deaf if self._seen is not None else {}
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in deaf]
         mover = Mover(
             self.slurm,
@@ -147,7 +151,7 @@ class SlurmBackend:
             self.now_s,
         )
         outcomes: dict[Action, Outcome] = {
-            **{a: Outcome(a, Status.DEFERRED, "it is only just starting") for a in early},
+            **{a: Outcome(a, Status.DEFERRED, deaf[a.job_id]) for a in early},
             **mover.stop([a for a in actions if isinstance(a, Stop) and a not in early]),
             **mover.start([action for action in actions if isinstance(action, Start)]),
         }
@@ -159,6 +163,7 @@ class SlurmBackend:
         if self._seen is not None:
             mover.hold(self._seen.stuck - placed)
             self._forget_all_but(self._seen.alive)
+            self._tell_output(self._seen.untold)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def wait(self, until_s: float) -> Wake:
@@ -255,6 +260,49 @@ class SlurmBackend:
                 log.warning("job %s is not yet Slurm's again: %s", returned.job, returned.fault)
             else:
                 log.info("job %s is Slurm's again", returned.job)
+
+    def _return_ended(self) -> None:
+        """Requeue jobs that our own signal has ended; the next look places them."""
+        if self._seen is None or not self._seen.ended_by_us:
+            return
+        queue = self.slurm.queue()
+        # Requeueing would bring back to life what somebody has cancelled or requeued since.
+        rows = [
+            queue[job]
+            for job in sorted(self._seen.ended_by_us)
+            if job in queue and is_ended_by_us(queue[job], self.ledger[job])
+        ]
+        try:
+            self.ledger.expect_returns(
+                {row.key: row.restarts for row in rows},
+                held=[row.key for row in rows if row.priority == 0],
+            )
+        except LedgerError as error:
+            log.warning("%s", error)
+            return
+        faults = self.slurm.change([Requeue(row.key) for row in rows]) if rows else []
+        for row, fault in zip(rows, faults, strict=True):
+            told = f"job {row.key}: USR1 from hadard ended its run {row.restarts + 1}"
+            if fault is None:
+                log.warning("%s, though it had said that it listens; requeued", told)
+            else:
+                log.warning("%s, and it cannot be requeued: %s", told, fault)
+                if isinstance(fault, SlurmRefused):
+                    self._view.lost.add(row.key)
+        self._planned_for = frozenset()  # look again at once
+
+    def _tell_output(self, untold: Mapping[JobId, QueueRow]) -> None:
+        """Have the output of jobs say that our signal ended their run before."""
+        rows = [row for job, row in untold.items() if job not in self._notified]
+        self._notified = self._notified & untold.keys() | {row.key for row in rows}
+        if not rows or not self._may_notify:
+            return
+        messages = [Notify(JobId(row.raw_id), message(self.ledger[row.key])) for row in rows]
+        for fault in self.slurm.change(messages):
+            if isinstance(fault, SlurmRefused):
+                self._may_notify = False
+                log.warning("the output of jobs cannot be written to: %s", fault)
+                return
 
     def _undo_landed(self) -> None:
         """Take back holds of ours that came as their jobs started; the next look tells of it."""

@@ -189,6 +189,8 @@ class Fork:
             aggregation_cost_s=self.aggregation_s,
             rates=self._rates(first.spec),
             submitted_s=min(job.spec.submitted_s for job in jobs),
+            # Which copies must not be signalled is decided by copy.
+            can_checkpoint=any(job.spec.can_checkpoint for job in jobs),
         )
         allocation = Allocation.of(held)
         return Job(
@@ -200,7 +202,14 @@ class Fork:
             first.bound_type if not held else None,
             first.fair_share,
             self._partition,
+            self._remarks,
         )
+
+    @property
+    def _remarks(self) -> tuple[str, ...]:
+        """Return what is said of the copies, each by its number."""
+        told = [(task.number, task.job.remarks) for task in self.copies if task.job is not None]
+        return tuple(f"copy {number}: {text}" for number, remarks in told for text in remarks)
 
     @property
     def _partition(self) -> str:

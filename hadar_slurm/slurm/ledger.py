@@ -35,6 +35,10 @@ class Entry:
     restarted once our last requeue has come about: until then that it runs tells nothing.
     `asked_when_held` are the nodes that it asked for when we last set out to hold it: a hold on it
     may be ours though it runs, if it started with these. None: no such hold can be under way.
+
+    `signalled_run` is the run that was last sent USR1 by us, counted from 1 (0: none), and
+    `signalled_until_s` until when; `ended_run` is one that this signal has ended. These two are
+    kept as long as Slurm knows the job.
     """
 
     is_held: bool = False
@@ -45,6 +49,18 @@ class Entry:
     pinned: tuple[NodeName, ...] = ()
     preferred: str = ""
     asked_when_held: tuple[NodeName, ...] | None = None
+    signalled_run: int = 0
+    signalled_until_s: float = 0.0
+    ended_run: int = 0
+
+    @property
+    def of_signals(self) -> Entry:
+        """Return an entry that tells of our signals alone."""
+        return Entry(
+            signalled_run=self.signalled_run,
+            signalled_until_s=self.signalled_until_s,
+            ended_run=self.ended_run,
+        )
 
 
 class Ledger:
@@ -126,6 +142,33 @@ class Ledger:
         self.note(
             {
                 job: replace(self[job], is_held=True, requeued=times + 1, asked_when_held=None)
+                for job, times in restarts.items()
+            }
+        )
+
+    def expect_signals(self, restarts: Mapping[JobId, int], until_s: float) -> None:
+        """Write down that these runs, restarted so often, are about to be sent USR1."""
+        self.note(
+            {
+                job: replace(self[job], signalled_run=times + 1, signalled_until_s=until_s)
+                for job, times in restarts.items()
+            }
+        )
+
+    def expect_returns(self, restarts: Mapping[JobId, int], held: Collection[JobId]) -> None:
+        """Write down that these jobs, whose last run our signal ended, are about to be requeued.
+
+        `held` were under a hold already as they ran: it stays whose it was.
+        """
+        self.note(
+            {
+                job: replace(
+                    self[job],
+                    is_held=job not in held or self[job].is_held,
+                    requeued=times + 1,
+                    asked_when_held=None,
+                    ended_run=times + 1,
+                )
                 for job, times in restarts.items()
             }
         )
@@ -220,4 +263,7 @@ def _entry(tree: Mapping[str, Any]) -> Entry:
         pinned=tuple(map(NodeName, tree.get("pinned", ()))),
         preferred=str(tree.get("preferred", "")),
         asked_when_held=None if asked is None else tuple(map(NodeName, asked)),
+        signalled_run=int(tree.get("signalled_run", 0)),
+        signalled_until_s=float(tree.get("signalled_until_s", 0.0)),
+        ended_run=int(tree.get("ended_run", 0)),
     )

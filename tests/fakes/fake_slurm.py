@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,7 +95,8 @@ class FakeJob:
     """A job or a task of an array; `hold` is empty, `user` or `admin`.
 
     Its program needs `work_s` seconds on whatever it gets, and reports `steps` steps at the end.
-    Asked to save it does, unless it `ignores_usr1`. `kept_types` are those that it ever named.
+    Asked to save it does, unless it `ignores_usr1` or `dies_of_usr1`. `kept_types` are those that
+    it ever named.
     """
 
     number: int
@@ -119,6 +121,7 @@ class FakeJob:
     work_s: float = FOREVER_S
     steps: int = 0
     ignores_usr1: bool = False
+    dies_of_usr1: bool = False
     hold: str = ""
     reason: str = "None"
     state: str = "PENDING"
@@ -135,6 +138,11 @@ class FakeJob:
     kept_types: set[str] = field(default_factory=set)
     run: int = 0
     times_asked_to_save: int = 0
+    messages: list[str] = field(default_factory=list)
+    exit_status: int = 0
+    qos: str = ""
+    account: str = ""
+    licenses: str = ""
 
     @property
     def key(self) -> str:
@@ -336,8 +344,16 @@ class FakeSlurm:
         if job.state != "RUNNING":
             raise Rejected("Invalid job id specified")
         job.times_asked_to_save += 1
-        if not job.ignores_usr1:
+        if job.dies_of_usr1:
+            self._later(SAVING_S, partial(self._die, job, job.run))
+        elif not job.ignores_usr1:
             self._later(SAVING_S, partial(self._save, job, job.run))
+
+    def notify(self, job: FakeJob, text: str) -> None:
+        """Print a message in a running job's output."""
+        if job.state != "RUNNING":
+            raise Rejected("Requested operation is presently disabled")
+        job.messages.append(text)
 
     def update(self, job: FakeJob, changes: Iterable[tuple[str, str]]) -> None:
         """Change a job key by key: what comes before a wrong key may already be done.
@@ -465,6 +481,11 @@ class FakeSlurm:
             job.saved_s = job.done_s + self.now_s - job.started_s
             self.report(job, "saved")
             self._later(MOVE_WAIT_S, partial(self._go_on, job, run))
+
+    def _die(self, job: FakeJob, run: int) -> None:
+        if job.run == run and job.state == "RUNNING":
+            job.exit_status = int(signal.SIGUSR1)
+            self.end(job, "FAILED")
 
     def _go_on(self, job: FakeJob, run: int) -> None:
         if job.run == run and job.state == "RUNNING":

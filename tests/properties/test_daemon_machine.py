@@ -126,6 +126,8 @@ class Daemon(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="hadar-machine-"))
         self.policy: Policy = make_policy("hadar")
         self.own: dict[str, Own] = {}
+        # The jobs whose signal the ledger tells of.
+        self.sent: set[str] = set()
 
     def teardown(self) -> None:
         """Remove all files."""
@@ -174,14 +176,21 @@ class Daemon(RuleBasedStateMachine):
             line = run_round(daemon.backend, self.policy, round_, wake="test", clock=lambda: 0.0)
         finally:
             self.runner.before.clear()
+            ledger = self.open_ledger()
+            self.sent = {key for key in self.own if ledger[JobId(key)].signalled_run}
         assert all("Invalid" not in error for error in line.errors), line.errors
         daemon.memory = line.plan.memory if line.plan else daemon.memory
         return line
 
     @rule()
     def round(self) -> None:
-        """A round without trouble leaves no job held that is not planned for."""
+        """A round without trouble leaves no job held that is not planned for, nor one dead of ours.
+
+        Where the ledger was lost nothing tells whose signal it was.
+        """
+        dead = [job for job in self.fake.jobs if job.state == "FAILED" and job.key in self.own]
         line = self.one_round()
+        assert [job.key for job in dead if job.state == "FAILED" and job.key in self.sent] == []
         assert not line.errors
         assert line.snapshot is not None
         assert line.plan is not None
@@ -267,6 +276,7 @@ class Daemon(RuleBasedStateMachine):
     def ledger_lost(self) -> None:
         """Nobody knows any more whose a hold is: none may keep a described job waiting."""
         (self.directory / FILE_NAME).unlink(missing_ok=True)
+        self.sent.clear()
         for key, own in list(self.own.items()):
             [job] = self.fake.find(key)
             # A hold that came as the job started, and is not yet taken back, may be anybody's too.
@@ -502,6 +512,13 @@ class Daemon(RuleBasedStateMachine):
         job = self.chosen(number)
         if job and JobId(job.key) in self.daemon.backend.ledger:
             self.as_owner(job, "scontrol", "update", f"JobId={job.key}", f"Comment={text}")
+
+    @rule(number=JOBS)
+    def dies_of_usr1(self, number: int) -> None:
+        """A job has said that it listens, and would die of the signal."""
+        job = self.chosen(number)
+        if job:
+            job.dies_of_usr1 = True
 
     @rule(number=JOBS, text=st.sampled_from((b"", b"{}", b"\xff\x00", b'{"steps_done":-5}')))
     def spoil_report(self, number: int, text: bytes) -> None:
