@@ -98,6 +98,7 @@ def _job(job: Job) -> Line:
         "fair_share": job.fair_share,
         "partition": job.partition or None,
         "remarks": list(job.remarks) or None,
+        "left_out": job.left_out or None,
     }
     return {
         "phase": str(job.phase),
@@ -173,6 +174,7 @@ def _job_from(job_id: JobId, tree: Line) -> Job:
         tree.get("fair_share"),
         tree.get("partition", ""),
         tuple(tree.get("remarks", ())),
+        tree.get("left_out", False),
     )
 
 

@@ -149,7 +149,8 @@ class Job:
     type) once its request has named that type and cannot stop naming it. `fair_share` is what Slurm
     says of its user's use so far, from 0 (far above the share) to 1 (none); None: not known.
     `partition` is Slurm's: the one that it runs in, or `a,b`, all that it may run in; `remarks` are
-    sentences for people, such as why it is not migrated. No policy goes by these two.
+    sentences for people, such as why it is not migrated. No policy goes by these two. One that is
+    `left_out` is not planned now: a limit of Slurm would keep it from starting.
     """
 
     spec: JobSpec
@@ -161,6 +162,7 @@ class Job:
     fair_share: float | None = None
     partition: str = ""
     remarks: tuple[str, ...] = ()
+    left_out: bool = False
 
     @property
     def job_id(self) -> JobId:

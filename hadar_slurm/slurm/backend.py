@@ -142,6 +142,7 @@ class SlurmBackend:
             return advise(self.slurm, self.ledger, actions, self._features)
         deaf = self._seen.deaf if self._seen is not None else {}
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in deaf]
+        starts = [action for action in actions if isinstance(action, Start)]
         mover = Mover(
             self.slurm,
             self.ledger,
@@ -150,18 +151,21 @@ class SlurmBackend:
             self._pause,
             self.now_s,
         )
+        if self._seen is not None:
+            # Their GPUs are others' now.
+            mover.hold(self._seen.stuck - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
             **{a: Outcome(a, Status.DEFERRED, deaf[a.job_id]) for a in early},
             **mover.stop([a for a in actions if isinstance(a, Stop) and a not in early]),
-            **mover.start([action for action in actions if isinstance(action, Start)]),
+            **mover.start(starts),
         }
         now_s = self.now_s()
         for action, outcome in outcomes.items():
             if isinstance(action, Start) and outcome.status is Status.DONE:
                 self._pins.begin(action.job_id, now_s)
-        placed = {action.job_id for action, o in outcomes.items() if o.status is Status.DONE}
+        failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
         if self._seen is not None:
-            mover.hold(self._seen.stuck - placed)
+            mover.hold(self._seen.stuck & failed)
             self._forget_all_but(self._seen.alive)
             self._tell_output(self._seen.untold)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
@@ -172,7 +176,9 @@ class SlurmBackend:
         That is when a job comes or goes, a node opens or closes, or a job has waited on its pin
         for too long. The queue is looked at every `poll_s`, and at once when a hook says so.
         """
-        pins_end_s = self._pins.next_timeout_s()
+        pins_end_s = min(
+            self._pins.next_timeout_s(), self._view.throttles.next_retry_s(self.now_s())
+        )
         eager_until_s = looks_s = 0.0
         while not self.is_stopping():
             now_s = self.now_s()

@@ -130,7 +130,10 @@ class Fork:
         A request may have named a GPU type, and be bound to it. A job has one such type for all its
         copies or none: such tasks are used where there are no others.
         """
-        waiting = [(t, t.job) for t in self.tasks if t.job and t.job.phase is Phase.QUEUED]
+        queued = [(t, t.job) for t in self.tasks if t.job and t.job.phase is Phase.QUEUED]
+        waiting = [(task, job) for task, job in queued if not job.left_out]
+        if not waiting and is_first:
+            waiting = queued  # for people to see why nothing starts
         free = [task for task, job in waiting if job.bound_type is None]
         if free or not is_first:
             return free
@@ -203,6 +206,7 @@ class Fork:
             first.fair_share,
             self._partition,
             self._remarks,
+            all(job.left_out for job in jobs),
         )
 
     @property

@@ -306,6 +306,16 @@ def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
     }
 
 
+# Before JobName, in which a user could write the like.
+_THROTTLE = re.compile(r"^JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=\S+ ArrayTaskThrottle=(\d+) ")
+
+
+def array_throttles(details: Iterable[str]) -> dict[str, int]:
+    """Return how many tasks of an array may run at once, by its number, from detail lines."""
+    found = (_THROTTLE.match(line) for line in details)
+    return {match[1]: int(match[2]) for match in found if match and int(match[2])}
+
+
 _SET_APART = re.compile(r" ExcNodeList=(?!\(null\))\S| CronJob=Yes\b")
 
 
