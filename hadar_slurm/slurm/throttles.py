@@ -202,7 +202,7 @@ class Throttles:
                 continue
             for scope, cap in caps:
                 need = _need(candidate, cap)
-                if need > room[scope]:
+                if need > room[scope] or self._is_idle(scope, cap):
                     tries.discard(scope)
                 room[scope] -= need
         return found
@@ -222,8 +222,11 @@ class Throttles:
         """Return whether one job may be tried beyond a cap."""
         if cap.is_exact:
             return False
-        is_idle = self._used(scope, cap) == 0 and cap.usage > 0
-        return is_idle or now_s >= cap.since_s + self.retry_s
+        return self._is_idle(scope, cap) or now_s >= cap.since_s + self.retry_s
+
+    def _is_idle(self, scope: Scope, cap: Cap) -> bool:
+        """Return whether nothing runs any more of what did when the cap was learned."""
+        return self._used(scope, cap) == 0 and cap.usage > 0
 
     def _of(self, row: QueueRow) -> list[tuple[Scope, Cap]]:
         """Return the caps that a job is under."""

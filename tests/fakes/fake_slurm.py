@@ -200,6 +200,8 @@ class FakeSlurm:
         self.jobs: list[FakeJob] = []
         self.shares: dict[str, float] = {}
         self.is_away = False
+        # What QOS lets a user have at once; 0 for no limit.
+        self.gpus_per_user = 0
         self._by_key: dict[str, FakeJob] = {}
         self._numbers = count(1)
         self._ranks = count(1)
@@ -510,6 +512,8 @@ class FakeSlurm:
         free = self.free() if waiting else Counter()
         for job in sorted(waiting, key=lambda job: job.rank):
             job.reason = self._why_waits(job)
+            if job.reason == "None" and self._is_over_limit(job):
+                job.reason = "QOSMaxGRESPerUser"
             if job.reason != "None":
                 continue
             place = self._place(job, free, only_open=True)
@@ -527,6 +531,10 @@ class FakeSlurm:
             if any(other.state != "COMPLETED" for other in others):
                 return "Dependency"
         return "BeginTime" if job.begins_s > self.now_s else "None"
+
+    def _is_over_limit(self, job: FakeJob) -> bool:
+        used = sum(each.num_gpus for each in self.jobs if each.user == job.user)
+        return 0 < self.gpus_per_user < used + sum(many for _, many in job.asked.all)
 
     def _start(self, job: FakeJob, place: Mapping[str, Mapping[str, int]]) -> None:
         self.split(job)

@@ -47,7 +47,12 @@ PIN_TIMEOUT_S = 60.0
 LONG_S = 400.0
 USERS = ("alice", "bob")
 # Why a job that hadard holds may have to wait; any other reason would be for ever.
-FAIR_REASONS = (WaitReason.INSUFFICIENT, WaitReason.WOULD_TIE, WaitReason.OUTBID)
+FAIR_REASONS = (
+    WaitReason.INSUFFICIENT,
+    WaitReason.WOULD_TIE,
+    WaitReason.OUTBID,
+    WaitReason.LIMITED,
+)
 
 # What users ask sbatch for, by number of GPUs: type, nodes at least and at most.
 REQUESTS: dict[str, Asked] = {
@@ -268,7 +273,8 @@ class Daemon(RuleBasedStateMachine):
     def restarted(self) -> None:
         """A new daemon sees what the old one would have seen, and so plans the same."""
         old, new = self.daemon, self.new_daemon()
-        if not old.is_worn:
+        # What it has learned of limits a new one does not know.
+        if not old.is_worn and not self.fake.gpus_per_user:
             assert new.backend.observe() == old.backend.observe()
         self.daemon = new
 
@@ -555,6 +561,12 @@ class Daemon(RuleBasedStateMachine):
             self.fake.lose_node(name)
         else:
             self.fake.nodes[name].is_drained = True
+
+    @rule(gpus=st.sampled_from((0, 2, 4)))
+    def users_are_limited(self, gpus: int) -> None:
+        """An operator sets how many GPUs a user may have at once, or lifts that."""
+        self.fake.gpus_per_user = gpus
+        self.daemon.is_worn = True
 
     @rule()
     def nodes_return(self) -> None:
