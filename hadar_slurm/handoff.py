@@ -204,7 +204,7 @@ def _batch_script() -> Optional[int]:
     """Return the process that `scancel --batch` signals, if this one descends from it.
 
     That is the ancestor whose parent is the slurmstepd of the batch script. The variables of a step
-    do not tell: a job submitted from within a step inherits them.
+    are no proof: a job submitted from within a step inherits them.
     """
     process = os.getpid()
     while True:

@@ -177,7 +177,7 @@ class SlurmBackend:
         for too long. The queue is looked at every `poll_s`, and at once when a hook says so.
         """
         pins_end_s = min(
-            self._pins.next_timeout_s(), self._view.throttles.next_retry_s(self.now_s())
+            self._pins.next_timeout_s(), self._view.limits.throttles.next_retry_s(self.now_s())
         )
         eager_until_s = looks_s = 0.0
         while not self.is_stopping():
@@ -272,7 +272,7 @@ class SlurmBackend:
         if self._seen is None or not self._seen.ended_by_us:
             return
         queue = self.slurm.queue()
-        # Requeueing would bring back to life what somebody has cancelled or requeued since.
+        # Read again: a requeue would resurrect a job that was cancelled since.
         rows = [
             queue[job]
             for job in sorted(self._seen.ended_by_us)
@@ -298,7 +298,7 @@ class SlurmBackend:
         self._planned_for = frozenset()  # look again at once
 
     def _tell_output(self, untold: Mapping[JobId, QueueRow]) -> None:
-        """Have the output of jobs say that our signal ended their run before."""
+        """Print in the output of jobs that our signal ended their previous run."""
         rows = [row for job, row in untold.items() if job not in self._notified]
         self._notified = self._notified & untold.keys() | {row.key for row in rows}
         if not rows or not self._may_notify:

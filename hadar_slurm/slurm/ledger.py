@@ -55,7 +55,7 @@ class Entry:
 
     @property
     def of_signals(self) -> Entry:
-        """Return an entry that tells of our signals alone."""
+        """Return an entry with the facts about our signals alone."""
         return Entry(
             signalled_run=self.signalled_run,
             signalled_until_s=self.signalled_until_s,

@@ -31,8 +31,11 @@ from hadar_slurm.slurm.reading import Reading
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
 _LOOK_EVERY_S = 0.1
-# A signal may be lost, such as one that comes as a program installs its handlers anew.
+# A signal may be lost, for example while a program replaces its handlers.
 _ASK_EVERY_S = 1.0
+
+# The second while Slurm hands out a signal (22.05.8).
+_RUNS = ("RUNNING", "SIGNALING")
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +157,7 @@ class Mover:
             for stop, restarts in list(waiting.items()):
                 row = queue.get(stop.job_id)
                 # Requeueing brings a cancelled job back to life, so look right before.
-                if row is None or row.state != "RUNNING" or row.restarts != restarts:
+                if row is None or row.state not in _RUNS or row.restarts != restarts:
                     self._defer(stop, f"it is {row.state if row else 'not to be seen'} by now")
                 elif row.is_held_as_it_runs:
                     self._defer(stop, "somebody else holds it")

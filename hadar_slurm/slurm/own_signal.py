@@ -1,4 +1,4 @@
-"""Which jobs may be sent USR1, and which of them it has ended all the same. Pure.
+"""Which jobs may be sent USR1, and which of them died of it although they listened. Pure.
 
 A run is signalled only if it has said that it listens (`handoff.ProgressReport.listens`). One that
 dies of the signal nevertheless was ended by hadard: it is requeued, and never signalled again.
@@ -14,9 +14,9 @@ from hadar_slurm.slurm.parse import QueueRow
 
 # A suspended process, or one that waits for a file system, gets a signal only when it goes on.
 _DIES_WITHIN_S = 600.0
-# As wait(2) tells: the batch script died of USR1, or ended with the status of a child that did.
+# By wait(2): the batch script died of USR1, or ended with the status of a child that did.
 _DEATHS = (int(signal.SIGUSR1), (128 + signal.SIGUSR1) << 8)
-# Slurm shows a message to a job once its batch step can take it.
+# A message is lost until the batch step of a new run has started.
 TAKES_MESSAGES_AFTER_S = 2.0
 
 

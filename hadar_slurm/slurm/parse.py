@@ -1,7 +1,7 @@
 """What Slurm's tools print, as values. Pure.
 
-Users choose job names, comments and accounts freely, line breaks included: `squeue.py` tells how
-their texts are told apart.
+Users choose job names, comments and accounts freely, line breaks included: `squeue.py` separates
+such texts from other fields.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Reading:
     not tell apart from others: those that exclude nodes, and those of scrontab. `num_nodes` are
     the ranges that pending jobs ask for, as far as they are told; `invents_the_most` says that
     Slurm shows the number of tasks as the most nodes of a job that gave none. `throttles` are how
-    many tasks of an array may run at once, by its number, where that is told.
+    many tasks of an array may run at once, by its number, where Slurm shows it.
     """
 
     queue: dict[JobId, QueueRow]

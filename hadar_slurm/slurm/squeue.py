@@ -1,7 +1,7 @@
 """How squeue is asked for fields, and its answer taken apart again. Pure.
 
 Users choose job names, comments and, without slurmdbd, accounts freely, separators and line breaks
-included: such a field is closed by a mark that no user can foresee, drawn anew for each call.
+included: such a field is closed by a mark that no user can foresee, a new one for each call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Limits that keep jobs from starting though GPUs are free, learned from Slurm's reasons. Pure.
 
 A job that hadard has pinned and released, and that waits for a limit of its array, user, QOS or
-account, would sit on idle GPUs. It is held again, and the reason teaches a cap: the limit lies
-below what ran when a job of so many GPUs was denied. Further jobs under the same limit are planned
-only within the cap. An array's own throttle is read, and need not be learned.
+account, would sit on idle GPUs. It is held again, and a cap is learned from the reason: the limit
+is less than the GPUs in use plus those of the denied job. Further jobs under the same limit are
+planned only within the cap. An array's own throttle is read, and need not be learned.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Throttles:
         if scope.kind in (Kind.JOB, Kind.PARTITION):
             most = 0
         elif before is not None and before.since_s == now_s:
-            most = min(most, before.most)  # of two that were denied, the smaller tells more
+            most = min(most, before.most)  # the smaller of two denied jobs is the tighter bound
         self._caps[scope] = Cap(most, counts_jobs, reason, now_s, usage)
 
     def left_out(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, natural_key
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
@@ -22,6 +22,7 @@ from hadar_slurm.slurm.fairshare import FairShares
 from hadar_slurm.slurm.forks import Fork, Forks, Task, final_phase, parent_of
 from hadar_slurm.slurm.giving_back import Waiting, described_request
 from hadar_slurm.slurm.ledger import Entry, Ledger
+from hadar_slurm.slurm.limits import Limits
 from hadar_slurm.slurm.lost_releases import as_seen
 from hadar_slurm.slurm.metadata import MAX_RATE, MIN_RATE, Description, decode, job_spec
 from hadar_slurm.slurm.modes import Mode
@@ -38,14 +39,12 @@ from hadar_slurm.slurm.parse import HOLDING_STATES, NOTHING, UNTYPED, NodeRow, Q
 from hadar_slurm.slurm.pins import Pins
 from hadar_slurm.slurm.reading import Reading
 from hadar_slurm.slurm.settings import Settings
-from hadar_slurm.slurm.throttles import Candidate, Throttles, kind_of
 
 log = logging.getLogger(__name__)
 
 # A begin time within so many seconds is the one that we have given a job.
 _SOON_S = 10.0
-# After so many timeouts of a pin one job more than a limit is known to allow is tried.
-_RETRY_TIMEOUTS = 5
+_RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,8 @@ class Seen:
     what the ledger does not say yet, or no longer says rightly. All of these are of jobs as Slurm
     has them; in the snapshot the tasks of a forked job are one, which `forks` takes apart again.
     `deaf` are running copies that must not be signalled, and why; of other jobs no plan asks that.
-    `ended_by_us` have died of our signal and are to be requeued; of the runs that follow, `untold`
-    have not yet been told so in their output.
+    `ended_by_us` have died of our signal and are to be requeued; `untold` run again after that, and
+    their output is to say so.
     """
 
     snapshot: Snapshot
@@ -89,7 +88,7 @@ class View:
     averages: Averages = field(default_factory=Averages)
     # Jobs that our signal has ended and that Slurm would not requeue.
     lost: set[JobId] = field(default_factory=set)
-    throttles: Throttles = field(init=False)
+    limits: Limits = field(init=False)
     _faulty: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
     _stuck: set[JobId] = field(default_factory=set)
@@ -97,7 +96,7 @@ class View:
     _heard: dict[JobId, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.throttles = Throttles(_RETRY_TIMEOUTS * self.settings.pin_timeout_s)
+        self.limits = Limits.of(self.ledger, self.settings.pin_timeout_s)
 
     def look(self, reading: Reading) -> Seen:
         """Return what there is to plan, and to put right."""
@@ -112,7 +111,7 @@ class View:
         found: dict[JobId, Entry] = {}
         occupied = reading.in_use
         self._stuck, self._runnable = set(), {}
-        self._learn_limits(reading)
+        self.limits.learn(reading, self.now_s())
         for row in reading.queue.values():
             description = self._description(row)
             has_ended = not row.is_live
@@ -155,7 +154,8 @@ class View:
                 copies.setdefault(parent, []).append(task)
             elif job is not None:
                 jobs.append(job)
-        jobs, copies = self._without_limited(jobs, copies, reading)
+        if self.mode is Mode.ENFORCE:
+            jobs, copies = self.limits.marked(jobs, copies, reading.queue, self.now_s())
         # How a copy has ended Slurm forgets before the last one has.
         forks = Forks(
             {
@@ -207,58 +207,6 @@ class View:
             untold,
         )
 
-    def _learn_limits(self, reading: Reading) -> None:
-        """Look which jobs a limit keeps from starting where we have pinned them."""
-        denied = [
-            Candidate(row, sum(count for _, count in row.gpus_per_node) * len(row.requested_nodes))
-            for row in reading.queue.values()
-            if self._is_limited(row)
-        ]
-        held = {job: gang.num_gpus for job, gang in reading.gangs.items()}
-        now_s = self.now_s()
-        self.throttles.observe(reading.queue.values(), held, denied, reading.throttles, now_s)
-
-    def _is_limited(self, row: QueueRow) -> bool:
-        """Return whether a limit keeps a job from starting where we have pinned it."""
-        return (
-            row.state == "PENDING"
-            and not row.is_held
-            and kind_of(row.reason) is not None
-            and is_pinned_by_us(row, self.ledger)
-        )
-
-    def _without_limited(
-        self, jobs: Sequence[Job], copies: Mapping[JobId, Sequence[Task]], reading: Reading
-    ) -> tuple[list[Job], dict[JobId, list[Task]]]:
-        """Return jobs and copies, those marked that a limit would keep from starting."""
-        if self.mode is not Mode.ENFORCE:
-            return list(jobs), {parent: list(tasks) for parent, tasks in copies.items()}
-        every = [*jobs, *(task.job for tasks in copies.values() for task in tasks if task.job)]
-        every.sort(key=lambda job: (job.spec.submitted_s, natural_key(job.job_id)))
-        rows = reading.queue
-        queued = [
-            Candidate(rows[job.job_id], job.spec.num_gpus)
-            for job in every
-            if job.phase is Phase.QUEUED
-        ]
-        starting = [
-            Candidate(rows[job.job_id], job.spec.num_gpus)
-            for job in every
-            if job.phase is Phase.STARTING and rows[job.job_id].state == "PENDING"
-        ]
-        self.throttles.keep(candidate.row for candidate in (*queued, *starting))
-        why = self.throttles.left_out(queued, starting, self.now_s())
-
-        def marked(job: Job) -> Job:
-            if job.job_id not in why:
-                return job
-            return replace(job, left_out=True, remarks=(*job.remarks, why[job.job_id]))
-
-        return [marked(job) for job in jobs], {
-            parent: [replace(t, job=marked(t.job)) if t.job else t for t in tasks]
-            for parent, tasks in copies.items()
-        }
-
     def _is_to_return(self, row: QueueRow) -> bool:
         """Return whether a job that has ended died of our signal, and is to be requeued."""
         return (
@@ -292,7 +240,7 @@ class View:
                 row.state == "PENDING" and self._description(row) is not None
             ):
                 # That a job starts is no news.
-                limited = "limited" if self._is_limited(row) else "there"
+                limited = "limited" if self.limits.denies(row) else "there"
                 marks.add((str(row.key), "later" if self._is_for_later(row) else limited))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
@@ -402,13 +350,13 @@ class View:
             gang = self._pinned_gang(row, reading.cluster) if is_ours else None
             is_stuck = gang is not None and self._is_stuck(row, gang, reading)
             is_waiting = (
-                row.is_held_by_user or self._was_put_off(row) or is_stuck or self._is_limited(row)
+                row.is_held_by_user or self._was_put_off(row) or is_stuck or self.limits.denies(row)
             )
             is_starting = gang is not None and not is_waiting
             if (gang or row.request.is_cleared) and not is_starting and not row.is_held_by_user:
                 self._stuck.add(row.key)
             phase = Phase.STARTING if is_starting else Phase.QUEUED
-        elif gang is None or row.state not in ("RUNNING", "CONFIGURING", "COMPLETING"):
+        elif gang is None or row.state not in (*_RUN_STATES, "COMPLETING"):
             return None
         elif gang.num_gpus != spec.num_gpus:
             # Slurm gave it whole nodes (--exclusive, or a partition that is): not ours to move.
@@ -434,9 +382,9 @@ class View:
         )
 
     def _why_not_migrated(self, row: QueueRow, report: ProgressReport | None) -> str:
-        """Return why a job must not be sent USR1, as far as can be told while it waits."""
+        """Return why a job must not be sent USR1, as far as it is known while it waits."""
         entry = self.ledger[row.key]
-        is_told = row.state in ("RUNNING", "CONFIGURING") or entry.ended_run > 0
+        is_told = row.state in _RUN_STATES or entry.ended_run > 0
         return why_not_migrated(row, report, entry) if is_told else ""
 
     def _measure(

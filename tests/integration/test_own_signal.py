@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slurm
 # Steps/s of a gang: a K80 is slow enough to be worth leaving at any time.
 RATES = {"v100": 60.0, "p100": 30.0, "k80": 4.0}
 LONG = 10**6
-# A report in the documented protocol, from a program that USR1 ends all the same.
+# A report in the documented protocol, from a program without a handler.
 REPORT = """
 own=$HADAR_SPOOL/$SLURM_JOB_ID
 mkdir -p "$own"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import getpass
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from integration.site import LIMIT_S, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import ClusterError
 from hadar_slurm.policies.table import DEFAULT_POLICY
 from hadar_slurm.slurm.local_cluster import LocalCluster
 from hadar_slurm.slurm.local_processes import wait_until
@@ -125,3 +129,49 @@ def test_a_job_that_its_partition_does_not_take_holds_no_gpus(site: Site) -> Non
     site.until_running(long)
     assert not wait_until(lambda: site.state(other) != "RUNNING", 0.5)
     assert LIMIT_S > PROMPT_S
+
+
+@pytest.fixture
+def limited(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator[Site]:
+    """Give a cluster with a QOS in which a user may have two GPUs at once."""
+    if "accounting" not in inspect.signature(LocalCluster.up).parameters:
+        pytest.skip("the local cluster has no slurmdbd")
+    try:
+        cluster = local_cluster("v100:4,v100:4,v100:4", accounting=True)
+    except ClusterError as error:
+        pytest.skip(str(error))
+    with cluster:
+        sacctmgr = ["sacctmgr", "--immediate"]
+        run = cluster.runner().run
+        run([*sacctmgr, "add", "qos", "low", "MaxTRESPerUser=gres/gpu=2"])
+        run([*sacctmgr, "modify", "user", getpass.getuser(), "set", "qos=low,normal"])
+        site = Site(cluster, tmp_path)
+        site.settings |= {"policy": DEFAULT_POLICY, "round_seconds": 60, "pin_timeout_seconds": 60}
+        yield site
+        site.close()
+
+
+def test_a_user_at_the_limit_of_a_qos_leaves_the_gpus_to_others(limited: Site) -> None:
+    """Two of twelve GPUs run jobs of the QOS; a job of four GPUs in another QOS starts at once."""
+    site = limited
+    site.start()
+    jobs = [submit(site, "--qos=low", rates=V100_ONLY) for _ in range(14)]
+    queue = site.queue
+    eventually(
+        lambda: [queue()[job].state for job in jobs].count("RUNNING") == 2,
+        lambda: site.told(*jobs),
+    )
+    other = submit(site, "--qos=normal", gpus=4, rates=V100_ONLY)
+    eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
+    waiting = [job for job in jobs if site.state(job) == "PENDING"]
+    eventually(lambda: all(is_unpinned(site, job) for job in waiting), lambda: site.told(*waiting))
+    eventually(lambda: "QOSMaxGRESPerUser" in waits(site, waiting[-1])[1], lambda: site.told(other))
+    [first, *_] = [job for job in jobs if site.state(job) == "RUNNING"]
+    site.free(first)
+    eventually(
+        lambda: [queue()[job].state for job in jobs].count("RUNNING") == 2,
+        lambda: site.told(*jobs),
+        PROMPT_S,
+    )
+    assert [site.state(job) for job in waiting].count("RUNNING") == 1
+    assert all(is_unpinned(site, job) for job in waiting if site.state(job) == "PENDING")

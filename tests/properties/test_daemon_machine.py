@@ -131,7 +131,7 @@ class Daemon(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="hadar-machine-"))
         self.policy: Policy = make_policy("hadar")
         self.own: dict[str, Own] = {}
-        # The jobs whose signal the ledger tells of.
+        # The jobs that were signalled, by the ledger.
         self.sent: set[str] = set()
 
     def teardown(self) -> None:
@@ -189,9 +189,9 @@ class Daemon(RuleBasedStateMachine):
 
     @rule()
     def round(self) -> None:
-        """A round without trouble leaves no job held that is not planned for, nor one dead of ours.
+        """A round without trouble leaves no job held that is not planned for.
 
-        Where the ledger was lost nothing tells whose signal it was.
+        Nor does it leave a job dead that our signal has ended, unless the ledger was lost.
         """
         dead = [job for job in self.fake.jobs if job.state == "FAILED" and job.key in self.own]
         line = self.one_round()

@@ -79,7 +79,7 @@ class Bench:
         self.slurm.advance(1.0)
 
     def start_again(self) -> Job:
-        """Place the job anew, and return it once it runs."""
+        """Place the job again, and return it once it runs."""
         seen = self.seen()
         self.backend.apply([Start(seen.job_id, 0, self.gang)])
         self.slurm.advance(5.0)
@@ -180,7 +180,7 @@ def test_a_job_that_slurm_does_not_requeue_has_failed(bench: Bench) -> None:
 
 
 def test_nothing_is_signalled_that_cannot_be_written_down(bench: Bench) -> None:
-    """Nobody would know, should the job die of it."""
+    """The next hadard could not requeue a job that dies of it."""
     bench.seen()
     bench.backend.ledger.path = bench.directory / "nowhere" / FILE_NAME
     assert "cannot be written" in bench.stop().detail
@@ -188,7 +188,7 @@ def test_nothing_is_signalled_that_cannot_be_written_down(bench: Bench) -> None:
 
 
 def test_a_hadard_that_may_not_write_to_outputs_tries_it_once(bench: Bench) -> None:
-    """An operator's account may not; the job goes on all the same."""
+    """An operator's account is refused; the job is not affected."""
     bench.stop()
     bench.look()
     bench.start_again()

@@ -63,7 +63,7 @@ def phase(slurm: FakeSlurm, directory: Path) -> Phase:
 def test_without_a_report_a_job_is_starting_for_as_long_as_it_may_take_to_save(
     slurm: FakeSlurm, job: FakeJob, tmp_path: Path
 ) -> None:
-    """After that it runs, and is not migrated: nothing tells that it would survive the signal."""
+    """After that it runs, and is not migrated: it may not survive the signal."""
     assert phase(slurm, tmp_path) is Phase.STARTING
     slurm.advance(GRACE_S)
     (seen,) = backend_of(slurm, tmp_path).observe().jobs

@@ -213,7 +213,7 @@ def test_a_job_that_its_partition_refuses_is_alone_left_out() -> None:
 
 
 def test_limits_of_jobs_that_are_gone_are_forgotten() -> None:
-    """Nothing grows for ever."""
+    """The memory does not grow without bound."""
     watch = Watch()
     watch.look(denied=[a_row("2", reason="PartitionTimeLimit")])
     watch.throttles.keep([a_row("3")])
