@@ -3,14 +3,16 @@
 #   ARGS='...'   options for hadar demo, docker/demo or pytest
 #   SEED=1       which faults a chaos run draws
 #   FAULTS=200   how many
+#   MINUTES=30   how long the adversary has
 #   YES=1        allow apt-get although this machine has a Slurm configuration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type golden man chaos docker-demo docker-test docker-chaos clean prepared
+.PHONY: help demo test check fmt lint type golden man chaos adversary docker-demo docker-test docker-chaos clean prepared
 
 BIN := .venv/bin
 SEED := 1
 FAULTS := 200
+MINUTES := 30
 PREPARE := sh .ci/prepare $(if $(YES),--yes)
 
 help: ## say what there is
@@ -28,6 +30,9 @@ test: prepared ## run the tests
 chaos: prepared ## faults of every kind on a local cluster, and what came of them
 	PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --faults $(FAULTS) $(ARGS)
 
+adversary: prepared ## one user's jobs while another does all that a user can, as root
+	HADAR_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/adversary/test_soak.py $(ARGS)
+
 docker-demo: ## the same workload as demo, on a Slurm in containers, by four users
 	docker/demo $(ARGS)
 
@@ -43,10 +48,11 @@ fmt: prepared ## put the code in the house's form
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-lint: prepared ## check form, imports between layers, spelling and pyproject.toml
+lint: prepared ## check form, imports between layers, ways to files of others, spelling and pyproject.toml
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/lint-files
 	$(BIN)/codespell
 	$(BIN)/validate-pyproject pyproject.toml
 

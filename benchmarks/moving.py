@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.engine.actions import Status
 from hadar_slurm.engine.reconcile import reconcile
-from hadar_slurm.handoff import report_path
+from hadar_slurm.handoff import report_path, user_reports
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.runner import Runner
@@ -47,8 +48,8 @@ def measure_move(
     """Place jobs `before`, move them all `after` in one round, and return what that took."""
     carry_out(backend, before)
     wait(lambda: are_on(backend.slurm, before))
-    spool = backend.settings.spool
-    wait(lambda: all(report_path(spool, job).exists() for job in before))
+    own = user_reports(backend.settings.spool, os.geteuid())
+    wait(lambda: all(report_path(own, job).exists() for job in before))
     decided_s = time.perf_counter()
     carry_out(backend, after)
     applied_s = time.perf_counter() - decided_s

@@ -53,10 +53,10 @@ class Config(_Section):
     """Everything hadard can be told; times in seconds, directories absolute.
 
     `mode` is how far hadard goes with jobs, `partitions` names those where it differs.
-    `throughputs` is a table of the site's own, in the form of the shipped one. Jobs report in
-    `spool_dir`; forked ones are told their shares in `assignments_dir`, by default `assignments` in
-    there; all nodes must see both. A journal of `journal_megabytes` is put aside, and
-    `journal_files` old ones are kept.
+    `throughputs` is a table of the site's own, in the form of the shipped one. `spool_dir` is
+    hadard's own and all nodes must see it: jobs report in `reports` there, and forked ones are told
+    their shares in `assignments_dir`, by default `assignments` there. A journal of
+    `journal_megabytes` is put aside, and `journal_files` old ones are kept.
     """
 
     policy: PolicyName = "hadar"
@@ -82,6 +82,11 @@ class Config(_Section):
     journal: Path = Path("/var/log/hadar/journal.jsonl")
     journal_megabytes: float = Field(default=100.0, gt=0)
     journal_files: int = Field(default=5, ge=1)
+
+    @property
+    def reports(self) -> Path:
+        """Return where users' directories of reports lie, side by side."""
+        return self.spool_dir / "reports"
 
     @property
     def assignments(self) -> Path:

@@ -1,8 +1,10 @@
 """The files that hadard and a training job exchange. Standard library, Python 3.9.
 
-A job keeps one report, `SPOOL/<job id>/progress.json`, and replaces it whole, so that a reader
-never sees half of one. hadard reads it as the word of a stranger: the file must belong to the
-job's owner, be a plain file and be small; its numbers are checked.
+A job keeps one report, `REPORTS/u<uid>/<job id>/progress.json`, and replaces it whole, so that a
+reader never sees half of one. The directory `u<uid>` belongs to the job's owner, who makes it with
+the first report: from then on no other user can come between. hadard trusts no report: file and
+directories must belong to the job's owner, the file must be plain and small, and its numbers are
+checked.
 
 How a job is asked to move (docs/adr/0005): hadard sends USR1 to the batch script. The job saves a
 checkpoint, reports state `saved` with the steps that the checkpoint holds, and waits; hadard then
@@ -15,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import sys
 import time
 import warnings
@@ -23,9 +24,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, Mapping, Optional, Set, Tuple
 
+from hadar_slurm import untrusted_files
+
 VERSION = 1
 SPOOL_VARIABLE = "HADAR_SPOOL"
-DEFAULT_SPOOL = "/var/spool/hadar"
+DEFAULT_REPORTS = "/var/spool/hadar/reports"
+REPORT_NAME = "progress.json"
 # Says that the tasks of an array are the copies of one job, and not jobs of their own.
 COPIES_VARIABLE = "HADAR_COPIES"
 ASSIGNMENTS_VARIABLE = "HADAR_ASSIGNMENTS"
@@ -38,6 +42,10 @@ STATES = ("running", "saved", "done")
 
 class ReportError(ValueError):
     """A report is there and cannot be trusted; says why."""
+
+
+class SquattedError(ReportError):
+    """Another user has made a directory or file in which a job's owner was to report."""
 
 
 class AssignmentError(ValueError):
@@ -74,26 +82,33 @@ class ProgressReport:
     version: int = VERSION
 
 
-def report_path(spool: Path, job_id: str) -> Path:
-    """Return where a job's report lies."""
-    return spool / job_id / "progress.json"
+def user_reports(reports: Path, uid: int) -> Path:
+    """Return the directory that the jobs of one user report in; the user makes and owns it.
+
+    Users' directories lie side by side in `reports`, which everyone may write to, as in /tmp.
+    """
+    return reports / f"u{uid}"
 
 
-def write_report(spool: Path, job_id: str, report: ProgressReport) -> None:
-    """Replace the job's report in one step, readable by all whatever the job's umask is."""
-    path = report_path(spool, job_id)
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.chmod(0o755)
-    draft = path.with_name(f".progress.{os.getpid()}")
-    # In a spool that all may write to, someone else may have made the directory and put a link
-    # in the draft's place: O_EXCL follows none.
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        os.fchmod(descriptor, 0o644)
-        file.write(json.dumps(asdict(report)) + "\n")
-    os.replace(draft, path)
+def report_path(own: Path, job_id: str) -> Path:
+    """Return where a job's report lies in its user's directory."""
+    return own / job_id / REPORT_NAME
+
+
+def write_report(own: Path, job_id: str, report: ProgressReport) -> None:
+    """Replace the job's report in one step, readable by all whatever the job's umask is.
+
+    `own` is the user's directory, made where it is missing. Raises OSError, and WrongOwner where
+    another user has made it.
+    """
+    if not own.is_dir():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        untrusted_files.make_directory(own, 0o755)
+    with untrusted_files.directory(own, owner_uid=os.geteuid()) as user_fd:
+        untrusted_files.make_directory(job_id, 0o755, dir_fd=user_fd)
+        with untrusted_files.directory(job_id, owner_uid=os.geteuid(), dir_fd=user_fd) as job_fd:
+            content = json.dumps(asdict(report)).encode() + b"\n"
+            untrusted_files.replace(REPORT_NAME, content, mode=0o644, dir_fd=job_fd)
 
 
 def tell(
@@ -108,46 +123,53 @@ def tell(
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return
-    spool = Path(os.environ.get(SPOOL_VARIABLE) or DEFAULT_SPOOL)
     restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     is_listening = listens_now() if listens is None else listens
-    warn_of_unsaved_run(spool, job, restart)
+    own = own_reports(os.environ)
+    warn_of_unsaved_run(own, job, restart)
     try:
         report = ProgressReport(
             restart, state, steps_done, steps_per_s, time.time(), listens=is_listening
         )
-        write_report(spool, job, report)
+        write_report(own, job, report)
     except OSError as error:
         warnings.warn(f"no progress report: {error}", stacklevel=2)  # prints each text once
 
 
-def read_report(spool: Path, job_id: str, *, owner_uid: int) -> Optional[ProgressReport]:
+def own_reports(variables: Mapping[str, str]) -> Path:
+    """Return where this user's jobs report, as the environment says or by default."""
+    named = variables.get(SPOOL_VARIABLE)
+    return Path(named) if named else user_reports(Path(DEFAULT_REPORTS), os.geteuid())
+
+
+def read_report(reports: Path, job_id: str, *, owner_uid: int) -> Optional[ProgressReport]:
     """Return the job's report, or None where there is none yet.
 
-    Raises ReportError for anything that the job's owner cannot have written in good faith.
+    Raises SquattedError where another user has taken the directory of the job's owner, and
+    ReportError for anything else that the owner cannot have written in good faith.
     """
-    path = report_path(spool, job_id)
+    own = user_reports(reports, owner_uid)
+    path = report_path(own, job_id)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        text = _text_of_report(own, job_id, owner_uid)
     except FileNotFoundError:
         return None
+    except untrusted_files.WrongOwner as error:
+        place = own if error.filename == str(own) else path
+        raise SquattedError(f"{place}: {error.strerror}; remove it") from error
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}") from error
-    try:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise ReportError(f"{path}: not a plain file")
-        if facts.st_uid != owner_uid:
-            raise ReportError(f"{path}: owned by user {facts.st_uid}, not by {owner_uid}")
-        with open(descriptor, "rb", closefd=False) as file:
-            text = file.read(MAX_REPORT_BYTES + 1)
-    except OSError as error:
-        raise ReportError(f"{path}: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
-    if len(text) > MAX_REPORT_BYTES:
-        raise ReportError(f"{path}: larger than {MAX_REPORT_BYTES} bytes")
     return parse_report(text, str(path))
+
+
+def _text_of_report(own: Path, job_id: str, owner_uid: int) -> bytes:
+    with (
+        untrusted_files.directory(own, owner_uid=owner_uid) as user_fd,
+        untrusted_files.directory(job_id, owner_uid=owner_uid, dir_fd=user_fd) as job_fd,
+    ):
+        return untrusted_files.read(
+            REPORT_NAME, max_bytes=MAX_REPORT_BYTES, owner_uid=owner_uid, dir_fd=job_fd
+        )
 
 
 def parse_report(text: bytes, origin: str) -> ProgressReport:
@@ -245,7 +267,7 @@ def _status(process: int) -> Dict[str, int]:
 _WARNED: Set[Tuple[str, int]] = set()
 
 
-def warn_of_unsaved_run(spool: Path, job_id: str, restart: int) -> None:
+def warn_of_unsaved_run(own: Path, job_id: str, restart: int) -> None:
     """Print one line in the job's output where the run before this one ended without saving.
 
     Its last report, which the first one of this run replaces, then says `running`.
@@ -254,15 +276,16 @@ def warn_of_unsaved_run(spool: Path, job_id: str, restart: int) -> None:
         return
     _WARNED.add((job_id, restart))
     try:
-        before = read_report(spool, job_id, owner_uid=os.geteuid())
-    except ReportError:
+        text = _text_of_report(own, job_id, os.geteuid())
+        before = parse_report(text, str(report_path(own, job_id)))
+    except (OSError, ReportError):
         return
-    if before is not None and before.restart < restart and before.state == "running":
-        text = (
+    if before.restart < restart and before.state == "running":
+        told = (
             f"hadar: run {before.restart + 1} of job {job_id} ended before it reported a saved "
             f"checkpoint (at step {before.steps_done}); this is run {restart + 1}"
         )
-        print(text, file=sys.stderr, flush=True)
+        print(told, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -286,9 +309,9 @@ def assignment_path(directory: Path, parent_id: str) -> Path:
 
 def write_assignment(path: Path, assignment: Assignment) -> None:
     """Replace an assignment in one step."""
-    draft = path.with_name(f".assignment.{os.getpid()}")
-    draft.write_text(assignment_text(assignment), encoding="utf-8")
-    os.replace(draft, path)
+    with untrusted_files.directory(path.parent) as folder:
+        content = assignment_text(assignment).encode()
+        untrusted_files.replace(path.name, content, mode=0o644, dir_fd=folder)
 
 
 def assignment_text(assignment: Assignment) -> str:

@@ -198,16 +198,26 @@ class Journal:
     """An append-only file of rounds; a line is on its way to disk before the next round begins.
 
     A file that has grown to `max_bytes` is put aside as `NAME.1`, older ones move up, and all
-    after `NAME.{keep}` go. Without `max_bytes` it grows for ever.
+    after `NAME.{keep}` are removed. Without `max_bytes` it grows without limit. Each line goes to
+    the file that has the name at that time: where it was moved away, could not be written or its
+    disk was full, the next line opens it again.
     """
 
     def __init__(self, path: Path, *, max_bytes: float = math.inf, keep: int = 5) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_torn_line(path)
         self._path = path
         self._max_bytes = max_bytes
         self._keep = keep
-        self._file: IO[bytes] = path.open("ab")
+        self._file: IO[bytes] | None = None
+
+    def open(self) -> IO[bytes]:
+        """Return the file, opened where it is not or where another has its name; raises OSError."""
+        if self._file is not None and not self._has_moved(self._file):
+            return self._file
+        self.close()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        _drop_torn_line(self._path)
+        self._file = self._path.open("ab")
+        return self._file
 
     def write(
         self, record: RoundRecord, *, mode: str = "", more: Mapping[str, object] | None = None
@@ -217,36 +227,41 @@ class Journal:
         Raises OSError when it cannot be written; what was written of it is cut off again.
         """
         tree = as_line(record) | ({"mode": mode} if mode else {}) | dict(more or {})
-        before = self._file.tell()
+        file = self.open()
+        before = file.tell()
         try:
-            self._file.write(json.dumps(tree, separators=(",", ":")).encode() + b"\n")
-            self._file.flush()
+            file.write(json.dumps(tree, separators=(",", ":")).encode() + b"\n")
+            file.flush()
         except OSError:
-            self._start_anew(before)
+            with suppress(OSError):
+                os.truncate(file.fileno(), before)
+            self.close()
             raise
-        if self._file.tell() >= self._max_bytes:
+        if file.tell() >= self._max_bytes:
             self._rotate()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        file, self._file = self._file, None
+        if file is not None:
+            # What a failed write has left in the buffer fails again, and was cut off on disk.
+            with suppress(OSError):
+                file.close()
 
-    def _start_anew(self, length: int) -> None:
-        """Open the file again without what a failed write has left, buffered or on disk."""
-        with suppress(OSError):
-            self._file.close()
-        with suppress(OSError):
-            os.truncate(self._path, length)
-        self._file = self._path.open("ab")
+    def _has_moved(self, file: IO[bytes]) -> bool:
+        try:
+            named = self._path.stat()
+        except FileNotFoundError:
+            return True
+        return not os.path.samestat(named, os.fstat(file.fileno()))
 
     def _rotate(self) -> None:
-        self._file.close()
+        self.close()
         names = [self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._keep + 1)]
         for older, newer in pairwise(reversed(names)):
             if newer.exists():
                 newer.replace(older)
         self._path.replace(names[0])
-        self._file = self._path.open("ab")
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -232,7 +232,7 @@ class Reporter:
     """Tells hadard how far the job is; a job outside Slurm tells nobody."""
 
     def __init__(self, job: str | None, restart: int) -> None:
-        self.spool = Path(os.environ.get(handoff.SPOOL_VARIABLE) or handoff.DEFAULT_SPOOL)
+        self.spool = handoff.own_reports(os.environ)
         self.job, self.restart = job, restart
         self.last_s = -math.inf
         self.has_warned = False

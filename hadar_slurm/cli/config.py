@@ -100,10 +100,8 @@ def surprises(config: Config) -> list[Finding]:
     for key, directory in places.items():
         found += [Finding(key, fault) for fault in [_not_writable(directory)] if fault]
     with_all = stat.S_IRWXO | stat.S_ISVTX
-    if config.spool_dir.is_dir() and config.spool_dir.stat().st_mode & with_all != with_all:
-        found.append(
-            Finding("spool_dir", f"jobs cannot report in it: chmod 1777 {config.spool_dir}")
-        )
+    if config.reports.is_dir() and config.reports.stat().st_mode & with_all != with_all:
+        found.append(Finding("spool_dir", f"jobs cannot report: chmod 1777 {config.reports}"))
     modes = {config.mode, *config.partitions.values()}
     if modes == {"observe"}:
         found.append(Finding("mode", "hadard will only watch: no partition is advised or enforced"))

@@ -112,7 +112,7 @@ def _both_runs(
             "policy": policy,
             "slurm_conf": cluster.slurm_conf,
             "run_dir": environment["HADAR_RUN_DIR"],
-            "spool_dir": environment["HADAR_SPOOL"],
+            "spool_dir": cluster.directory / "spool",
             "state_dir": scratch / "state",
             "disable_file": scratch / "disabled",
         },

@@ -6,7 +6,6 @@ import argparse
 import gc
 import json
 import logging
-import math
 import os
 import signal
 import sys
@@ -22,10 +21,11 @@ from typing import NoReturn
 
 from hadar_slurm import __version__
 from hadar_slurm.cli.release import read_config
-from hadar_slurm.cli.supervisor import notify
 from hadar_slurm.config import DEFAULT_PATH, Config
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.daemon.signs_of_life import SignsOfLife, good_for_s
+from hadar_slurm.daemon.supervisor import notify
 from hadar_slurm.engine.actions import Action, Outcome, Status
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.engine.rounds import RoundRecord, run_rounds
@@ -39,24 +39,23 @@ from hadar_slurm.slurm.adapter import Site, SlurmAdapter
 from hadar_slurm.slurm.adapters import make_adapter
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.expired import read_expired
-from hadar_slurm.slurm.heartbeat import Heartbeat, remove_heartbeat, write_heartbeat
+from hadar_slurm.slurm.heartbeat import remove_heartbeat
+from hadar_slurm.slurm.lease import Lease
 from hadar_slurm.slurm.ledger import FILE_NAME as LEDGER_FILE
 from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.locks import RELEASE, lock, only_daemon
 from hadar_slurm.slurm.modes import Mode, Modes
+from hadar_slurm.slurm.problems import Problem, Problems
 from hadar_slurm.slurm.profile import FILE_NAME as PROFILE_FILE
 from hadar_slurm.slurm.profile import Profile
 from hadar_slurm.slurm.runner import Runner
 from hadar_slurm.slurm.settings import Settings
-from hadar_slurm.slurm.single import only_daemon, only_release
+from hadar_slurm.slurm.spool import make_spool
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
 from hadar_slurm.slurm.wakeup import make_wake_file
 
 log = logging.getLogger("hadard")
 
-# How long a sign of life is good for, in polls, if that is longer than the configuration says.
-_BEAT_POLLS = 4
-_BEAT_EVERY_S = 1.0
-_BEAT_MARGIN_S = 5.0
 _LOOK_EVERY_S = 0.1
 
 
@@ -190,7 +189,7 @@ def _backend(
     except OSError as error:
         raise ConfigError(f"throughputs: {table_path}: {error.strerror}") from error
     settings = Settings(
-        spool=config.spool_dir,
+        spool=config.reports,
         modes=modes(config),
         restart_cost_s=config.restart_cost_seconds,
         grace_s=config.grace_seconds,
@@ -224,15 +223,22 @@ def _run(options: argparse.Namespace, world: World) -> int:
     slurm = _slurm(config, world)
     _backend(config, slurm, world)  # what is wrong with its files is told first
     cluster = slurm.site()
-    with only_daemon(cluster), _signals() as asked:
+    enforces = modes(config).all[0] is Mode.ENFORCE
+    if enforces:
+        _make_directory(config.state_dir, "state_dir")
+    with (
+        only_daemon(cluster, config.state_dir, is_required=enforces),
+        _signals() as asked,
+        _leased(config, cluster, asked) as lease,
+    ):
         with suppress(OSError):
             # The last sign of one that died would have us taken for hung.
             remove_heartbeat(config.run_dir)
-        _wait_for_release(cluster, asked)
+        _wait_for_release(config.state_dir, asked)
         signed_in = config.run_dir
         try:
-            while True:
-                faults = _run_with(config, slurm, world, cluster, asked, once=options.once)
+            while not asked.to_end:
+                faults = _run_with(config, slurm, world, lease, cluster, asked, once=options.once)
                 if not asked.to_reload or asked.to_end:
                     notify("STOPPING=1")
                     return 1 if options.once and faults else 0
@@ -240,7 +246,7 @@ def _run(options: argparse.Namespace, world: World) -> int:
                 try:
                     fresh = _config(options)
                     _backend(fresh, slurm, world)
-                    _journal(fresh).close()
+                    _check_journal(fresh)
                     config, slurm = fresh, _slurm(fresh, world)
                     log.info("the configuration was read again")
                 except HadarError as error:
@@ -248,18 +254,41 @@ def _run(options: argparse.Namespace, world: World) -> int:
                 if config.run_dir != signed_in:
                     remove_heartbeat(signed_in)
                     signed_in = config.run_dir
+            return 0
         finally:
             with suppress(OSError):
                 remove_heartbeat(signed_in)
 
 
-def _wait_for_release(cluster: Site, asked: Asked) -> None:
+@contextmanager
+def _leased(config: Config, cluster: Site, asked: Asked) -> Iterator[Lease]:
+    """Hold the cluster's lease; raises DaemonError where another hadard does.
+
+    A spool_dir that cannot be written to is told as a problem of every round, and no reason to
+    leave jobs alone.
+    """
+    lease = Lease(config.spool_dir, cluster.name, good_for_s(config))
+    make_spool(config.spool_dir, config.reports, config.assignments)
+    try:
+        lease.take(lambda: asked.to_end)
+    except OSError as error:
+        log.error("there is no lease in %s: %s", config.spool_dir, error.strerror)
+    try:
+        yield lease
+    finally:
+        lease.give_up()
+
+
+def _wait_for_release(state_dir: Path, asked: Asked) -> None:
     """Wait while `hadar release` is at work: both would write one ledger."""
     is_told = False
     while not asked.to_end:
-        with only_release(cluster) as is_over:
-            if is_over:
-                return
+        try:
+            with lock(state_dir, RELEASE) as is_over:
+                if is_over:
+                    return
+        except OSError:
+            return  # a hadard that only observes may have no state_dir
         if not is_told:
             log.info("waiting for hadar release to end")
             is_told = True
@@ -270,6 +299,7 @@ def _run_with(
     config: Config,
     slurm: SlurmAdapter,
     world: World,
+    lease: Lease,
     cluster: Site,
     asked: Asked,
     *,
@@ -281,28 +311,39 @@ def _run_with(
     # All share one ledger: what two of them wrote would undo each other.
     beside = [replace(backend, mode=mode) for mode in others]
     policy = world.make_policy(config)
+
+    def is_off() -> bool:
+        # What cannot be written down must not be done, so no job may wait for it.
+        return config.disable_file.exists() or bool(backend.ledger.fault)
+
     for each in (backend, *beside):
         each.is_stopping = lambda: asked.to_end or asked.to_reload
-        each.is_off = config.disable_file.exists
-    journal = _journal(config)
+        each.is_off = is_off
+    journal = Journal(
+        config.journal, max_bytes=config.journal_megabytes * 1e6, keep=config.journal_files
+    )
+    problems = Problems()
     _log_start(config, slurm, cluster, policy)
     faults: tuple[str, ...] = ()
 
     def record(line: RoundRecord, mode: Mode = furthest) -> None:
         nonlocal faults
         faults = line.errors or faults if mode is not furthest else line.errors
+        more: dict[str, object] = {
+            "held": backend.ledger.num_held,
+            "commands": world.life.take_answers(),
+            "averages": backend.take_averages(),
+        }
+        expired = read_expired(config.state_dir)
+        if expired is not None:
+            more["expired"] = expired
         try:
-            more: dict[str, object] = {
-                "held": backend.ledger.num_held,
-                "commands": world.life.take_answers(),
-                "averages": backend.take_averages(),
-            }
-            expired = read_expired(config.state_dir)
-            if expired is not None:
-                more["expired"] = expired
             journal.write(line, mode=str(mode), more=more)
         except OSError as error:
-            log.error("the journal %s cannot be written: %s", config.journal, error.strerror)
+            text = f"{config.journal}: rounds are not recorded: {error.strerror or error}"
+            problems.set(Problem.JOURNAL, text)
+        else:
+            problems.set(Problem.JOURNAL, "")
 
     def record_all(line: RoundRecord) -> None:
         record(line)
@@ -316,9 +357,14 @@ def _run_with(
                 clock=time.perf_counter,
                 max_rounds=1,
             )
+        _gather(problems, config, [backend, *beside])
+
+    def signs_of_life() -> SignsOfLife:
+        enforced = modes(config).enforced(backend.slurm.partitions())
+        return SignsOfLife(config, cluster.name, lease, problems, enforced, is_off)
 
     try:
-        with _signs_of_life(config, cluster, backend, world.life, is_daemon=not once):
+        with _signs_of_life(signs_of_life, backend, world.life, is_daemon=not once):
             run_rounds(
                 backend,
                 policy,
@@ -333,13 +379,29 @@ def _run_with(
     return faults
 
 
-def _journal(config: Config) -> Journal:
+def _gather(problems: Problems, config: Config, backends: Sequence[SlurmBackend]) -> None:
+    """Note what keeps hadard from doing all of its work, and try again what may be possible now."""
+    spool, reports, assignments = make_spool(config.spool_dir, config.reports, config.assignments)
+    problems.set(Problem.SPOOL, spool)
+    squatted = sorted(text for each in backends for text in each.squatted)
+    problems.set(Problem.REPORTS, "; ".join([*([reports] if reports else []), *squatted]))
+    shares = next((each.assignments_fault for each in backends if each.assignments_fault), "")
+    problems.set(Problem.ASSIGNMENTS, assignments or shares)
+    first = backends[0]
+    first.ledger.retry()
+    problems.set(Problem.LEDGER, first.ledger.fault)
+    problems.set(Problem.PROFILE, first.profile.fault if first.profile else "")
+
+
+def _check_journal(config: Config) -> None:
+    """Raise ConfigError for a journal that cannot be opened now, so probably never."""
+    journal = Journal(config.journal)
     try:
-        return Journal(
-            config.journal, max_bytes=config.journal_megabytes * 1e6, keep=config.journal_files
-        )
+        journal.open()
     except OSError as error:
         raise ConfigError(f"journal: {config.journal}: {error.strerror}") from error
+    finally:
+        journal.close()
 
 
 def _log_start(config: Config, slurm: SlurmAdapter, cluster: Site, policy: Policy) -> None:
@@ -422,64 +484,27 @@ def _signals() -> Iterator[Asked]:
 
 @contextmanager
 def _signs_of_life(
-    config: Config, cluster: Site, backend: SlurmBackend, life: Life, *, is_daemon: bool
+    make: Callable[[], SignsOfLife], backend: SlurmBackend, life: Life, *, is_daemon: bool
 ) -> Iterator[None]:
     """Keep the heartbeat fresh while the daemon lives; a single round leaves none.
 
     The last sign stays: a daemon that only reads its configuration again is not gone, and jobs that
     come in that moment are held for it. `_run` removes it at the end.
     """
-    if backend.mode is Mode.ENFORCE:
-        _make_directory(config.state_dir, "state_dir")
     if not is_daemon:
         yield
         return
-    good_for_s = _sign_is_good_for_s(config)
-    enforced = modes(config).enforced(backend.slurm.partitions())
-
-    last: tuple[float, tuple[str, ...] | None] = (-math.inf, None)
-
-    def beat() -> None:
-        nonlocal last
-        # By the machine's clock, which those who read it go by.
-        now_s, partitions = time.time(), () if backend.is_off() else enforced
-        if 0 <= now_s - last[0] < _BEAT_EVERY_S and partitions == last[1]:
-            return
-        last = now_s, partitions
-        notify("WATCHDOG=1")
-        sign = Heartbeat(
-            os.getpid(),
-            cluster.name,
-            now_s + good_for_s,
-            str(config.spool_dir),
-            partitions,
-            good_for_s,
-            str(config.assignments),
-        )
-        try:
-            write_heartbeat(config.run_dir, sign)
-        except OSError as error:
-            log.error("cannot write the heartbeat to %s: %s", config.run_dir, error)
-
-    _make_directory(config.run_dir, "run_dir")
-    _make_spool(config)
-    make_wake_file(config.run_dir / WAKE_FILE)
-    beat()
+    signs = make()
+    run_dir = signs.config.run_dir
+    _make_directory(run_dir, "run_dir")
+    make_wake_file(run_dir / WAKE_FILE)
+    signs.sign()
     notify("READY=1")
-    backend.on_wait = life.sign = beat
+    backend.on_wait = life.sign = signs.sign
     try:
         yield
     finally:
         life.sign = lambda: None
-
-
-def _sign_is_good_for_s(config: Config) -> float:
-    """Return for how long: none is given while a command waits for a slurmctld that is away."""
-    return max(
-        config.alive_seconds,
-        _BEAT_POLLS * config.poll_seconds,
-        config.command_timeout_seconds + _BEAT_MARGIN_S,
-    )
 
 
 def _make_directory(path: Path, key: str) -> None:
@@ -487,17 +512,6 @@ def _make_directory(path: Path, key: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{key}: {path}: {error.strerror}") from error
-
-
-def _make_spool(config: Config) -> None:
-    if config.spool_dir.is_dir():
-        return
-    _make_directory(config.spool_dir, "spool_dir")
-    try:
-        # Every user's jobs report here, and none may touch another's report.
-        config.spool_dir.chmod(0o1777)
-    except OSError as error:
-        raise ConfigError(f"spool_dir: {config.spool_dir}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

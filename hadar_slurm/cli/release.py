@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +14,7 @@ import typer
 from hadar_slurm.cli.completing import own_jobs
 from hadar_slurm.config import DEFAULT_PATH, Config, load_config
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.daemon.signs_of_life import good_for_s
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.changes import BeginSoon, Release
@@ -19,11 +22,12 @@ from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.expired import add_expired
 from hadar_slurm.slurm.giving_back import Returned
 from hadar_slurm.slurm.heartbeat import remove_heartbeat
+from hadar_slurm.slurm.lease import Lease
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.locks import RELEASE, lock
 from hadar_slurm.slurm.metadata import decode, encode
-from hadar_slurm.slurm.releasing import reason_to_keep, release_all
+from hadar_slurm.slurm.releasing import reason_to_keep, release_all, waiting_for_us
 from hadar_slurm.slurm.runner import Runner
-from hadar_slurm.slurm.single import only_release
 
 ConfigOption = Annotated[
     Path | None,
@@ -49,21 +53,39 @@ def release(
 ) -> None:
     """Give every job that hadard holds or has pinned back to plain Slurm.
 
-    Nothing is done while a hadard is alive. Status 1 if a job could not be released.
+    Nothing is done while a hadard is alive. Status 1 if a job is still held that should not be: it
+    could not be released, or hadard is at work and --expired is not given.
     """
     chosen = read_config(config)
     # Whatever hadard uses: this must work after an upgrade that pyslurm does not fit any more.
     slurm = CommandLine(Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
-    cluster = slurm.site()
-    with only_release(cluster) as is_only:
-        kept_for = reason_to_keep(cluster, chosen.run_dir, only_expired=expired)
-        if not is_only:
-            kept_for = "another hadar release is at work"
-        kept_for = "" if force and is_only else kept_for
+    lease = Lease(chosen.spool_dir, slurm.site().name, good_for_s(chosen))
+    with _alone(chosen.state_dir, limit):
+        kept_for = "" if force else _reason_to_keep(chosen, lease, only_expired=expired)
         answers = None if kept_for else _release(chosen, slurm, limit)
         if answers and expired:
             _count(chosen.state_dir, answers)
-    _tell(answers, kept_for, as_json=as_json)
+    held = 0
+    if kept_for and not expired:
+        held = len(waiting_for_us(slurm.queue().values(), Ledger(chosen.state_dir / FILE_NAME)))
+    _tell(answers, kept_for, held, as_json=as_json)
+
+
+def _reason_to_keep(chosen: Config, lease: Lease, *, only_expired: bool) -> str:
+    return reason_to_keep(chosen.state_dir, chosen.run_dir, lease, only_expired=only_expired)
+
+
+@contextmanager
+def _alone(state_dir: Path, limit_s: float) -> Iterator[None]:
+    """Wait for another `hadar release` to end; one that hangs keeps no job from its user."""
+    with ExitStack() as held:
+        try:
+            if not held.enter_context(lock(state_dir, RELEASE, wait_s=limit_s)):
+                typer.echo(f"hadar: another hadar release hangs for {limit_s:g} s", err=True)
+        except OSError as error:
+            # No ledger either: hadard has never enforced here, or this user is not its operator.
+            typer.echo(f"hadar: {state_dir / RELEASE}: {error.strerror}", err=True)
+        yield
 
 
 def _release(chosen: Config, slurm: SlurmAdapter, limit_s: float) -> tuple[Returned, ...]:
@@ -84,10 +106,14 @@ def _count(state_dir: Path, answers: tuple[Returned, ...]) -> None:
         typer.echo(f"hadar: what was released cannot be counted: {error}", err=True)
 
 
-def _tell(answers: tuple[Returned, ...] | None, kept_for: str, *, as_json: bool) -> None:
+def _tell(answers: tuple[Returned, ...] | None, kept_for: str, held: int, *, as_json: bool) -> None:
     if answers is None:
         tree = {"released": [], "failed": [], "kept_for": kept_for}
         typer.echo(json.dumps(tree) if as_json else f"nothing released: {kept_for}")
+        if held:
+            if not as_json:
+                typer.echo(f"hadar: {held} jobs are held; stop hadard, or give --force", err=True)
+            raise typer.Exit(1)
         return
     failed = [answer for answer in answers if answer.fault]
     if as_json:

@@ -229,8 +229,9 @@ def _journal(path: Path | None) -> Iterator[Journal | None]:
     if path is None:
         yield None
         return
+    file = Journal(path)
     try:
-        file = Journal(path)
+        file.open()
     except OSError as error:
         raise ConfigError(f"--journal {path}: {error.strerror}") from error
     try:

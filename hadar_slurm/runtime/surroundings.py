@@ -17,7 +17,8 @@ class Surroundings:
     """A copy's number, its job's directory, and where hadard and it leave each other files.
 
     `directory` is the user's, on a file system that all nodes share. `job` is the number under
-    which Slurm runs this copy, None outside of Slurm; `assignment` is hadard's file for the whole
+    which Slurm runs this copy, None outside of Slurm; `spool` is where this user's jobs report;
+    `assignment` is hadard's file for the whole
     job, which need not be there. Where torchrun has started several processes, they are one copy,
     and this is number `rank` of `ranks`.
     """
@@ -26,7 +27,7 @@ class Surroundings:
     directory: Path
     job: str | None = None
     restart: int = 0
-    spool: Path = Path(handoff.DEFAULT_SPOOL)
+    spool: Path = Path(handoff.DEFAULT_REPORTS)
     assignment: Path | None = None
     rank: int = 0
     ranks: int = 1
@@ -54,7 +55,7 @@ class Surroundings:
             directory=Path(known.get(DIRECTORY_VARIABLE) or start / f"hadar-{parent or 'job'}"),
             job=job,
             restart=int(known.get("SLURM_RESTART_COUNT") or 0),
-            spool=Path(known.get(handoff.SPOOL_VARIABLE) or handoff.DEFAULT_SPOOL),
+            spool=handoff.own_reports(known),
             assignment=handoff.assignment_path(assignments, parent) if parent else None,
             rank=int(known.get("RANK") or 0) if ranks > 1 else 0,
             ranks=ranks,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import stat
 import struct
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.handoff import Assignment, assignment_path, assignment_text
 
-log = logging.getLogger(__name__)
+# Owned by hadard; the copies' users may enter directories whose name they know.
+DIRECTORY_MODE = 0o711
 
 # An access list as Linux keeps it (acl(5)): version, then tag, permissions and id of each entry.
 _ACL = "system.posix_acl_access"
@@ -25,88 +26,91 @@ _READ, _WRITE, _NOBODY = 4, 2, 0xFFFFFFFF
 
 @dataclass
 class Assignments:
-    """What copies are told, in `directory`, which all nodes must see.
+    """What copies are told, in `directory`: hadard's own, on a file system that all nodes share.
 
-    What has been told is remembered and never read back: the file belongs to a user by then. One
-    that its reader cannot be given is not left there: the copies then go by their own speeds.
+    What has been told is remembered and never read back: the file belongs to a user by then. Where
+    an assignment cannot be written, the copies go by their own speeds, and `fault` says why.
     """
 
     directory: Path
+    fault: str = ""
     _told: dict[JobId, Assignment] = field(default_factory=dict)
-    _refused: set[JobId] = field(default_factory=set)
 
     def put(self, parent: JobId, owner_uid: int, told: Assignment) -> None:
         """Tell the copies of a job how many steps each is to train in a slot, if that is news."""
         before = self._told.get(parent)
         if before and (before.quotas, before.slot_s) == (told.quotas, told.slot_s):
             return
-        path = assignment_path(self.directory, parent)
+        name = assignment_path(self.directory, parent).name
         try:
-            _have_directory(self.directory)
-            _have_directory(path.parent)
-            _write_for(path, owner_uid, assignment_text(told))
+            with self._of_job(parent) as folder:
+                try:
+                    untrusted_files.replace(
+                        name,
+                        assignment_text(told).encode(),
+                        mode=0o400,
+                        dir_fd=folder,
+                        hand_over=partial(_hand_over, uid=owner_uid),
+                    )
+                except OSError:
+                    with suppress(OSError):
+                        os.unlink(name, dir_fd=folder)  # what was told before holds no longer
+                    raise
         except OSError as error:
-            if parent not in self._refused:
-                log.warning("job %s shares its steps without us: %s: %s", parent, path, error)
-            self._refused.add(parent)
-            with suppress(OSError):
-                path.unlink()  # what was told before holds no longer
             self._told.pop(parent, None)
+            self.fault = (
+                f"{self.directory}: job {parent} shares its steps by its copies' own speeds: "
+                f"{error.filename or 'its file'}: {error.strerror}"
+            )
         else:
-            self._refused.discard(parent)
-            self._told[parent] = told
+            self._told[parent], self.fault = told, ""
 
     def keep(self, parents: Collection[JobId]) -> None:
-        """Forget what jobs were told that are no longer there."""
+        """Remove what jobs were told that are no longer there: files that hadard wrote."""
         self._told = {parent: told for parent, told in self._told.items() if parent in parents}
-        with suppress(OSError):
-            for path in self.directory.iterdir():
-                if path.name.isdecimal() and path.name not in parents:
-                    with suppress(OSError):
-                        for file in path.iterdir():
-                            file.unlink()
-                        path.rmdir()
+        name = assignment_path(self.directory, JobId("0")).name
+        with suppress(OSError), self._own() as place:
+            for parent in os.listdir(place):
+                if not parent.isdecimal() or parent in parents:
+                    continue
+                with suppress(OSError):
+                    with untrusted_files.directory(
+                        parent, owner_uid=os.geteuid(), dir_fd=place
+                    ) as folder:
+                        for file in os.listdir(folder):
+                            # A draft may be left by a hadard that was killed.
+                            if file == name or file.startswith(f".{name}."):
+                                os.unlink(file, dir_fd=folder)
+                    os.rmdir(parent, dir_fd=place)
+
+    @contextmanager
+    def _own(self) -> Iterator[int]:
+        with untrusted_files.directory(self.directory, owner_uid=os.geteuid()) as place:
+            yield place
+
+    @contextmanager
+    def _of_job(self, parent: JobId) -> Iterator[int]:
+        """Give the directory of a job, made where it is missing; raises OSError."""
+        if not self.directory.is_dir():
+            self.directory.parent.mkdir(parents=True, exist_ok=True)
+        untrusted_files.make_directory(self.directory, DIRECTORY_MODE)
+        with self._own() as place:
+            untrusted_files.make_directory(parent, DIRECTORY_MODE, dir_fd=place)
+            with untrusted_files.directory(parent, owner_uid=os.geteuid(), dir_fd=place) as folder:
+                yield folder
 
 
-def _have_directory(path: Path) -> None:
-    """Make a directory that is ours and that others may enter; raises OSError where it is not.
-
-    In a spool that all may write to, somebody else may have been there first.
-    """
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        facts = path.lstat()
-        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
-            told = f"is no directory of user {os.geteuid()}; remove it, or set assignments_dir"
-            raise PermissionError(f"{path} {told}") from None
-    else:
-        path.chmod(0o711)
-
-
-def _write_for(path: Path, uid: int, text: str) -> None:
-    """Replace a file in one step by one that a user, and nobody else, may read; raises OSError.
+def _hand_over(descriptor: int, *, uid: int) -> None:
+    """Let one user, and no other, read a new file; raises OSError.
 
     Root gives the file away, which any file system can hold; others need one with access lists.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        draft.unlink()
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
+    if uid == os.geteuid():
+        return
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            if uid != os.geteuid():
-                try:
-                    os.fchown(descriptor, uid, -1)
-                except PermissionError:
-                    os.setxattr(descriptor, _ACL, _access_list(uid))
-        os.replace(draft, path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()
-        raise
+        os.fchown(descriptor, uid, -1)
+    except PermissionError:
+        os.setxattr(descriptor, _ACL, _access_list(uid))
 
 
 def _access_list(uid: int) -> bytes:

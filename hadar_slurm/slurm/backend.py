@@ -204,6 +204,16 @@ class SlurmBackend:
             self._pause(max(0.0, min(until_s - now_s, glance_s, looks_s - now_s)))
         return Wake.STOP
 
+    @property
+    def squatted(self) -> frozenset[str]:
+        """Return where jobs cannot report, by the last look: another user was there first."""
+        return frozenset(self._view.squatted)
+
+    @property
+    def assignments_fault(self) -> str:
+        """Return why copies were not told their shares the last time, or nothing."""
+        return self._assignments.fault if self._assignments is not None else ""
+
     def take_averages(self) -> int:
         """Return how often copies of forked jobs were made one since the last call."""
         return self._view.averages.take()

@@ -7,22 +7,34 @@ its own and which are users'.
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
+import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError
+from hadar_slurm.slurm import locks
 from hadar_slurm.slurm.changes import Request
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 FILE_NAME = "ledger.json"
+# Ten thousand jobs take 5 MB.
+_MAX_BYTES = 1 << 28
+# Seconds that another writer may take.
+_LOCK_WAIT_S = 10.0
+_MAX_NUMBER = 1e18
+# What any bytes in the file's place may raise.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +81,8 @@ class Ledger:
     `booted_s` is the start of the slurmctld that is there, as last heard.
 
     `is_whole` is False when there was no file that could be read: holds and pins that may be ours
-    then count as such, since a job must not wait for somebody who has forgotten it.
+    then count as such, since a job must not wait for somebody who has forgotten it. `fault` says
+    why the file could not be written the last time, and is empty while it can be.
     """
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
@@ -78,6 +91,7 @@ class Ledger:
         self.opened_s = now_s()
         self.booted_s = 0.0
         self.is_whole = False
+        self.fault = ""
         self._entries: dict[JobId, Entry] = {}
         self._mark: object = None
         self.refresh()
@@ -100,12 +114,19 @@ class Ledger:
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
     def _load(self) -> None:
+        """Read the file; one that is not whole, or not a ledger, is as if there were none."""
         try:
-            tree = json.loads(self.path.read_text(encoding="utf-8"))
-            entries = {JobId(job): _entry(entry) for job, entry in tree["jobs"].items()}
+            with untrusted_files.directory(self.path.parent) as place:
+                facts = os.stat(self.path.name, dir_fd=place)
+                text = untrusted_files.read(
+                    self.path.name, max_bytes=_MAX_BYTES, owner_uid=facts.st_uid, dir_fd=place
+                )
+            tree = json.loads(text)
             if tree["version"] != VERSION:
                 return
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            entries = {JobId(job): _entry(entry) for job, entry in tree["jobs"].items()}
+        except (OSError, *_DAMAGE) as error:
+            log.warning("%s: not a ledger that can be read: %r", self.path, error)
             return
         self._entries, self.is_whole = entries, True
 
@@ -195,49 +216,48 @@ class Ledger:
 
     def _write(self, changed: Mapping[JobId, Entry], gone: Collection[JobId] = ()) -> None:
         """Change the file by these entries alone: another may have written to it meanwhile."""
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            with _locked(self.path.parent):
+            with locks.lock(self.path.parent, locks.LEDGER, wait_s=_LOCK_WAIT_S) as is_ours:
+                if not is_ours:
+                    raise OSError(errno.EWOULDBLOCK, "another program is writing to it")
                 self.refresh()
                 stamped = {job: self._stamped(job, entry) for job, entry in changed.items()}
                 entries = {**self._entries, **stamped}
                 for job in gone:
                     entries.pop(job, None)
-                with _new_file(draft) as file:
-                    file.write(_text(entries))
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(draft, self.path)
+                self._replace(entries)
                 self._mark = self._mark_of_file()
         except OSError as error:
-            with suppress(OSError):
-                draft.unlink()
-            raise LedgerError(f"{self.path}: cannot be written: {error.strerror}") from error
-        self._entries = entries
+            self.fault = f"{self.path}: cannot be written: {error.strerror}"
+            raise LedgerError(self.fault) from error
+        self._entries, self.fault = entries, ""
 
+    def _replace(self, entries: Mapping[JobId, Entry]) -> None:
+        with untrusted_files.directory(self.path.parent) as place:
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Be the only one who writes there; the lock goes with the process."""
-    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(number)
+            def finish(descriptor: int) -> None:
+                # Written by root, it must still be hadard's to read.
+                untrusted_files.give_to_owner_of(place, descriptor)
+                os.fsync(descriptor)
+
+            untrusted_files.replace(
+                self.path.name,
+                _text(entries).encode(),
+                mode=0o640,
+                dir_fd=place,
+                hand_over=finish,
+            )
+
+    def retry(self) -> None:
+        """Write the file again if it could not be written: `fault` is empty once it can."""
+        if self.fault:
+            with suppress(LedgerError):
+                self._write({})
 
 
 def _text(entries: Mapping[JobId, Entry]) -> str:
     jobs = {job: _tree(entry) for job, entry in sorted(entries.items())}
     return json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[Any]:
-    """Open a file that nobody but us may write, and that is not followed if it is a link."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    with open(os.open(path, flags, 0o640), "w", encoding="utf-8") as file:
-        yield file
 
 
 def _tree(entry: Entry) -> dict[str, Any]:
@@ -250,20 +270,45 @@ def _tree(entry: Entry) -> dict[str, Any]:
 
 
 def _entry(tree: Mapping[str, Any]) -> Entry:
-    before = tree.get("before")
-    if before is not None:
-        before = Request(**{**before, "nodes": tuple(map(NodeName, before.get("nodes", ())))})
-    asked = tree.get("asked_when_held")
+    """Return an entry; raises one of `_DAMAGE` for anything that `_tree` would not have written."""
+    before, asked = tree.get("before"), tree.get("asked_when_held")
     return Entry(
         is_held=tree.get("is_held") is True,
-        released_s=float(tree.get("released_s", 0.0)),
-        booted_s=float(tree.get("booted_s", 0.0)),
-        requeued=int(tree.get("requeued", 0)),
-        before=before,
-        pinned=tuple(map(NodeName, tree.get("pinned", ()))),
-        preferred=str(tree.get("preferred", "")),
-        asked_when_held=None if asked is None else tuple(map(NodeName, asked)),
-        signalled_run=int(tree.get("signalled_run", 0)),
-        signalled_until_s=float(tree.get("signalled_until_s", 0.0)),
-        ended_run=int(tree.get("ended_run", 0)),
+        released_s=_number(tree.get("released_s", 0.0)),
+        booted_s=_number(tree.get("booted_s", 0.0)),
+        requeued=int(_number(tree.get("requeued", 0))),
+        before=None if before is None else _request(before),
+        pinned=_nodes(tree.get("pinned", ())),
+        preferred=_word(tree.get("preferred", "")),
+        asked_when_held=None if asked is None else _nodes(asked),
+        signalled_run=int(_number(tree.get("signalled_run", 0))),
+        signalled_until_s=_number(tree.get("signalled_until_s", 0.0)),
+        ended_run=int(_number(tree.get("ended_run", 0))),
     )
+
+
+def _request(tree: Mapping[str, Any]) -> Request:
+    words = {key: _word(value) for key, value in tree.items() if key != "nodes"}
+    if not {field.name for field in fields(Request)} >= words.keys():
+        raise ValueError(f"a request with unknown keys: {sorted(words)}")
+    return Request(**words, nodes=_nodes(tree.get("nodes", ())))
+
+
+def _nodes(names: Iterable[Any]) -> tuple[NodeName, ...]:
+    if not isinstance(names, list | tuple):
+        raise TypeError(f"{names!r} is not a list of nodes")
+    return tuple(NodeName(_word(name)) for name in names)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    if not 0 <= value <= _MAX_NUMBER:
+        raise ValueError(f"{value!r} is not a number from 0 to {_MAX_NUMBER:g}")
+    return float(value)

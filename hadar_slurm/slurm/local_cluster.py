@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hadar_slurm.errors import ClusterError, SlurmError, SlurmUnavailable, UsageError
+from hadar_slurm.handoff import user_reports
 from hadar_slurm.slurm import local_directory as layout
 from hadar_slurm.slurm.local_config import KILL_WAIT_S, NodeShape, cluster_name
 from hadar_slurm.slurm.local_processes import (
@@ -136,7 +137,7 @@ class LocalCluster:
         return {
             "SLURM_CONF": str(self.slurm_conf),
             "HADAR_RUN_DIR": str(self.directory / "run"),
-            "HADAR_SPOOL": str(self.directory / "spool"),
+            "HADAR_SPOOL": str(user_reports(self.directory / "spool" / "reports", os.geteuid())),
         }
 
     def runner(self, *, timeout_s: float = 30.0) -> Runner:

@@ -25,7 +25,7 @@ MARKER = "hadar-cluster.json"
 """The file that makes a directory ours: no directory without it is ever removed."""
 
 _SUBDIRECTORIES = (
-    *("gpu", "munge", "pid", "run", "slurmd", "spool", "state"),
+    *("gpu", "munge", "pid", "run", "slurmd", "spool", "spool/reports", "state"),
     *("log", "log/munged", "log/slurmctld"),
 )
 _UNIX_SOCKET_LIMIT = 107
@@ -126,7 +126,7 @@ def fill(
     directory.chmod(0o755)
     (directory / "state").chmod(0o700)
     # Every user of the cluster leaves reports here, as in /tmp.
-    (directory / "spool").chmod(0o1777)
+    (directory / "spool" / "reports").chmod(0o1777)
     for node in nodes:
         for gpu_type, count in node.gpus.items():
             for index in range(count):

@@ -19,6 +19,7 @@ class Problem(StrEnum):
     JOURNAL = "journal"
     PROFILE = "profile"
     LEDGER = "ledger"
+    SPOOL = "spool"
     REPORTS = "reports"
     ASSIGNMENTS = "assignments"
 

@@ -39,13 +39,16 @@ CREATE TABLE speeds (
 
 @dataclass
 class Profile:
-    """The file at `path`, and in `speeds` what it held and what has come since."""
+    """The file at `path`, and in `speeds` what it held and what has come since.
+
+    `fault` says why the file could not be used the last time; empty: it could.
+    """
 
     path: Path
     now_s: Callable[[], float] = time.time
     speeds: Speeds = field(default_factory=Speeds)
+    fault: str = ""
     _is_read: bool = False
-    _complaint: str = ""
 
     def sync(self) -> None:
         """Read the file, if that has not been done yet, and write what is new."""
@@ -58,11 +61,9 @@ class Profile:
                 self._put_aside(str(error))
                 self._exchange()
         except (sqlite3.Error, OSError, _UnusableError) as error:
-            if str(error) != self._complaint:
-                log.warning("%s: measured speeds are not kept: %s", self.path, error)
-            self._complaint = str(error)
+            self.fault = f"{self.path}: measured speeds are not kept: {error}"
         else:
-            self._complaint = ""
+            self.fault = ""
 
     def _exchange(self) -> None:
         # Job names are nobody else's business.

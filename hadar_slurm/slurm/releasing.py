@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -9,36 +10,49 @@ from pathlib import Path
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError
-from hadar_slurm.slurm.adapter import Site, SlurmAdapter
+from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.changes import Release
 from hadar_slurm.slurm.giving_back import Returned, Waiting, give_back
 from hadar_slurm.slurm.heartbeat import read_heartbeat
+from hadar_slurm.slurm.lease import Lease
 from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.slurm.locks import started_s
 from hadar_slurm.slurm.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.metadata import decode_or_none
 from hadar_slurm.slurm.ownership import bears_of_us, has_landed, was_submitted_held
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.reading import waits_for_nodes
-from hadar_slurm.slurm.single import is_free
 
 _LOOK_EVERY_S = 0.5
 
 
 def reason_to_keep(
-    cluster: Site, run_dir: Path, *, only_expired: bool, now_s: Callable[[], float] = time.time
+    state_dir: Path,
+    run_dir: Path,
+    lease: Lease,
+    *,
+    only_expired: bool,
+    now_s: Callable[[], float] = time.time,
 ) -> str:
     """Return why jobs should not be released now, or nothing.
 
-    A daemon that has not renewed its heartbeat in time is taken for hung. With `only_expired` one
-    that died a moment ago is given until then to come back.
+    A daemon that has not renewed its heartbeat in time is taken for hung, and so is one that has
+    none so long after its start. With `only_expired` one that died a moment ago is given until then
+    to come back. Another machine's hadard is at work for as long as its lease is good.
     """
     beat = read_heartbeat(run_dir)
-    has_expired = beat is None or not beat.is_fresh(now_s())
-    if has_expired:
-        return "" if beat is not None or is_free(cluster) else "hadard is at work"
-    if not is_free(cluster):
-        return "hadard is at work"
-    return "hadard was alive a moment ago" if only_expired else ""
+    with suppress(OSError):
+        holder = lease.holder()
+        if holder and holder.host != socket.gethostname() and holder.is_fresh(now_s()):
+            return f"hadard is at work on {holder.host}"
+    if beat is not None and not beat.is_fresh(now_s()):
+        return ""
+    with suppress(OSError):
+        started = started_s(state_dir)
+        if started is not None:
+            is_hung = beat is None and not 0 <= now_s() - started < lease.good_for_s
+            return "" if is_hung else "hadard is at work"
+    return "hadard was alive a moment ago" if beat is not None and only_expired else ""
 
 
 def release_all(

@@ -14,7 +14,7 @@ from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.speeds import Place
 from hadar_slurm.core.throughput import Rates
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.handoff import ProgressReport, ReportError, read_report
+from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read_report
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.averages import Averages
 from hadar_slurm.slurm.estimates import Estimator, workload_of
@@ -86,6 +86,8 @@ class View:
     is_off: Callable[[], bool]
     now_s: Callable[[], float]
     averages: Averages = field(default_factory=Averages)
+    # Reports that cannot come, because another user has made their directory.
+    squatted: set[str] = field(default_factory=set)
     # Jobs that our signal has ended and that Slurm would not requeue.
     lost: set[JobId] = field(default_factory=set)
     limits: Limits = field(init=False)
@@ -110,7 +112,7 @@ class View:
         untold: dict[JobId, QueueRow] = {}
         found: dict[JobId, Entry] = {}
         occupied = reading.in_use
-        self._stuck, self._runnable = set(), {}
+        self._stuck, self._runnable, self.squatted = set(), {}, set()
         self.limits.learn(reading, self.now_s())
         for row in reading.queue.values():
             description = self._description(row)
@@ -493,6 +495,9 @@ class View:
             return None
         try:
             return read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
+        except SquattedError as error:
+            self.squatted.add(str(error))
+            return None
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
             return None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from hadar_slurm.core.cluster import Cluster, Node
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.errors import JobSpecError, SlurmError
-from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
+from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.gres import parse_gpus
@@ -107,7 +109,7 @@ def _placed(
     is_held = is_at_work and not request.given("hold")
     variables = {}
     if beat is not None:
-        variables[SPOOL_VARIABLE] = beat.spool
+        variables[SPOOL_VARIABLE] = str(user_reports(Path(beat.spool), os.getuid()))
         if beat.assignments:
             variables[ASSIGNMENTS_VARIABLE] = beat.assignments
     variables = {name: text for name, text in variables.items() if name not in environment}

@@ -240,7 +240,7 @@ class LocalWorld:
 
     def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
         """Return a backend in this process."""
-        settings = Settings(spool=self.site.spool, restart_cost_s=0.5, grace_s=20.0, poll_s=0.2)
+        settings = Settings(spool=self.site.reports, restart_cost_s=0.5, grace_s=20.0, poll_s=0.2)
         self.site.state_dir.mkdir(exist_ok=True)
         return SlurmBackend(slurm, TABLE, settings, Ledger(self.site.state_dir / "ledger.json"))
 

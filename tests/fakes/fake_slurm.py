@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hadar_slurm.handoff import ProgressReport, write_report
+from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 
 # After a requeue a job may not begin for so long.
 REQUEUE_DELAY_S = 121.0
@@ -504,7 +504,7 @@ class FakeSlurm:
         if self.spool is not None:
             steps = min(job.steps, int(job.steps * job.saved_s / job.work_s))
             written = ProgressReport(job.restarts, state, steps, time_s=self.now_s)
-            write_report(self.spool, str(job.number), written)
+            write_report(user_reports(self.spool, os.geteuid()), str(job.number), written)
 
     def _schedule(self) -> None:
         """Start what can start, first come first served; later jobs may pass a job that waits."""

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hadar_slurm import handoff
 from hadar_slurm.runtime.consolidation import OptimiserRule, Outer
 from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.settings import Settings
@@ -88,7 +89,7 @@ def main() -> None:
         copy=options.copy,
         directory=options.directory,
         job=f"7{options.copy}",
-        spool=options.spool,
+        spool=handoff.user_reports(options.spool, os.geteuid()),
         assignment=options.assignment,
         rank=rank,
         ranks=max(ranks, 1),

@@ -98,3 +98,5 @@ def reset(cluster: LocalCluster) -> None:
     for name in ("run", "spool"):
         for path in (cluster.directory / name).iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (cluster.directory / "spool" / "reports").mkdir()
+    (cluster.directory / "spool" / "reports").chmod(0o1777)

@@ -114,7 +114,8 @@ class Site:
         self.environment = job_environment(self.cluster.environment())
         self.runner: Runner = self.cluster.runner()
         self.run_dir = Path(self.environment["HADAR_RUN_DIR"])
-        self.spool = Path(self.environment["HADAR_SPOOL"])
+        self.spool = self.cluster.directory / "spool"
+        self.reports = self.spool / "reports"
         self.state_dir = self.directory / "state"
         self.hadard = self.new_daemon("hadard")
 
@@ -183,7 +184,7 @@ class Site:
     def backend(self, runner: Runner | None = None, *, grace_s: float = 20.0) -> SlurmBackend:
         """Return a backend in this process."""
         table = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
-        settings = Settings(spool=self.spool, restart_cost_s=0.5, grace_s=grace_s, poll_s=0.2)
+        settings = Settings(spool=self.reports, restart_cost_s=0.5, grace_s=grace_s, poll_s=0.2)
         slurm = CommandLine(runner or self.runner)
         self.state_dir.mkdir(exist_ok=True)
         return SlurmBackend(slurm, table, settings, Ledger(self.state_dir / "ledger.json"))
@@ -195,7 +196,9 @@ class Site:
     def vouch(self) -> None:
         """Leave the sign of life of a hadard, so that jobs are submitted as for one."""
         good_until_s = time.time() + LIMIT_S
-        write_heartbeat(self.run_dir, Heartbeat(os.getpid(), "test", good_until_s, str(self.spool)))
+        write_heartbeat(
+            self.run_dir, Heartbeat(os.getpid(), "test", good_until_s, str(self.reports))
+        )
 
     def submit(self, *words: str, command: Sequence[str] = HADAR_SBATCH) -> JobId:
         """Submit a job with hadar-sbatch, or with plain sbatch, and return its id."""
@@ -332,7 +335,7 @@ class Site:
 
     def report(self, job: JobId) -> ProgressReport | None:
         """Return what a job says of itself."""
-        return read_report(self.spool, job, owner_uid=os.geteuid())
+        return read_report(self.reports, job, owner_uid=os.geteuid())
 
     def steps(self, job: JobId) -> int:
         """Return how many steps a job says that it has trained."""

@@ -116,7 +116,7 @@ def deaf_job(site: Site, name: str) -> JobId:
         name,
         f"trap 'touch {site.directory / name}.asked' USR1",
         # A job that has said nothing yet is not asked.
-        'mkdir "$HADAR_SPOOL/$SLURM_JOB_ID" && cd "$HADAR_SPOOL/$SLURM_JOB_ID"',
+        'mkdir -p "$HADAR_SPOOL/$SLURM_JOB_ID" && cd "$HADAR_SPOOL/$SLURM_JOB_ID"',
         """echo '{"version":1,"restart":0,"state":"running","steps_done":0}' > progress.json""",
         "while :; do sleep 0.1; done",
     )

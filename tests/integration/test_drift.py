@@ -5,13 +5,14 @@ More of them are in test_neighbours, test_moves, test_daemon and test_races.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
 from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.handoff import report_path
+from hadar_slurm.handoff import report_path, user_reports
 from hadar_slurm.slurm.local_processes import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -146,8 +147,8 @@ def test_without_its_report_a_job_has_done_no_steps_and_runs_on(site: Site) -> N
     site.start(round_seconds=1)
     job = rest(site, checkpoint="yes")
     site.until_running(job)
-    path = report_path(site.spool, job)
-    path.parent.mkdir(exist_ok=True)
+    path = report_path(user_reports(site.reports, os.geteuid()), job)
+    path.parent.mkdir(parents=True, exist_ok=True)
     for wrong in (b"no report", b'{"version":1,"restart":0,"state":"done","steps_done":-7}', None):
         path.write_bytes(b'{"version":1,"restart":0,"state":"running","steps_done":500}')
         until_steps(site, job, 500)

@@ -96,7 +96,7 @@ def test_a_signal_that_hadard_did_not_send_loses_nothing(site: Site) -> None:
 
 # What the handshake takes of a program, in a language that is not ours.
 SHELL_PROGRAM = """
-own=$HADAR_SPOOL/$SLURM_JOB_ID
+own=${HADAR_SPOOL%/u*}/u$UID/$SLURM_JOB_ID
 report() {
     mkdir -p "$own"
     printf '{"version":1,"restart":%d,"state":"%s","steps_done":7}' \\
@@ -127,7 +127,7 @@ def test_a_job_of_another_user_in_another_language_moves(site: Site) -> None:
     site.until_running(job)
     assert site.tree(job) == {"n5": {"k80": 2}}
     user_id = pwd.getpwnam(OTHER_USER).pw_uid
-    eventually(lambda: read_report(site.spool, job, owner_uid=user_id) is not None, "its report")
+    eventually(lambda: read_report(site.reports, job, owner_uid=user_id) is not None, "its report")
     site.free(*fast.values())
     eventually(lambda: site.queue()[job].restarts == 1, lambda: site.told(job))
     site.until_running(job)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm import handoff
-from hadar_slurm.handoff import ProgressReport, ReportError
+from hadar_slurm.handoff import ProgressReport, ReportError, user_reports
 
 GOOD = {"restart": 1, "state": "running", "steps_done": 7, "steps_per_s": 2.5, "version": 1}
 RUNNING = ProgressReport(restart=1, state="running", steps_done=7)
@@ -57,13 +57,13 @@ def test_what_is_written_is_read_back(
 ) -> None:
     """Every report survives the file unchanged."""
     spool = tmp_path_factory.mktemp("spool")
-    handoff.write_report(spool, "12", report)
+    handoff.write_report(user_reports(spool, ME), "12", report)
     assert handoff.read_report(spool, "12", owner_uid=ME) == report
 
 
 def test_a_job_tells_by_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program says what it has done; who it is Slurm has told it."""
-    monkeypatch.setenv("HADAR_SPOOL", str(tmp_path))
+    monkeypatch.setenv("HADAR_SPOOL", str(user_reports(tmp_path, ME)))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     handoff.tell("running", 3)
     assert list(tmp_path.iterdir()) == []
@@ -93,8 +93,10 @@ def test_no_report_yet_is_none(tmp_path: Path) -> None:
 def test_a_report_replaces_the_one_before_and_leaves_no_draft(tmp_path: Path) -> None:
     """One file a job, whatever the number of reports."""
     for steps in range(3):
-        handoff.write_report(tmp_path, "12", ProgressReport(0, "running", steps))
-    assert [path.name for path in (tmp_path / "12").iterdir()] == ["progress.json"]
+        handoff.write_report(user_reports(tmp_path, ME), "12", ProgressReport(0, "running", steps))
+    assert [path.name for path in (user_reports(tmp_path, ME) / "12").iterdir()] == [
+        "progress.json"
+    ]
     report = handoff.read_report(tmp_path, "12", owner_uid=ME)
     assert report is not None
     assert report.steps_done == 2
@@ -106,7 +108,9 @@ def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
 
     def write() -> None:
         for steps in range(500):
-            handoff.write_report(tmp_path, "12", ProgressReport(0, "running", steps))
+            handoff.write_report(
+                user_reports(tmp_path, ME), "12", ProgressReport(0, "running", steps)
+            )
         is_over.set()
 
     writer = threading.Thread(target=write)
@@ -124,8 +128,8 @@ def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
 def test_a_report_is_readable_by_all_under_a_strict_umask(tmp_path: Path) -> None:
     """The daemon need not run as root to read the report of a user whose umask is 077."""
     with umask(0o077):
-        handoff.write_report(tmp_path, "12", RUNNING)
-    path = handoff.report_path(tmp_path, "12")
+        handoff.write_report(user_reports(tmp_path, ME), "12", RUNNING)
+    path = handoff.report_path(user_reports(tmp_path, ME), "12")
     assert path.stat().st_mode & 0o777 == 0o644
     assert path.parent.stat().st_mode & 0o777 == 0o755
 
@@ -134,48 +138,78 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     """Whoever made the job's directory first cannot have the job overwrite a file of its owner."""
     precious = tmp_path / "precious"
     precious.write_text("mine", encoding="utf-8")
-    (tmp_path / "12").mkdir()
-    (tmp_path / "12" / f".progress.{os.getpid()}").symlink_to(precious)
-    handoff.write_report(tmp_path, "12", RUNNING)
+    own = user_reports(tmp_path, ME) / "12"
+    own.mkdir(parents=True)
+    (own / f".progress.json.{os.getpid()}").symlink_to(precious)
+    handoff.write_report(user_reports(tmp_path, ME), "12", RUNNING)
     assert precious.read_text(encoding="utf-8") == "mine"
     assert handoff.read_report(tmp_path, "12", owner_uid=ME) == RUNNING
 
 
-def test_another_users_file_is_refused(tmp_path: Path) -> None:
-    """Only the job's owner speaks for the job."""
-    handoff.write_report(tmp_path, "12", RUNNING)
-    with pytest.raises(ReportError, match=f"owned by user {ME}, not by {ME + 1}"):
+def test_another_users_directory_is_refused(tmp_path: Path) -> None:
+    """Only the job's owner speaks for the job, in a directory of the owner's."""
+    handoff.write_report(user_reports(tmp_path, ME), "12", RUNNING)
+    user_reports(tmp_path, ME).rename(user_reports(tmp_path, ME + 1))
+    with pytest.raises(handoff.SquattedError, match=f"belongs to uid {ME}, not to uid {ME + 1}"):
         handoff.read_report(tmp_path, "12", owner_uid=ME + 1)
+
+
+@pytest.mark.skipif(ME != 0, reason="only root can be several users")
+@pytest.mark.parametrize("part", ["u7", "u7/12", "u7/12/progress.json"])
+def test_another_users_part_of_a_path_is_refused(part: str, tmp_path: Path) -> None:
+    """Each directory on the way must be the owner's, and the file too."""
+    handoff.write_report(user_reports(tmp_path, 7).parent / "made", "12", RUNNING)
+    (tmp_path / "made").rename(tmp_path / "u7")
+    for path in ("u7", "u7/12", "u7/12/progress.json"):
+        os.chown(tmp_path / path, 8 if path == part else 7, -1)
+    with pytest.raises(handoff.SquattedError, match="belongs to uid 8, not to uid 7"):
+        handoff.read_report(tmp_path, "12", owner_uid=7)
+    os.chown(tmp_path / part, 7, -1)
+    assert handoff.read_report(tmp_path, "12", owner_uid=7) == RUNNING
+
+
+@pytest.mark.skipif(ME != 0, reason="only root can be several users")
+def test_a_directory_that_another_user_made_is_not_written_to(tmp_path: Path) -> None:
+    """The job is told whose it is."""
+    own = user_reports(tmp_path, ME)
+    own.mkdir(mode=0o777)
+    os.chown(own, 8, -1)
+    with pytest.raises(PermissionError, match=f"belongs to uid 8, not to uid {ME}"):
+        handoff.write_report(own, "12", RUNNING)
+    assert list(own.iterdir()) == []
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:
     """A report that points elsewhere is not followed, even to a good one."""
-    handoff.write_report(tmp_path, "12", RUNNING)
-    (tmp_path / "13").mkdir()
-    handoff.report_path(tmp_path, "13").symlink_to(handoff.report_path(tmp_path, "12"))
-    with pytest.raises(ReportError, match="symbolic links"):
-        handoff.read_report(tmp_path, "13", owner_uid=ME)
+    own = user_reports(tmp_path, ME)
+    handoff.write_report(own, "12", RUNNING)
+    (own / "13").mkdir()
+    handoff.report_path(own, "13").symlink_to(handoff.report_path(own, "12"))
+    (own / "14").symlink_to(own / "12")
+    for job in ("13", "14"):
+        with pytest.raises(ReportError, match=r"symbolic links|Not a directory"):
+            handoff.read_report(tmp_path, job, owner_uid=ME)
 
 
 def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     """A named pipe nobody writes to must not stop the daemon."""
-    (tmp_path / "12").mkdir()
-    os.mkfifo(handoff.report_path(tmp_path, "12"))
+    (user_reports(tmp_path, ME) / "12").mkdir(parents=True)
+    os.mkfifo(handoff.report_path(user_reports(tmp_path, ME), "12"))
     with pytest.raises(ReportError, match="not a plain file"):
         handoff.read_report(tmp_path, "12", owner_uid=ME)
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:
     """A directory in the report's place is an error of the job, not of the daemon."""
-    handoff.report_path(tmp_path, "12").mkdir(parents=True)
+    handoff.report_path(user_reports(tmp_path, ME), "12").mkdir(parents=True)
     with pytest.raises(ReportError, match="not a plain file"):
         handoff.read_report(tmp_path, "12", owner_uid=ME)
 
 
 def test_a_large_file_is_refused(tmp_path: Path) -> None:
     """No more than the limit is read, however large the file is."""
-    handoff.write_report(tmp_path, "12", RUNNING)
-    with handoff.report_path(tmp_path, "12").open("ab") as file:
+    handoff.write_report(user_reports(tmp_path, ME), "12", RUNNING)
+    with handoff.report_path(user_reports(tmp_path, ME), "12").open("ab") as file:
         file.truncate(10**9)
     with pytest.raises(ReportError, match="larger than 65536 bytes"):
         handoff.read_report(tmp_path, "12", owner_uid=ME)
@@ -305,7 +339,7 @@ def test_who_reports_for_another_process_may_say_that_it_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This process has no handler."""
-    monkeypatch.setenv("HADAR_SPOOL", str(tmp_path))
+    monkeypatch.setenv("HADAR_SPOOL", str(user_reports(tmp_path, ME)))
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     for said, told in ((None, False), (True, True)):
         handoff.tell("running", 3, listens=said)
@@ -324,7 +358,7 @@ def test_a_run_tells_when_the_one_before_ended_without_saving(
     is_told: bool,
 ) -> None:
     """Once, in the job's output."""
-    monkeypatch.setenv("HADAR_SPOOL", str(tmp_path))
+    monkeypatch.setenv("HADAR_SPOOL", str(user_reports(tmp_path, ME)))
     monkeypatch.setenv("SLURM_JOB_ID", f"{state}-12")
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     handoff.tell(state, 70)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -240,3 +242,54 @@ def test_last_lines_that_are_no_rounds_are_told(tmp_path: Path) -> None:
         path.write_text(text + "\n")
         with pytest.raises(ConfigError, match=said):
             read_last(path, 1)
+
+
+@pytest.mark.parametrize("keep", [1, 5])
+def test_a_journal_whose_directory_was_moved_away_is_begun_again(tmp_path: Path, keep: int) -> None:
+    """Also when it is time to put the file aside; what was written before stays where it is."""
+    path = tmp_path / "log" / "journal.jsonl"
+    journal = Journal(path, max_bytes=1, keep=keep)
+    journal.write(RECORD)
+    path.parent.rename(tmp_path / "away")
+    for _ in range(3):
+        journal.write(RECORD)
+    journal.close()
+    assert len(list(read_journal(tmp_path / "away" / "journal.jsonl.1"))) == 1
+    assert len(list(read_journal(path.with_name("journal.jsonl.1")))) == 1
+
+
+def test_a_journal_is_taken_up_again_when_it_can_be_written(tmp_path: Path) -> None:
+    """A round that could not be written is a fault of that round; the next one tries again."""
+    path = tmp_path / "log" / "journal.jsonl"
+    journal = Journal(path)
+    journal.write(RECORD)
+    path.unlink()
+    path.mkdir()
+    for _ in range(2):
+        with pytest.raises(OSError, match="Is a directory"):
+            journal.write(RECORD)
+    path.rmdir()
+    journal.write(RECORD)
+    journal.close()
+    assert len(list(read_journal(path))) == 1
+
+
+def test_a_full_disk_costs_the_rounds_that_it_has_no_room_for(tmp_path: Path) -> None:
+    """What was written before stays whole."""
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.write(RECORD)
+    size = path.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))
+        with pytest.raises(OSError, match="File too large"):
+            journal.write(RECORD)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert len(list(read_journal(path))) == 1
+    journal.write(RECORD)
+    journal.close()
+    assert len(list(read_journal(path))) == 2

@@ -73,9 +73,9 @@ def test_what_may_surprise_is_told(
 
 
 def test_a_directory_that_jobs_cannot_report_in_is_told(tmp_path: Path, places: str) -> None:
-    (tmp_path / "spool").chmod(0o755)
+    (tmp_path / "spool" / "reports").mkdir(mode=0o755)
     done = hadar("check", written(tmp_path, places + "mode: enforce\n"))
-    assert f"spool_dir: jobs cannot report in it: chmod 1777 {tmp_path}/spool" in done.output
+    assert f"spool_dir: jobs cannot report: chmod 1777 {tmp_path}/spool/reports" in done.output
 
 
 def test_the_switch_that_is_on_is_told(tmp_path: Path, places: str) -> None:

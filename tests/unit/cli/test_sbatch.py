@@ -123,7 +123,7 @@ def test_a_job_is_held_where_hadard_is_at_work(site: Site) -> None:
     description = decode(comment.removeprefix("--comment="))
     assert description is not None
     assert (description.workload, description.steps) == ("A3C", 100)
-    assert call["spool"] == "/spool/hadar"
+    assert call["spool"] == f"/spool/hadar/u{os.geteuid()}"
     assert (done.returncode, notes_of(done)) == (0, "")
 
 
@@ -320,7 +320,7 @@ def test_json_tells_the_job(site: Site) -> None:
     told = json.loads(done.stdout)
     assert (told["job"], told["cluster"], told["is_held"]) == ("17", "cluster", True)
     assert told["sbatch"][:2] == ["sbatch", "--parsable"]
-    assert told["environment"] == {"HADAR_SPOOL": "/spool/hadar"}
+    assert told["environment"] == {"HADAR_SPOOL": f"/spool/hadar/u{os.geteuid()}"}
     assert [choice["gpu_type"] for choice in told["choices"]] == ["V100", "K80"]
     assert done.returncode == 3
     plain = json.loads(site.run("--hadar-json", "job.sh").stdout)
@@ -335,7 +335,7 @@ def test_a_dry_run_submits_nothing(site: Site) -> None:
     done = site.run("--hadar-dry-run", *OWN, os.fsdecode(b"job \xff.sh"), LC_ALL="C.UTF-8")
     assert (done.returncode, done.stderr) == (0, "")
     call, _, table = done.stdout.partition("\n\n")
-    assert call.startswith("HADAR_SPOOL=/spool/hadar sbatch '--comment={")
+    assert call.startswith(f"HADAR_SPOOL=/spool/hadar/u{os.geteuid()} sbatch '--comment={{")
     assert call.endswith(os.fsdecode(b" --hold --gpus=1 'job \xff.sh'"))
     assert "chosen first" in table.splitlines()[1]
     assert json.loads(site.run("--hadar-dry-run", "--hadar-json", *OWN, "x").stdout)["job"] is None

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hadar_slurm
-from hadar_slurm.handoff import ProgressReport, read_report
+from hadar_slurm.handoff import ProgressReport, read_report, user_reports
 from hadar_slurm.resources import job_template
 
 PROGRAM = job_template("paced_training.py")
@@ -96,7 +96,7 @@ class Job:
             SLURM_RESTART_COUNT=str(self.restart),
             SLURM_SUBMIT_DIR=str(self.directory),
             HADAR_TEMPLATES=str(PROGRAM.parent),
-            HADAR_SPOOL=str(self.directory / "spool"),
+            HADAR_SPOOL=str(user_reports(self.directory / "spool", os.getuid())),
         )
         if self.restart == 0:
             del variables["SLURM_RESTART_COUNT"]  # Slurm sets it from the first restart on

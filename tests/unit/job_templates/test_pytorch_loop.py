@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import hadar_slurm
-from hadar_slurm.handoff import read_report
+from hadar_slurm.handoff import read_report, user_reports
 from hadar_slurm.resources import job_template
 
 PROGRAM = job_template("pytorch_loop.py")
@@ -63,7 +63,7 @@ def variables(directory: Path, restart: int) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "",  # only a CPU promises the same bits twice
         "SLURM_JOB_ID": JOB,
         "SLURM_RESTART_COUNT": str(restart),
-        "HADAR_SPOOL": str(directory / "spool"),
+        "HADAR_SPOOL": str(user_reports(directory / "spool", os.getuid())),
     }
 
 

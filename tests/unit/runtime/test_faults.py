@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from fakes import train_copy  # noqa: E402
 
-from hadar_slurm.handoff import read_report  # noqa: E402
+from hadar_slurm.handoff import read_report, user_reports  # noqa: E402
 from hadar_slurm.runtime import slots as slots_module  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
 from hadar_slurm.runtime.presence import Doing, Presence  # noqa: E402
@@ -109,7 +109,9 @@ def test_a_copy_that_was_killed_does_not_begin_anew_while_all_wait_for_it(
 def test_what_several_copies_trained_is_counted_as_an_average(tmp_path: Path) -> None:
     """And told; a slot that one copy alone has trained is none, nor is what cannot be used."""
     copy, _ = a_copy(tmp_path)
-    copy.reports.where = replace(copy.where, job="7", spool=tmp_path / "spool")
+    copy.reports.where = replace(
+        copy.where, job="7", spool=user_reports(tmp_path / "spool", os.getuid())
+    )
     copy.ending.begin(40, {0: 1.0, 1: 1.0}, copy.named())
 
     def slot(*wrong: int) -> int:

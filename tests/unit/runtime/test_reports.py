@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from fakes import train_copy  # noqa: E402
 
-from hadar_slurm.handoff import ProgressReport, read_report  # noqa: E402
+from hadar_slurm.handoff import ProgressReport, read_report, user_reports  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
 from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
@@ -30,7 +30,11 @@ def a_copy(directory: Path, total_steps: int = 40, settings: Settings = SETTINGS
     """Return the only copy of a job, which reports after each step."""
     model, optimiser, _ = train_copy.make(0)
     where = Surroundings(
-        copy=0, directory=directory / "job", job="7", restart=2, spool=directory / "spool"
+        copy=0,
+        directory=directory / "job",
+        job="7",
+        restart=2,
+        spool=user_reports(directory / "spool", os.getuid()),
     )
     return Copy(model, optimiser, total_steps=total_steps, settings=settings, surroundings=where)
 

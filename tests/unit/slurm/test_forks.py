@@ -31,6 +31,8 @@ from hadar_slurm.handoff import (
     ProgressReport,
     assignment_path,
     read_assignment,
+    report_path,
+    user_reports,
     write_report,
 )
 from hadar_slurm.policies.table import POLICY_NAMES, make_policy
@@ -113,7 +115,8 @@ class Cluster:
         [job] = self.slurm.find(self.task(number))
         usual = {"restart": job.restarts, "state": "running", "steps_done": 0}
         given = {**usual, "time_s": self.slurm.now_s, **told}
-        write_report(self.spool, str(job.number), ProgressReport(**given))  # type: ignore[arg-type]
+        own = user_reports(self.spool, os.geteuid())
+        write_report(own, str(job.number), ProgressReport(**given))  # type: ignore[arg-type]
 
     @property
     def seen(self) -> Job:
@@ -212,7 +215,8 @@ def test_averages_are_counted_from_look_to_look(cluster: Cluster) -> None:
     cluster.report(1, averages=4)
     cluster.report(0, averages=3)
     assert cluster.averages() == 2
-    (cluster.spool / str(cluster.slurm.find(cluster.task(1))[0].number) / "progress.json").unlink()
+    own = user_reports(cluster.spool, os.geteuid())
+    report_path(own, str(cluster.slurm.find(cluster.task(1))[0].number)).unlink()
     assert cluster.averages() == 0
     cluster.report(1, averages=5)
     assert cluster.averages() == 1
@@ -471,6 +475,41 @@ def test_nobody_else_has_a_file_written_or_a_directory_taken(tmp_path: Path) -> 
     found = read_assignment(assignment_path(told.directory, "6"))
     assert found is not None
     assert found.number == 2
+
+
+@pytest.mark.parametrize("name", ["7", "assignments"])
+def test_what_lies_behind_a_planted_link_is_not_removed(name: str, tmp_path: Path) -> None:
+    """Neither where a job's directory should be nor where hadard's own should be."""
+    state = tmp_path / "state"
+    state.mkdir()
+    for file in ("ledger.json", "assignment.json"):
+        (state / file).write_text("kept")
+    told = Assignments(tmp_path / "assignments")
+    if name == "7":
+        told.put(JobId("6"), os.geteuid(), Assignment(1, {0: 3}, 60.0))
+        (told.directory / "7").symlink_to(state)
+    else:
+        (tmp_path / "7").symlink_to(state)
+        told.directory.symlink_to(tmp_path)
+    told.keep([])
+    assert {path.name for path in state.iterdir()} == {"ledger.json", "assignment.json"}
+    told.put(JobId("7"), os.geteuid(), Assignment(1, {0: 3}, 60.0))
+    assert (state / "assignment.json").read_text() == "kept"
+    assert str(told.directory) in told.fault
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_a_directory_that_another_user_made_first_is_not_used(tmp_path: Path) -> None:
+    """Copies then share by their own speeds, and hadard says whose directory it is."""
+    told = Assignments(tmp_path / "assignments")
+    told.directory.mkdir()
+    os.chown(told.directory, 65534, -1)
+    told.put(JobId("7"), 4321, Assignment(1, {0: 3}, 60.0))
+    assert list(told.directory.iterdir()) == []
+    assert "belongs to uid 65534, not to uid 0" in told.fault
+    os.chown(told.directory, 0, -1)
+    told.put(JobId("7"), 4321, Assignment(1, {0: 3}, 60.0))
+    assert told.fault == ""
 
 
 def test_a_narrow_umask_keeps_no_owner_out(tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.changes import Request
 from hadar_slurm.slurm.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.locks import LEDGER
 
 ONE, TWO, TASK = JobId("1"), JobId("2"), JobId("3_4")
 PINNED = Entry(
@@ -62,14 +67,48 @@ def test_the_file_is_replaced_in_one_step_and_is_nobodys_to_write(ledger: Ledger
     before = ledger.path.stat().st_ino
     ledger.note({TWO: PINNED})
     assert ledger.path.stat().st_ino != before
-    assert ledger.path.stat().st_mode & 0o777 == 0o640 & ~_umask()
-    assert list(ledger.path.parent.iterdir()) == [ledger.path]
+    assert ledger.path.stat().st_mode & 0o777 == 0o640
+    assert {path.name for path in ledger.path.parent.iterdir()} == {FILE_NAME, LEDGER}
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def test_no_other_user_can_keep_it_from_being_written(ledger: Ledger) -> None:
+    """The lock is a file that others may not open; a lock on the directory is nobody's concern."""
+    ledger.note({ONE: PINNED})
+    assert (ledger.path.parent / LEDGER).stat().st_mode & 0o777 == 0o600
+    with contextlib.closing(_Descriptor(ledger.path.parent)) as directory:
+        fcntl.flock(directory.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ledger.note({TWO: PINNED})
+    assert TWO in Ledger(ledger.path)
+
+
+class _Descriptor:
+    def __init__(self, path: Path) -> None:
+        self.number = os.open(path, os.O_RDONLY)
+
+    def close(self) -> None:
+        os.close(self.number)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_what_root_writes_belongs_to_hadards_account(ledger: Ledger) -> None:
+    """An operator's `hadar release` must not take hadard's memory from it."""
+    os.chown(ledger.path.parent, 65534, 65534)
+    ledger.note({ONE: PINNED})
+    owners = {path.stat().st_uid for path in ledger.path.parent.iterdir()}
+    assert owners == {65534}
+
+
+def test_a_fault_is_told_until_the_file_can_be_written(ledger: Ledger) -> None:
+    """What hadard goes by to leave jobs to Slurm meanwhile."""
+    ledger.path.mkdir()
+    with pytest.raises(LedgerError):
+        ledger.note({ONE: PINNED})
+    ledger.retry()
+    assert str(ledger.path) in ledger.fault
+    ledger.path.rmdir()
+    ledger.retry()
+    assert ledger.fault == ""
+    assert ledger.path.exists()
 
 
 def test_nothing_is_written_where_nothing_changes(ledger: Ledger) -> None:
@@ -90,7 +129,7 @@ def test_what_cannot_be_written_is_not_believed_either(ledger: Ledger) -> None:
     assert ONE not in ledger
     with pytest.raises(LedgerError):
         ledger.expect_holds({ONE: ()})
-    assert list(ledger.path.parent.iterdir()) == [ledger.path]
+    assert {path.name for path in ledger.path.parent.iterdir()} == {FILE_NAME, LEDGER}
 
 
 def test_a_missing_directory_is_a_fault_and_no_crash(tmp_path: Path) -> None:
@@ -104,9 +143,9 @@ def test_a_draft_that_is_a_link_is_not_followed(ledger: Ledger) -> None:
     other = ledger.path.parent / "other"
     other.write_text("kept")
     ledger.path.with_name(f".{FILE_NAME}.{os.getpid()}").symlink_to(other)
-    with pytest.raises(LedgerError):
-        ledger.note({ONE: PINNED})
+    ledger.note({ONE: PINNED})
     assert other.read_text() == "kept"
+    assert ONE in Ledger(ledger.path)
 
 
 @pytest.mark.parametrize(
@@ -142,3 +181,52 @@ def test_the_file_can_be_read_by_people(ledger: Ledger) -> None:
     """Jobs by id; what is not so is not listed."""
     ledger.note({ONE: Entry(is_held=True)})
     assert json.loads(ledger.path.read_text()) == {"version": 1, "jobs": {"1": {"is_held": True}}}
+
+
+_numbers = st.one_of(
+    st.integers(), st.floats(), st.sampled_from([10**400, -1, float("inf"), float("nan")])
+)
+_trees = st.recursive(
+    st.one_of(st.none(), st.booleans(), _numbers, st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                "jobs version is_held released_s requeued before pinned per_node nodes".split()
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    content=st.one_of(
+        st.binary(max_size=300),
+        _trees.map(lambda tree: json.dumps({"version": 1, "jobs": {"1": tree}}).encode()),
+        _trees.map(lambda tree: json.dumps(tree).encode()),
+        st.sampled_from(
+            [
+                b'{"version":1,"jobs":{"1":{"released_s":1e999}}}',
+                b'{"version":1,"jobs":{"1":{"requeued":1e999}}}',
+                b"[" * 200_000,
+                b'{"version":1,"jobs":{"1":{"before":' + b'{"nodes":' * 50_000 + b"}}}",
+                b'{"version":1,"jobs":{"1":{"before":{"per_node":5}}}}',
+                b'{"version":1,"jobs":{"1":{"before":{"colour":"red"}}}}',
+            ]
+        ),
+    )
+)
+def test_any_bytes_are_a_ledger_or_none(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A file that something else has written ends neither hadard nor `hadar release`."""
+    path = tmp_path_factory.mktemp("state") / FILE_NAME
+    path.write_bytes(content)
+    ledger = Ledger(path)
+    if not ledger.is_whole:
+        assert list(ledger) == []
+    ledger.note({ONE: PINNED})
+    assert Ledger(path)[ONE].pinned == PINNED.pinned

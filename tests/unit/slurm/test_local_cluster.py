@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -330,7 +331,7 @@ def test_the_environment_names_the_directories(tmp_path: Path) -> None:
     assert cluster.environment() == {
         "SLURM_CONF": f"{tmp_path}/slurm.conf",
         "HADAR_RUN_DIR": f"{tmp_path}/run",
-        "HADAR_SPOOL": f"{tmp_path}/spool",
+        "HADAR_SPOOL": f"{tmp_path}/spool/reports/u{os.geteuid()}",
     }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ from hadar_slurm.slurm.changes import Change, Hold, Request
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.giving_back import Returned
 from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.slurm.lease import Holder, Lease
 from hadar_slurm.slurm.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.locks import DAEMON, only_daemon
 from hadar_slurm.slurm.metadata import Description, encode
 from hadar_slurm.slurm.releasing import reason_to_keep, release_all
-from hadar_slurm.slurm.single import only_daemon
 
 NOW_S = 1000.0
 TWO = Asked(per_job=parse_gpus("gpu:2"))
@@ -33,41 +35,61 @@ def site(tmp_path: Path) -> Site:
     return Site(f"releasing-{os.getpid()}", str(tmp_path))
 
 
-def kept(site: Site, run_dir: Path, *, only_expired: bool, now_s: float = NOW_S) -> str:
-    """Return why jobs are not released."""
-    return reason_to_keep(site, run_dir, only_expired=only_expired, now_s=lambda: now_s)
+def kept(place: Path, *, only_expired: bool, now_s: float = NOW_S) -> str:
+    """Return why jobs are not released; all directories are one."""
+    lease = Lease(place, "c", 30.0)
+    return reason_to_keep(place, place, lease, only_expired=only_expired, now_s=lambda: now_s)
+
+
+def begun(place: Path, time_s: float) -> None:
+    """Have the hadard at work started at this time."""
+    os.utime(place / DAEMON, (time_s, time_s))
 
 
 @pytest.mark.parametrize("only_expired", [False, True])
 def test_a_living_hadard_keeps_its_jobs(site: Site, tmp_path: Path, only_expired: bool) -> None:
-    """Its sign of life is good and it holds the name of its cluster; or it has only just begun."""
-    with only_daemon(site):
-        assert kept(site, tmp_path, only_expired=only_expired) == "hadard is at work"
+    """Its sign of life is good and it holds its lock; or it has only just begun."""
+    with only_daemon(site, tmp_path):
+        begun(tmp_path, NOW_S - 5)
+        assert kept(tmp_path, only_expired=only_expired) == "hadard is at work"
         write_heartbeat(tmp_path, Heartbeat(1, "c", NOW_S + 5, "/spool"))
-        assert kept(site, tmp_path, only_expired=only_expired) == "hadard is at work"
+        assert kept(tmp_path, only_expired=only_expired) == "hadard is at work"
 
 
 @pytest.mark.parametrize("only_expired", [False, True])
 def test_a_hung_hadard_does_not(site: Site, tmp_path: Path, only_expired: bool) -> None:
-    """It is there, and its sign has run out."""
-    write_heartbeat(tmp_path, Heartbeat(1, "c", NOW_S, "/spool"))
-    with only_daemon(site):
-        assert kept(site, tmp_path, only_expired=only_expired) == ""
+    """It is there, and its sign has run out, or it has never given one."""
+    with only_daemon(site, tmp_path):
+        begun(tmp_path, NOW_S - 31)
+        assert kept(tmp_path, only_expired=only_expired) == ""
+        begun(tmp_path, NOW_S - 1)
+        write_heartbeat(tmp_path, Heartbeat(1, "c", NOW_S, "/spool"))
+        assert kept(tmp_path, only_expired=only_expired) == ""
 
 
-def test_a_dead_hadard_may_come_back_until_its_sign_runs_out(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("only_expired", [False, True])
+def test_a_hadard_on_another_machine_keeps_its_jobs(tmp_path: Path, only_expired: bool) -> None:
+    """For as long as its lease is good; what it holds is not this machine's to release."""
+    holder = Holder("t", "elsewhere", "boot", 1, "1", 30.0, NOW_S - 10)
+    Lease(tmp_path, "c", 30.0).path.write_text(json.dumps(asdict(holder)))
+    said = kept(tmp_path, only_expired=only_expired)
+    assert said == "hadard is at work on elsewhere"
+    assert kept(tmp_path, only_expired=only_expired, now_s=NOW_S + 1000) == ""
+
+
+def test_a_dead_hadard_may_come_back_until_its_sign_runs_out(tmp_path: Path) -> None:
     """The reaper waits for that; who was told to release does not."""
     write_heartbeat(tmp_path, Heartbeat(1, "c", NOW_S + 5, "/spool"))
-    assert kept(site, tmp_path, only_expired=True) == "hadard was alive a moment ago"
-    assert kept(site, tmp_path, only_expired=False) == ""
-    assert kept(site, tmp_path, only_expired=True, now_s=NOW_S + 5) == ""
+    assert kept(tmp_path, only_expired=True) == "hadard was alive a moment ago"
+    assert kept(tmp_path, only_expired=False) == ""
+    assert kept(tmp_path, only_expired=True, now_s=NOW_S + 5) == ""
 
 
-def test_without_any_sign_all_may_go(site: Site, tmp_path: Path) -> None:
+def test_without_any_sign_all_may_go(tmp_path: Path) -> None:
     """Also with one that cannot be read."""
-    assert kept(site, tmp_path, only_expired=True) == ""
+    assert kept(tmp_path, only_expired=True) == ""
     (tmp_path / "heartbeat.json").write_text("{")
-    assert kept(site, tmp_path, only_expired=True) == ""
+    assert kept(tmp_path, only_expired=True) == ""
 
 
 class Bench:

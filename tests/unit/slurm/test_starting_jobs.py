@@ -4,6 +4,7 @@ kill it; on a node that has not reported to slurmctld, since a requeue would cos
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.core.job import Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status, Stop
-from hadar_slurm.handoff import ProgressReport, write_report
+from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
@@ -76,16 +77,24 @@ def test_a_report_of_this_run_shows_that_a_job_is_up(
 ) -> None:
     """One of an earlier run does not."""
     spool = tmp_path / "spool"
-    write_report(spool, str(job.number), ProgressReport(restart=3, state="running", steps_done=7))
+    write_report(
+        user_reports(spool, os.geteuid()),
+        str(job.number),
+        ProgressReport(restart=3, state="running", steps_done=7),
+    )
     assert phase(slurm, tmp_path) is Phase.STARTING
-    write_report(spool, str(job.number), ProgressReport(restart=0, state="running", steps_done=7))
+    write_report(
+        user_reports(spool, os.geteuid()),
+        str(job.number),
+        ProgressReport(restart=0, state="running", steps_done=7),
+    )
     assert phase(slurm, tmp_path) is Phase.RUNNING
 
 
 def says_it_listens(job: FakeJob, directory: Path) -> None:
     """Have the job report in the run that it is in."""
     report = ProgressReport(restart=job.restarts, state="running", steps_done=7)
-    write_report(directory / "spool", str(job.number), report)
+    write_report(user_reports(directory / "spool", os.geteuid()), str(job.number), report)
 
 
 def stop(slurm: FakeSlurm, job: FakeJob, directory: Path) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.throughput import ThroughputTable
-from hadar_slurm.handoff import ProgressReport, write_report
+from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
@@ -55,7 +56,11 @@ class Cluster:
     def report(self, job: FakeJob, **told: object) -> None:
         """Have a job report."""
         usual = {"restart": job.restarts, "state": "running", "time_s": self.slurm.now_s}
-        write_report(self.spool, str(job.number), ProgressReport(**{**usual, **told}))  # type: ignore[arg-type]
+        write_report(
+            user_reports(self.spool, os.geteuid()),
+            str(job.number),
+            ProgressReport(**{**usual, **told}),
+        )  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from hadar_slurm.cli.supervisor import notify
+from hadar_slurm.daemon.supervisor import notify
 
 
 @pytest.fixture(params=["file", "abstract"])

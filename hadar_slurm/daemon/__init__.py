@@ -1,0 +1,1 @@
+"""What hadard does besides scheduling: its signs of life, and its word to systemd."""

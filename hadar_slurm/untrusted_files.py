@@ -1,0 +1,124 @@
+"""Opens files and directories that other users may have made, or may replace. Standard library.
+
+A name is looked up once, under a directory that is held open, no symbolic link is followed, and
+the owner is checked on what was opened: nothing can be exchanged between the check and the use.
+Everything that hadard and its jobs read, write or remove below `spool_dir` goes through here;
+`.ci/lint-files` refuses other ways. Runs in users' training environments: Python 3.9.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Union
+
+Name = Union[str, Path]
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A named pipe must not keep its reader waiting.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class WrongOwner(PermissionError):
+    """A file or directory is there and belongs to another user than it should."""
+
+    def __init__(self, name: Name, uid: int, expected_uid: int) -> None:
+        """Name the path, its owner and the expected one."""
+        self.uid = uid
+        text = f"belongs to uid {uid}, not to uid {expected_uid}"
+        super().__init__(errno.EPERM, text, str(name))
+
+
+@contextmanager
+def directory(
+    name: Name, *, owner_uid: int | None = None, dir_fd: int | None = None
+) -> Iterator[int]:
+    """Give a descriptor of a directory; raises OSError, and WrongOwner for another user's.
+
+    `owner_uid` of None accepts any owner.
+    """
+    descriptor = os.open(name, _DIRECTORY, dir_fd=dir_fd)
+    try:
+        _check_owner(descriptor, name, owner_uid)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(name: Name, mode: int, *, dir_fd: int | None = None) -> None:
+    """Make a directory of this user's with exactly these permissions, or give them to one.
+
+    Raises OSError, and WrongOwner where another user was first.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(name, mode & 0o700, dir_fd=dir_fd)
+    with directory(name, owner_uid=os.geteuid(), dir_fd=dir_fd) as descriptor:
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+            os.fchmod(descriptor, mode)
+
+
+def read(name: Name, *, max_bytes: int, owner_uid: int, dir_fd: int | None = None) -> bytes:
+    """Return the content of a plain file; raises OSError, and WrongOwner for another user's.
+
+    A file of more than `max_bytes` is refused (EFBIG).
+    """
+    descriptor = os.open(name, _FILE, dir_fd=dir_fd)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", str(name))
+        _check_owner(descriptor, name, owner_uid)
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(max_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(name))
+    return content
+
+
+def replace(
+    name: str,
+    content: bytes,
+    *,
+    mode: int,
+    dir_fd: int,
+    hand_over: Callable[[int], object] = lambda descriptor: None,
+) -> None:
+    """Replace a file in one step; raises OSError, with no draft left behind.
+
+    A reader sees the old content or the new. `hand_over` may change the owner or the access list of
+    the new file, by its descriptor, before it has its name.
+    """
+    draft = f".{name}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(draft, dir_fd=dir_fd)
+    descriptor = os.open(draft, _NEW_FILE, mode, dir_fd=dir_fd)
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content)
+            file.flush()
+            hand_over(descriptor)
+        os.replace(draft, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=dir_fd)
+        raise
+
+
+def give_to_owner_of(dir_fd: int, descriptor: int) -> None:
+    """Let a file that root has made belong to whom its directory belongs; raises OSError."""
+    if os.geteuid() == 0:
+        owner = os.fstat(dir_fd)
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def _check_owner(descriptor: int, name: Name, owner_uid: int | None) -> None:
+    uid = os.fstat(descriptor).st_uid
+    if owner_uid is not None and uid != owner_uid:
+        raise WrongOwner(name, uid, owner_uid)

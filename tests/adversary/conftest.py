@@ -1,0 +1,43 @@
+"""A cluster of root's with two ordinary users, and a hadard that tests start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from adversary.users import User, make_users
+from integration.conftest import local_cluster, new_directory
+from integration.site import Site
+
+from hadar_slurm.slurm.local_cluster import LocalCluster
+
+__all__ = ["local_cluster", "new_directory"]
+NODES = "v100:4,v100:4,p100:4,k80:4"
+
+
+@pytest.fixture
+def site(
+    local_cluster: Callable[..., LocalCluster],
+    new_directory: Callable[[], Path],
+) -> Iterator[Site]:
+    """Give a cluster of its own, in which nothing is cleaned up that a test should find."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be several users: run these tests as root")
+    cluster = local_cluster(NODES)
+    directory = new_directory()
+    directory.mkdir(mode=0o755)
+    site = Site(cluster, directory)
+    site.settings["policy"] = "hadar"
+    yield site
+    site.close()
+    cluster.down()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def users(site: Site) -> tuple[User, User]:
+    """Give the user whose jobs must run, and the one who is in the way."""
+    return make_users(site.directory, site.environment)
