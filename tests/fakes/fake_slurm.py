@@ -108,6 +108,7 @@ class FakeJob:
     partition: str = "main"
     array: int = 0
     task: int | None = None
+    throttle: int = 0
     excluded: tuple[str, ...] = ()
     features: frozenset[str] = frozenset()
     prefers: str = ""
@@ -512,7 +513,9 @@ class FakeSlurm:
         free = self.free() if waiting else Counter()
         for job in sorted(waiting, key=lambda job: job.rank):
             job.reason = self._why_waits(job)
-            if job.reason == "None" and self._is_over_limit(job):
+            if job.reason == "None" and self._is_throttled(job):
+                job.reason = "JobArrayTaskLimit"
+            elif job.reason == "None" and self._is_over_limit(job):
                 job.reason = "QOSMaxGRESPerUser"
             if job.reason != "None":
                 continue
@@ -531,6 +534,10 @@ class FakeSlurm:
             if any(other.state != "COMPLETED" for other in others):
                 return "Dependency"
         return "BeginTime" if job.begins_s > self.now_s else "None"
+
+    def _is_throttled(self, job: FakeJob) -> bool:
+        tasks = [each for each in self.jobs if each.array == job.array]
+        return 0 < job.throttle <= [each.state for each in tasks].count("RUNNING")
 
     def _is_over_limit(self, job: FakeJob) -> bool:
         used = sum(each.num_gpus for each in self.jobs if each.user == job.user)

@@ -284,9 +284,8 @@ def _submission(slurm: FakeSlurm, options: Mapping[str, str], user: str) -> dict
     return {
         "asked": asked,
         "user": options.get("uid", user),
-        "tasks": fold_out(options["array"]) and _numbers(options["array"])
-        if "array" in options
-        else (),
+        "tasks": _numbers(options["array"]) if "array" in options else (),
+        "throttle": int(options.get("array", "").partition("%")[2] or 0),
         "name": options.get("job-name", "wrap"),
         "comment": options.get("comment", ""),
         "partition": options.get("partition", "main"),
@@ -448,7 +447,8 @@ def _folded(numbers: Sequence[int]) -> str:
 
 def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
     is_array = job.task is not None
-    array = f" ArrayJobId={job.array} ArrayTaskId={job.task}" if is_array else ""
+    throttle = f" ArrayTaskThrottle={job.throttle}" if job.throttle else ""
+    array = f" ArrayJobId={job.array} ArrayTaskId={job.task}{throttle}" if is_array else ""
     het = f" HetJobId={job.het_id} HetJobOffset={job.het_offset}" if job.het_id else ""
     total: dict[str, int] = {}
     for (_, kind), many in job.gpus.items():

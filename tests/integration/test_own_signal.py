@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from integration.site import ALL_FAST, Site, eventually
+from integration.site import ALL_FAST, REPORT, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
@@ -13,14 +13,6 @@ pytestmark = pytest.mark.slurm
 # Steps/s of a gang: a K80 is slow enough to be worth leaving at any time.
 RATES = {"v100": 60.0, "p100": 30.0, "k80": 4.0}
 LONG = 10**6
-# A report in the documented protocol, from a program without a handler.
-REPORT = """
-own=$HADAR_SPOOL/$SLURM_JOB_ID
-mkdir -p "$own"
-printf '{"version":1,"restart":%d,"state":"running","steps_done":7}' \\
-    "${SLURM_RESTART_COUNT:-0}" > "$own/new"
-mv "$own/new" "$own/progress.json"
-"""
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import REPORT, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation, Gang
@@ -80,11 +80,12 @@ def test_a_job_cancelled_before_its_move_stays_cancelled(site: Site) -> None:
 
 def test_a_job_cancelled_while_it_saves_stays_cancelled(site: Site) -> None:
     """hadard waits for its word; when the user cancels it meanwhile, it is not requeued."""
-    deaf = site.script("deaf", "trap '' USR1", "sleep 600")
+    deaf = site.script("deaf", "trap '' USR1", REPORT, "sleep 600")
     job = site.train(EQUAL, held=True, steps=LONG, script=deaf)
     backend = site.backend()
     outcomes_of(backend, {job: N1})
     site.until_running(job)
+    eventually(lambda: site.steps(job) > 0, "its report")
     cancel = ["scancel", job]
     pause = backend.sleep
 
