@@ -17,7 +17,8 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.parse import HOLDING_STATES, QueueRow
 
 ARRAY_REASON = "JobArrayTaskLimit"
-_JOB_WORDS = ("PerJob", "PerNode", "Min", "NotAllowed", "TimeLimit", "Invalid", "MaxWall")
+# Limits that this job alone is above, or below, whatever else runs.
+_JOB_WORDS = ("PerJob", "PerNode", "QOSMin", "NotAllowed", "TimeLimit", "MaxWall")
 
 
 class Kind(StrEnum):
@@ -31,6 +32,10 @@ class Kind(StrEnum):
     LICENSES = "its licenses"
     PARTITION = "its partition"
     JOB = "this job"
+
+
+# What starts nothing for now, whatever runs.
+_CLOSED = (Kind.JOB, Kind.PARTITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def kind_of(reason: str) -> Kind | None:
     is_limit = reason.startswith(("QOS", "Assoc", "Max"))
     if reason.startswith(("Partition", "Invalid", "AccountNot")):
         return Kind.JOB
-    if is_limit and any(word in reason for word in _JOB_WORDS) and "Minutes" not in reason:
+    if is_limit and any(word in reason for word in _JOB_WORDS):
         return Kind.JOB
     if reason.startswith("Assoc"):
         return Kind.USER_IN_ACCOUNT
@@ -170,8 +175,8 @@ class Throttles:
         # Slurm's reason may be of before the end of a job that the last look still saw.
         usage = max(self._used(scope, cap), self._used_before(scope, cap))
         most = usage + (1 if counts_jobs else max(1, denied.gpus)) - 1
-        if scope.kind in (Kind.JOB, Kind.PARTITION):
-            most = 0
+        if scope.kind in _CLOSED:
+            most = usage = 0
         elif before is not None and before.since_s == now_s:
             most = min(most, before.most)  # the smaller of two denied jobs is the tighter bound
         self._caps[scope] = Cap(most, counts_jobs, reason, now_s, usage)
@@ -238,6 +243,8 @@ class Throttles:
 
     def _used(self, scope: Scope, cap: Cap) -> int:
         """Return the jobs that run under a limit, or their GPUs."""
+        if scope.kind in _CLOSED:
+            return 0
         jobs, gpus = self._counted(scope.kind)
         return jobs[scope] if cap.counts_jobs else gpus[scope]
 
@@ -266,7 +273,7 @@ def _need(candidate: Candidate, cap: Cap) -> int:
 def _words(scope: Scope, cap: Cap) -> str:
     if scope.kind is Kind.ARRAY:
         return f"left out: its array may run no more than {cap.most} tasks at once ({cap.reason})"
-    if scope.kind in (Kind.JOB, Kind.PARTITION):
+    if scope.kind in _CLOSED:
         return f"left out: Slurm does not start it ({cap.reason})"
     what = "jobs" if cap.counts_jobs else "GPUs"
     return (

@@ -94,6 +94,8 @@ def _counted(rows: Mapping[QueueRow, int] | Iterable[QueueRow]) -> dict[QueueRow
         ("AssocMaxJobsLimit", Kind.USER_IN_ACCOUNT),
         ("AssocGrpGRESMinutes", Kind.USER_IN_ACCOUNT),
         ("AssocMaxGRESPerJob", Kind.JOB),
+        ("AssocMaxCpuMinutesPerJobLimit", Kind.JOB),
+        ("QOSUsageThreshold", Kind.QOS),
         ("InvalidQOS", Kind.JOB),
         ("Licenses", Kind.LICENSES),
         ("PartitionTimeLimit", Kind.JOB),
@@ -210,6 +212,18 @@ def test_a_job_that_its_partition_refuses_is_alone_left_out() -> None:
     assert watch.let_in([a_row("2"), a_row("3")]) == ["3"]
     watch.now_s += RETRY_S
     assert watch.let_in([a_row("2"), a_row("3")]) == ["2", "3"]
+
+
+def test_a_partition_that_is_down_starts_nothing_though_jobs_run_there() -> None:
+    """It is tried by one job after a while."""
+    watch = Watch()
+    running = [a_row("1", "RUNNING")]
+    waiting = [a_row("2"), a_row("3")]
+    watch.look(running, [a_row("2", reason="PartitionDown")])
+    watch.look(running)
+    assert watch.let_in(waiting) == []
+    watch.now_s += RETRY_S
+    assert watch.let_in(waiting) == ["2"]
 
 
 def test_limits_of_jobs_that_are_gone_are_forgotten() -> None:
