@@ -69,6 +69,7 @@ def test_a_job_cancelled_before_its_move_stays_cancelled(site: Site) -> None:
     backend = site.backend()
     outcomes_of(backend, {gone: N1, other: N2})
     site.until_running(gone, other)
+    eventually(lambda: site.steps(gone) > 0 and site.steps(other) > 0, "first reports")
     outcomes = outcomes_of(backend, {gone: N3, other: N1}, [["scancel", gone]])
     assert outcomes[Stop, gone].status is Status.DEFERRED
     assert outcomes[Start, gone].status is Status.DEFERRED
