@@ -9,18 +9,20 @@ checked.
 How a job is asked to move (docs/adr/0005): hadard sends USR1 to the batch script. The job saves a
 checkpoint, reports state `saved` with the steps that the checkpoint holds, and waits; hadard then
 requeues it. If nobody comes, because the signal was not hadard's, the job reports `running` and
-goes on.
+goes on. A job is sent USR1 only if its report of this run says that it `listens`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 import time
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Dict, Mapping, Optional
+from typing import Dict, Mapping, Optional, Set, Tuple
 
 from hadar_slurm import untrusted_files
 
@@ -63,6 +65,9 @@ class ProgressReport:
     parameters were last made one, which no other copy counts; `aggregation_s` is how long that
     took (0: not yet measured), and `averages` how often two copies or more have been made one since
     the training began.
+
+    `listens` promises that USR1 makes this run save and ends none of its processes (`listens_now`).
+    A report without it promises that too: it follows the protocol.
     """
 
     restart: int
@@ -73,6 +78,7 @@ class ProgressReport:
     own_steps: int = 0
     aggregation_s: float = 0.0
     averages: int = 0
+    listens: bool = True
     version: int = VERSION
 
 
@@ -105,18 +111,27 @@ def write_report(own: Path, job_id: str, report: ProgressReport) -> None:
             untrusted_files.replace(REPORT_NAME, content, mode=0o644, dir_fd=job_fd)
 
 
-def tell(state: str, steps_done: int, steps_per_s: float = 0.0) -> None:
+def tell(
+    state: str, steps_done: int, steps_per_s: float = 0.0, *, listens: Optional[bool] = None
+) -> None:
     """Report on the job that this process belongs to; outside of Slurm there is none.
 
-    A report that cannot be written must not stop training: it is a warning.
+    `listens` is for programs that report for others: by default this process must have a handler
+    for USR1 (`listens_now`). A report that cannot be written must not stop training: it is a
+    warning.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return
     restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    is_listening = listens_now() if listens is None else listens
+    own = own_reports(os.environ)
+    warn_of_unsaved_run(own, job, restart)
     try:
-        report = ProgressReport(restart, state, steps_done, steps_per_s, time.time())
-        write_report(own_reports(os.environ), job, report)
+        report = ProgressReport(
+            restart, state, steps_done, steps_per_s, time.time(), listens=is_listening
+        )
+        write_report(own, job, report)
     except OSError as error:
         warnings.warn(f"no progress report: {error}", stacklevel=2)  # prints each text once
 
@@ -174,6 +189,7 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
             own_steps=int(tree.get("own_steps", 0)),
             aggregation_s=float(tree.get("aggregation_s", 0.0)),
             averages=int(tree.get("averages", 0)),
+            listens=tree.get("listens", True) is True,
             version=int(tree.get("version", 0)),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -194,6 +210,85 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
     if not all(0 <= number <= MAX_NUMBER for number in numbers):
         raise ReportError(f"{origin}: a number is negative, not finite or above {MAX_NUMBER:g}")
     return report
+
+
+def listens_now() -> bool:
+    """Return whether USR1 to the job's batch script would make this process save and end none.
+
+    This process must have a handler of its own: one that ignores USR1, be it because its parent
+    did, does not save. Outside of a job step the batch script must not die of USR1 either; where
+    Linux does not show it, this process alone decides.
+    """
+    handler = signal.getsignal(signal.SIGUSR1)
+    if handler is None or handler in (signal.SIG_DFL, signal.SIG_IGN):
+        return False
+    batch_script = _batch_script()
+    return batch_script is None or _survives_usr1(batch_script)
+
+
+def _batch_script() -> Optional[int]:
+    """Return the process that `scancel --batch` signals, if this one descends from it.
+
+    That is the ancestor whose parent is the slurmstepd of the batch script. The variables of a step
+    are no proof: a job submitted from within a step inherits them.
+    """
+    process = os.getpid()
+    while True:
+        parent = _status(process).get("PPid", 0)
+        if parent <= 1:
+            return None  # not below slurmstepd, or in a container that hides it
+        try:
+            with open(f"/proc/{parent}/cmdline", "rb") as file:
+                title = file.read(64).rstrip(b"\0 ")
+        except OSError:
+            # Processes of other users are hidden here, slurmstepd is root's.
+            return None if "SLURM_STEP_ID" in os.environ else process
+        if title.startswith(b"slurmstepd:"):
+            return process if title.endswith(b".batch]") else None
+        process = parent
+
+
+def _survives_usr1(process: int) -> bool:
+    """Return whether a process handles or ignores USR1; True where that cannot be seen."""
+    facts = _status(process)
+    bit = 1 << (signal.SIGUSR1 - 1)
+    return not facts or bool((facts.get("SigCgt", 0) | facts.get("SigIgn", 0)) & bit)
+
+
+def _status(process: int) -> Dict[str, int]:
+    """Return the parent and the masks of signals of a process; nothing where they are hidden."""
+    bases = {"PPid": 10, "SigCgt": 16, "SigIgn": 16}
+    try:
+        with open(f"/proc/{process}/status", "rb") as file:
+            text = file.read().decode("ascii", "replace")
+        pairs = [line.partition(":") for line in text.split("\n")]
+        return {name: int(value, bases[name]) for name, _, value in pairs if name in bases}
+    except (OSError, ValueError):
+        return {}
+
+
+# The runs, by job and restart, of which this process has looked at the one before.
+_WARNED: Set[Tuple[str, int]] = set()
+
+
+def warn_of_unsaved_run(own: Path, job_id: str, restart: int) -> None:
+    """Print one line in the job's output where the run before this one ended without saving.
+
+    Its last report, which the first one of this run replaces, then says `running`.
+    """
+    if restart == 0 or (job_id, restart) in _WARNED:
+        return
+    _WARNED.add((job_id, restart))
+    try:
+        before = read_own_report(own, job_id)
+    except ReportError:
+        return
+    if before is not None and before.restart < restart and before.state == "running":
+        told = (
+            f"hadar: run {before.restart + 1} of job {job_id} ended before it reported a saved "
+            f"checkpoint (at step {before.steps_done}); this is run {restart + 1}"
+        )
+        print(told, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,7 @@ def _job(job: Job) -> Line:
         "partition": job.partition or None,
         "remarks": list(job.remarks) or None,
         "pinned": job.is_pinned or None,
+        "left_out": job.left_out or None,
     }
     return {
         "phase": str(job.phase),
@@ -175,6 +176,7 @@ def _job_from(job_id: JobId, tree: Line) -> Job:
         tree.get("partition", ""),
         tuple(tree.get("remarks", ())),
         bool(tree.get("pinned", False)),
+        tree.get("left_out", False),
     )
 
 

@@ -242,7 +242,11 @@ class Reporter:
         self.last_s = time.monotonic()
         if self.job is None:
             return
-        report = handoff.ProgressReport(self.restart, state, steps_done, steps_per_s, time.time())
+        listens = handoff.listens_now()
+        handoff.warn_of_unsaved_run(self.spool, self.job, self.restart)
+        report = handoff.ProgressReport(
+            self.restart, state, steps_done, steps_per_s, time.time(), listens=listens
+        )
         try:
             handoff.write_report(self.spool, self.job, report)
         except OSError as error:

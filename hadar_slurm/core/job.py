@@ -150,7 +150,8 @@ class Job:
     says of its user's use so far, from 0 (far above the share) to 1 (none); None: not known.
     `partition` is Slurm's: the one that it runs in, or `a,b`, all that it may run in; `remarks` are
     sentences for people, such as why it is not migrated; `is_pinned` says of a starting job that it
-    is still pending in Slurm, with its nodes chosen. No policy goes by these three.
+    is still pending in Slurm, with its nodes chosen. No policy goes by these three. One that is
+    `left_out` is not planned now: a limit of Slurm would keep it from starting.
     """
 
     spec: JobSpec
@@ -163,6 +164,7 @@ class Job:
     partition: str = ""
     remarks: tuple[str, ...] = ()
     is_pinned: bool = False
+    left_out: bool = False
 
     @property
     def job_id(self) -> JobId:

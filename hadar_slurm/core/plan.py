@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hadar_slurm.core.cluster import JobId, Slot, natural_key
@@ -24,6 +24,7 @@ class WaitReason(StrEnum):
     INFEASIBLE = "no node set of this cluster can hold its gang"
     NO_THROUGHPUT = "its speed is known on none of this cluster's GPU types"
     STOPPING = "it is still stopping"
+    LIMITED = "a limit keeps it from starting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,12 @@ class Plan:
         """Return the allocations by job."""
         return dict(self.allocations)
 
+    def with_waiting(self, jobs: Iterable[JobId], reason: WaitReason) -> Plan:
+        """Return the plan with more jobs that wait for one reason."""
+        more = [(job, reason) for job in jobs]
+        waiting = sorted([*self.waiting, *more], key=lambda item: natural_key(item[0]))
+        return replace(self, waiting=tuple(waiting)) if more else self
+
 
 def check_plan(snapshot: Snapshot, plan: Plan) -> None:
     """Raise InvalidPlan with every rule that `plan` breaks on `snapshot`."""
@@ -97,6 +104,8 @@ def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) 
     name = f"job {job.job_id}"
     if not job.phase.is_plannable:
         yield f"{name} is {job.phase} and cannot be placed"
+    if job.left_out:
+        yield f"{name} is left out and cannot be placed"
     yield from _broken_by_copies(job, allocation)
     if job.is_pinned_in_place and allocation != job.allocation:
         yield f"{name} cannot be moved now and must keep its GPUs"

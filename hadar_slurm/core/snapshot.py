@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key
@@ -124,6 +124,18 @@ class Snapshot:
     def plannable(self) -> tuple[Job, ...]:
         """Return the jobs a policy decides on."""
         return tuple(job for job in self.jobs if job.phase.is_plannable)
+
+    @cached_property
+    def left_out(self) -> tuple[JobId, ...]:
+        """Return the jobs that are not to be planned; they hold nothing."""
+        return tuple(job.job_id for job in self.jobs if job.left_out)
+
+    @property
+    def for_policies(self) -> Snapshot:
+        """Return what a policy is to see: all but the jobs that are left out."""
+        if not self.left_out:
+            return self
+        return replace(self, jobs=tuple(job for job in self.jobs if not job.left_out))
 
     @property
     def plannable_capacity(self) -> dict[Slot, int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from hadar_slurm.core.plan import Plan, check_plan
+from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Backend, Wake
@@ -71,7 +71,8 @@ def run_round(
         snapshot = watch.timed("observe", backend.observe)
         seen = snapshot
         round_ = replace(round_, start_s=snapshot.now_s)
-        proposed = watch.timed("plan", lambda: policy.plan(seen, round_))
+        proposed = watch.timed("plan", lambda: policy.plan(seen.for_policies, round_))
+        proposed = proposed.with_waiting(seen.left_out, WaitReason.LIMITED)
         watch.timed("check", lambda: check_plan(seen, proposed))
         plan = proposed
         actions = reconcile(snapshot, plan)

@@ -29,6 +29,7 @@ class Reports:
         """
         if self.where.job is None:
             return
+        handoff.warn_of_unsaved_run(self.where.spool, self.where.job, self.where.restart)
         report = handoff.ProgressReport(
             restart=self.where.restart,
             state=what,
@@ -38,6 +39,7 @@ class Reports:
             own_steps=own_steps,
             aggregation_s=self.costs.total_s,
             averages=end.averages,
+            listens=handoff.listens_now(),
         )
         try:
             handoff.write_report(self.where.spool, self.where.job, report)

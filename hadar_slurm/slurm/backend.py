@@ -14,13 +14,13 @@ from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
-from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.handoff import Assignment
 from hadar_slurm.slurm import enforce
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.advice import advise, features_by_type
 from hadar_slurm.slurm.assignments import Assignments
-from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Release, Requeue
+from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Notify, Release, Requeue
 from hadar_slurm.slurm.copy_facts import copy_facts
 from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.fairshare import FairShares
@@ -29,6 +29,7 @@ from hadar_slurm.slurm.ledger import Entry, Ledger
 from hadar_slurm.slurm.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.modes import Mode
 from hadar_slurm.slurm.moves import Mover, must_name_type
+from hadar_slurm.slurm.own_signal import is_ended_by_us, message
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.pins import Pins
 from hadar_slurm.slurm.profile import Profile
@@ -76,6 +77,8 @@ class SlurmBackend:
     _lost: Mapping[JobId, Entry] = field(default_factory=dict)
     _put_off_since_s: float = math.inf
     _planned_for: frozenset[tuple[str, str]] = frozenset()
+    _notified: frozenset[JobId] = frozenset()
+    _may_notify: bool = True
     _features: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -120,6 +123,7 @@ class SlurmBackend:
             self._planned_for = frozenset()  # look again at once
         if self.mode is Mode.ENFORCE:
             self._adopt()
+            self._return_ended()
         self._give_back()
         self._undo_landed()
         on_tasks = [self._on_task(action) for action in actions]
@@ -137,8 +141,9 @@ class SlurmBackend:
             return [Outcome(action, Status.SKIPPED, self._told(action)) for action in actions]
         if self.mode is Mode.ADVISE:
             return advise(self.slurm, self.ledger, actions, self._features)
-        deaf = self._seen.deaf if self._seen is not None else ()
+        deaf = self._seen.deaf if self._seen is not None else {}
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in deaf]
+        starts = [action for action in actions if isinstance(action, Start)]
         mover = Mover(
             self.slurm,
             self.ledger,
@@ -147,19 +152,23 @@ class SlurmBackend:
             self._pause,
             self.now_s,
         )
+        if self._seen is not None:
+            # Their GPUs are others' now.
+            mover.hold(self._seen.stuck - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
-            **{a: Outcome(a, Status.DEFERRED, "it is only just starting") for a in early},
+            **{a: Outcome(a, Status.DEFERRED, deaf[a.job_id]) for a in early},
             **mover.stop([a for a in actions if isinstance(a, Stop) and a not in early]),
-            **mover.start([action for action in actions if isinstance(action, Start)]),
+            **mover.start(starts),
         }
         now_s = self.now_s()
         for action, outcome in outcomes.items():
             if isinstance(action, Start) and outcome.status is Status.DONE:
                 self._pins.begin(action.job_id, now_s)
-        placed = {action.job_id for action, o in outcomes.items() if o.status is Status.DONE}
+        failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
         if self._seen is not None:
-            mover.hold(self._seen.stuck - placed)
+            mover.hold(self._seen.stuck & failed)
             self._forget_all_but(self._seen.alive)
+            self._tell_output(self._seen.untold)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def wait(self, until_s: float) -> Wake:
@@ -168,7 +177,9 @@ class SlurmBackend:
         That is when a job comes or goes, a node opens or closes, or a job has waited on its pin
         for too long. The queue is looked at every `poll_s`, and at once when a hook says so.
         """
-        pins_end_s = self._pins.next_timeout_s()
+        pins_end_s = min(
+            self._pins.next_timeout_s(), self._view.limits.throttles.next_retry_s(self.now_s())
+        )
         eager_until_s = looks_s = 0.0
         while not self.is_stopping():
             now_s = self.now_s()
@@ -270,6 +281,49 @@ class SlurmBackend:
                 log.warning("job %s is not yet Slurm's again: %s", returned.job, returned.fault)
             else:
                 log.info("job %s is Slurm's again", returned.job)
+
+    def _return_ended(self) -> None:
+        """Requeue jobs that our own signal has ended; the next look places them."""
+        if self._seen is None or not self._seen.ended_by_us:
+            return
+        queue = self.slurm.queue()
+        # Read again: a requeue would resurrect a job that was cancelled since.
+        rows = [
+            queue[job]
+            for job in sorted(self._seen.ended_by_us)
+            if job in queue and is_ended_by_us(queue[job], self.ledger[job])
+        ]
+        try:
+            self.ledger.expect_returns(
+                {row.key: row.restarts for row in rows},
+                held=[row.key for row in rows if row.priority == 0],
+            )
+        except LedgerError as error:
+            log.warning("%s", error)
+            return
+        faults = self.slurm.change([Requeue(row.key) for row in rows]) if rows else []
+        for row, fault in zip(rows, faults, strict=True):
+            told = f"job {row.key}: USR1 from hadard ended its run {row.restarts + 1}"
+            if fault is None:
+                log.warning("%s, though it had said that it listens; requeued", told)
+            else:
+                log.warning("%s, and it cannot be requeued: %s", told, fault)
+                if isinstance(fault, SlurmRefused):
+                    self._view.lost.add(row.key)
+        self._planned_for = frozenset()  # look again at once
+
+    def _tell_output(self, untold: Mapping[JobId, QueueRow]) -> None:
+        """Print in the output of jobs that our signal ended their previous run."""
+        rows = [row for job, row in untold.items() if job not in self._notified]
+        self._notified = self._notified & untold.keys() | {row.key for row in rows}
+        if not rows or not self._may_notify:
+            return
+        messages = [Notify(JobId(row.raw_id), message(self.ledger[row.key])) for row in rows]
+        for fault in self.slurm.change(messages):
+            if isinstance(fault, SlurmRefused):
+                self._may_notify = False
+                log.warning("the output of jobs cannot be written to: %s", fault)
+                return
 
     def _undo_landed(self) -> None:
         """Take back holds of ours that came as their jobs started; the next look tells of it."""

@@ -98,4 +98,15 @@ class Prefer:
     features: str
 
 
-Change = Hold | Release | Clear | Ask | BeginSoon | PutOff | AskToSave | Requeue | Prefer
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Print a text in the output of a running job; `job` is Slurm's own number of it.
+
+    Only the job's owner, root and SlurmUser may (22.05.8).
+    """
+
+    job: JobId
+    text: str
+
+
+Change = Hold | Release | Clear | Ask | BeginSoon | PutOff | AskToSave | Requeue | Prefer | Notify

@@ -16,6 +16,7 @@ from hadar_slurm.slurm.changes import (
     Change,
     Clear,
     Hold,
+    Notify,
     Prefer,
     PutOff,
     Release,
@@ -82,6 +83,9 @@ def command(change: Change) -> Argv:
             return ["scancel", "--signal=USR1", "--batch", str(job)]
         case Prefer(job, features):
             return ["scontrol", "update", f"JobId={job}", f"Prefer={features}"]
+        case Notify(job, text):
+            # scontrol joins the words again.
+            return ["scontrol", "notify", str(job), *text.split()]
         case BeginSoon(job):
             return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
         case PutOff(job):

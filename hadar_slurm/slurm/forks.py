@@ -141,7 +141,10 @@ class Fork:
         A request may have named a GPU type, and be bound to it. A job has one such type for all its
         copies or none: such tasks are used where there are no others.
         """
-        waiting = [(t, t.job) for t in self.tasks if t.job and t.job.phase is Phase.QUEUED]
+        queued = [(t, t.job) for t in self.tasks if t.job and t.job.phase is Phase.QUEUED]
+        waiting = [(task, job) for task, job in queued if not job.left_out]
+        if not waiting and is_first:
+            waiting = queued  # for people to see why nothing starts
         free = [task for task, job in waiting if job.bound_type is None]
         if free or not is_first:
             return free
@@ -200,6 +203,8 @@ class Fork:
             aggregation_cost_s=self.aggregation_s,
             rates=self._rates(first.spec),
             submitted_s=min(job.spec.submitted_s for job in jobs),
+            # Which copies must not be signalled is decided by copy.
+            can_checkpoint=any(job.spec.can_checkpoint for job in jobs),
         )
         allocation = Allocation.of(held)
         return Job(
@@ -211,10 +216,17 @@ class Fork:
             first.bound_type if not held else None,
             first.fair_share,
             self._partition,
-            tuple(dict.fromkeys(remark for job in jobs for remark in job.remarks)),
+            self._remarks,
             phase is Phase.STARTING
             and all(job.is_pinned for job in jobs if job.phase is Phase.STARTING),
+            all(job.left_out for job in jobs),
         )
+
+    @property
+    def _remarks(self) -> tuple[str, ...]:
+        """Return what is said of the copies, each by its number."""
+        told = [(task.number, task.job.remarks) for task in self.copies if task.job is not None]
+        return tuple(f"copy {number}: {text}" for number, remarks in told for text in remarks)
 
     @property
     def _partition(self) -> str:

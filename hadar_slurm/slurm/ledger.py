@@ -47,6 +47,10 @@ class Entry:
     restarted once our last requeue has come about: until then that it runs tells nothing.
     `asked_when_held` are the nodes that it asked for when we last set out to hold it: a hold on it
     may be ours though it runs, if it started with these. None: no such hold can be under way.
+
+    `signalled_run` is the run that was last sent USR1 by us, counted from 1 (0: none), and
+    `signalled_until_s` until when; `ended_run` is one that this signal has ended. These two are
+    kept as long as Slurm knows the job.
     """
 
     is_held: bool = False
@@ -57,6 +61,18 @@ class Entry:
     pinned: tuple[NodeName, ...] = ()
     preferred: str = ""
     asked_when_held: tuple[NodeName, ...] | None = None
+    signalled_run: int = 0
+    signalled_until_s: float = 0.0
+    ended_run: int = 0
+
+    @property
+    def of_signals(self) -> Entry:
+        """Return an entry with the facts about our signals alone."""
+        return Entry(
+            signalled_run=self.signalled_run,
+            signalled_until_s=self.signalled_until_s,
+            ended_run=self.ended_run,
+        )
 
 
 class Ledger:
@@ -151,6 +167,33 @@ class Ledger:
             }
         )
 
+    def expect_signals(self, restarts: Mapping[JobId, int], until_s: float) -> None:
+        """Write down that these runs, restarted so often, are about to be sent USR1."""
+        self.note(
+            {
+                job: replace(self[job], signalled_run=times + 1, signalled_until_s=until_s)
+                for job, times in restarts.items()
+            }
+        )
+
+    def expect_returns(self, restarts: Mapping[JobId, int], held: Collection[JobId]) -> None:
+        """Write down that these jobs, whose last run our signal ended, are about to be requeued.
+
+        `held` were under a hold already as they ran: it stays whose it was.
+        """
+        self.note(
+            {
+                job: replace(
+                    self[job],
+                    is_held=job not in held or self[job].is_held,
+                    requeued=times + 1,
+                    asked_when_held=None,
+                    ended_run=times + 1,
+                )
+                for job, times in restarts.items()
+            }
+        )
+
     def adopt(self, found: Mapping[JobId, Entry]) -> None:
         """Write down what Slurm shows; with that, the ledger is whole."""
         self._write(found)
@@ -238,6 +281,9 @@ def _entry(tree: Mapping[str, Any]) -> Entry:
         pinned=_nodes(tree.get("pinned", ())),
         preferred=_word(tree.get("preferred", "")),
         asked_when_held=None if asked is None else _nodes(asked),
+        signalled_run=int(_number(tree.get("signalled_run", 0))),
+        signalled_until_s=_number(tree.get("signalled_until_s", 0.0)),
+        ended_run=int(_number(tree.get("ended_run", 0))),
     )
 
 

@@ -61,5 +61,6 @@ def as_seen(entry: Entry, row: QueueRow, now_s: float) -> Entry:
     if entry.released_s > 0 and not 0 <= now_s - entry.released_s < SAVED_AFTER_S:
         if row.requested_nodes:
             return replace(entry, released_s=0.0, booted_s=0.0)
-        return Entry(preferred=entry.preferred)  # neither held nor pinned by us any more
+        # Neither held nor pinned by us any more.
+        return replace(entry.of_signals, preferred=entry.preferred)
     return replace(entry, is_held=False, requeued=0)

@@ -17,12 +17,13 @@ from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused, SlurmUnavailable
-from hadar_slurm.handoff import ReportError, read_report
+from hadar_slurm.handoff import ProgressReport, ReportError, read_report
 from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Hold, Release, Requeue
 from hadar_slurm.slurm.enforce import request_for, requested_gpus
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.metadata import decode_or_none
+from hadar_slurm.slurm.own_signal import why_not_migrated
 from hadar_slurm.slurm.ownership import is_held_by_others, is_pinned_by_us, was_submitted_held
 from hadar_slurm.slurm.parse import QueueRow
 from hadar_slurm.slurm.reading import Reading
@@ -30,8 +31,11 @@ from hadar_slurm.slurm.reading import Reading
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
 _LOOK_EVERY_S = 0.1
-# A job that is only just starting misses the signal, so it is asked again.
+# A signal may be lost, for example while a program replaces its handlers.
 _ASK_EVERY_S = 1.0
+
+# The second while Slurm hands out a signal (22.05.8).
+_RUNS = ("RUNNING", "SIGNALING")
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +76,17 @@ class Mover:
                 # A hold of ours would take the place of theirs.
                 self._defer(stop, "somebody else holds it")
             elif row.state == "RUNNING":
-                to_save[stop] = row.restarts
+                why = why_not_migrated(row, self._report(row), self.ledger[stop.job_id])
+                if why:
+                    self._defer(stop, why)
+                else:
+                    to_save[stop] = row.restarts
             elif row.is_held_by_user:
                 held.append(stop)
             else:
                 to_hold[stop] = row.requested_nodes
         held += self._noted(to_hold, Hold, asked=to_hold)
-        saving = {stop: to_save[stop] for stop in self._try(to_save, AskToSave)}
+        saving = {stop: to_save[stop] for stop in self._ask_to_save(to_save)}
         self._await_pending(held, self.now_s())
         self._await_pending(self._requeue_when_saved(saving), self.now_s() + _LEAVE_S)
         return {stop: self._outcomes[stop] for stop in stops_given}
@@ -149,7 +157,7 @@ class Mover:
             for stop, restarts in list(waiting.items()):
                 row = queue.get(stop.job_id)
                 # Requeueing brings a cancelled job back to life, so look right before.
-                if row is None or row.state != "RUNNING" or row.restarts != restarts:
+                if row is None or row.state not in _RUNS or row.restarts != restarts:
                     self._defer(stop, f"it is {row.state if row else 'not to be seen'} by now")
                 elif row.is_held_as_it_runs:
                     self._defer(stop, "somebody else holds it")
@@ -170,6 +178,18 @@ class Mover:
             if waiting:
                 self.pause(_LOOK_EVERY_S)
         return requeued
+
+    def _ask_to_save(self, restarts: Mapping[Stop, int]) -> list[Stop]:
+        """Send USR1 to runs, restarted so often, once it is written down that we do."""
+        until_s = self.now_s() + self.grace_s
+        try:
+            asked = {stop.job_id: times for stop, times in restarts.items()}
+            self.ledger.expect_signals(asked, until_s)
+        except LedgerError as error:
+            for stop in restarts:
+                self._defer(stop, str(error))
+            return []
+        return self._try(restarts, AskToSave)
 
     def _on_reported_nodes(self, stops: Collection[Stop]) -> list[Stop]:
         """Return the stops that may be done now, and defer the others.
@@ -193,11 +213,14 @@ class Mover:
 
     def _has_saved(self, row: QueueRow) -> bool:
         """Return whether this very run of the job says that its checkpoint is written."""
-        try:
-            report = read_report(self.spool, row.raw_id, owner_uid=row.user_id)
-        except ReportError:
-            return False
+        report = self._report(row)
         return report is not None and report.state == "saved" and report.restart == row.restarts
+
+    def _report(self, row: QueueRow) -> ProgressReport | None:
+        try:
+            return read_report(self.spool, row.raw_id, owner_uid=row.user_id)
+        except ReportError:
+            return None
 
     def _await_pending(self, leaving: Sequence[Stop], deadline_s: float) -> None:
         """Wait until jobs are pending and held; until then changes would be lost in silence."""

@@ -1,14 +1,14 @@
 """What Slurm's tools print, as values. Pure.
 
-Users choose job names and comments freely, line breaks included, so texts are cut at a mark that
-changes with every call (`mark`), and only the last field of a record is free text.
+Users choose job names, comments and accounts freely, line breaks included: `squeue.py` separates
+such texts from other fields.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -20,38 +20,42 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.slurm.changes import Request
 from hadar_slurm.slurm.gres import parse_gpu_detail, parse_gpus
+from hadar_slurm.slurm.squeue import Fields
 
 # The type of GPUs that the site gave none.
 UNTYPED = "gpu"
 
-_QUEUE_FIELDS = (
-    "JobArrayID",
-    "JobID",
-    "State",
-    "Reason",
-    "UserID",
-    "UserName",
-    "Partition",
-    "PriorityLong",
-    "Dependency",
-    "ReqNodes",
-    "NodeList",
-    "NumNodes",
-    "tres-per-node",
-    "tres-per-job",
-    "tres-per-task",
-    "tres-per-socket",
-    "RestartCnt",
-    "SubmitTime",
-    "StartTime",
-    "EndTime",
-    "Reservation",
-    "HetJobID",
-    "BatchFlag",
-    "Comment",
+_QUEUE = Fields(
+    (
+        "JobArrayID",
+        "JobID",
+        "State",
+        "Reason",
+        "UserID",
+        "UserName",
+        "Partition",
+        "PriorityLong",
+        "Dependency",
+        "ReqNodes",
+        "NodeList",
+        "NumNodes",
+        "tres-per-node",
+        "tres-per-job",
+        "tres-per-task",
+        "tres-per-socket",
+        "RestartCnt",
+        "SubmitTime",
+        "StartTime",
+        "EndTime",
+        "Reservation",
+        "HetJobID",
+        "BatchFlag",
+        "exit_code",
+        "QOS",
+    ),
+    ("Account", "Licenses", "Comment"),
 )
 NOTHING = ("", "N/A", "(null)", "NONE", "None")
-_SEPARATOR = "|"
 
 # States in which a job holds GPUs, by squeue's long names.
 HOLDING_STATES = frozenset(
@@ -74,7 +78,8 @@ class QueueRow:
     which the job knows as SLURM_JOB_ID.
     `request` is what it asks for; `gpus_per_node` and `gpus_otherwise` (per job, task or socket)
     are its GPUs, read. `is_set_apart` tells of a job that has a reservation, is part of a
-    heterogeneous job or has no batch script.
+    heterogeneous job or has no batch script. `exit_status` is that of its last run, as wait(2)
+    gives it: 10 for one that USR1 ended. `qos` and `account` are empty without slurmdbd.
     """
 
     key: JobId
@@ -96,6 +101,10 @@ class QueueRow:
     ended_s: float
     is_set_apart: bool
     comment: str
+    exit_status: int = 0
+    qos: str = ""
+    account: str = ""
+    licenses: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -141,23 +150,15 @@ class QueueRow:
 
 def queue_format(mark: str) -> str:
     """Return squeue's -O argument; `mark` must be a text that no user can foresee."""
-    *fixed, free = _QUEUE_FIELDS
-    return ",".join(f"{name}:{_SEPARATOR}" for name in fixed) + f",{free}:{mark}"
+    return _QUEUE.argument(mark)
 
 
 def parse_queue(text: str, mark: str) -> list[QueueRow]:
     """Return the jobs in squeue's output for `queue_format(mark)`."""
-    records = text.split(mark + "\n")
-    if records.pop().strip():
-        raise SlurmOutputError("squeue: the last record is not whole", text)
-    return [_queue_row(record) for record in records]
+    return [_queue_row(field) for field in _QUEUE.records(text, mark)]
 
 
-def _queue_row(record: str) -> QueueRow:
-    values = record.split(_SEPARATOR, len(_QUEUE_FIELDS) - 1)
-    if len(values) != len(_QUEUE_FIELDS):
-        raise SlurmOutputError(f"squeue: expected {len(_QUEUE_FIELDS)} fields", record)
-    field = dict(zip(_QUEUE_FIELDS, values, strict=True))
+def _queue_row(field: Mapping[str, str]) -> QueueRow:
     known = {name: "" if value in NOTHING else value for name, value in field.items()}
     try:
         return QueueRow(
@@ -193,9 +194,19 @@ def _queue_row(record: str) -> QueueRow:
             or known["HetJobID"] not in ("", "0")
             or field["BatchFlag"] != "1",
             comment=known["Comment"],
+            exit_status=exit_status(known["exit_code"]),
+            qos=known["QOS"],
+            account=known["Account"],
+            licenses=known["Licenses"],
         )
     except ValueError as error:
-        raise SlurmOutputError(f"squeue: {error}", record) from error
+        raise SlurmOutputError(f"squeue: {error}", repr(field)) from error
+
+
+def exit_status(text: str) -> int:
+    """Return the wait status that squeue shows as a number (22.05.8), or as `CODE:SIGNAL`."""
+    code, colon, number = text.partition(":")
+    return (int(code) << 8 | int(number)) if colon else int(code or 0)
 
 
 @lru_cache(maxsize=1024)
@@ -293,6 +304,16 @@ def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
         for number, line, odd in zip(numbers, lines, pairwise([*is_odd, False]), strict=True)
         if not any(odd)
     }
+
+
+# Before JobName, in which a user could write the like.
+_THROTTLE = re.compile(r"^JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=\S+ ArrayTaskThrottle=(\d+) ")
+
+
+def array_throttles(details: Iterable[str]) -> dict[str, int]:
+    """Return how many tasks of an array may run at once, by its number, from detail lines."""
+    found = (_THROTTLE.match(line) for line in details)
+    return {match[1]: int(match[2]) for match in found if match and int(match[2])}
 
 
 _SET_APART = re.compile(r" ExcNodeList=(?!\(null\))\S| CronJob=Yes\b")

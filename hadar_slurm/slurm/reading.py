@@ -16,6 +16,7 @@ from hadar_slurm.slurm.parse import (
     HOLDING_STATES,
     NodeRow,
     QueueRow,
+    array_throttles,
     asked_nodes,
     held_gang,
     is_set_apart,
@@ -35,7 +36,8 @@ class Reading:
     `gangs` are the GPUs of jobs that hold any, `set_apart` the pending jobs that squeue alone does
     not tell apart from others: those that exclude nodes, and those of scrontab. `num_nodes` are
     the ranges that pending jobs ask for, as far as they are told; `invents_the_most` says that
-    Slurm shows the number of tasks as the most nodes of a job that gave none.
+    Slurm shows the number of tasks as the most nodes of a job that gave none. `throttles` are how
+    many tasks of an array may run at once, by its number, where Slurm shows it.
     """
 
     queue: dict[JobId, QueueRow]
@@ -44,6 +46,7 @@ class Reading:
     set_apart: frozenset[JobId] = frozenset()
     num_nodes: Mapping[JobId, str] = field(default_factory=dict)
     invents_the_most: bool = False
+    throttles: Mapping[str, int] = field(default_factory=dict)
 
     def nodes_of(self, partition: str) -> frozenset[NodeName] | None:
         """Return the nodes of a job's partitions, `a,b`; None where those are all."""
@@ -139,6 +142,7 @@ def read_all(runner: Runner) -> Reading:
             for row in live
             if row.state == "PENDING"
         },
+        throttles=array_throttles(details.values()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
@@ -22,9 +22,11 @@ from hadar_slurm.slurm.fairshare import FairShares
 from hadar_slurm.slurm.forks import Fork, Forks, Task, final_phase, parent_of
 from hadar_slurm.slurm.giving_back import Waiting, described_request
 from hadar_slurm.slurm.ledger import Entry, Ledger
+from hadar_slurm.slurm.limits import Limits
 from hadar_slurm.slurm.lost_releases import as_seen
 from hadar_slurm.slurm.metadata import MAX_RATE, MIN_RATE, Description, decode, job_spec
 from hadar_slurm.slurm.modes import Mode
+from hadar_slurm.slurm.own_signal import is_ended_by_us, runs_again, why_not_migrated
 from hadar_slurm.slurm.ownership import (
     Stance,
     bears_of_us,
@@ -33,7 +35,7 @@ from hadar_slurm.slurm.ownership import (
     is_pinned_by_us,
     stance,
 )
-from hadar_slurm.slurm.parse import HOLDING_STATES, UNTYPED, NodeRow, QueueRow
+from hadar_slurm.slurm.parse import HOLDING_STATES, NOTHING, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.pins import Pins
 from hadar_slurm.slurm.reading import Reading
 from hadar_slurm.slurm.settings import Settings
@@ -42,6 +44,7 @@ log = logging.getLogger(__name__)
 
 # A begin time within so many seconds is the one that we have given a job.
 _SOON_S = 10.0
+_RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,9 @@ class Seen:
     on the nodes they are pinned to; `alive` are all jobs of ours that have not ended. `found` is
     what the ledger does not say yet, or no longer says rightly. All of these are of jobs as Slurm
     has them; in the snapshot the tasks of a forked job are one, which `forks` takes apart again.
-    `deaf` are running copies that may not yet be able to heed a signal; of other jobs no plan asks
-    that.
+    `deaf` are running copies that must not be signalled, and why; of other jobs no plan asks that.
+    `ended_by_us` have died of our signal and are to be requeued; `untold` run again after that, and
+    their output is to say so.
     """
 
     snapshot: Snapshot
@@ -62,8 +66,10 @@ class Seen:
     alive: frozenset[JobId]
     found: Mapping[JobId, Entry]
     forks: Forks
-    deaf: frozenset[JobId]
+    deaf: Mapping[JobId, str]
     landed: frozenset[JobId]
+    ended_by_us: frozenset[JobId] = frozenset()
+    untold: Mapping[JobId, QueueRow] = field(default_factory=dict)
 
 
 @dataclass
@@ -82,11 +88,17 @@ class View:
     averages: Averages = field(default_factory=Averages)
     # Reports that cannot come, because another user has made their directory.
     squatted: set[str] = field(default_factory=set)
+    # Jobs that our signal has ended and that Slurm would not requeue.
+    lost: set[JobId] = field(default_factory=set)
+    limits: Limits = field(init=False)
     _faulty: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
     _stuck: set[JobId] = field(default_factory=set)
     _forks: Mapping[JobId, Fork] = field(default_factory=dict)
     _heard: dict[JobId, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.limits = Limits.of(self.ledger, self.settings.pin_timeout_s)
 
     def look(self, reading: Reading) -> Seen:
         """Return what there is to plan, and to put right."""
@@ -96,12 +108,19 @@ class View:
         to_give_back: dict[JobId, Waiting] = {}
         alive: set[JobId] = set()
         landed: set[JobId] = set()
+        ended_by_us: set[JobId] = set()
+        untold: dict[JobId, QueueRow] = {}
         found: dict[JobId, Entry] = {}
         occupied = reading.in_use
         self._stuck, self._runnable, self.squatted = set(), {}, set()
+        self.limits.learn(reading, self.now_s())
         for row in reading.queue.values():
             description = self._description(row)
             has_ended = not row.is_live
+            if has_ended and self._is_to_return(row):
+                ended_by_us.add(row.key)
+                alive.add(row.key)
+                continue
             if description is None and (has_ended or row.key not in self.ledger):
                 continue
             parent = parent_of(row, description) if description is not None else None
@@ -113,6 +132,8 @@ class View:
                     ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
                 continue
             alive.add(row.key)
+            if runs_again(row, self.ledger[row.key], self.now_s()):
+                untold[row.key] = row
             if has_landed(row, self.ledger[row.key]):
                 landed.add(row.key)
             if description is None:
@@ -135,6 +156,8 @@ class View:
                 copies.setdefault(parent, []).append(task)
             elif job is not None:
                 jobs.append(job)
+        if self.mode is Mode.ENFORCE:
+            jobs, copies = self.limits.marked(jobs, copies, reading.queue, self.now_s())
         # Slurm forgets how a copy has ended before the last one has.
         forks = Forks(
             {
@@ -175,8 +198,24 @@ class View:
             frozenset(alive),
             found,
             forks,
-            frozenset(starts - waiting - {job.job_id for job in jobs}),
+            {
+                job.job_id: job.remarks[-1] if job.remarks else "it is only just starting"
+                for job in forks.task_jobs
+                if job.job_id not in waiting
+                and (job.phase is Phase.STARTING or not job.spec.can_checkpoint)
+            },
             frozenset(landed),
+            frozenset(ended_by_us),
+            untold,
+        )
+
+    def _is_to_return(self, row: QueueRow) -> bool:
+        """Return whether a job that has ended died of our signal, and is to be requeued."""
+        return (
+            self.mode is Mode.ENFORCE
+            and not self.is_off()
+            and row.key not in self.lost
+            and is_ended_by_us(row, self.ledger[row.key])
         )
 
     def _entry(self, row: QueueRow, description: Description) -> Entry:
@@ -203,7 +242,8 @@ class View:
                 row.state == "PENDING" and self._description(row) is not None
             ):
                 # That a job starts is no news.
-                marks.add((str(row.key), "later" if self._is_for_later(row) else "there"))
+                limited = "limited" if self.limits.denies(row) else "there"
+                marks.add((str(row.key), "later" if self._is_for_later(row) else limited))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
 
@@ -311,12 +351,14 @@ class View:
             is_ours = self.mode is Mode.ENFORCE
             gang = self._pinned_gang(row, reading.cluster) if is_ours else None
             is_stuck = gang is not None and self._is_stuck(row, gang, reading)
-            is_waiting = row.is_held_by_user or self._was_put_off(row) or is_stuck
+            is_waiting = (
+                row.is_held_by_user or self._was_put_off(row) or is_stuck or self.limits.denies(row)
+            )
             is_starting = gang is not None and not is_waiting
             if (gang or row.request.is_cleared) and not is_starting and not row.is_held_by_user:
                 self._stuck.add(row.key)
             phase = Phase.STARTING if is_starting else Phase.QUEUED
-        elif gang is None or row.state not in ("RUNNING", "CONFIGURING", "COMPLETING"):
+        elif gang is None or row.state not in (*_RUN_STATES, "COMPLETING"):
             return None
         elif gang.num_gpus != spec.num_gpus:
             # Slurm gave it whole nodes (--exclusive, or a partition that is): not ours to move.
@@ -325,6 +367,9 @@ class View:
             phase = Phase.STOPPING
         else:
             phase = Phase.STARTING if self._may_miss_signals(row, report) else Phase.RUNNING
+        why_not = self._why_not_migrated(row, report) if spec.can_checkpoint else ""
+        if why_not and phase is not Phase.STARTING:
+            spec = replace(spec, can_checkpoint=False)
         held = Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation()
         return Job(
             spec,
@@ -335,8 +380,15 @@ class View:
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get(row.user),
             row.partition,
-            is_pinned=phase is Phase.STARTING and row.state == "PENDING",
+            _remarks(row, phase, why_not),
+            phase is Phase.STARTING and row.state == "PENDING",
         )
+
+    def _why_not_migrated(self, row: QueueRow, report: ProgressReport | None) -> str:
+        """Return why a job must not be sent USR1, as far as it is known while it waits."""
+        entry = self.ledger[row.key]
+        is_told = row.state in _RUN_STATES or entry.ended_run > 0
+        return why_not_migrated(row, report, entry) if is_told else ""
 
     def _measure(
         self,
@@ -450,6 +502,15 @@ class View:
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
             return None
+
+
+def _remarks(row: QueueRow, phase: Phase, why_not: str) -> tuple[str, ...]:
+    """Return what people should know of a job; `why_not` is why it is not migrated."""
+    found = []
+    if phase is Phase.STARTING and row.state == "PENDING":
+        reason = f": {row.reason}" if row.reason not in NOTHING else ""
+        found.append(f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}")
+    return (*found, why_not) if why_not else tuple(found)
 
 
 def _service(spec: JobSpec, steps: float, gang: Gang | None) -> tuple[tuple[GpuType, float], ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,25 +38,31 @@ from hadar_slurm.slurm.parse import (
     QueueRow,
     asked_gpus,
     asked_nodes,
+    exit_status,
     fold_out,
     takes_work,
 )
 from hadar_slurm.slurm.reading import Reading
 from hadar_slurm.slurm.runner import Runner, is_unreachable
+from hadar_slurm.slurm.squeue import Fields
 
 # What pyslurm does not tell, or not as Slurm wrote it: it reads the first task of an array and what
-# is no task alike. No field is free text.
-_ASKED_FIELDS = (
-    "JobID",
-    "JobArrayID",
-    "Dependency",
-    "NumNodes",
-    "tres-per-node",
-    "tres-per-job",
-    "tres-per-task",
-    "tres-per-socket",
+# is no task alike.
+_ASKED = Fields(
+    (
+        "JobID",
+        "JobArrayID",
+        "Dependency",
+        "NumNodes",
+        "tres-per-node",
+        "tres-per-job",
+        "tres-per-task",
+        "tres-per-socket",
+        "exit_code",
+        "QOS",
+    ),
+    ("Account", "Licenses"),
 )
-_SEPARATOR = "|"
 # Slurm's library cuts lists of array tasks after 64 characters unless told not to.
 _WHOLE_LISTS = {"SLURM_BITSTR_LEN": "0"}
 
@@ -264,8 +271,8 @@ class PySlurm:
         """
         jobs = self._load(self.library.Jobs.load).values()
         argv = ["squeue", "-a", "-h", "-r", "-t", "all", "-O"]
-        fields = ",".join(f"{name}:{_SEPARATOR}" for name in _ASKED_FIELDS)
-        asked = _parse_asked(self.commands.runner.run([*argv, fields]))
+        mark = f"#{secrets.token_hex(16)}"
+        asked = _parse_asked(self.commands.runner.run([*argv, _ASKED.argument(mark)]), mark)
         # Looking a name up takes as long as all else about a job.
         users: dict[int, str] = {}
         for job in jobs:
@@ -302,24 +309,24 @@ def _is_live(state: str) -> bool:
     return state == "PENDING" or state in HOLDING_STATES
 
 
-def _parse_asked(text: str) -> dict[int, list[str]]:
-    """Return squeue's answer for _ASKED_FIELDS, without the first, by the job's own number."""
-    asked: dict[int, list[str]] = {}
-    for line in text.splitlines():
-        number, *words = line.split(_SEPARATOR)
-        # Every field is followed by a separator.
-        if len(words) != len(_ASKED_FIELDS) or not number.isdigit():
-            raise SlurmOutputError(f"squeue: expected {len(_ASKED_FIELDS)} fields", line)
-        asked[int(number)] = ["" if word in NOTHING else word for word in words]
+def _parse_asked(text: str, mark: str) -> dict[int, dict[str, str]]:
+    """Return squeue's answer for _ASKED by the job's own number."""
+    asked: dict[int, dict[str, str]] = {}
+    for field in _ASKED.records(text, mark):
+        if not field["JobID"].isdigit():
+            raise SlurmOutputError("squeue: expected a job's number", repr(field))
+        known = {name: "" if word in NOTHING else word for name, word in field.items()}
+        asked[int(field["JobID"])] = known
     return asked
 
 
-def _rows(job: JobRecord, asked: Sequence[str], user: str) -> list[QueueRow]:
+def _rows(job: JobRecord, asked: Mapping[str, str], user: str) -> list[QueueRow]:
     """Return a job's row, or one for every task of an array that still waits with others."""
-    key, dependency, num_nodes, per_node, per_job, per_task, per_socket, _ = asked
+    per_node, per_job = asked["tres-per-node"], asked["tres-per-job"]
+    per_task, per_socket = asked["tres-per-task"], asked["tres-per-socket"]
     is_open_ended = job.time_limit is None and _is_live(job.state)
     row = QueueRow(
-        key=JobId(key),
+        key=JobId(asked["JobArrayID"]),
         raw_id=str(job.id),
         state=job.state,
         reason=job.state_reason or "None",
@@ -327,10 +334,10 @@ def _rows(job: JobRecord, asked: Sequence[str], user: str) -> list[QueueRow]:
         user=user,
         partition=job.partition,
         priority=job.priority,
-        dependency=dependency,
+        dependency=asked["Dependency"],
         nodes=_nodes(job.allocated_nodes),
         request=Request(
-            num_nodes=num_nodes,
+            num_nodes=asked["NumNodes"],
             per_node=per_node,
             per_job=per_job,
             per_task=per_task,
@@ -349,6 +356,10 @@ def _rows(job: JobRecord, asked: Sequence[str], user: str) -> list[QueueRow]:
         ended_s=0.0 if is_open_ended else float(job.end_time or 0),
         is_set_apart=bool(job.reservation or job.heterogeneous_id or not job.is_batch_job),
         comment=_comment(job),
+        exit_status=exit_status(asked["exit_code"]),
+        qos=asked["QOS"],
+        account=asked["Account"],
+        licenses=asked["Licenses"],
     )
     if job.array_tasks_waiting is None:
         return [row]

@@ -14,9 +14,11 @@ from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.changes import (
     Ask,
     AskToSave,
+    BeginSoon,
     Change,
     Clear,
     Hold,
+    Notify,
     Prefer,
     PutOff,
     Release,
@@ -197,6 +199,46 @@ def test_a_running_job_is_asked_to_save_requeued_and_begins_soon(slurm_world: Sl
     assert row(slurm_world, job).started_s <= now_s + 10
     make(slurm_world, Release(job))
     until_state(slurm_world, job, "RUNNING")
+
+
+def test_how_a_job_has_ended_is_read(slurm_world: SlurmWorld) -> None:
+    """A batch script that USR1 ends has FAILED of signal 10; requeued and held it runs again."""
+    job = slurm_world.sbatch("--gpus=1", "--requeue")
+    until_state(slurm_world, job, "RUNNING")
+    slurm_world.settle()
+    make(slurm_world, AskToSave(job))
+    until_state(slurm_world, job, "FAILED")
+    assert row(slurm_world, job).exit_status == 10
+    make(slurm_world, Requeue(job))
+    slurm_world.until(lambda: row(slurm_world, job).is_held_by_user, "requeued and held")
+    assert row(slurm_world, job).restarts == 1
+    make(slurm_world, BeginSoon(job), Release(job))
+    until_state(slurm_world, job, "RUNNING")
+
+
+def test_a_job_that_waits_takes_no_message(slurm_world: SlurmWorld) -> None:
+    """Nor does one that is not there; the change after it is made."""
+    job = slurm_world.sbatch("--gpus=1", "--hold")
+    faults = slurm_world.slurm.change([Notify(job, "a few words"), Release(job)])
+    assert isinstance(faults[0], SlurmRefused)
+    assert faults[1] is None
+    until_state(slurm_world, job, "RUNNING")
+
+
+def test_the_throttle_of_an_array_is_read(slurm_world: SlurmWorld) -> None:
+    """Of all arrays that have one and are not over."""
+    job = slurm_world.sbatch("--gpus=1", "--array=1-6%2")
+    slurm_world.sbatch("--gpus=1", "--array=1-2")
+    slurm_world.until(
+        lambda: (
+            [
+                each.state for key, each in slurm_world.slurm.queue().items() if key.startswith(job)
+            ].count("RUNNING")
+            == 2
+        ),
+        "two run",
+    )
+    assert dict(slurm_world.slurm.read().throttles) == {job: 2}
 
 
 def test_a_hold_may_come_when_the_job_runs(slurm_world: SlurmWorld) -> None:

@@ -26,6 +26,7 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.backend import Backend
 from hadar_slurm.errors import SlurmError
+from hadar_slurm.handoff import ProgressReport, report_path, user_reports, write_report
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
 from hadar_slurm.slurm.adapter import SlurmAdapter
@@ -34,7 +35,7 @@ from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.estimates import Estimator
 from hadar_slurm.slurm.ledger import Ledger
 from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.parse import HOLDING_STATES
+from hadar_slurm.slurm.parse import HOLDING_STATES, QueueRow
 from hadar_slurm.slurm.runner import Runner
 from hadar_slurm.slurm.settings import Settings
 from hadar_slurm.submit.compose import compose
@@ -186,7 +187,10 @@ class FakeWorld:
 
     def sbatch(self, *options: str) -> JobId:
         """Submit a plain job."""
-        return JobId(self.runner.run(["sbatch", "--parsable", *options, "--wrap=sleep"]).strip())
+        key = JobId(self.runner.run(["sbatch", "--parsable", *options, "--wrap=sleep"]).strip())
+        for job in self.fake.find(key):
+            job.dies_of_usr1 = True
+        return key
 
     def hadar_sbatch(self, *options: str) -> JobId:
         """Submit what hadar-sbatch would."""
@@ -328,7 +332,8 @@ class DockerWorld:
     """A cluster in containers, on which hadard's own container is stopped.
 
     The adapter has the rights of an operator, and jobs belong to an ordinary user. They do not
-    answer when asked to save: their reports lie in a volume that this process does not see.
+    answer when asked to save. That they listen this process reports for them (`settle`): what they
+    report themselves lies in a volume that it does not see.
     """
 
     containers: Mapping[str, str]
@@ -376,14 +381,26 @@ class DockerWorld:
         def is_settled() -> bool:
             rows = self.slurm.queue().values()
             is_starting = any(row.state == "PENDING" and row.priority for row in rows)
-            # They do not report: after their grace they are taken to have got going.
             running = [row for row in rows if row.state == "RUNNING" and row.comment]
+            for row in running:
+                self._report(row)
             is_new = any(self.now_s() - row.started_s <= 2 * GRACE_S for row in running)
             return not (is_starting or is_new) and not any(
                 row.state in HOLDING_STATES - {"RUNNING"} for row in rows
             )
 
         eventually(is_settled, "settled")
+
+    def _report(self, row: QueueRow) -> None:
+        """Say that a job listens, in a file of its owner's."""
+        own = user_reports(self.directory, row.user_id)
+        report = ProgressReport(restart=row.restarts, state="running", steps_done=0)
+        for place in (own, own / row.raw_id):
+            place.mkdir(exist_ok=True)
+            os.chown(place, os.geteuid(), -1)
+        write_report(own, row.raw_id, report)
+        for place in (report_path(own, row.raw_id), own / row.raw_id, own):
+            os.chown(place, row.user_id, -1)
 
     def holds(self, job: JobId) -> Gang | None:
         """Return what Slurm says, read apart from the product."""

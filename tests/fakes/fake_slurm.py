@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,7 +95,8 @@ class FakeJob:
     """A job or a task of an array; `hold` is empty, `user` or `admin`.
 
     Its program needs `work_s` seconds on whatever it gets, and reports `steps` steps at the end.
-    Asked to save it does, unless it `ignores_usr1`. `kept_types` are those that it ever named.
+    Asked to save it does, unless it `ignores_usr1` or `dies_of_usr1`. `kept_types` are those that
+    it ever named.
     """
 
     number: int
@@ -106,6 +108,7 @@ class FakeJob:
     partition: str = "main"
     array: int = 0
     task: int | None = None
+    throttle: int = 0
     excluded: tuple[str, ...] = ()
     features: frozenset[str] = frozenset()
     prefers: str = ""
@@ -119,6 +122,7 @@ class FakeJob:
     work_s: float = FOREVER_S
     steps: int = 0
     ignores_usr1: bool = False
+    dies_of_usr1: bool = False
     hold: str = ""
     reason: str = "None"
     state: str = "PENDING"
@@ -135,6 +139,11 @@ class FakeJob:
     kept_types: set[str] = field(default_factory=set)
     run: int = 0
     times_asked_to_save: int = 0
+    messages: list[str] = field(default_factory=list)
+    exit_status: int = 0
+    qos: str = ""
+    account: str = ""
+    licenses: str = ""
 
     @property
     def key(self) -> str:
@@ -192,6 +201,8 @@ class FakeSlurm:
         self.jobs: list[FakeJob] = []
         self.shares: dict[str, float] = {}
         self.is_away = False
+        # What QOS lets a user have at once; 0 for no limit.
+        self.gpus_per_user = 0
         self._by_key: dict[str, FakeJob] = {}
         self._numbers = count(1)
         self._ranks = count(1)
@@ -336,8 +347,16 @@ class FakeSlurm:
         if job.state != "RUNNING":
             raise Rejected("Invalid job id specified")
         job.times_asked_to_save += 1
-        if not job.ignores_usr1:
+        if job.dies_of_usr1:
+            self._later(SAVING_S, partial(self._die, job, job.run))
+        elif not job.ignores_usr1:
             self._later(SAVING_S, partial(self._save, job, job.run))
+
+    def notify(self, job: FakeJob, text: str) -> None:
+        """Print a message in a running job's output."""
+        if job.state != "RUNNING":
+            raise Rejected("Requested operation is presently disabled")
+        job.messages.append(text)
 
     def update(self, job: FakeJob, changes: Iterable[tuple[str, str]]) -> None:
         """Change a job key by key: what comes before a wrong key may already be done.
@@ -466,6 +485,11 @@ class FakeSlurm:
             self.report(job, "saved")
             self._later(MOVE_WAIT_S, partial(self._go_on, job, run))
 
+    def _die(self, job: FakeJob, run: int) -> None:
+        if job.run == run and job.state == "RUNNING":
+            job.exit_status = int(signal.SIGUSR1)
+            self.end(job, "FAILED")
+
     def _go_on(self, job: FakeJob, run: int) -> None:
         if job.run == run and job.state == "RUNNING":
             self.report(job, "running")
@@ -489,6 +513,10 @@ class FakeSlurm:
         free = self.free() if waiting else Counter()
         for job in sorted(waiting, key=lambda job: job.rank):
             job.reason = self._why_waits(job)
+            if job.reason == "None" and self._is_throttled(job):
+                job.reason = "JobArrayTaskLimit"
+            elif job.reason == "None" and self._is_over_limit(job):
+                job.reason = "QOSMaxGRESPerUser"
             if job.reason != "None":
                 continue
             place = self._place(job, free, only_open=True)
@@ -506,6 +534,14 @@ class FakeSlurm:
             if any(other.state != "COMPLETED" for other in others):
                 return "Dependency"
         return "BeginTime" if job.begins_s > self.now_s else "None"
+
+    def _is_throttled(self, job: FakeJob) -> bool:
+        tasks = [each for each in self.jobs if each.array == job.array]
+        return 0 < job.throttle <= [each.state for each in tasks].count("RUNNING")
+
+    def _is_over_limit(self, job: FakeJob) -> bool:
+        used = sum(each.num_gpus for each in self.jobs if each.user == job.user)
+        return 0 < self.gpus_per_user < used + sum(many for _, many in job.asked.all)
 
     def _start(self, job: FakeJob, place: Mapping[str, Mapping[str, int]]) -> None:
         self.split(job)

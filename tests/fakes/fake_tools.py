@@ -135,6 +135,8 @@ class Tools:
                 return self._show_jobs(keys)
             case ["release" | "uhold" | "hold" | "requeue" | "requeuehold" as verb, *keys]:
                 return self._each(verb, keys)
+            case ["notify", key, *said]:
+                return self._notify(key, said)
             case ["update", target, *pairs] if target.startswith("JobId="):
                 return self._update(target.removeprefix("JobId="), pairs)
             case ["update", target, *pairs] if target.startswith("NodeName="):
@@ -165,6 +167,18 @@ class Tools:
                 if verb in ("release", "uhold", "hold"):
                     said.append(f"slurm_suspend error: {fault}\n")
         return int(bool(said)), "", "".join(said)
+
+    def _notify(self, number: str, said: Sequence[str]) -> Said:
+        try:
+            if "_" in number:
+                raise Rejected("Requested operation is presently disabled")
+            for job in self.slurm.find(number):
+                if self.user not in (None, job.user):
+                    raise Rejected("Invalid user id")
+                self.slurm.notify(job, " ".join(said))
+        except Rejected as fault:
+            return 1, "", f"job notify failure: {fault}\n"
+        return 0, "", ""
 
     def _act(self, verb: str, job: FakeJob) -> None:
         match verb:
@@ -278,9 +292,8 @@ def _submission(slurm: FakeSlurm, options: Mapping[str, str], user: str) -> dict
     return {
         "asked": asked,
         "user": options.get("uid", user),
-        "tasks": fold_out(options["array"]) and _numbers(options["array"])
-        if "array" in options
-        else (),
+        "tasks": _numbers(options["array"]) if "array" in options else (),
+        "throttle": int(options.get("array", "").partition("%")[2] or 0),
         "name": options.get("job-name", "wrap"),
         "comment": options.get("comment", ""),
         "partition": options.get("partition", "main"),
@@ -380,6 +393,10 @@ _FACTS: dict[str, Fact] = {
     "Reservation": lambda slurm, job: _or(job.reservation),
     "HetJobID": lambda slurm, job: str(job.het_id) if job.het_id else "N/A",
     "BatchFlag": lambda slurm, job: str(int(job.is_batch)),
+    "exit_code": lambda slurm, job: str(job.exit_status),
+    "QOS": lambda slurm, job: _or(job.qos),
+    "Account": lambda slurm, job: _or(job.account),
+    "Licenses": lambda slurm, job: _or(job.licenses),
     "Comment": lambda slurm, job: _or(job.comment),
 }
 
@@ -438,7 +455,8 @@ def _folded(numbers: Sequence[int]) -> str:
 
 def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
     is_array = job.task is not None
-    array = f" ArrayJobId={job.array} ArrayTaskId={job.task}" if is_array else ""
+    throttle = f" ArrayTaskThrottle={job.throttle}" if job.throttle else ""
+    array = f" ArrayJobId={job.array} ArrayTaskId={job.task}{throttle}" if is_array else ""
     het = f" HetJobId={job.het_id} HetJobOffset={job.het_offset}" if job.het_id else ""
     total: dict[str, int] = {}
     for (_, kind), many in job.gpus.items():
@@ -463,9 +481,11 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
     return (
         f"JobId={job.number}{array}{het} JobName={job.name} UserId={job.user}({slurm.uid}) "
         f"GroupId={job.user}({slurm.uid}) MCS_label=N/A Priority={_priority(job)} Nice=0 "
-        f"Account=(null) QOS=(null) JobState={job.state} Reason={job.reason.replace(' ', '_')} "
+        f"Account={_or(job.account)} QOS={_or(job.qos)} JobState={job.state} "
+        f"Reason={job.reason.replace(' ', '_')} "
         f"Dependency={_dependency(slurm, job)} Requeue={int(job.may_requeue)} "
-        f"Restarts={job.restarts} BatchFlag={int(job.is_batch)} Reboot=0 ExitCode=0:0 "
+        f"Restarts={job.restarts} BatchFlag={int(job.is_batch)} Reboot=0 "
+        f"ExitCode={job.exit_status >> 8}:{job.exit_status & 127} "
         f"DerivedExitCode=0:0 RunTime=00:00:00 TimeLimit=UNLIMITED TimeMin=N/A "
         f"SubmitTime={_time(job.submitted_s)} StartTime={_begins(job)} Deadline=N/A{cron} "
         f"Partition={job.partition} AllocNode:Sid=localhost:1 "
@@ -474,6 +494,6 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
         f"CPUs/Task=1 ReqB:S:C:T=0:0:*:* TRES=cpu=1,mem=100M,node=1,billing=1 Socks/Node=* "
         f"NtasksPerN:B:S:C=0:0:*:* CoreSpec=*{held} MinCPUsNode=1 MinMemoryCPU=100M "
         f"Features={_or('&'.join(job.features))} DelayBoot=00:00:00 OverSubscribe=OK "
-        f"Contiguous=0 Licenses=(null) Network=(null) Command=(null) WorkDir=/tmp "
+        f"Contiguous=0 Licenses={_or(job.licenses)} Network=(null) Command=(null) WorkDir=/tmp "
         f"{comment}StdErr=/dev/null StdIn=/dev/null StdOut=/dev/null{tres}"
     )

@@ -56,6 +56,14 @@ ALL_FAST = {
     "n4": "gpu:4",
     "n6": "gpu:v100:2,gpu:k80:2",
 }
+# Lines of a script that reports once: by the protocol it listens for USR1.
+REPORT = """
+own=$HADAR_SPOOL/$SLURM_JOB_ID
+mkdir -p "$own"
+printf '{"version":1,"restart":%d,"state":"running","steps_done":7}' \\
+    "${SLURM_RESTART_COUNT:-0}" > "$own/new"
+mv "$own/new" "$own/progress.json"
+"""
 GpuTree = dict[str, dict[str, int]]  # as in the journal: node -> GPU type -> count
 
 

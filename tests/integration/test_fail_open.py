@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from integration.site import LIMIT_S, Site, eventually
+from integration.site import LIMIT_S, REPORT, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation, Gang
@@ -182,11 +182,12 @@ def test_a_job_left_in_the_middle_of_a_move_starts(
 ) -> None:
     """Held, without GPUs in its request or pinned: it gets its own request back."""
     configure(site)
-    script = site.script("rest", "trap '' USR1", "sleep 600")
+    script = site.script("rest", "trap '' USR1", REPORT, "sleep 600")
     job = site.train(EQUAL, held=True, steps=LONG, script=script)
     if is_moving:
         carry_out(site, site.runner, job, Gang.of({("n3", "p100"): 2}))
         site.until_running(job)
+        eventually(lambda: site.steps(job) > 0, "its report")
     own = site.runner
     runner = Mortal(own.slurm_conf, own.timeout_s, own.environment, before=before)
     with pytest.raises(Dead):
@@ -236,9 +237,10 @@ def test_a_pinned_job_that_never_ran_gets_its_nodes_back(site: Site) -> None:
 def test_a_job_that_has_run_gets_as_many_gpus_as_it_asked_for(site: Site) -> None:
     """One node with two GPUs does not become several, though Slurm forgets the number asked for."""
     configure(site)
-    script = site.script("rest", "trap '' USR1", "sleep 600")
+    script = site.script("rest", "trap '' USR1", REPORT, "sleep 600")
     job = site.train(EQUAL, "--nodes=1", "--gres=gpu:2", steps=LONG, script=script)
     site.until_running(job)
+    eventually(lambda: site.steps(job) > 0, "its report")
     with pytest.raises(Dead):
         carry_out(
             site,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import REPORT, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation, Gang
@@ -69,6 +69,7 @@ def test_a_job_cancelled_before_its_move_stays_cancelled(site: Site) -> None:
     backend = site.backend()
     outcomes_of(backend, {gone: N1, other: N2})
     site.until_running(gone, other)
+    eventually(lambda: site.steps(gone) > 0 and site.steps(other) > 0, "first reports")
     outcomes = outcomes_of(backend, {gone: N3, other: N1}, [["scancel", gone]])
     assert outcomes[Stop, gone].status is Status.DEFERRED
     assert outcomes[Start, gone].status is Status.DEFERRED
@@ -80,11 +81,12 @@ def test_a_job_cancelled_before_its_move_stays_cancelled(site: Site) -> None:
 
 def test_a_job_cancelled_while_it_saves_stays_cancelled(site: Site) -> None:
     """hadard waits for its word; when the user cancels it meanwhile, it is not requeued."""
-    deaf = site.script("deaf", "trap '' USR1", "sleep 600")
+    deaf = site.script("deaf", "trap '' USR1", REPORT, "sleep 600")
     job = site.train(EQUAL, held=True, steps=LONG, script=deaf)
     backend = site.backend()
     outcomes_of(backend, {job: N1})
     site.until_running(job)
+    eventually(lambda: site.steps(job) > 0, "its report")
     cancel = ["scancel", job]
     pause = backend.sleep
 

@@ -47,7 +47,12 @@ PIN_TIMEOUT_S = 60.0
 LONG_S = 400.0
 USERS = ("alice", "bob")
 # Why a job that hadard holds may have to wait; any other reason would be for ever.
-FAIR_REASONS = (WaitReason.INSUFFICIENT, WaitReason.WOULD_TIE, WaitReason.OUTBID)
+FAIR_REASONS = (
+    WaitReason.INSUFFICIENT,
+    WaitReason.WOULD_TIE,
+    WaitReason.OUTBID,
+    WaitReason.LIMITED,
+)
 
 # What users ask sbatch for, by number of GPUs: type, nodes at least and at most.
 REQUESTS: dict[str, Asked] = {
@@ -126,6 +131,8 @@ class Daemon(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="hadar-machine-"))
         self.policy: Policy = make_policy("hadar")
         self.own: dict[str, Own] = {}
+        # The jobs that were signalled, by the ledger.
+        self.sent: set[str] = set()
 
     def teardown(self) -> None:
         """Remove all files."""
@@ -174,14 +181,21 @@ class Daemon(RuleBasedStateMachine):
             line = run_round(daemon.backend, self.policy, round_, wake="test", clock=lambda: 0.0)
         finally:
             self.runner.before.clear()
+            ledger = self.open_ledger()
+            self.sent = {key for key in self.own if ledger[JobId(key)].signalled_run}
         assert all("Invalid" not in error for error in line.errors), line.errors
         daemon.memory = line.plan.memory if line.plan else daemon.memory
         return line
 
     @rule()
     def round(self) -> None:
-        """A round without trouble leaves no job held that is not planned for."""
+        """A round without trouble leaves no job held that is not planned for.
+
+        Nor does it leave a job dead that our signal has ended, unless the ledger was lost.
+        """
+        dead = [job for job in self.fake.jobs if job.state == "FAILED" and job.key in self.own]
         line = self.one_round()
+        assert [job.key for job in dead if job.state == "FAILED" and job.key in self.sent] == []
         assert not line.errors
         assert line.snapshot is not None
         assert line.plan is not None
@@ -259,7 +273,8 @@ class Daemon(RuleBasedStateMachine):
     def restarted(self) -> None:
         """A new daemon sees what the old one would have seen, and so plans the same."""
         old, new = self.daemon, self.new_daemon()
-        if not old.is_worn:
+        # What it has learned of limits a new one does not know.
+        if not old.is_worn and not self.fake.gpus_per_user:
             assert new.backend.observe() == old.backend.observe()
         self.daemon = new
 
@@ -267,6 +282,7 @@ class Daemon(RuleBasedStateMachine):
     def ledger_lost(self) -> None:
         """Nobody knows any more whose a hold is: none may keep a described job waiting."""
         (self.directory / FILE_NAME).unlink(missing_ok=True)
+        self.sent.clear()
         for key, own in list(self.own.items()):
             [job] = self.fake.find(key)
             # A hold that came as the job started, and is not yet taken back, may be anybody's too.
@@ -503,6 +519,13 @@ class Daemon(RuleBasedStateMachine):
         if job and JobId(job.key) in self.daemon.backend.ledger:
             self.as_owner(job, "scontrol", "update", f"JobId={job.key}", f"Comment={text}")
 
+    @rule(number=JOBS)
+    def dies_of_usr1(self, number: int) -> None:
+        """A job has said that it listens, and would die of the signal."""
+        job = self.chosen(number)
+        if job:
+            job.dies_of_usr1 = True
+
     @rule(number=JOBS, text=st.sampled_from((b"", b"{}", b"\xff\x00", b'{"steps_done":-5}')))
     def spoil_report(self, number: int, text: bytes) -> None:
         """A progress report is lost or wrong."""
@@ -538,6 +561,12 @@ class Daemon(RuleBasedStateMachine):
             self.fake.lose_node(name)
         else:
             self.fake.nodes[name].is_drained = True
+
+    @rule(gpus=st.sampled_from((0, 2, 4)))
+    def users_are_limited(self, gpus: int) -> None:
+        """An operator sets how many GPUs a user may have at once, or lifts that."""
+        self.fake.gpus_per_user = gpus
+        self.daemon.is_worn = True
 
     @rule()
     def nodes_return(self) -> None:

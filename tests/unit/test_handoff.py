@@ -7,6 +7,8 @@ import contextlib
 import json
 import math
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +34,7 @@ reports = st.builds(
     own_steps=st.integers(0, 10**15),
     aggregation_s=st.floats(0, 1e9),
     averages=st.integers(0, 10**15),
+    listens=st.booleans(),
 )
 
 
@@ -264,3 +267,104 @@ def test_the_module_is_python_3_9() -> None:
     """It runs inside training environments, which are not ours to choose."""
     source = Path(handoff.__file__).read_text(encoding="utf-8")
     ast.parse(source, feature_version=(3, 9))
+
+
+def test_a_report_without_the_key_promises_to_listen() -> None:
+    """Programs of before the key follow the protocol; anything but true in it is no promise."""
+    assert handoff.parse_report(text_of(), "here").listens
+    assert handoff.parse_report(text_of(listens=True), "here").listens
+    assert not handoff.parse_report(text_of(listens=False), "here").listens
+    assert not handoff.parse_report(text_of(listens="yes"), "here").listens
+
+
+TELLS = f"""
+import signal, sys
+sys.path.insert(0, {str(Path(handoff.__file__).parents[1])!r})
+from hadar_slurm import handoff
+if len(sys.argv) > 1:
+    signal.signal(signal.SIGUSR1, getattr(signal, sys.argv[1], lambda *_: None))
+print(handoff.listens_now())
+"""
+
+
+def listens(tmp_path: Path, script: str, *, title: str = "slurmstepd: [7.batch]") -> bool:
+    """Return whether a program says that it listens, run by a batch script below a slurmstepd."""
+    (tmp_path / "tells.py").write_text(TELLS)
+    (tmp_path / "batch").write_text(script.format(tell=f"{sys.executable} {tmp_path}/tells.py"))
+    done = subprocess.run(
+        [title],
+        executable="/bin/bash",
+        input=f"/bin/bash {tmp_path}/batch; true\n",
+        env={key: value for key, value in os.environ.items() if key != "SLURM_STEP_ID"},
+        capture_output=True,
+        text=True,
+        timeout=60.0,
+        check=True,
+    )
+    return {"True\n": True, "False\n": False}[done.stdout]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize(
+    ("script", "is_listening"),
+    [
+        ("exec {tell} handler", True),
+        ("exec {tell}", False),
+        ("trap '' USR1; exec {tell}", False),
+        ("{tell} handler; true", False),
+        ("trap '' USR1; {tell} handler; true", True),
+        ("trap : USR1; {tell} handler; true", True),
+        ("trap : USR1; {tell} SIG_IGN; true", False),
+        ("trap : USR1; {tell} SIG_DFL; true", False),
+    ],
+)
+def test_a_program_listens_if_it_has_a_handler_and_its_batch_script_survives(
+    tmp_path: Path, script: str, *, is_listening: bool
+) -> None:
+    """scancel signals the batch script, which may be the program itself."""
+    assert listens(tmp_path, script) is is_listening
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("title", ["slurmstepd: [7.0]", "bash"])
+def test_in_a_step_and_outside_of_slurm_the_program_alone_decides(
+    tmp_path: Path, title: str
+) -> None:
+    """The batch script of a step is not among its ancestors."""
+    assert listens(tmp_path, "{tell} handler; true", title=title)
+    assert not listens(tmp_path, "trap : USR1; {tell}; true", title=title)
+
+
+def test_who_reports_for_another_process_may_say_that_it_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process has no handler."""
+    monkeypatch.setenv("HADAR_SPOOL", str(user_reports(tmp_path, ME)))
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    for said, told in ((None, False), (True, True)):
+        handoff.tell("running", 3, listens=said)
+        report = handoff.read_report(tmp_path, "12", owner_uid=ME)
+        assert report is not None
+        assert report.listens is told
+
+
+@pytest.mark.parametrize(("state", "is_told"), [("running", True), ("saved", False)])
+def test_a_run_tells_when_the_one_before_ended_without_saving(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    *,
+    is_told: bool,
+) -> None:
+    """Once, in the job's output."""
+    monkeypatch.setenv("HADAR_SPOOL", str(user_reports(tmp_path, ME)))
+    monkeypatch.setenv("SLURM_JOB_ID", f"{state}-12")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    handoff.tell(state, 70)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    handoff.tell("running", 60)
+    handoff.tell("running", 80)
+    told = capsys.readouterr().err
+    assert told.count("\n") == is_told
+    assert ("run 1 of job" in told) is is_told

@@ -30,13 +30,13 @@ from hadar_slurm.slurm.runner import Runner
 MARK = "#0123"
 QUEUE = (
     "1|1|CANCELLED|None|0|root|main|4294901759|(null)||n1|1|gres:gpu:1|N/A|N/A|N/A|0|"
-    "1795259392|1795259393|1795259473|(null)|N/A|1|(null)#0123\n"
+    "1795259392|1795259393|1795259473|(null)|N/A|1|10|(null)|(null)#0123(null)#0123(null)#0123\n"
     "6|6|COMPLETED|None|0|root|main|4294901756|(null)|n1|n1|1|gres:gpu:1|N/A|N/A|N/A|0|"
-    "1795259474|1795259474|1795259474|(null)|N/A|1|(null)#0123\n"
+    "1795259474|1795259474|1795259474|(null)|N/A|1|0|(null)|(null)#0123(null)#0123(null)#0123\n"
     "3_1|3|PENDING|JobHeldUser|0|root|main|0|(null)|||1|N/A|gres:gpu:k80:2|N/A|N/A|0|"
-    "1795259474|N/A|N/A|(null)|N/A|1|one|two\nthree #0 #0123\n"
+    "1795259474|N/A|N/A|(null)|N/A|1|0|high|a|b#0123lic:1#0123one|two\nthree #0 #0123\n"
     "4|4|RUNNING|None|0|root|main|4294901757|(null)||n1|1|gres:gpu:v100:1|N/A|N/A|N/A|0|"
-    "1795259474|1795259474|1826795474|(null)|N/A|1|(null)#0123\n"
+    "1795259474|1795259474|1826795474|(null)|N/A|1|0|(null)|(null)#0123(null)#0123(null)#0123\n"
 )
 NODES = (
     "NodeName=n1 Arch=x86_64 CoresPerSocket=16  CPUAlloc=2 CPUEfctv=16 CPUTot=16 CPULoad=0.52 "
@@ -79,6 +79,9 @@ def test_the_queue_is_read() -> None:
     assert not running.is_held_by_user
     assert (running.user, running.user_id, running.partition) == ("root", 0, "main")
     assert running.gpus_per_node == (("v100", 1),)
+    assert (held.qos, held.account, held.licenses) == ("high", "a|b", "lic:1")
+    assert (running.qos, running.account, running.licenses) == ("", "", "")
+    assert (completed.exit_status, cancelled.exit_status) == (0, 10)
     assert (running.submitted_s, running.request.num_nodes, running.comment) == (
         1795259474.0,
         "1",
@@ -92,9 +95,10 @@ def test_an_empty_queue_is_read() -> None:
 
 
 def test_squeue_is_asked_for_the_fields_that_are_read() -> None:
-    """As many as a record has, free text last, each record closed by the mark."""
-    *fixed, free = queue_format(MARK).split(",")
-    assert free == f"Comment:{MARK}"
+    """As many as a record has, free text last, each of it closed by the mark."""
+    *fixed, account, licenses, comment = queue_format(MARK).split(",")
+    assert (account, licenses) == (f"Account:{MARK}", f"Licenses:{MARK}")
+    assert comment == f"Comment:{MARK}"
     assert all(part.endswith(":|") for part in fixed)
     assert len(fixed) == QUEUE.split(MARK)[0].count("|")
 
@@ -105,19 +109,27 @@ def with_field(index: int, text: str) -> str:
     return "|".join(values) + "#0123\n"
 
 
-@given(comment=st.text(st.sampled_from("ab|#\n,:{}\"' \u2028é"), max_size=30))
-def test_a_comment_can_hold_anything_but_the_mark(comment: str) -> None:
+def with_texts(account: str, comment: str) -> str:
+    """Return a record with texts that a user has chosen."""
+    head = QUEUE.split("#0123\n")[3].split(MARK)[0].rpartition("|")[0]
+    return f"{head}|{account}{MARK}(null){MARK}{comment}{MARK}\n"
+
+
+ANY_TEXT = st.text(st.sampled_from("ab|#\n,:{}\"' \u2028é"), max_size=30)
+
+
+@given(account=ANY_TEXT, comment=ANY_TEXT)
+def test_texts_of_users_can_hold_anything_but_the_mark(account: str, comment: str) -> None:
     """Neither separators nor line breaks make another field or record."""
-    record = with_field(23, comment)
-    rows = parse_queue(record * 2, MARK)
-    assert [row.comment for row in rows] == [comment] * 2
+    rows = parse_queue(with_texts(account, comment) * 2, MARK)
+    assert [(row.account, row.comment) for row in rows] == [(account, comment)] * 2
     assert {row.key for row in rows} == {"4"}
 
 
 def test_a_forged_record_stays_in_its_comment() -> None:
     """Who does not know the mark cannot add a job to the queue."""
     forged = QUEUE.split(MARK)[0].replace("1|1|", "99|99|", 1)
-    (row,) = parse_queue(with_field(23, f"x#\n{forged}#4567\n"), MARK)
+    (row,) = parse_queue(with_texts("(null)", f"x#\n{forged}#4567\n"), MARK)
     assert row.key == "4"
     assert forged in row.comment
 
@@ -127,11 +139,12 @@ def test_a_forged_record_stays_in_its_comment() -> None:
     [
         (QUEUE[:-3], "the last record is not whole"),
         (QUEUE + "squeue: something else", "the last record is not whole"),
-        ("1|2|3#0123\n", "expected 24 fields"),
+        ("1|2|3#0123#0123#0123\n", "expected 28 fields"),
         (with_field(4, "root"), "invalid literal"),
         (with_field(7, "high"), "invalid literal"),
         (with_field(17, "yesterday"), "could not convert"),
         (with_field(10, "n[1-"), "host list"),
+        (with_field(23, "ten"), "invalid literal"),
     ],
 )
 def test_output_in_another_form_is_told_with_its_text(text: str, words: str) -> None:
@@ -167,6 +180,13 @@ def test_gpus_asked_for_in_other_ways_are_seen() -> None:
     for field_ in (13, 14, 15):
         (row,) = parse_queue(with_field(field_, "gres:gpu:2"), MARK)
         assert row.gpus_otherwise == (("gpu", 2),)
+
+
+@pytest.mark.parametrize(("text", "status"), [("10", 10), ("35328", 138 << 8), ("0:10", 10)])
+def test_how_a_job_has_ended(text: str, status: int) -> None:
+    """22.05.8 shows the number that wait(2) gives."""
+    (row,) = parse_queue(with_field(23, text), MARK)
+    assert row.exit_status == status
 
 
 @pytest.mark.parametrize(

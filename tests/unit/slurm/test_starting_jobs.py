@@ -1,5 +1,5 @@
-"""When a job must not be stopped: just started, since the signal would kill it; on a node that has
-not reported to slurmctld, since a requeue would cost it its GPUs.
+"""When a job must not be stopped: while it has not said that it listens, since the signal would
+kill it; on a node that has not reported to slurmctld, since a requeue would cost it its GPUs.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ def phase(slurm: FakeSlurm, directory: Path) -> Phase:
 def test_without_a_report_a_job_is_starting_for_as_long_as_it_may_take_to_save(
     slurm: FakeSlurm, job: FakeJob, tmp_path: Path
 ) -> None:
-    """Policies leave it where it is; a job that never reports is moved later on."""
+    """After that it runs, and is not migrated: it may not survive the signal."""
     assert phase(slurm, tmp_path) is Phase.STARTING
     slurm.advance(GRACE_S)
-    assert phase(slurm, tmp_path) is Phase.RUNNING
+    (seen,) = backend_of(slurm, tmp_path).observe().jobs
+    assert (seen.phase, seen.spec.can_checkpoint) == (Phase.RUNNING, False)
+    assert seen.remarks == ("not migrated: it has not said in this run that it listens for USR1",)
 
 
 def test_a_report_of_this_run_shows_that_a_job_is_up(
@@ -89,6 +91,12 @@ def test_a_report_of_this_run_shows_that_a_job_is_up(
     assert phase(slurm, tmp_path) is Phase.RUNNING
 
 
+def says_it_listens(job: FakeJob, directory: Path) -> None:
+    """Have the job report in the run that it is in."""
+    report = ProgressReport(restart=job.restarts, state="running", steps_done=7)
+    write_report(user_reports(directory / "spool", os.geteuid()), str(job.number), report)
+
+
 def stop(slurm: FakeSlurm, job: FakeJob, directory: Path) -> Outcome:
     """Have hadard stop the job."""
     backend = backend_of(slurm, directory)
@@ -101,7 +109,7 @@ def test_a_job_is_not_requeued_before_its_node_has_reported(
     slurm: FakeSlurm, job: FakeJob, tmp_path: Path
 ) -> None:
     """Slurm 22.05.8 would never give it GPUs again; it is not even asked to save."""
-    slurm.advance(GRACE_S)
+    says_it_listens(job, tmp_path)
     slurm.nodes["n1"].has_reported = False
     outcome = stop(slurm, job, tmp_path)
     assert (outcome.status, job.state, job.times_asked_to_save) == (Status.DEFERRED, "RUNNING", 0)
@@ -114,7 +122,7 @@ def test_a_job_whose_node_falls_silent_while_it_saves_is_not_requeued(
     slurm: FakeSlurm, job: FakeJob, tmp_path: Path
 ) -> None:
     """slurmctld was restarted in between."""
-    slurm.advance(GRACE_S)
+    says_it_listens(job, tmp_path)
     backend = backend_of(slurm, tmp_path)
     (seen,) = backend.observe().jobs
 

@@ -1,0 +1,42 @@
+"""How squeue is asked for fields, and its answer taken apart again. Pure.
+
+Users choose job names, comments and, without slurmdbd, accounts freely, separators and line breaks
+included: such a field is closed by a mark that no user can foresee, a new one for each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hadar_slurm.errors import SlurmOutputError
+
+_SEPARATOR = "|"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of one question: `fixed` hold no free text, `free` may hold any."""
+
+    fixed: tuple[str, ...]
+    free: tuple[str, ...]
+
+    def argument(self, mark: str) -> str:
+        """Return squeue's -O argument; `mark` must be a text that no user can foresee."""
+        fixed = [f"{name}:{_SEPARATOR}" for name in self.fixed]
+        return ",".join([*fixed, *(f"{name}:{mark}" for name in self.free)])
+
+    def records(self, text: str, mark: str) -> Iterator[dict[str, str]]:
+        """Yield the fields of every job in squeue's answer to `argument(mark)`."""
+        names = (*self.fixed, *self.free)
+        *parts, rest = text.split(mark)
+        if rest.strip() or len(parts) % len(self.free):
+            raise SlurmOutputError("squeue: the last record is not whole", text)
+        for start in range(0, len(parts), len(self.free)):
+            head, *texts = parts[start : start + len(self.free)]
+            # A record ends with a line break.
+            head = head.removeprefix("\n") if start else head
+            values = [*head.split(_SEPARATOR, len(self.fixed)), *texts]
+            if len(values) != len(names):
+                raise SlurmOutputError(f"squeue: expected {len(names)} fields", head)
+            yield dict(zip(names, values, strict=True))

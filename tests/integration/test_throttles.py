@@ -1,0 +1,177 @@
+"""Jobs that a limit keeps from starting leave the GPUs to others, and come back when they can."""
+
+from __future__ import annotations
+
+import getpass
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from integration.site import LIMIT_S, Site, eventually
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import ClusterError
+from hadar_slurm.policies.table import DEFAULT_POLICY
+from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.slurm.local_processes import wait_until
+
+pytestmark = pytest.mark.slurm
+
+FAST = {"v100": 20.0, "p100": 10.0, "k80": 5.0}
+V100_ONLY = {"v100": 20.0}
+# Plain Slurm starts such a job at once; a pin would time out after a minute.
+PROMPT_S = 15.0
+
+
+@pytest.fixture
+def site(site: Site) -> Site:
+    """Give a site with the policy and the times that users have."""
+    site.settings |= {"policy": DEFAULT_POLICY, "round_seconds": 60, "pin_timeout_seconds": 60}
+    return site
+
+
+def submit(site: Site, *options: str, seconds: int = 600, **given: object) -> JobId:
+    """Submit jobs that only take time, for one GPU each, best on a V100."""
+    script = site.script(f"sleep-{seconds}", f"sleep {seconds}")
+    told = {"gpus": 1, "checkpoint": "no", "steps": 10**6, **given}
+    rates = told.pop("rates", FAST)
+    return site.train(rates, *options, script=script, **told)  # type: ignore[arg-type]
+
+
+def states(site: Site, *jobs: JobId) -> list[str]:
+    """Return the states of jobs and of all tasks of arrays."""
+    queue = site.queue()
+    return [row.state for key, row in queue.items() if key.partition("_")[0] in jobs]
+
+
+def is_unpinned(site: Site, job: JobId) -> bool:
+    """Return whether a job waits under hadard's hold, off the GPUs it may have been pinned to."""
+    row = site.queue()[job]
+    return row.state == "PENDING" and row.is_held_by_user
+
+
+def waits(site: Site, job: JobId) -> tuple[str, str]:
+    """Return the newest reason to wait of a job, and what is remarked on it."""
+    line = site.lines()[-1]
+    return line["waiting"].get(job, ""), "; ".join(line["jobs"][job].get("remarks", ()))
+
+
+def test_an_array_takes_no_more_gpus_than_it_may_use(site: Site) -> None:
+    """Two tasks run, and a job of another kind starts at once on GPUs that more would take."""
+    site.start()
+    array = submit(site, "--array=1-20%2")
+    eventually(lambda: states(site, array).count("RUNNING") == 2, lambda: site.told(array))
+    other = submit(site, gpus=4, rates=V100_ONLY)
+    eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
+    rest = [JobId(f"{array}_{task}") for task in range(1, 21)]
+    held = [task for task in rest if site.state(task) == "PENDING"]
+    assert len(held) == 18
+    assert all(is_unpinned(site, task) for task in held)
+    why, remark = waits(site, held[-1])
+    assert why == "a limit keeps it from starting"
+    assert "no more than 2 tasks at once (JobArrayTaskLimit)" in remark
+
+
+def test_as_one_task_of_an_array_ends_one_is_started(site: Site) -> None:
+    """Not all that wait: each is started once, and two run to the end of the array."""
+    site.start()
+    array = submit(site, "--array=1-8%2", seconds=2)
+    tasks = [JobId(f"{array}_{task}") for task in range(1, 9)]
+    eventually(lambda: set(states(site, array)) == {"COMPLETED"}, lambda: site.told(*tasks))
+    for task in tasks:
+        done = [action for action in site.actions(task) if action["do"] == "start"]
+        assert [action["status"] for action in done] == ["done"]
+    assert max(len(line["plan"]) for line in site.lines()) == 2
+
+
+@pytest.fixture
+def licence(cluster: LocalCluster) -> Iterator[None]:
+    """Give the cluster one licence."""
+    runner = cluster.runner()
+    before = cluster.slurm_conf.read_text()
+    cluster.slurm_conf.write_text(f"{before}Licenses=lic:1\n")
+    runner.run(["scontrol", "reconfigure"])
+    yield
+    cluster.cancel_jobs()
+    cluster.slurm_conf.write_text(before)
+    runner.run(["scontrol", "reconfigure"])
+
+
+@pytest.mark.usefixtures("licence")
+def test_jobs_that_wait_for_a_licence_hold_no_gpus(site: Site) -> None:
+    """One has it. The others leave the GPUs to a job that needs none, and start one by one."""
+    site.start()
+    first = submit(site, "--licenses=lic")
+    site.until_running(first)
+    waiting = [submit(site, "--licenses=lic", seconds=2) for _ in range(8)]
+    other = submit(site, gpus=4, rates=V100_ONLY)
+    eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
+    eventually(lambda: all(is_unpinned(site, job) for job in waiting), lambda: site.told(*waiting))
+    site.free(first)
+    site.until_completed(*waiting)
+
+
+def test_a_job_that_its_partition_does_not_take_holds_no_gpus(site: Site) -> None:
+    """Its time limit is above the partition's. It starts once that is raised."""
+    site.run(["scontrol", "update", "PartitionName=main", "MaxTime=30"])
+    try:
+        site.start(pin_timeout_seconds=2)
+        long = submit(site, "--time=60", gpus=4, rates=V100_ONLY)
+        more = submit(site, "--time=60", gpus=4, rates=V100_ONLY)
+        other = submit(site, "--time=10", gpus=4, rates=V100_ONLY)
+        eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
+        for job in (long, more):
+            eventually(lambda job=job: is_unpinned(site, job), lambda job=job: site.told(job))
+        eventually(lambda: "PartitionTimeLimit" in waits(site, long)[1], lambda: site.told(long))
+    finally:
+        site.run(["scontrol", "update", "PartitionName=main", "MaxTime=INFINITE"])
+    site.until_running(long)
+    assert not wait_until(lambda: site.state(other) != "RUNNING", 0.5)
+    assert LIMIT_S > PROMPT_S
+
+
+@pytest.fixture
+def limited(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator[Site]:
+    """Give a cluster with a QOS in which a user may have two GPUs at once."""
+    if "accounting" not in inspect.signature(LocalCluster.up).parameters:
+        pytest.skip("the local cluster has no slurmdbd")
+    try:
+        cluster = local_cluster("v100:4,v100:4,v100:4", accounting=True)
+    except ClusterError as error:
+        pytest.skip(str(error))
+    with cluster:
+        sacctmgr = ["sacctmgr", "--immediate"]
+        run = cluster.runner().run
+        run([*sacctmgr, "add", "qos", "low", "MaxTRESPerUser=gres/gpu=2"])
+        run([*sacctmgr, "modify", "user", getpass.getuser(), "set", "qos=low,normal"])
+        site = Site(cluster, tmp_path)
+        site.settings |= {"policy": DEFAULT_POLICY, "round_seconds": 60, "pin_timeout_seconds": 60}
+        yield site
+        site.close()
+
+
+def test_a_user_at_the_limit_of_a_qos_leaves_the_gpus_to_others(limited: Site) -> None:
+    """Two of twelve GPUs run jobs of the QOS; a job of four GPUs in another QOS starts at once."""
+    site = limited
+    site.start()
+    jobs = [submit(site, "--qos=low", rates=V100_ONLY) for _ in range(14)]
+    queue = site.queue
+    eventually(
+        lambda: [queue()[job].state for job in jobs].count("RUNNING") == 2,
+        lambda: site.told(*jobs),
+    )
+    other = submit(site, "--qos=normal", gpus=4, rates=V100_ONLY)
+    eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
+    waiting = [job for job in jobs if site.state(job) == "PENDING"]
+    eventually(lambda: all(is_unpinned(site, job) for job in waiting), lambda: site.told(*waiting))
+    eventually(lambda: "QOSMaxGRESPerUser" in waits(site, waiting[-1])[1], lambda: site.told(other))
+    [first, *_] = [job for job in jobs if site.state(job) == "RUNNING"]
+    site.free(first)
+    eventually(
+        lambda: [queue()[job].state for job in jobs].count("RUNNING") == 2,
+        lambda: site.told(*jobs),
+        PROMPT_S,
+    )
+    assert [site.state(job) for job in waiting].count("RUNNING") == 1
+    assert all(is_unpinned(site, job) for job in waiting if site.state(job) == "PENDING")
