@@ -1,0 +1,48 @@
+"""Tools that submit jobs by themselves give the same by a site's own sbatch as by Slurm's."""
+
+from __future__ import annotations
+
+import pytest
+from clients.tools import MODEL, Outcome, Tool, Workplace
+from integration.site import eventually
+
+pytestmark = pytest.mark.slurm
+
+
+def jobs_as_asked_for(outcome: Outcome) -> list[tuple[int, str]]:
+    """Return the GPUs and the final state of each job."""
+    return sorted((job.num_gpus, job.state) for job in outcome.jobs)
+
+
+def until_all_have_ended(workplace: Workplace) -> None:
+    """Wait until Slurm has ended what a tool cancelled as it ended."""
+    eventually(
+        lambda: not any(row.is_live for row in workplace.site.queue().values()),
+        lambda: workplace.site.told(*workplace.site.queue()),
+    )
+
+
+def test_a_tool_gives_the_same_by_the_sbatch_of_the_site(tool: Tool, workplace: Workplace) -> None:
+    """Results, exit status, what it says of its jobs, and the jobs themselves, GPUs placed or not.
+
+    hadard places every job with GPUs, also those of arrays and those that wait for others to end,
+    and none without.
+    """
+    plain = workplace.run(tool, by="slurm")
+    until_all_have_ended(workplace)
+    hadard = workplace.site.start(policy="hadar")
+    site = workplace.run(tool, by="site")
+    until_all_have_ended(workplace)
+    hadard.stop()
+
+    assert site.said == plain.said
+    assert jobs_as_asked_for(site) == jobs_as_asked_for(plain)
+    with_gpus = {job.id for job in site.jobs if job.num_gpus}
+    assert len(with_gpus) == tool.num_gpu_jobs
+    assert len(site.jobs) == tool.num_gpu_jobs + tool.num_other_jobs
+    assert workplace.placed() == with_gpus
+    described = {job.id: job.description for job in site.jobs if job.description}
+    assert described.keys() == with_gpus
+    assert all(description.is_held for description in described.values())
+    assert MODEL in {description.workload for description in described.values()}
+    assert not any(job.description for job in plain.jobs)
