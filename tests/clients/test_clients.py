@@ -25,8 +25,8 @@ def until_all_have_ended(workplace: Workplace) -> None:
 def test_a_tool_gives_the_same_by_the_sbatch_of_the_site(tool: Tool, workplace: Workplace) -> None:
     """Results, exit status, what it says of its jobs, and the jobs themselves, GPUs placed or not.
 
-    hadard places every job with GPUs, also those of arrays and those that wait for others to end,
-    and none without.
+    hadard places every job with GPUs that starts, also those of arrays and those that wait for
+    others to end, and none without.
     """
     plain = workplace.run(tool, by="slurm")
     until_all_have_ended(workplace)
@@ -40,7 +40,9 @@ def test_a_tool_gives_the_same_by_the_sbatch_of_the_site(tool: Tool, workplace: 
     with_gpus = {job.id for job in site.jobs if job.num_gpus}
     assert len(with_gpus) == tool.num_gpu_jobs
     assert len(site.jobs) == tool.num_gpu_jobs + tool.num_other_jobs
-    assert workplace.placed() == with_gpus
+    started = {job.id for job in site.jobs if job.num_gpus and job.has_started}
+    # What a tool cancels may have been placed and not yet have started.
+    assert started <= workplace.placed() <= with_gpus
     described = {job.id: job.description for job in site.jobs if job.description}
     assert described.keys() == with_gpus
     assert all(description.is_held for description in described.values())

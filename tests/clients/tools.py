@@ -41,7 +41,7 @@ class Tool:
 
 TOOLS = (
     Tool("submitit", num_gpu_jobs=5, num_other_jobs=1),
-    Tool("dask", num_gpu_jobs=2, num_other_jobs=0),
+    Tool("dask", num_gpu_jobs=6, num_other_jobs=0),
     Tool("parsl", num_gpu_jobs=2, num_other_jobs=0),
     Tool("snakemake", num_gpu_jobs=3, num_other_jobs=1),
     Tool("reframe", num_gpu_jobs=6, num_other_jobs=1),
@@ -50,11 +50,12 @@ TOOLS = (
 
 @dataclass(frozen=True)
 class ClientJob:
-    """A job of a tool; `description` is what hadar-sbatch added to it, if it did."""
+    """A job of a tool, as Slurm has it once the tool has ended."""
 
     id: JobId
     state: str
     num_gpus: int
+    has_started: bool
     comment: str
 
     @property
@@ -134,6 +135,7 @@ class Workplace:
                 key,
                 row.state,
                 int((re.search(r"gres/gpu=(\d+)", details[JobId(row.raw_id)]) or "00")[1]),
+                bool(row.nodes),
                 row.comment,
             )
             for key, row in self.site.queue().items()

@@ -1,10 +1,11 @@
-"""What a user does with dask-jobqueue: a cluster of two workers, each a job with a GPU."""
+"""What a user does with dask-jobqueue: workers that are jobs with a GPU each."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import time
 
 from dask.distributed import Client
 from dask_jobqueue import SLURMCluster
@@ -47,9 +48,23 @@ def main() -> None:
             "results": results,
             "failure": str(failed.exception(timeout=60)),
             "gpus": sorted(client.run(num_gpus).values()),
-            "workers": sorted(cluster.workers),
+            "workers": len(client.scheduler_info(n_workers=-1)["workers"]),
         }
+        # More than there are GPUs: what waits when the cluster is closed is cancelled.
+        cluster.scale(jobs=6)
+        said["submitted"] = until_submitted(cluster, 6)
     json.dump(said, sys.stdout)
+
+
+def until_submitted(cluster: SLURMCluster, num_jobs: int) -> bool:
+    """Wait until the cluster has submitted its jobs, and return whether it has."""
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        workers = list(cluster.workers.values())
+        if len(workers) == num_jobs and all(worker.job_id for worker in workers):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 if __name__ == "__main__":
