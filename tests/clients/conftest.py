@@ -20,8 +20,18 @@ NODES = "v100:2,p100:1,k80:1"
 
 @pytest.fixture(params=TOOLS, ids=lambda tool: tool.name)
 def tool(request: pytest.FixtureRequest) -> Tool:
-    """Give each tool in turn; skip where its environment was not made."""
-    tool: Tool = request.param
+    """Give each tool in turn."""
+    return installed(request.param)
+
+
+@pytest.fixture
+def submitit() -> Tool:
+    """Give submitit alone."""
+    return installed(TOOLS[0])
+
+
+def installed(tool: Tool) -> Tool:
+    """Return the tool; skip the test where its environment was not made."""
     if not tool.python.exists():
         pytest.skip(f"{tool.name} is not installed: make test-clients")
     return tool

@@ -48,3 +48,11 @@ def test_a_tool_gives_the_same_by_the_sbatch_of_the_site(tool: Tool, workplace: 
     assert all(description.is_held for description in described.values())
     assert MODEL in {description.workload for description in described.values()}
     assert not any(job.description for job in plain.jobs)
+
+
+def test_a_job_that_submitit_requeues_is_placed_again(submitit: Tool, workplace: Workplace) -> None:
+    """It saves when it is asked to end, requeues itself, and goes on with a GPU."""
+    workplace.site.start(policy="hadar")
+    outcome = workplace.run(submitit, by="site", workload="requeue")
+    assert outcome.said == {"result": [60, 1, 1]}
+    assert workplace.placed() == {job.id for job in outcome.jobs}

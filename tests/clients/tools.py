@@ -88,8 +88,8 @@ class Workplace:
         self._site_wide.mkdir()
         (self._site_wide / "sbatch").symlink_to(Path(sys.executable).with_name("hadar-sbatch"))
 
-    def run(self, tool: Tool, *, by: str) -> Outcome:
-        """Run a tool's workload to its end, `by` plain sbatch or by the one of the site."""
+    def run(self, tool: Tool, *, by: str, workload: str = "jobs") -> Outcome:
+        """Run a tool's workload to its end, `by` Slurm's sbatch or by the one of the site."""
         known = self._jobs()
         directory = self.site.directory / by
         directory.mkdir()
@@ -105,7 +105,7 @@ class Workplace:
         }
         with (directory / "errors").open("wb") as errors:
             done = subprocess.run(
-                [tool.python, WORKLOADS / f"{tool.name}_jobs.py"],
+                [tool.python, WORKLOADS / f"{tool.name}_{workload}.py"],
                 cwd=directory,
                 env={**_without_python(self.site.environment), **variables},
                 stdin=subprocess.DEVNULL,
@@ -143,5 +143,5 @@ class Workplace:
 
 
 def _without_python(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a user who has none of the tests' own Python."""
+    """Return the environment without what makes Python find the packages of the tests."""
     return {k: v for k, v in environment.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}

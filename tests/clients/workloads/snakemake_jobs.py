@@ -12,7 +12,7 @@ from pathlib import Path
 shutil.copy(Path(__file__).with_name("Snakefile"), "Snakefile")
 argv = [
     *(sys.executable, "-m", "snakemake", "--executor", "slurm", "--jobs", "4", "--keep-going"),
-    *("--slurm-array-jobs", "train", "--slurm-init-seconds-before-status-checks", "9"),
+    *("--slurm-array-jobs", "train", "--slurm-init-seconds-before-status-checks", "12"),
     *("--seconds-between-status-checks", "1", "--latency-wait", "20"),
     "--default-resources",
     *("slurm_account=local", "slurm_partition=main", "runtime=5", "mem_mb=100"),
