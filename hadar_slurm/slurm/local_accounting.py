@@ -32,18 +32,19 @@ _DATABASE = "slurm_acct_db"
 _START_LIMIT_S = 20.0
 # A MariaDB server brings the statements that create its own tables; the name changed in 11.
 _SYSTEM_TABLES = ("mysql_system_tables.sql", "mariadb_system_tables.sql")
-# Small files, and no wait for the disk: nothing in this database outlives the cluster.
+# Small files, and no wait for the disk: nothing in this database outlives the cluster. A server
+# that no longer knows one of the `loose` options goes without it.
 _SERVER_OPTIONS = (
     "--skip-networking",
     "--skip-log-bin",
-    "--innodb-buffer-pool-size=64M",
-    "--innodb-lock-wait-timeout=900",
+    "--loose-innodb-buffer-pool-size=64M",
+    "--loose-innodb-lock-wait-timeout=900",
     "--innodb-data-file-path=ibdata1:1M:autoextend",
-    "--innodb-autoextend-increment=1",
-    "--innodb-log-file-size=4M",
-    "--innodb-flush-log-at-trx-commit=0",
-    "--innodb-flush-method=nosync",
-    "--innodb-doublewrite=0",
+    "--loose-innodb-autoextend-increment=1",
+    "--loose-innodb-log-file-size=4M",
+    "--loose-innodb-flush-log-at-trx-commit=0",
+    "--loose-innodb-flush-method=nosync",
+    "--loose-innodb-doublewrite=0",
 )
 
 

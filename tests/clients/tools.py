@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from integration.site import Site
+from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.metadata import Description, decode
@@ -27,11 +27,15 @@ LIMIT_S = 240.0
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool, and how many jobs with and without GPUs its workload submits."""
+    """A tool, and how many jobs with and without GPUs its workload submits.
+
+    With `cancels` it ends its jobs by scancel, and some may have ended by themselves just before.
+    """
 
     name: str
     num_gpu_jobs: int
     num_other_jobs: int
+    cancels: bool = False
 
     @property
     def python(self) -> Path:
@@ -41,8 +45,8 @@ class Tool:
 
 TOOLS = (
     Tool("submitit", num_gpu_jobs=5, num_other_jobs=1),
-    Tool("dask", num_gpu_jobs=6, num_other_jobs=0),
-    Tool("parsl", num_gpu_jobs=2, num_other_jobs=0),
+    Tool("dask", num_gpu_jobs=6, num_other_jobs=0, cancels=True),
+    Tool("parsl", num_gpu_jobs=2, num_other_jobs=0, cancels=True),
     Tool("snakemake", num_gpu_jobs=3, num_other_jobs=1),
     Tool("reframe", num_gpu_jobs=6, num_other_jobs=1),
 )
@@ -115,6 +119,7 @@ class Workplace:
                 check=False,
             )
         assert done.returncode == 0, (directory / "errors").read_text()[-5000:]
+        self._until_all_have_ended()
         jobs = self._jobs()
         new = tuple(jobs[job] for job in sorted(jobs.keys() - known.keys()))
         return Outcome(json.loads(done.stdout), new)
@@ -127,6 +132,13 @@ class Workplace:
             for action in line["actions"]
             if action["do"] == "start" and action["status"] == "done"
         }
+
+    def _until_all_have_ended(self) -> None:
+        """Wait until Slurm has ended what a tool cancelled as it ended."""
+        eventually(
+            lambda: not any(row.is_live for row in self.site.queue().values()),
+            lambda: self.site.told(*self.site.queue()),
+        )
 
     def _jobs(self) -> dict[JobId, ClientJob]:
         details = self.site.details()
