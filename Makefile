@@ -7,7 +7,7 @@
 #   YES=1        allow apt-get although this machine has a Slurm configuration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint type golden man chaos adversary docker-demo docker-test docker-chaos clean prepared
+.PHONY: help demo test test-clients check fmt lint type golden man chaos adversary docker-demo docker-test docker-chaos clean prepared
 
 BIN := .venv/bin
 SEED := 1
@@ -17,7 +17,7 @@ PREPARE := sh .ci/prepare $(if $(YES),--yes)
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
-		printf '  make %-12s %s\n' "$$name" "$$text"; done
+		printf '  make %-13s %s\n' "$$name" "$$text"; done
 	@sed -n 's/^#   /  /p' Makefile
 
 demo: ## run one workload on a Slurm of its own, without and with Hadar
@@ -26,6 +26,10 @@ demo: ## run one workload on a Slurm of its own, without and with Hadar
 
 test: prepared ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
+
+test-clients: prepared ## run the tests with submitit, snakemake and others, installed for them
+	sh .ci/clients
+	$(BIN)/python -m pytest tests/clients $(ARGS)
 
 chaos: prepared ## faults of every kind on a local cluster, and what came of them
 	PYTHONPATH=tests $(BIN)/python -m chaos --seed $(SEED) --faults $(FAULTS) $(ARGS)

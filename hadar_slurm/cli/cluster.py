@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.slurm.local_accounting import ACCOUNT
 from hadar_slurm.slurm.local_cluster import LocalCluster
 from hadar_slurm.slurm.local_config import NodeShape, load_nodes, parse_nodes
 from hadar_slurm.slurm.local_directory import default_directory
@@ -48,6 +49,10 @@ def up(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds until all nodes must be idle.")
     ] = 30.0,
+    accounting: Annotated[
+        bool,
+        typer.Option("--accounting", help="Run slurmdbd too, for sacct, accounts, QOS and limits."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a cluster and wait until every node is idle."""
@@ -55,7 +60,11 @@ def up(
         shapes = _read_nodes(nodes)
         with _progress(len(shapes)) as on_wait:
             cluster = LocalCluster.up(
-                directory or default_directory(), shapes, timeout_s=timeout_s, on_wait=on_wait
+                directory or default_directory(),
+                shapes,
+                accounting=accounting,
+                timeout_s=timeout_s,
+                on_wait=on_wait,
             )
         _print_status(cluster, as_json=as_json)
     if not as_json:
@@ -113,6 +122,7 @@ def _print_status(cluster: LocalCluster, *, as_json: bool) -> None:
             "nodes": [{"name": n.name, "state": n.state, "gpus": dict(n.gpus)} for n in seen.nodes],
             "running": seen.running,
             "pending": seen.pending,
+            "accounting": seen.accounting,
         }
         typer.echo(json.dumps(fields))
         return
@@ -121,6 +131,8 @@ def _print_status(cluster: LocalCluster, *, as_json: bool) -> None:
         gpus = ", ".join(f"{count} {gpu_type}" for gpu_type, count in node.gpus.items())
         typer.echo(f"{node.name:{width}}  {node.state:10}  {gpus}")
     typer.echo(f"{seen.running} jobs running, {seen.pending} pending")
+    if seen.accounting != "none":
+        typer.echo(f"accounting {seen.accounting}")
 
 
 def _next_steps(cluster: LocalCluster) -> str:
@@ -133,10 +145,19 @@ def _next_steps(cluster: LocalCluster) -> str:
             "Then, for example:",
             "  sbatch --gres=gpu:1 --wrap 'echo $CUDA_VISIBLE_DEVICES'",
             "  hadar cluster status",
+            *(_of_accounting() if cluster.accounting else ()),
             "To stop it:",
             f"  hadar cluster down --dir {cluster.directory}",
         ]
     )
+
+
+def _of_accounting() -> list[str]:
+    return [
+        "To see ended jobs, and to let another user submit:",
+        "  sacct --allusers",
+        f"  sacctmgr --immediate add user NAME account={ACCOUNT}",
+    ]
 
 
 if __name__ == "__main__":

@@ -14,10 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hadar_slurm.errors import ClusterError, SlurmError, SlurmUnavailable, UsageError
+from hadar_slurm.errors import (
+    ClusterError,
+    HadarError,
+    SlurmError,
+    SlurmUnavailable,
+    UsageError,
+)
 from hadar_slurm.handoff import user_reports
+from hadar_slurm.slurm import local_accounting
 from hadar_slurm.slurm import local_directory as layout
 from hadar_slurm.slurm.local_config import KILL_WAIT_S, NodeShape, cluster_name
+from hadar_slurm.slurm.local_daemons import start_munged, start_slurmctld, start_slurmd
 from hadar_slurm.slurm.local_processes import (
     Process,
     end,
@@ -25,12 +33,12 @@ from hadar_slurm.slurm.local_processes import (
     free_ports,
     log_tail,
     processes_of,
-    start_daemon,
     wait_until,
 )
 from hadar_slurm.slurm.runner import Runner
 
 _PORT_TRIES = 3
+_PORT_IN_USE = "Address already in use"
 
 
 class _PortTaken(ClusterError):
@@ -48,11 +56,15 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What Slurm says of its nodes, and how many jobs run and wait; an array task is a job."""
+    """What Slurm says of its nodes, and how many jobs run and wait; an array task is a job.
+
+    `accounting` is `up`, `down` when slurmdbd or its database has ended, or `none`.
+    """
 
     nodes: tuple[NodeStatus, ...]
     running: int
     pending: int
+    accounting: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,7 @@ class LocalCluster:
 
     directory: Path
     nodes: tuple[NodeShape, ...]
+    accounting: bool = False
 
     @classmethod
     def up(
@@ -68,6 +81,7 @@ class LocalCluster:
         directory: Path,
         nodes: Sequence[NodeShape],
         *,
+        accounting: bool = False,
         timeout_s: float = 30.0,
         slurmd_timeout_s: int = 300,
         choose_ports: Callable[[int], Sequence[int]] = free_ports,
@@ -75,24 +89,28 @@ class LocalCluster:
     ) -> LocalCluster:
         """Start a cluster in `directory` and return it when every node is idle.
 
-        A node that does not answer for `slurmd_timeout_s` seconds counts as down. `on_wait` is
+        With `accounting` it has a slurmdbd, in which the calling user belongs to one account. A
+        node that does not answer for `slurmd_timeout_s` seconds counts as down. `on_wait` is
         called with the number of idle nodes while they start. A failure leaves nothing behind.
         """
-        cluster = cls(layout.absolute(directory), tuple(nodes))
+        cluster = cls(layout.absolute(directory), tuple(nodes), accounting)
         layout.check_path(cluster.directory, nodes)
-        binaries = find_binaries()
+        binaries = find_binaries(accounting=accounting)
         for tries_left in reversed(range(_PORT_TRIES)):
             try:
                 cluster._claim()
                 with cluster._removed_on_failure():
+                    ports = choose_ports(len(nodes) + (2 if accounting else 1))
+                    accounting_port = ports[-1] if accounting else None
                     layout.fill(
                         cluster.directory,
                         nodes,
-                        choose_ports(len(nodes) + 1),
+                        ports[: len(nodes) + 1],
                         slurmd_timeout_s=slurmd_timeout_s,
                         version=Runner().run([binaries["slurmctld"], "-V"]),
+                        accounting_port=accounting_port,
                     )
-                    cluster._start(binaries)
+                    cluster._start(binaries, accounting_port)
                     cluster._wait_until_idle(timeout_s, on_wait)
                 break
             except _PortTaken:
@@ -105,7 +123,8 @@ class LocalCluster:
         """Return the cluster that lies in `directory`, whether or not its daemons run."""
         directory = layout.absolute(directory)
         if os.path.lexists(directory):
-            return cls(directory, layout.read_nodes(directory))
+            accounting = local_accounting.is_configured(directory)
+            return cls(directory, layout.read_nodes(directory), accounting)
         if cls.exists(directory):
             return cls(directory, ())  # someone removed the directory under running daemons
         raise ClusterError(f"no cluster in {directory}: start one with hadar cluster up")
@@ -165,7 +184,14 @@ class LocalCluster:
             tuple(NodeStatus(n.name, states.get(n.name, "unknown"), n.gpus) for n in self.nodes),
             running=len(jobs) - jobs.count("PENDING"),
             pending=jobs.count("PENDING"),
+            accounting=self._accounting_state(),
         )
+
+    def _accounting_state(self) -> str:
+        if not self.accounting:
+            return "none"
+        running = {process.program for process in self.processes()}
+        return "up" if running.issuperset(local_accounting.DAEMONS) else "down"
 
     def cancel_jobs(self) -> None:
         """Cancel every job and wait until none of their processes is left; after 7 s kill these.
@@ -204,7 +230,7 @@ class LocalCluster:
         if name not in self._dead_daemons():
             return
         started_s = int(time.time())
-        self._start_slurmd(name, find_binaries())
+        start_slurmd(self.directory, name, find_binaries())
 
         def is_registered() -> bool:
             text = self.runner().run(["scontrol", "--oneliner", "show", "node", name])
@@ -224,7 +250,7 @@ class LocalCluster:
         Nodes may read `unknown` for a moment.
         """
         if not self.controller_runs():
-            self._start_slurmctld(find_binaries())
+            start_slurmctld(self.directory, find_binaries())
         if not wait_until(lambda: bool(self._node_states()), timeout_s):
             raise self._failed_to_start("slurmctld", timeout_s)
 
@@ -252,22 +278,27 @@ class LocalCluster:
                 raise ClusterError(f"cannot start in {self.directory}: {error}") from error
             raise
 
-    def _start(self, binaries: Mapping[str, str]) -> None:
-        munge = self.directory / "munge"
-        files = [f"--{name}-file={munge / name}" for name in ("key", "pid", "seed")]
-        log = f"--log-file={self.directory / 'log/munged/log'}"
-        argv = [binaries["munged"], "--force", f"--socket={munge / 'socket'}", log, *files]
-        start_daemon(argv, self.directory)
-        self._start_slurmctld(binaries)
+    def _start(self, binaries: Mapping[str, str], accounting_port: int | None) -> None:
+        start_munged(self.directory, binaries)
+        if accounting_port is not None:
+            self._start_accounting(binaries, accounting_port)
+        start_slurmctld(self.directory, binaries)
         for node in self.nodes:
-            self._start_slurmd(node.name, binaries)
+            start_slurmd(self.directory, node.name, binaries)
 
-    def _start_slurmctld(self, binaries: Mapping[str, str]) -> None:
-        start_daemon([binaries["slurmctld"], "-f", str(self.slurm_conf)], self.directory)
-
-    def _start_slurmd(self, name: str, binaries: Mapping[str, str]) -> None:
-        argv = [binaries["slurmd"], "-N", name, "-f", str(self.slurm_conf)]
-        start_daemon(argv, self.directory, node=name)
+    def _start_accounting(self, binaries: Mapping[str, str], port: int) -> None:
+        try:
+            local_accounting.start(
+                self.directory,
+                binaries,
+                user=layout.user(),
+                port=port,
+                runner=self.runner(timeout_s=10),
+            )
+        except HadarError:
+            if _PORT_IN_USE in log_tail(self.directory, "slurmdbd"):
+                raise self._failed_to_start("slurmdbd") from None
+            raise
 
     def _wait_until_idle(self, timeout_s: float, on_wait: Callable[[int], None]) -> None:
         def all_idle() -> bool:
@@ -289,14 +320,15 @@ class LocalCluster:
 
     def _failed_to_start(self, daemon: str, after_s: float | None = None) -> ClusterError:
         tail = log_tail(self.directory, daemon)
-        kind = _PortTaken if "Address already in use" in tail else ClusterError
+        kind = _PortTaken if _PORT_IN_USE in tail else ClusterError
         how = "stopped while starting" if after_s is None else f"was not ready in {after_s:g} s"
         return kind(f"{daemon} {how}; its log ends: {tail}")
 
     def _dead_daemons(self) -> list[str]:
-        """Return munged and slurmctld if they do not run, and the nodes without slurmd."""
+        """Return the daemons that do not run, a slurmd by the name of its node."""
         alive = {p.node or p.program for p in self.processes() if p.is_daemon}
-        expected = ("munged", "slurmctld", *(node.name for node in self.nodes))
+        accounting = local_accounting.DAEMONS if self.accounting else ()
+        expected = ("munged", *accounting, "slurmctld", *(node.name for node in self.nodes))
         return [name for name in expected if name not in alive]
 
     def _node_states(self, *, timeout_s: float = 1.0) -> dict[str, str]:

@@ -23,7 +23,10 @@ KILL_WAIT_S = 5
 """How long a cancelled job may take to end before Slurm kills it, in seconds."""
 
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
-_RESERVED_NAMES = {"all", "default", "localhost", "munged", "slurmctld"}
+_RESERVED_NAMES = {
+    *("all", "default", "localhost"),
+    *("mariadbd", "munged", "slurmctld", "slurmdbd"),
+}
 _GPU_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 _ENTRY = re.compile(r"(?:([0-9]{1,4}) *\* *)?([^*]+)")
 _GPUS = re.compile(r"([^:]+):([0-9]{1,4})")

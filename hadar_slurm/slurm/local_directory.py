@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hadar_slurm.errors import ClusterError, UsageError
+from hadar_slurm.slurm import local_accounting
 from hadar_slurm.slurm.local_config import (
     NodeShape,
     cgroup_conf_text,
@@ -117,9 +118,12 @@ def fill(
     *,
     slurmd_timeout_s: int,
     version: str,
+    accounting_port: int | None = None,
 ) -> None:
     """Write the configuration for what `slurmctld -V` prints, munge's key and the fake devices."""
     own = [part for node in nodes for part in (f"slurmd/{node.name}", f"log/{node.name}")]
+    if accounting_port is not None:
+        own += local_accounting.SUBDIRECTORIES
     for name in (*_SUBDIRECTORIES, *own):
         (directory / name).mkdir()
         (directory / name).chmod(0o755)
@@ -134,7 +138,10 @@ def fill(
     key = directory / "munge" / "key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    conf = slurm_conf_text(directory, nodes, ports, user=_user(), slurmd_timeout_s=slurmd_timeout_s)
+    conf = slurm_conf_text(directory, nodes, ports, user=user(), slurmd_timeout_s=slurmd_timeout_s)
+    if accounting_port is not None:
+        conf += local_accounting.slurm_conf_lines(directory, nodes, accounting_port)
+        local_accounting.prepare(directory, accounting_port, user())
     for name, text in (
         ("slurm.conf", conf),
         ("gres.conf", gres_conf_text(directory, nodes)),
@@ -144,7 +151,8 @@ def fill(
         (directory / name).chmod(0o644)
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name of the calling user."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -23,10 +24,15 @@ from hadar_slurm.slurm.local_config import cluster_name
 
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _COMMANDS = ("scancel", "scontrol", "sinfo", "squeue")
+_OF_ACCOUNTING = ("mariadbd", "slurmdbd", "sacct", "sacctmgr")
 _SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _PACKAGES = "slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
+_PACKAGES_OF_ACCOUNTING = "slurmdbd mariadb-server-core"
 _DIRECTORY_MARK = "HADAR_LOCAL_CLUSTER"
 _NODE_MARK = "HADAR_LOCAL_NODE"
+_TELLS_ERROR = re.compile("error|fatal", re.IGNORECASE)
+# MPI libraries that are not installed, and a database smaller than a site's.
+_AT_EVERY_START = re.compile("mpi|settings not recommended", re.IGNORECASE)
 _START_LIMIT_S = 15.0
 # Longer than a fork takes to become a program, on a busy machine.
 _SETTLE_S = 0.1
@@ -34,7 +40,7 @@ _SETTLE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of a local cluster; `node` is empty for slurmctld, munged and their children."""
+    """A process of a local cluster; `node` is empty for daemons that serve all nodes."""
 
     pid: int
     program: str
@@ -42,7 +48,7 @@ class Process:
 
     @property
     def is_daemon(self) -> bool:
-        """Whether it is slurmctld, slurmd, munged or slurmctld's child, and no part of a job."""
+        """Whether it is a daemon or slurmctld's child, and no part of a job."""
         return not self.node or self.program == "slurmd"
 
 
@@ -55,18 +61,22 @@ class _Seen:
     cwd: Path
 
 
-def find_binaries(path: str | None = None) -> dict[str, str]:
+def find_binaries(path: str | None = None, *, accounting: bool = False) -> dict[str, str]:
     """Return the path of every daemon and command that a local cluster needs, by name.
 
     Looks on `path`, by default PATH and the sbin directories, which an ordinary user's PATH lacks.
     """
     if path is None:
         path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_SBIN])
-    found = {name: shutil.which(name, path=path) for name in (*_DAEMONS, *_COMMANDS)}
+    names = (*_DAEMONS, *_COMMANDS, *(_OF_ACCOUNTING if accounting else ()))
+    found = {name: shutil.which(name, path=path) for name in names}
     if missing := [name for name, where in found.items() if where is None]:
+        packages = _PACKAGES if set(missing) - set(_OF_ACCOUNTING) else ""
+        if set(missing) & set(_OF_ACCOUNTING):
+            packages = f"{packages} {_PACKAGES_OF_ACCOUNTING}".strip()
         raise ClusterError(
             f"not installed: {', '.join(missing)}; on Debian and Ubuntu: "
-            f"apt-get install --no-install-recommends {_PACKAGES}"
+            f"apt-get install --no-install-recommends {packages}"
         )
     return {name: where for name, where in found.items() if where is not None}
 
@@ -98,14 +108,26 @@ def free_ports(count: int, candidates: Iterable[int] | None = None) -> list[int]
     return ports
 
 
-def start_daemon(argv: Sequence[str], directory: Path, *, node: str | None = None) -> None:
-    """Start a daemon that puts itself into the background, and wait until it has done so."""
+def start_daemon(
+    argv: Sequence[str],
+    directory: Path,
+    *,
+    node: str | None = None,
+    name: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Start a daemon that puts itself into the background, and wait until it has done so.
+
+    Its log lies under `name`, by default the name of its node or program. `variables` are added to
+    its environment.
+    """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
     environment["SLURM_CONF"] = str(directory / "slurm.conf")
     environment[_DIRECTORY_MARK] = str(directory)
     if node is not None:
         environment[_NODE_MARK] = node
-    name = node or Path(argv[0]).name
+    environment |= variables or {}
+    name = name or node or Path(argv[0]).name
     home = directory / "log" / name
     # Any stream left open would block whoever reads ours to its end, for example pytest.
     with (home / "out").open("ab") as sink:
@@ -135,8 +157,7 @@ def log_tail(directory: Path, name: str) -> str:
     for log in (directory / "log" / name / "log", directory / "log" / name / "out"):
         if log.exists():
             lines += log.read_text(encoding="utf-8", errors="replace").splitlines()
-    # Complaints about MPI libraries that are not installed come at every start.
-    errors = [ln for ln in lines if ("error" in ln or "fatal" in ln) and "mpi" not in ln.lower()]
+    errors = [ln for ln in lines if _TELLS_ERROR.search(ln) and not _AT_EVERY_START.search(ln)]
     return " | ".join((errors or lines)[-4:]) or f"{name} logged nothing"
 
 

@@ -42,7 +42,12 @@ def why_left(request: Request) -> str:
         return ""
     if request.has_components:
         return "it is a heterogeneous job"
-    return _why_not_any_gpus(request) or _why_no_limit(request) or why_chosen(request)
+    return (
+        _why_not_any_gpus(request)
+        or _why_no_limit(request)
+        or _why_whole_nodes(request)
+        or why_chosen(request)
+    )
 
 
 def why_left_here(request: Request, environment: Mapping[str, str]) -> str:
@@ -83,6 +88,15 @@ def _why_not_any_gpus(request: Request) -> str:
         return f"GPUs are asked for twice, by --{asked[0].name} and --{asked[1].name}"
     others = other_resources(request)
     return f"{others} asks for other resources too" if others else ""
+
+
+def _why_whole_nodes(request: Request) -> str:
+    """Return why a job's place depends on more than GPUs, which is all that hadard counts.
+
+    Pinned to a node with free GPUs, it would wait there for the jobs of others to end.
+    """
+    given = request.given("exclusive")
+    return "--exclusive is given; hadard counts GPUs, not nodes" if given else ""
 
 
 def _why_no_limit(request: Request) -> str:

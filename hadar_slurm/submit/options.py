@@ -54,6 +54,7 @@ _VARIABLES = {
     "SBATCH_CLUSTERS": "clusters",
     "SLURM_CLUSTERS": "clusters",
     "SBATCH_CONSTRAINT": "constraint",
+    "SBATCH_EXCLUSIVE": "exclusive",
     "SBATCH_EXPORT": "export",
     "SBATCH_GPUS": "gpus",
     "SBATCH_GPUS_PER_NODE": "gpus-per-node",

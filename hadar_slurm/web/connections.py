@@ -124,13 +124,20 @@ class Connections:
         is_ready.set()
         await to_end.wait()
         server.close()
-        clients = list(self._clients)
-        for client in clients:
-            client.transport.abort()
-            client.task.cancel()
-        await asyncio.gather(*(client.task for client in clients), return_exceptions=True)
+        await self._hang_up_all()
         for line in (self._pages, self._metrics):
             line.pool.shutdown(wait=True, cancel_futures=True)
+
+    async def _hang_up_all(self) -> None:
+        """Close every connection, those too that were accepted and not met yet."""
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            # A task that is cancelled before it has begun would leave its connection open.
+            await asyncio.sleep(0)
+            for client in list(self._clients):
+                client.transport.abort()
+                client.task.cancel()
+            await asyncio.wait(others, timeout=_LINGER_S)
+        await asyncio.sleep(0)  # what was aborted last is closed
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client, whatever it does."""

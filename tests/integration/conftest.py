@@ -51,6 +51,15 @@ def new_directory() -> Iterator[Callable[[], Path]]:
 
 
 @pytest.fixture(scope="session")
+def accounting_programs() -> dict[str, str]:
+    """Return the programs of a cluster with accounting; tests skip where one is missing."""
+    try:
+        return find_binaries(accounting=True)
+    except ClusterError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
 def local_cluster(new_directory: Callable[[], Path]) -> Callable[..., LocalCluster]:
     """Start clusters: `local_cluster("v100:4,k80:2")`, with the options of LocalCluster.up."""
 

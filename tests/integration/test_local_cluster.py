@@ -12,12 +12,13 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from integration.hadar_command import hadar, runner_for_anyone
+from integration.leftovers import lives, mentions
 
-import hadar_slurm
 from hadar_slurm.errors import ClusterError, SlurmRefused, SlurmUnavailable, UsageError
 from hadar_slurm.slurm.local_cluster import LocalCluster
 from hadar_slurm.slurm.local_config import parse_nodes
@@ -50,34 +51,6 @@ def output_of(cluster: LocalCluster, job: str) -> list[str]:
     return (cluster.directory / "spool" / f"{job}.out").read_text().splitlines()
 
 
-def lives(pid: int) -> bool:
-    """Whether a process runs, and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def mentions(directory: Path) -> list[str]:
-    """Return every living process that has `directory` in its arguments, environment or cwd."""
-    return list(_mentions(os.fsencode(directory)))
-
-
-def _mentions(directory: bytes) -> Iterator[str]:
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            arguments = (entry / "cmdline").read_bytes()
-            seen = (
-                arguments
-                + (entry / "environ").read_bytes()
-                + os.fsencode(os.readlink(entry / "cwd"))
-            )
-        except OSError:
-            continue
-        if directory in seen and int(entry.name) != os.getpid() and lives(int(entry.name)):
-            yield f"{entry.name}: {os.fsdecode(arguments)}"
-
-
 def kill_daemons(cluster: LocalCluster) -> None:
     """Kill every daemon, as a crash or a reboot would."""
 
@@ -89,26 +62,6 @@ def kill_daemons(cluster: LocalCluster) -> None:
         return not cluster.processes()
 
     assert wait_until(are_killed, 10)
-
-
-def runner_for_anyone() -> Runner:
-    """Return a runner with an environment in which any user's Python finds us."""
-    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    paths = [str(Path(hadar_slurm.__file__).parents[1]), *packages]
-    return Runner(
-        environment={
-            "PYTHONPATH": os.pathsep.join(paths),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "HOME": "/nonexistent",
-        }
-    )
-
-
-def hadar(directory: Path, *arguments: str) -> str:
-    """Run `hadar cluster` in a process of its own, and return what it prints."""
-    argv = [sys.executable, "-m", "hadar_slurm.cli.cluster", *arguments, "--dir", str(directory)]
-    return runner_for_anyone().run(argv)
 
 
 def test_five_nodes_are_idle_within_seconds(local_cluster: Start) -> None:
@@ -366,8 +319,13 @@ def test_the_commands_start_show_and_stop_a_cluster(new_directory: Callable[[], 
     assert mentions(directory) == []
 
 
-def test_an_unprivileged_user_needs_no_help(new_directory: Callable[[], Path]) -> None:
+@pytest.mark.parametrize("accounting", [False, True])
+def test_an_unprivileged_user_needs_no_help(
+    new_directory: Callable[[], Path], request: pytest.FixtureRequest, accounting: bool
+) -> None:
     """Start, job and end all work without root, and without sbin on PATH."""
+    if accounting:
+        request.getfixturevalue("accounting_programs")
     if os.geteuid() != 0:
         pytest.skip("the other tests already run unprivileged")
     runner = runner_for_anyone()
@@ -385,10 +343,14 @@ def test_an_unprivileged_user_needs_no_help(new_directory: Callable[[], Path]) -
     directory = base / "own"
     command = [*user, python, "-m", "hadar_slurm.cli.cluster"]
     try:
-        runner.run([*command, "up", "--nodes=v100:2,k80:2", "--dir", str(directory)])
+        options = ["--accounting"] if accounting else []
+        runner.run([*command, "up", "--nodes=v100:2,k80:2", "--dir", str(directory), *options])
         owned = Runner(directory / "slurm.conf", environment=runner.environment)
         argv = [*user, "srun", "--gres=gpu:k80:2", "--chdir=/", "sh", "-c"]
         assert owned.run([*argv, "id -u; echo $CUDA_VISIBLE_DEVICES"]).split() == [str(uid), "0,1"]
+        if accounting:
+            sacct = [*user, "sacct", "--noheader", "--parsable2", "--allocations", "--format=User"]
+            assert wait_until(lambda: owned.run(sacct).split() == [UNPRIVILEGED], 20)
         with pytest.raises(ClusterError, match=f"belongs to uid {uid}"):
             LocalCluster.attach(directory)
     finally:

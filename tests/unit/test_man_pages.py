@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 MAN = ROOT / "docs" / "man"
 # What others' pages are referred to, and what else examples run.
 OTHERS = {
-    "sacct(1)", "sbatch(1)", "scontrol(1)", "slurmctld(8)", "slurmd(8)", "squeue(1)",
-    "systemctl(1)", "systemd(1)",
+    "sacct(1)", "sacctmgr(1)", "sbatch(1)", "scontrol(1)", "slurmctld(8)", "slurmd(8)",
+    "slurmdbd(8)", "squeue(1)", "systemctl(1)", "systemd(1)",
 }  # fmt: skip
 OTHER_PROGRAMS = {"sacct", "systemctl", "touch"}
 

@@ -95,3 +95,11 @@ def test_lines_of_a_script_count_as_words() -> None:
     assert why_left(request_of("-G1", script="#SBATCH -t5\n#HADAR --no-hadar\n")) == (
         "--no-hadar is given"
     )
+
+
+@pytest.mark.parametrize("option", ["--exclusive", "--exclusive=user"])
+def test_a_job_that_wants_whole_nodes_is_left_unless_hadard_is_asked_for(option: str) -> None:
+    """hadard counts GPUs: it would pin the job to a node that others use, and that it waits for."""
+    words = ("-G1", "-t5", option)
+    assert why_left(request_of(*words)) == "--exclusive is given; hadard counts GPUs, not nodes"
+    assert why_left(request_of(*words, "--hadar-model=A3C")) == ""

@@ -1,0 +1,47 @@
+"""Tools that submit jobs by themselves give the same by a site's own sbatch as by Slurm's."""
+
+from __future__ import annotations
+
+import pytest
+from clients.tools import MODEL, Outcome, Tool, Workplace
+
+pytestmark = pytest.mark.slurm
+
+
+def jobs_as_asked_for(tool: Tool, outcome: Outcome) -> list[tuple[int, str]]:
+    """Return the GPUs of each job, and its final state where that is not a matter of chance."""
+    return sorted((job.num_gpus, "" if tool.cancels else job.state) for job in outcome.jobs)
+
+
+def test_a_tool_gives_the_same_by_the_sbatch_of_the_site(tool: Tool, workplace: Workplace) -> None:
+    """Results, exit status, what it says of its jobs, and the jobs themselves, GPUs placed or not.
+
+    hadard places every job with GPUs that starts, also those of arrays and those that wait for
+    others to end, and none without.
+    """
+    plain = workplace.run(tool, by="slurm")
+    hadard = workplace.site.start(policy="hadar")
+    site = workplace.run(tool, by="site")
+    hadard.stop()
+
+    assert site.said == plain.said
+    assert jobs_as_asked_for(tool, site) == jobs_as_asked_for(tool, plain)
+    with_gpus = {job.id for job in site.jobs if job.num_gpus}
+    assert len(with_gpus) == tool.num_gpu_jobs
+    assert len(site.jobs) == tool.num_gpu_jobs + tool.num_other_jobs
+    started = {job.id for job in site.jobs if job.num_gpus and job.has_started}
+    # What a tool cancels may have been placed and not yet have started.
+    assert started <= workplace.placed() <= with_gpus
+    described = {job.id: job.description for job in site.jobs if job.description}
+    assert described.keys() == with_gpus
+    assert all(description.is_held for description in described.values())
+    assert MODEL in {description.workload for description in described.values()}
+    assert not any(job.description for job in plain.jobs)
+
+
+def test_a_job_that_submitit_requeues_is_placed_again(submitit: Tool, workplace: Workplace) -> None:
+    """It saves when it is asked to end, requeues itself, and goes on with a GPU."""
+    workplace.site.start(policy="hadar")
+    outcome = workplace.run(submitit, by="site", workload="requeue")
+    assert outcome.said == {"result": [60, 1, 1]}
+    assert workplace.placed() == {job.id for job in outcome.jobs}

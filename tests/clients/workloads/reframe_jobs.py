@@ -1,0 +1,27 @@
+"""What a user does with ReFrame: run the checks beside this one, and read its report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+here = Path(__file__).parent
+argv = [
+    *(str(Path(sys.executable).with_name("reframe")), "--run", "--prefix", "reframe"),
+    *("-C", str(here / "reframe_site.py"), "-c", str(here / "reframe_checks.py")),
+    *("--report-file", "report.json", "--exec-policy", "async"),
+]
+done = subprocess.run(argv, capture_output=True, text=True, check=False)
+Path("reframe.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+report = json.loads(Path("report.json").read_text(encoding="utf-8"))
+cases = report["runs"][-1]["testcases"]
+said = {
+    "status": done.returncode,
+    "checks": {
+        case["name"]: [case["result"], case["fail_phase"], case["job_exitcode"]] for case in cases
+    },
+    "has nodes": {case["name"]: bool(case["job_nodelist"]) for case in cases},
+}
+json.dump(said, sys.stdout)
