@@ -77,7 +77,7 @@ class Config(_Section):
 
     `mode` is how far hadard goes with jobs, `partitions` names those where it differs.
     `throughputs` is a table of the site's own, in the form of the shipped one. `spool_dir` is
-    hadard's own and all nodes must see it: jobs report in `reports` there, and forked ones are told
+    hadard's own and all nodes must see it: jobs report in `reports` there, and forked ones read
     their shares in `assignments_dir`, by default `assignments` there. A journal of
     `journal_megabytes` is put aside, and `journal_files` old ones are kept.
     """
@@ -113,7 +113,7 @@ class Config(_Section):
 
     @property
     def assignments(self) -> Path:
-        """Return where forked jobs are told their shares."""
+        """Return where forked jobs read their shares."""
         return self.assignments_dir or self.spool_dir / "assignments"
 
 

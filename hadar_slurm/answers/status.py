@@ -27,8 +27,9 @@ class Status:
     """What the last round of every mode in use says; times in seconds since the epoch.
 
     `jobs` counts by phase, `pinned` being one of its own. `waiting` counts the reasons of those
-    that got nothing; `prices` are by GPU type, in the policy's unit; `errors` are what kept the
-    last round from being whole.
+    that got nothing, `remarks` what is said of jobs that have started or wait, such as why they are
+    not migrated; `prices` are by GPU type, in the policy's unit; `errors` are what kept the last
+    round from being whole.
     """
 
     round: int
@@ -42,6 +43,7 @@ class Status:
     waiting: Mapping[str, int]
     prices: Mapping[str, float]
     errors: tuple[str, ...] = field(default=())
+    remarks: Mapping[str, int] = field(default_factory=dict)
 
 
 def status_of(lines: Sequence[Line]) -> Status | None:
@@ -55,9 +57,13 @@ def status_of(lines: Sequence[Line]) -> Status | None:
     last_s = max(float(line["time_s"]) for line in found)
     jobs: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
+    remarks: Counter[str] = Counter()
     for line in found:
         jobs.update(state_of(job) for job in line.get("jobs", {}).values())
         waiting.update(line.get("waiting", {}).values())
+        for job in line.get("jobs", {}).values():
+            # Where a job is pinned differs from job to job; how many are is counted above.
+            remarks.update(() if job.get("pinned") else job.get("remarks", ()))
     # The first of a round goes furthest, and its prices count.
     first = found[0]
     return Status(
@@ -76,6 +82,7 @@ def status_of(lines: Sequence[Line]) -> Status | None:
             if name.startswith("price.")
         },
         errors=tuple(error for line in found for error in line["errors"]),
+        remarks=dict(remarks.most_common()),
     )
 
 

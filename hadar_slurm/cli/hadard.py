@@ -265,8 +265,8 @@ def _run(options: argparse.Namespace, world: World) -> int:
 def _leased(config: Config, cluster: Site, asked: Asked) -> Iterator[Lease]:
     """Hold the cluster's lease; raises DaemonError where another hadard does.
 
-    A spool_dir that cannot be written to is told as a problem of every round, and no reason to
-    leave jobs alone.
+    A spool_dir that cannot be written to is a problem of every round, and no reason to leave jobs
+    alone.
     """
     lease = Lease(config.spool_dir, cluster.name, good_for_s(config))
     make_spool(config.spool_dir, config.reports, config.assignments)

@@ -23,6 +23,8 @@ from hadar_slurm.journal import Line, read_last
 from hadar_slurm.slurm.heartbeat import read_heartbeat
 from hadar_slurm.slurm.modes import Mode
 
+# Remarks are sentences; of many different ones the most frequent are shown.
+_MOST_REMARKS = 10
 JournalOption = Annotated[
     Path | None,
     typer.Option("--journal", metavar="FILE", help="A journal; else that of the configuration."),
@@ -142,4 +144,8 @@ def status_parts(
     jobs = ", ".join(f"{count} {phase}" for phase, count in found.jobs.items())
     parts.append(f"jobs: {jobs or 'none'}")
     parts += [f"  {count} wait: {reason}" for reason, count in found.waiting.items()]
+    said = list(found.remarks.items())
+    parts += [Text(f"  {count} {remark}") for remark, count in said[:_MOST_REMARKS]]
+    if len(said) > _MOST_REMARKS:
+        parts.append(f"  and {len(said) - _MOST_REMARKS} more remarks: hadar top")
     return parts

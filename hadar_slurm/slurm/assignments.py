@@ -26,9 +26,9 @@ _READ, _WRITE, _NOBODY = 4, 2, 0xFFFFFFFF
 
 @dataclass
 class Assignments:
-    """What copies are told, in `directory`: hadard's own, on a file system that all nodes share.
+    """The assignments, in `directory`: hadard's own, on a file system that all nodes share.
 
-    What has been told is remembered and never read back: the file belongs to a user by then. Where
+    An assignment is remembered and never read back: the file belongs to a user by then. Where
     an assignment cannot be written, the copies go by their own speeds, and `fault` says why.
     """
 
@@ -54,7 +54,7 @@ class Assignments:
                     )
                 except OSError:
                     with suppress(OSError):
-                        os.unlink(name, dir_fd=folder)  # what was told before holds no longer
+                        os.unlink(name, dir_fd=folder)  # the previous one is no longer valid
                     raise
         except OSError as error:
             self._told.pop(parent, None)
@@ -66,7 +66,7 @@ class Assignments:
             self._told[parent], self.fault = told, ""
 
     def keep(self, parents: Collection[JobId]) -> None:
-        """Remove what jobs were told that are no longer there: files that hadard wrote."""
+        """Remove the assignments of jobs that no longer exist: files that hadard wrote."""
         self._told = {parent: told for parent, told in self._told.items() if parent in parents}
         name = assignment_path(self.directory, JobId("0")).name
         with suppress(OSError), self._own() as place:

@@ -25,7 +25,7 @@ class Heartbeat:
 
     `good_until_s` is in seconds since the epoch, `good_for_s` in seconds since it was signed.
     `partitions` of None means every partition; an empty name among them stands for the default one.
-    `spool` is where users' directories of reports lie, `assignments` where forked jobs are told
+    `spool` is where users' directories of reports lie, `assignments` where forked jobs read
     their shares.
     `problems` are what keeps hadard from doing all of its work now, by kind (`journal`, `reports`).
     """

@@ -29,7 +29,7 @@ _MAX_BYTES = 4096
 # Nothing is there, or something else than a small plain file.
 _NO_LEASE = (errno.ENOENT, errno.EFBIG, errno.EINVAL, errno.ELOOP)
 _LOOK_EVERY_S = 0.5
-# Two that take over at once: whoever wrote last has it.
+# Of two that take over at once, the one that wrote last has it.
 _SETTLE_S = 1.0
 
 
@@ -47,7 +47,7 @@ class Holder:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it ran on this machine and its process has ended; False where nobody can know."""
+        """Whether it ran on this machine and its process has ended; False for other machines."""
         if self.host != socket.gethostname():
             return False
         return self.boot != _boot() or self.process != _process(self.pid)
@@ -187,7 +187,7 @@ def _boot() -> str:
 
 
 def _process(pid: int) -> str:
-    """Return what tells a process from others that have its number: when it started."""
+    """Return when a process started, which distinguishes it from others with its number."""
     # Its name, in parentheses, may hold anything; the start is the 20th field after it.
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 and fields[0] != "Z" else ""

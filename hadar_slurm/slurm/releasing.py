@@ -37,8 +37,9 @@ def reason_to_keep(
     """Return why jobs should not be released now, or nothing.
 
     A daemon that has not renewed its heartbeat in time is taken for hung, and so is one that has
-    none so long after its start. With `only_expired` one that died a moment ago is given until then
-    to come back. Another machine's hadard is at work for as long as its lease is good.
+    written none by the time that a first one would have expired. With `only_expired` one that died
+    a moment ago is given until then to come back. Another machine's hadard is at work for as long
+    as its lease is good.
     """
     beat = read_heartbeat(run_dir)
     with suppress(OSError):

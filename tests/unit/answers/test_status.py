@@ -56,6 +56,21 @@ def test_jobs_are_counted_by_phase_and_reason() -> None:
     assert (found.took_s, found.policy, found.round) == (0.5, "hadar", 4)
 
 
+def test_remarks_are_counted() -> None:
+    """All but those on pinned jobs, which differ from job to job and are counted as pinned."""
+    told = "not migrated: it has not said in this run that it listens for USR1"
+    jobs = [replace(a_job(name, on="n1:V100:1"), remarks=(told,)) for name in "12"]
+    pinned = replace(
+        a_job("3", on="n2:V100:1", phase=Phase.STARTING),
+        remarks=("pinned to n2, pending in Slurm: Resources",),
+        is_pinned=True,
+    )
+    found = status_of([a_line(*jobs, pinned, time_s=1.0)])
+    assert found is not None
+    assert found.remarks == {told: 2}
+    assert found.jobs == {"pinned": 1, "running": 2}
+
+
 def test_several_modes_make_one_picture() -> None:
     """What one mode's line calls occupied is another's job."""
     first, second = a_job("1", 2, on="n1:V100:2"), a_job("2", 2, on="n2:K80:2")
