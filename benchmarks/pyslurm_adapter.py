@@ -33,6 +33,7 @@ from hadar_slurm.cli.hadard import COLLECT_AFTER
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.handoff import user_reports
 from hadar_slurm.slurm.adapters import make_adapter
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.changes import Change, Hold, Release
@@ -43,7 +44,7 @@ from hadar_slurm.slurm.settings import Settings
 
 COMMENT = '{"hadar":1,"workload":"ResNet-50 (batch size 64)","steps":100000,"gpus":1,"held":true}'
 GPUS = 2
-SPOOL = Path("/var/spool/hadar")
+REPORTS = Path("/var/spool/hadar/reports")
 WAYS = ("command-line", "pyslurm")
 RUNNER = Runner(timeout_s=600.0)
 
@@ -116,7 +117,7 @@ def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float |
 def move(way: str, directory: Path) -> dict[str, float | int | str]:
     """Return the figures of a round in which every job of a full cluster moves."""
     slurm = make_adapter(way, RUNNER)
-    settings = Settings(spool=SPOOL, restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
+    settings = Settings(spool=REPORTS, restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
     table = ThroughputTable("none", {})
     backend = SlurmBackend(slurm, table, settings, Ledger(directory / FILE_NAME))
     places = [
@@ -128,7 +129,7 @@ def move(way: str, directory: Path) -> dict[str, float | int | str]:
     rates = dict.fromkeys(("v100", "p100", "k80"), 10.0)
     described = Description(steps=10**6, gpus=GPUS, rates=rates, checkpoint=True, is_held=True)
     words = ["--partition=other", f"--gpus={GPUS}", f"--comment={encode(described)}"]
-    os.environ["HADAR_SPOOL"] = str(SPOOL)
+    os.environ["HADAR_SPOOL"] = str(user_reports(REPORTS, os.geteuid()))
     jobs = [submit(RUNNER, directory, *words) for _ in places]
     try:
         before = dict(zip(jobs, places, strict=True))

@@ -70,7 +70,7 @@ def a_cluster(nodes: str, timeout_s: float = 120.0) -> Iterator[LocalCluster]:
 
 def a_backend(slurm: SlurmAdapter, directory: Path, spool: Path) -> SlurmBackend:
     """Return a backend with files in `directory`."""
-    settings = Settings(spool=spool, restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
+    settings = Settings(spool=spool / "reports", restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
     return SlurmBackend(slurm, TABLE, settings, Ledger(directory / FILE_NAME))
 
 

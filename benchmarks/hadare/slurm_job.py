@@ -22,6 +22,7 @@ from fault_record import STEP_S, Fault, Outcome, Run, Scale
 
 from hadar_slurm.demo.runs import Daemon, job_environment
 from hadar_slurm.errors import ClusterError, SlurmError
+from hadar_slurm.handoff import user_reports
 from hadar_slurm.slurm.local_cluster import LocalCluster
 from hadar_slurm.slurm.local_config import parse_nodes
 from hadar_slurm.slurm.local_processes import wait_until
@@ -102,14 +103,14 @@ class World(AbstractContextManager["World"]):
         self.script.write_text(_SCRIPT)
         self._mount()
         self.spool.mkdir()
-        self.spool.chmod(0o1777)
         nodes = parse_nodes(",".join(f"{kind}:1" for kind in NODES.values()))
         where = self.directory / "c"
         self.cluster = LocalCluster.up(where, nodes, slurmd_timeout_s=SLURMD_TIMEOUT_S)
         self._at_end.callback(self.cluster.down)
         self.runner = self.cluster.runner()
         environment = job_environment(self.cluster.environment())
-        self.environment = {**environment, "HADAR_SPOOL": str(self.spool), "OMP_NUM_THREADS": "1"}
+        own = user_reports(self.spool / "reports", os.geteuid())
+        self.environment = {**environment, "HADAR_SPOOL": str(own), "OMP_NUM_THREADS": "1"}
         config = {
             **SETTINGS,
             "slurm_conf": self.cluster.slurm_conf,

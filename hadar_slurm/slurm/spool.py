@@ -6,6 +6,7 @@ only hadard writes. `spool_dir` itself is closed to others, so that neither can 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -32,18 +33,26 @@ def _fault(path: Path, mode: int | None) -> str:
             _close_to_others(path)
         else:
             untrusted_files.make_directory(path, mode)
-    except OSError as error:
+    except untrusted_files.WrongOwner as error:
+        # Made by a hadard that ran as root, or by an administrator: users can report there.
+        if error.uid == 0 and mode == _REPORTS_MODE == stat.S_IMODE(path.lstat().st_mode):
+            return ""
         return f"{path}: {error.strerror}: make it a directory of uid {os.geteuid()}"
+    except OSError as error:
+        return f"{path}: {error.strerror}: make it a directory of uid {os.geteuid()}, mode 755"
     return ""
 
 
 def _close_to_others(path: Path) -> None:
-    """Make `spool_dir`, or take back what earlier releases let everyone write to.
+    """Make `spool_dir`, or close one of hadard's own that earlier releases left open to all.
 
-    A directory of root's, or of an administrator's, is used as it is.
+    Root closes nothing: it also owns /tmp. Raises OSError where others may write.
     """
     path.mkdir(mode=0o755, parents=True, exist_ok=True)
     with untrusted_files.directory(path) as descriptor:
         facts = os.fstat(descriptor)
-        if facts.st_uid == os.geteuid() and facts.st_mode & _OPEN_TO_OTHERS:
-            os.fchmod(descriptor, 0o755)
+        if not facts.st_mode & _OPEN_TO_OTHERS:
+            return
+        if facts.st_uid != os.geteuid() or os.geteuid() == 0:
+            raise PermissionError(errno.EPERM, "others may write to it", str(path))
+        os.fchmod(descriptor, 0o755)

@@ -223,7 +223,8 @@ class DockerWorld:
         """Replace a job's progress report."""
         draft = self.directory / "report"
         draft.write_text(text)
-        self._as_root("cp", "/chaos/report", f"/var/spool/hadar/{raw_id}/progress.json")
+        place = f"/var/spool/hadar/reports/u*/{raw_id}/progress.json"
+        self._as_root("sh", "-c", f"for report in {place}; do cp /chaos/report $report; done")
 
     def ledger(self) -> set[str]:
         """Return the jobs that hadard's ledger knows."""

@@ -32,6 +32,7 @@ from chaos.world import (
 
 from hadar_slurm.demo.runs import job_environment
 from hadar_slurm.errors import ClusterError, SlurmError
+from hadar_slurm.handoff import report_path, user_reports
 from hadar_slurm.resources import job_template
 from hadar_slurm.slurm.command_line import CommandLine
 from hadar_slurm.slurm.enforce import keeps_types
@@ -191,7 +192,8 @@ class LocalWorld:
 
     def spoil_report(self, raw_id: str, text: str) -> None:
         """Replace a job's progress report."""
-        path = self.cluster.directory / "spool" / raw_id / "progress.json"
+        own = user_reports(self.cluster.directory / "spool" / "reports", os.geteuid())
+        path = report_path(own, raw_id)
         with suppress(OSError):
             path.write_text(text)
 
