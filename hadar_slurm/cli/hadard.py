@@ -308,6 +308,8 @@ def _run_with(
 ) -> tuple[str, ...]:
     """Run rounds with one configuration; return what was wrong in the last."""
     furthest, *others = modes(config).all
+    if furthest is Mode.ENFORCE:
+        _make_directory(config.state_dir, "state_dir")
     backend = _backend(config, slurm, world, furthest)
     # All share one ledger: what two of them wrote would undo each other.
     beside = [replace(backend, mode=mode) for mode in others]
