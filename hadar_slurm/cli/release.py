@@ -61,7 +61,7 @@ def release(
     # Whatever hadard uses: this must work after an upgrade that pyslurm does not fit any more.
     slurm = CommandLine(Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
     lease = Lease(chosen.spool_dir, slurm.site().name, good_for_s(chosen))
-    # Half of the time for another release to end, so that one that hangs leaves enough for this one.
+    # Another release that hangs leaves half of the time for this one.
     with _alone(chosen.state_dir, limit / 2):
         kept_for = "" if force else _reason_to_keep(chosen, lease, only_expired=expired)
         answers = None if kept_for else _release(chosen, slurm, limit)
