@@ -76,7 +76,7 @@ def test_five_nodes_are_idle_within_seconds(local_cluster: Start) -> None:
         gres = cluster.runner().run(["sinfo", "-h", "-N", "-o", "%N %G"]).splitlines()
         assert gres[0].startswith("n1 gpu:v100:4")
         assert gres[4].startswith("n5 gpu:k80:2,gpu:v100:2")
-        assert stat.S_IMODE((cluster.directory / "spool").stat().st_mode) == 0o1777
+        assert stat.S_IMODE((cluster.directory / "spool" / "reports").stat().st_mode) == 0o1777
         assert stat.S_IMODE((cluster.directory / "munge" / "key").stat().st_mode) == 0o600
     assert not cluster.directory.exists()
     assert mentions(cluster.directory) == []
