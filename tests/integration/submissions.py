@@ -151,4 +151,8 @@ def _fields(line: str, answer: Answer) -> dict[str, str]:
     if fields.get("Reason") == "PartitionDown" and fields["EligibleTime"] == "Unknown":
         # Of a job with nowhere to run Slurm may not have asked yet whether it is due.
         fields["EligibleTime"] = "NOW"
+    times = fields.get("EligibleTime", ""), fields.get("SubmitTime", "")
+    if fields.get("Reason") == "PartitionDown" and all(map(str.isdigit, times)):
+        # Of one that begins later the reason depends on what Slurm has looked at first.
+        fields["Reason"] = "BeginTime" if int(times[0]) > int(times[1]) + 60 else "PartitionDown"
     return {key: value for key, value in fields.items() if key not in _CHANCE}
