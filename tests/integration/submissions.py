@@ -25,6 +25,7 @@ _IDS = frozenset(["JobId", "ArrayJobId", "HetJobId", "HetJobIdSet"])
 _FILES = frozenset(["StdErr", "StdOut"])
 # When the scheduler came by.
 _CHANCE = frozenset(["AccrueTime", "LastSchedEval", "Scheduler"])
+_UNDECIDED = frozenset(["BeginTime", "Dependency", "PartitionDown"])
 
 
 def _is_now(time_s: int) -> bool:
@@ -148,11 +149,11 @@ def _fields(line: str, answer: Answer) -> dict[str, str]:
         folder, slash, name = value.rpartition("/") if key in _FILES else ("", "", value)
         name = answer.neutral(name, names_job=key in _FILES or key in _IDS)
         fields[key] = folder + slash + name
-    if fields.get("Reason") == "PartitionDown" and fields["EligibleTime"] == "Unknown":
-        # Of a job with nowhere to run Slurm may not have asked yet whether it is due.
-        fields["EligibleTime"] = "NOW"
-    times = fields.get("EligibleTime", ""), fields.get("SubmitTime", "")
-    if fields.get("Reason") == "PartitionDown" and all(map(str.isdigit, times)):
-        # Of one that begins later the reason depends on what Slurm has looked at first.
-        fields["Reason"] = "BeginTime" if int(times[0]) > int(times[1]) + 60 else "PartitionDown"
+    if fields.get("Reason") in _UNDECIDED:
+        # The partition is down. Whether Slurm has asked yet if the job is due, and what keeps it,
+        # depends on when it has looked.
+        is_due = fields["Dependency"] == "(null)" and not fields["EligibleTime"].isdecimal()
+        fields["Reason"] = "PartitionDown" if is_due else "LATER"
+        if fields["EligibleTime"] == "Unknown":
+            fields["EligibleTime"] = "NOW"
     return {key: value for key, value in fields.items() if key not in _CHANCE}
