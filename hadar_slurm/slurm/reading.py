@@ -142,7 +142,7 @@ def read_all(runner: Runner) -> Reading:
             for row in live
             if row.state == "PENDING"
         },
-        throttles=array_throttles(details.values()),
+        throttles=array_throttles(details.get(row.raw_id, "") for row in live),
     )
 
 

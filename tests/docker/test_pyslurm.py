@@ -66,7 +66,7 @@ pairs = {key: (after.queue.get(key), seen.queue.get(key)) for key in keys}
 parts = {
     field.name: [getattr(reading, field.name) for reading in (after, seen)]
     for field in fields(after)
-    if field.name != "queue"
+    if field.name not in ("queue", "throttles")  # by pyslurm the latter is learned, not read
 }
 facts = {
     name: [getattr(way, name) for way in ways] for name in ("version", "abilities")
