@@ -263,6 +263,10 @@ def _as_before(job: Job, known: Job) -> Job:
     """Return a job as it was before a report that came in between."""
     came_up = known.phase is Phase.STARTING and job.phase is Phase.RUNNING
     phase = known.phase if came_up else job.phase
+    if job.phase is Phase.RUNNING:
+        # The first report of a run says that it may be sent USR1.
+        spec = replace(job.spec, can_checkpoint=known.spec.can_checkpoint)
+        job = replace(job, spec=spec, remarks=known.remarks)
     return replace(job, progress=known.progress, phase=phase)
 
 
