@@ -12,9 +12,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, natural_key
 from hadar_slurm.core.gang import Allocation, Gang
@@ -209,16 +210,17 @@ class Journal:
         self._path = path
         self._max_bytes = max_bytes
         self._keep = keep
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
 
-    def open(self) -> IO[bytes]:
+    def open(self) -> FileIO:
         """Return the file, opened where it is not or where another has its name; raises OSError."""
         if self._file is not None and not self._has_moved(self._file):
             return self._file
         self.close()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         _drop_torn_line(self._path)
-        self._file = self._path.open("ab")
+        # Without a buffer, which closing would write once more after a failure.
+        self._file = self._path.open("ab", buffering=0)
         return self._file
 
     def write(
@@ -231,9 +233,10 @@ class Journal:
         tree = as_line(record) | ({"mode": mode} if mode else {}) | dict(more or {})
         file = self.open()
         before = file.tell()
+        left = memoryview(json.dumps(tree, separators=(",", ":")).encode() + b"\n")
         try:
-            file.write(json.dumps(tree, separators=(",", ":")).encode() + b"\n")
-            file.flush()
+            while left:
+                left = left[file.write(left) :]
         except OSError:
             with suppress(OSError):
                 os.truncate(file.fileno(), before)
@@ -246,11 +249,10 @@ class Journal:
         """Close the file."""
         file, self._file = self._file, None
         if file is not None:
-            # What a failed write has left in the buffer fails again, and was cut off on disk.
             with suppress(OSError):
                 file.close()
 
-    def _has_moved(self, file: IO[bytes]) -> bool:
+    def _has_moved(self, file: FileIO) -> bool:
         try:
             named = self._path.stat()
         except FileNotFoundError:
