@@ -320,7 +320,7 @@ def _parsed(path: Path, texts: list[bytes]) -> list[Line]:
     """Return lines as rounds."""
     try:
         lines = [json.loads(text) for text in texts]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: near its end: not a journal line: {error}") from error
     for line in lines:
         _check_version(line, str(path))
@@ -339,7 +339,7 @@ def read_journal(path: Path) -> Iterator[Line]:
         for number, text in enumerate(file, start=1):
             try:
                 line = json.loads(text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if not text.endswith("\n"):
                     return
                 raise ConfigError(f"{path}:{number}: not a journal line: {error}") from error

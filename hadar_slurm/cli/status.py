@@ -19,6 +19,7 @@ from hadar_slurm.answers.status import Status, current, status_of
 from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config_to_answer
 from hadar_slurm.cli.words import round_words, span
 from hadar_slurm.config import Config
+from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Line, read_last
 from hadar_slurm.slurm.heartbeat import read_heartbeat
 from hadar_slurm.slurm.modes import Mode
@@ -66,6 +67,8 @@ def last_lines(path: Path) -> tuple[list[Line], str]:
         lines = read_last(path, len(Mode))
     except OSError as error:
         return [], f"{path}: {error.strerror}"
+    except ConfigError as error:  # damaged, or of another version: whether hadard lives is known
+        return [], str(error)
     return lines, "" if lines else f"{path}: no round is written there yet"
 
 

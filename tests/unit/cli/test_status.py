@@ -78,6 +78,17 @@ def test_a_journal_that_may_not_be_read_is_no_fault(config: Path, tmp_path: Path
     assert "j.jsonl: Is a directory" in done.output
 
 
+@pytest.mark.parametrize("content", ["no journal\n", '{"version":99}\n', "[" * 100_000 + "\n"])
+def test_a_damaged_journal_is_no_fault(config: Path, tmp_path: Path, content: str) -> None:
+    """Whether hadard is alive is known without it."""
+    vouch(tmp_path, 30)
+    (tmp_path / "j.jsonl").write_text(content)
+    done = status(config)
+    assert done.exit_code == 0, done.output
+    assert "process 7, cluster toy" in done.output
+    assert f"{tmp_path}/j.jsonl: " in done.output
+
+
 def test_the_off_switch_is_told(config: Path, tmp_path: Path) -> None:
     (tmp_path / "off").touch()
     assert "nothing is enforced" in status(config).output
