@@ -123,8 +123,10 @@ class Connections:
         self._listener.listen(_BACKLOG)
         is_ready.set()
         await to_end.wait()
-        server.close()
+        # asyncio forgets connections that it has accepted and not yet met when a server closes.
+        asyncio.get_running_loop().remove_reader(self._listener)
         await self._hang_up_all()
+        server.close()
         for line in (self._pages, self._metrics):
             line.pool.shutdown(wait=True, cancel_futures=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import socket
 import threading
@@ -229,3 +230,35 @@ def test_it_ends_with_clients_at_every_stage(tmp_path: Path) -> None:
             assert ask(port, "/metrics")[0] == 200
             ended_s = time.monotonic()
         assert time.monotonic() - ended_s < 10
+
+
+class Short(Large):
+    """A site whose pages are taken at once."""
+
+    PAGE = b"p"
+
+
+def test_it_leaves_no_connection_open_that_comes_as_it_ends() -> None:
+    """Python warns of each when it collects it, and a warning fails a test here."""
+    for _ in range(30):
+        listener = socket.create_server(("127.0.0.1", 0))
+        is_over = threading.Event()
+        arguments = (listener.getsockname()[1], is_over)
+        crowd = [threading.Thread(target=come_and_go, args=arguments) for _ in range(3)]
+        with Connections(listener, Short(), Limits()).running():
+            for client in crowd:
+                client.start()
+            ask(arguments[0], "/metrics")
+        is_over.set()
+        for client in crowd:
+            client.join()
+    gc.collect()
+
+
+def come_and_go(port: int, is_over: threading.Event) -> None:
+    """Connect and hang up, until there is no server any more."""
+    while not is_over.is_set():
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        except OSError:
+            return
