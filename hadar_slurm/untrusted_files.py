@@ -62,10 +62,16 @@ def make_directory(name: Name, mode: int, *, dir_fd: int | None = None) -> None:
             os.fchmod(descriptor, mode)
 
 
-def read(name: Name, *, max_bytes: int, owner_uid: int, dir_fd: int | None = None) -> bytes:
+def read(
+    name: Name,
+    *,
+    max_bytes: int,
+    owner_uid: int | None = None,
+    dir_fd: int | None = None,
+) -> bytes:
     """Return the content of a plain file; raises OSError, and WrongOwner for another user's.
 
-    A file of more than `max_bytes` is refused (EFBIG).
+    `owner_uid` of None accepts any owner. A file of more than `max_bytes` is refused (EFBIG).
     """
     descriptor = os.open(name, _FILE, dir_fd=dir_fd)
     try:

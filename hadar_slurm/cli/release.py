@@ -63,7 +63,10 @@ def release(
     lease = Lease(chosen.spool_dir, slurm.site().name, good_for_s(chosen))
     # Another release that hangs leaves half of the time for this one.
     with _alone(chosen.state_dir, limit / 2):
-        kept_for = "" if force else _reason_to_keep(chosen, lease, only_expired=expired)
+        kept_for = ""
+        if not force:
+            places = chosen.state_dir, chosen.run_dir
+            kept_for = reason_to_keep(*places, lease, only_expired=expired)
         answers = None if kept_for else _release(chosen, slurm, limit)
         if answers and expired:
             _count(chosen.state_dir, answers)
@@ -71,10 +74,6 @@ def release(
     if kept_for and not expired:
         held = len(waiting_for_us(slurm.queue().values(), Ledger(chosen.state_dir / FILE_NAME)))
     _tell(answers, kept_for, held, as_json=as_json)
-
-
-def _reason_to_keep(chosen: Config, lease: Lease, *, only_expired: bool) -> str:
-    return reason_to_keep(chosen.state_dir, chosen.run_dir, lease, only_expired=only_expired)
 
 
 @contextmanager

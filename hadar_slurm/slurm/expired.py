@@ -7,9 +7,9 @@ a rotation, and which its systemd unit may not write. hadard tells the number on
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
+
+from hadar_slurm import untrusted_files
 
 VERSION = 1
 FILE_NAME = "expired.json"
@@ -38,14 +38,7 @@ def add_expired(state_dir: Path, jobs: int) -> None:
     if not jobs:
         return
     number = min((read_expired(state_dir) or 0) + jobs, _MOST)
-    draft = state_dir / f".{FILE_NAME}.{os.getpid()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    try:
+    content = json.dumps({"version": VERSION, "released": number}) + "\n"
+    with untrusted_files.directory(state_dir) as place:
         # Readable by hadard also when root has released.
-        with open(os.open(draft, flags, 0o644), "w", encoding="utf-8") as file:
-            file.write(json.dumps({"version": VERSION, "released": number}) + "\n")
-        os.replace(draft, state_dir / FILE_NAME)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()
-        raise
+        untrusted_files.replace(FILE_NAME, content.encode(), mode=0o644, dir_fd=place)
