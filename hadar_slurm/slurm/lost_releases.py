@@ -3,7 +3,8 @@
 It saves its jobs every few seconds. The one that comes after it, on the same machine or on another,
 then shows a job under the hold, and maybe on the pin, that it had before, though it has been
 released, and may even have run. For its owner's hold that must not be taken: nobody would ever
-release it.
+release it. One slurmctld is told from another by the second of its start, so two that started
+within the same second are one here.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 # A begin time within so many seconds is the one that we have given a job.
 _SOON_S = 10.0
+# For how many seconds after a requeue by others nodes may be told to end the run before it.
+_LATE_END_S = 15.0
 _RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 
 
@@ -376,7 +378,7 @@ class View:
             phase,
             self._progress(row, description, report, spec, gang),
             held,
-            self._allowed_nodes(row, reading),
+            self._allowed_nodes(row, reading, phase),
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get(row.user),
             row.partition,
@@ -443,6 +445,16 @@ class View:
         """Return whether a pinned job was requeued by others, and begins only in two minutes."""
         return row.reason == "BeginTime" and row.started_s > self.now_s() + _SOON_S
 
+    def _is_end_under_way(self, row: QueueRow) -> bool:
+        """Return whether Slurm may still send the end of a job's last run to its nodes.
+
+        When a node fails, Slurm requeues the job and tries for 10 s to reach the node. A run that
+        starts there meanwhile is killed in place of the one before (seen with 22.05.8).
+        """
+        was_requeued_by_others = row.restarts > self.ledger[row.key].requeued
+        # A requeue counts as a submission.
+        return was_requeued_by_others and self.now_s() - row.submitted_s < _LATE_END_S
+
     def _is_stuck(self, row: QueueRow, gang: Gang, reading: Reading) -> bool:
         """Return whether a job waits in vain on the nodes that it is pinned to."""
         nodes = reading.cluster.by_name
@@ -456,10 +468,14 @@ class View:
             self.pins.avoid(row.key, gang.gpus_by_node, now_s)
         return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
 
-    def _allowed_nodes(self, row: QueueRow, reading: Reading) -> frozenset[NodeName] | None:
+    def _allowed_nodes(
+        self, row: QueueRow, reading: Reading, phase: Phase
+    ) -> frozenset[NodeName] | None:
         """Return the nodes that a job may be given, or None where those are all."""
         allowed = reading.nodes_of(row.partition)
         avoided = self.pins.avoided(row.key, self.now_s())
+        if phase is Phase.QUEUED and self._is_end_under_way(row):
+            avoided |= frozenset(row.requested_nodes)
         if not avoided:
             return allowed
         return (allowed or frozenset(r.node.name for r in reading.nodes)) - avoided

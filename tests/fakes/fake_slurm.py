@@ -458,6 +458,7 @@ class FakeSlurm:
         """Begin a requeue: what was not saved is lost."""
         job.state, job.after_leaving = "COMPLETING", "PENDING"
         job.done_s = job.saved_s
+        job.submitted_s = self.now_s
         job.restarts += 1
         job.run += 1
 

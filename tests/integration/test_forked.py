@@ -97,7 +97,7 @@ def test_a_forked_job_outlives_a_node_and_hadard(site: Site) -> None:
     """Its other copies go on; what was on the node comes back, and all end well."""
     leave_two_nodes(site)
     site.start(round_seconds=6)
-    job = fork(site, 2, 400)
+    job = fork(site, 2, 600)
     tasks = tasks_of(job, 2)
     site.until_running(*tasks)
     site.kill(site.hadard)

@@ -133,12 +133,19 @@ def test_what_was_trained_ahead_counts_in_the_next_slot_alone() -> None:
 
 
 def test_copies_that_train_ahead_share_the_steps(training: Callable[..., Training]) -> None:
-    """Some are trained ahead, none twice, and all end with the same parameters."""
+    """Some are trained ahead, each counts once, and all end with the same parameters.
+
+    The shares of the last slot may be smaller than what was trained ahead of it: what does not
+    count there, half a slot at most, is trained again.
+    """
     job = training(200, "--step-s=0.01", "--delay=0.5", "--gone-s=20")
     job.start_together(0, 1)
     said = job.end(0) + job.end(1)
     job.check(0, 1)
-    assert sorted(job.steps(0) + job.steps(1)) == list(range(200))
+    steps = job.steps(0) + job.steps(1)
+    assert set(steps) == set(range(200))
+    again = [step for step in set(steps) if steps.count(step) > 1]
+    assert len(again) <= 60
     assert said.count(BEGINS) >= 2
 
 

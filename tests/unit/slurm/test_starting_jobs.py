@@ -11,13 +11,14 @@ import pytest
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
 from fakes.fake_tools import FakeRunner
 
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.job import Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status, Stop
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.ledger import FILE_NAME, Entry, Ledger
 from hadar_slurm.slurm.metadata import Description, encode
 from hadar_slurm.slurm.modes import Mode, Modes
 from hadar_slurm.slurm.settings import Settings
@@ -134,3 +135,28 @@ def test_a_job_whose_node_falls_silent_while_it_saves_is_not_requeued(
     (outcome,) = backend.apply([Stop(seen.job_id, 0, seen.allocation.gangs[0])])
     assert (outcome.status, job.state) == (Status.DEFERRED, "RUNNING")
     assert job.times_asked_to_save > 0
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_a_job_does_not_return_at_once_to_the_node_that_failed_under_it(
+    tmp_path: Path, is_ours: bool
+) -> None:
+    """Slurm may still be about to end its last run there, and would kill the new one."""
+    slurm = FakeSlurm("v100:4,v100:4", spool=tmp_path / "elsewhere")
+    comment = encode(Description(steps=100, gpus=2, rates={"v100": 1.0}, checkpoint=True))
+    pinned = Asked(nodes=("n2",), per_node=(("v100", 2),))
+    job = slurm.submit(pinned, comment=comment, work_s=10_000.0, steps=100)
+    slurm.advance(5.0)
+    entry = Entry(is_held=True, pinned=(NodeName("n2"),), requeued=int(is_ours))
+    Ledger(tmp_path / FILE_NAME).note({JobId(job.key): entry})
+    slurm.requeue(job, hold=True)
+
+    def allowed() -> frozenset[str] | None:
+        (seen,) = backend_of(slurm, tmp_path).observe().jobs
+        return seen.allowed_nodes
+
+    slurm.advance(10.0)
+    assert (job.state, job.hold) == ("PENDING", "user")
+    assert allowed() == (None if is_ours else frozenset(["n1"]))
+    slurm.advance(10.0)
+    assert allowed() is None
