@@ -24,11 +24,11 @@ from collections.abc import Iterator
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.engine.rounds import RoundRecord, run_rounds
-from hadar_slurm.policies.table import make_policy
+from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
-from hadar_slurm.sim.cluster import parse_cluster
 
 KINDS = ("V100", "P100", "K80")
 

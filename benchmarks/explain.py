@@ -17,10 +17,10 @@ from pathlib import Path
 
 from builders import is_so, plan_of
 
-from hadar_slurm.answers.explain import explain
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import Line, read_journal, snapshot_of
-from hadar_slurm.policies.table import make_policy
+from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.status.explain import explain
 
 LIMIT_S = 30.0
 

@@ -23,13 +23,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hadar_slurm.cli.inputs import Reading, read_cluster, read_table, read_workload
-from hadar_slurm.policies.predicting import Predicting
-from hadar_slurm.policies.table import make_policy
-from hadar_slurm.sim.restart import parse_restart_costs
-from hadar_slurm.study.bounds import bounds
-from hadar_slurm.study.compare import FORKING
-from hadar_slurm.study.experiment import forked, run_experiment
+from hadar_slurm.lab.inputs import Reading, read_cluster, read_table, read_workload
+from hadar_slurm.lab.policies.predicting import Predicting
+from hadar_slurm.lab.study.bounds import bounds
+from hadar_slurm.lab.study.compare import FORKING
+from hadar_slurm.lab.study.experiment import forked, run_experiment
+from hadar_slurm.lab.traces.restart import parse_restart_costs
+from hadar_slurm.policies.registry import make_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "field.md"
@@ -159,7 +159,7 @@ def page(found: Found, work: Path) -> str:
         "## When sizes are predicted",
         _wrapped(
             "Mean JCT in hours when each job's steps are off by up to so much, evenly spread on "
-            "both sides and the same for all policies (`policies/predicting.py`). A job that "
+            "both sides and the same for all policies (`lab/policies/predicting.py`). A job that "
             "has passed its prediction is predicted to need twice as much."
         ),
         *(_predicted(found, trace) for trace in TRACES),

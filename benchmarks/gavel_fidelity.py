@@ -22,10 +22,10 @@ from functools import partial
 from pathlib import Path
 
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.policies.gavel_rounds import Gavel
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import parse_gavel_trace
-from hadar_slurm.study.experiment import Settings, run_experiment
+from hadar_slurm.lab.policies.gavel_rounds import Gavel
+from hadar_slurm.lab.study.experiment import Settings, run_experiment
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import parse_gavel_trace
 
 CLUSTER = "20xV100,20xP100,20xK80"
 GPUS_PER_NODE = 4

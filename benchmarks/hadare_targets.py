@@ -6,7 +6,7 @@
    bound. Gavel's max-min beside it, by its own rules and by ours. Skipped without the data.
 2. The mixes M-1 to M-12 on five nodes of speeds 1, 1, .5, .5, .2, ten seeds, rounds of 180 s: CRU
    at least 0.97 on each, and 1.45x that of Gavel's max-min on average. Two kinds of mixes are run
-   (`study/scenarios.py`); the second, whose jobs are more alike, is shown only: where Gavel keeps
+   (`lab.study.scenarios`); the second, whose jobs are more alike, is shown only: where Gavel keeps
    73 % of the GPUs busy nobody can keep 1.45x as many.
 3. One job on the fastest n of these nodes: at least 0.92 x sum X / max X times as fast as on the
    fastest alone.
@@ -33,12 +33,12 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import Cluster, JobId, Node
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import Rate, Rates, parse_table
-from hadar_slurm.policies.table import make_policy
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import parse_gavel_trace
-from hadar_slurm.study.bounds import forking_bound_s
-from hadar_slurm.study.experiment import Result, Settings, forked, run_experiment
-from hadar_slurm.study.scenarios import MIX_CLUSTER, even_mix, mix
+from hadar_slurm.lab.study.bounds import forking_bound_s
+from hadar_slurm.lab.study.experiment import Result, Settings, forked, run_experiment
+from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, even_mix, mix
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import parse_gavel_trace
+from hadar_slurm.policies.registry import make_policy
 
 HOUR_S = 3600.0
 COST_S = 10.0

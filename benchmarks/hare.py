@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hadar_slurm.policies.hare import (
+from hadar_slurm.lab.policies.hare import (
     RoundJob,
     list_schedule,
     order_without_program,

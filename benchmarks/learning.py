@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hadar_slurm.core.speeds import Place, Speeds, Workload, published_prior
 from hadar_slurm.core.throughput import ThroughputTable, parse_table
+from hadar_slurm.core.throughput_model import Place, Speeds, Workload, published_prior
+from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.resources import data_file
-from hadar_slurm.slurm.estimates import Estimator
 
 KINDS = ("k80", "p100", "v100")
 

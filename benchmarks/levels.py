@@ -11,10 +11,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from hadar_slurm.cli.inputs import Reading, read_cluster, read_table, read_workload
-from hadar_slurm.policies.table import make_policy
-from hadar_slurm.sim.restart import parse_restart_costs
-from hadar_slurm.study.experiment import run_experiment
+from hadar_slurm.lab.inputs import Reading, read_cluster, read_table, read_workload
+from hadar_slurm.lab.study.experiment import run_experiment
+from hadar_slurm.lab.traces.restart import parse_restart_costs
+from hadar_slurm.policies.registry import make_policy
 
 CLUSTER = "20xV100,20xP100,20xK80"
 # Step, policy, whether jobs may be moved.

@@ -14,9 +14,9 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.engine.actions import Status
 from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.handoff import report_path, user_reports
-from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.runner import Runner
 
 # A job that saves at once when it is asked to, and takes no CPU.
 PROGRAM = """#!/bin/sh

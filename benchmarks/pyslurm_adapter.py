@@ -29,17 +29,17 @@ from pathlib import Path
 
 from moving import measure_move, submit, wait
 
-from hadar_slurm.cli.hadard import COLLECT_AFTER
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.daemon.main import COLLECT_AFTER
 from hadar_slurm.handoff import user_reports
-from hadar_slurm.slurm.adapters import make_adapter
+from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.changes import Change, Hold, Release
-from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.metadata import Description, encode
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.slurm.client.updates import Change, Hold, Release
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
 from hadar_slurm.slurm.settings import Settings
 
 COMMENT = '{"hadar":1,"workload":"ResNet-50 (batch size 64)","steps":100000,"gpus":1,"held":true}'

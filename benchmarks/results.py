@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hadar_slurm.study.summary import Entry, Group, groups
+from hadar_slurm.lab.study.summary import Entry, Group, groups
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results.md"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hadar_slurm.policies.sharing import Counts, Market, jain, share
+from hadar_slurm.lab.policies.sharing import Counts, Market, jain, share
 
 
 def an_instance(draw: np.random.Generator, *, workers: int, jobs: int, kinds: int) -> Market:

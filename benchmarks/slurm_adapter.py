@@ -28,23 +28,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hadar_slurm.cli.hadard import COLLECT_AFTER
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.demo.runs import Daemon, job_environment
-from hadar_slurm.engine.rounds import RoundRecord, run_rounds
+from hadar_slurm.daemon.main import COLLECT_AFTER
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.config import parse_nodes
+from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.journal import Journal
-from hadar_slurm.policies.table import DEFAULT_POLICY, make_policy
+from hadar_slurm.lab.demo.runs import Daemon, job_environment
+from hadar_slurm.policies.registry import DEFAULT_POLICY, make_policy
 from hadar_slurm.resources import data_file
-from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.changes import Change, Hold, Prefer
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_config import parse_nodes
-from hadar_slurm.slurm.metadata import Description, encode
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.updates import Change, Hold, Prefer
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
 from hadar_slurm.slurm.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -17,13 +17,13 @@ from pathlib import Path
 from rich.console import Console
 
 from hadar_slurm.core.cluster import Cluster, JobId
-from hadar_slurm.demo.report import summarize_run, total_table
-from hadar_slurm.demo.runs import job_environment, run_jobs, submission
-from hadar_slurm.demo.workload import load_workload
+from hadar_slurm.lab.demo.report import summarize_run, total_table
+from hadar_slurm.lab.demo.runs import job_environment, run_jobs, submission
+from hadar_slurm.lab.demo.workload import load_workload
 from hadar_slurm.metrics import Summary
-from hadar_slurm.slurm.heartbeat import read_heartbeat, run_dir
-from hadar_slurm.slurm.reading import read_nodes
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.state import read_nodes
+from hadar_slurm.state.heartbeat import read_heartbeat, run_dir
 
 USERS = ("alice", "bob", "carol", "dave")
 # On the volume of all homes, which the nodes see as well.

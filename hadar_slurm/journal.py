@@ -23,7 +23,7 @@ from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_s
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.throughput import Rate, Rates
 from hadar_slurm.engine.actions import Outcome
-from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
 
 VERSION = 1

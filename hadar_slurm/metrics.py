@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Start, Status, Stop
-from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Line, gang_from_tree
 
 

@@ -37,8 +37,8 @@ from hadar_slurm import handoff
 from hadar_slurm.core.throughput import Rate, Rates, parse_table
 from hadar_slurm.errors import HadarError, SlurmError, UsageError
 from hadar_slurm.resources import data_file
-from hadar_slurm.slurm.gres import parse_gpu_detail
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.gres import parse_gpu_detail
+from hadar_slurm.slurm.client.runner import Runner
 
 TICK_S = 0.025
 REPORT_EVERY_S = 1.0

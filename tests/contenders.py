@@ -1,6 +1,6 @@
 """Every policy that the shared properties are proved for.
 
-Whoever adds a policy to `policies/table.py` has it in here; other forms of one are added by hand.
+A policy in the registry is in here; other forms of one are added by hand.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.policies.base import Policy
-from hadar_slurm.policies.hadar_paper import HadarPaper
-from hadar_slurm.policies.lp import SolverLimits
-from hadar_slurm.policies.table import POLICY_NAMES, make_policy
+from hadar_slurm.policies.hadar_paper.policy import HadarPaper
+from hadar_slurm.policies.policy import Policy
+from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
+from hadar_slurm.policies.solver import SolverLimits
 
 # A solver that may not take any time gives nothing, and the greedy form decides.
 NO_TIME = SolverLimits(time_limit_s=0.0)

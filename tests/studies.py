@@ -7,9 +7,9 @@ from typing import Any
 from builders import a_spec, some_rates
 
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.study.compare import Cell, Record, Workload
-from hadar_slurm.study.experiment import Settings
+from hadar_slurm.lab.study.compare import Cell, Record, Workload
+from hadar_slurm.lab.study.experiment import Settings
+from hadar_slurm.lab.traces.cluster import parse_cluster
 
 CLUSTER = parse_cluster("2xV100,2xK80", gpus_per_node=2)
 

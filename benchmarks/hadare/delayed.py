@@ -22,8 +22,8 @@ from tasks import SCHEDULES, TASKS, task
 
 from hadar_slurm.handoff import shares
 from hadar_slurm.runtime.copy import Copy
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.surroundings import Surroundings
 
 PARTS = (0.1, 0.25, 1.0)
 

@@ -27,10 +27,10 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
+from hadar_slurm.runtime.averaging.slots import Contribution, Slots
 from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.ending import Ending, Settings
-from hadar_slurm.runtime.slots import Contribution, Slots
-from hadar_slurm.runtime.surroundings import Surroundings
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 
 SETTINGS = Settings(
     slot_s=1.0, gone_after_s=2.0, sign_every_s=0.1, poll_s=0.02, report_every_s=0.05

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import fault_copy
 
-from hadar_slurm.runtime import state
-from hadar_slurm.runtime.ranges import Ranges
-from hadar_slurm.runtime.slots import SlotEnd, Slots
-from hadar_slurm.runtime.tensors import TensorFile, TensorFileError
+from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
+from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 
 STEP_S = 0.02  # of the fastest copy
 _NOBODY = "nobody made them one"

@@ -31,7 +31,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from tasks import OPTIMISERS, SCHEDULES, TASKS, task
 
 from hadar_slurm.handoff import shares
-from hadar_slurm.runtime.consolidation import OptimiserRule, Outer, mean
+from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer, mean
 from hadar_slurm.runtime.ending import Settings
 
 HERE = Path(__file__).resolve().parent

@@ -21,8 +21,8 @@ from replay import replay
 from tasks import cosine, task
 from watch_slots import digest
 
-from hadar_slurm.runtime.ranges import Ranges
-from hadar_slurm.runtime.state import MODEL
+from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.state import MODEL
 
 
 def schedule(

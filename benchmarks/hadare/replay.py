@@ -19,13 +19,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hadar_slurm.handoff import Assignment, write_assignment
-from hadar_slurm.runtime import state
-from hadar_slurm.runtime.ahead import Ahead
+from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.averaging.ahead import Ahead
+from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.copy import Copy
-from hadar_slurm.runtime.ranges import Ranges
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.slots import SlotEnd
-from hadar_slurm.runtime.surroundings import Surroundings
 
 Step = Callable[[Copy, int], None]
 

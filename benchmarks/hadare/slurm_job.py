@@ -20,14 +20,14 @@ from pathlib import Path
 import fault_copy
 from fault_record import STEP_S, Fault, Outcome, Run, Scale
 
-from hadar_slurm.demo.runs import Daemon, job_environment
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.config import parse_nodes
+from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.errors import ClusterError, SlurmError
 from hadar_slurm.handoff import user_reports
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_config import parse_nodes
-from hadar_slurm.slurm.local_processes import wait_until
-from hadar_slurm.slurm.parse import QueueRow
-from hadar_slurm.slurm.reading import read_queue
+from hadar_slurm.lab.demo.runs import Daemon, job_environment
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.state import read_queue
 
 SCALE = Scale(slots=3, slot_s=3.0, most_copies=3, most_faults=4, lasts_s=6.0)
 # One more than a job has copies, so that a copy may go elsewhere; a type each, for a speed each.

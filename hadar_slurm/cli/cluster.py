@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hadar_slurm.devcluster.accounting import ACCOUNT
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.config import NodeShape, load_nodes, parse_nodes
+from hadar_slurm.devcluster.directory import default_directory
 from hadar_slurm.errors import HadarError, UsageError
-from hadar_slurm.slurm.local_accounting import ACCOUNT
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_config import NodeShape, load_nodes, parse_nodes
-from hadar_slurm.slurm.local_directory import default_directory
 
 EXAMPLE_NODES = "v100:4,v100:4,p100:4,k80:4,v100:2+k80:2"
 

@@ -14,9 +14,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hadar_slurm.cli.compare_view import run_with_bars, show
 from hadar_slurm.cli.completing import one_of, some_of
-from hadar_slurm.cli.inputs import (
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.core.units import parse_number
+from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.lab.inputs import (
     Reading,
     ReferenceOption,
     SpeedsOption,
@@ -29,19 +33,15 @@ from hadar_slurm.cli.inputs import (
     read_workload,
     workload_label,
 )
-from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.quantity import parse_number
-from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.errors import HadarError, UsageError
-from hadar_slurm.policies.table import POLICY_NAMES
+from hadar_slurm.lab.study.compare import FORKING, Cell, Workload, scale_to_load
+from hadar_slurm.lab.study.experiment import ORACLE, RULES, SPEEDS, Settings, forked
+from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices, Scenario
+from hadar_slurm.lab.study.summary import groups, load_series
+from hadar_slurm.lab.study.tables import run_with_bars, show
+from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, parse_gpu_speeds
+from hadar_slurm.lab.traces.restart import parse_restart_costs
+from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.sim.backend import GAVEL_RULES
-from hadar_slurm.sim.restart import parse_restart_costs
-from hadar_slurm.sim.trace import DEFAULT_REFERENCE, parse_gpu_speeds
-from hadar_slurm.study.compare import FORKING, Cell, Workload, scale_to_load
-from hadar_slurm.study.experiment import ORACLE, RULES, SPEEDS, Settings, forked
-from hadar_slurm.study.scenarios import SCENARIOS, Choices, Scenario
-from hadar_slurm.study.summary import groups, load_series
 
 _TITLE = "Policies compared"
 _GAVEL = "gavel"
@@ -166,7 +166,7 @@ def compare(
         ]
     records = run_with_bars(cells, output, processes, console)
     # Drawing takes a second to load, and nothing before it needs it.
-    from hadar_slurm.study.report import Comparison, json_text, write_all
+    from hadar_slurm.lab.study.report import Comparison, json_text, write_all
 
     found = groups(records)
     comparison = Comparison(_TITLE, _command(), records, found, series=load_series(found))

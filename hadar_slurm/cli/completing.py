@@ -14,8 +14,8 @@ import typer
 from hadar_slurm.config import Config
 from hadar_slurm.errors import HadarError
 from hadar_slurm.journal import read_last
-from hadar_slurm.slurm.modes import Mode
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.control.modes import Mode
 
 # Nobody waits longer for a word.
 _SQUEUE_LIMIT_S = 3.0

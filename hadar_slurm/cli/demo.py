@@ -18,14 +18,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hadar_slurm.cli.completing import one_of
 from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.demo.report import (
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.config import parse_nodes
+from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.journal import read_journal
+from hadar_slurm.lab.demo.report import (
     job_table,
     plan_mismatches,
     summarize_run,
     summary_tree,
     total_table,
 )
-from hadar_slurm.demo.runs import (
+from hadar_slurm.lab.demo.runs import (
     Daemon,
     JobRun,
     Submitter,
@@ -34,13 +38,9 @@ from hadar_slurm.demo.runs import (
     job_environment,
     run_jobs,
 )
-from hadar_slurm.demo.workload import DemoWorkload, load_workload
-from hadar_slurm.errors import HadarError, UsageError
-from hadar_slurm.journal import read_journal
-from hadar_slurm.policies.table import DEFAULT_POLICY, POLICY_NAMES
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_config import parse_nodes
-from hadar_slurm.slurm.reading import read_nodes
+from hadar_slurm.lab.demo.workload import DemoWorkload, load_workload
+from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
+from hadar_slurm.slurm.client.state import read_nodes
 
 # A run that takes longer has gone wrong; both together stay far below it.
 _LIMIT_S = 240.0
@@ -178,7 +178,7 @@ def _tell(
     as_json: bool,
 ) -> None:
     # Drawing takes a second to load, and nothing before it needs it.
-    from hadar_slurm.demo.gantt import draw_gantt
+    from hadar_slurm.lab.demo.gantt import draw_gantt
 
     capacity = {str(kind): count for kind, count in cluster.gpus_by_type.items()}
     mismatches = plan_mismatches(read_journal(output / "journal.jsonl"))

@@ -14,14 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hadar_slurm.answers.ended import EndedJob, ended_by_journal, ended_by_slurm
-from hadar_slurm.answers.explain import NAMED, Explanation, explain
-from hadar_slurm.answers.standing import standing_of
-from hadar_slurm.answers.status import current
 from hadar_slurm.cli.completing import known_jobs
-from hadar_slurm.cli.explain_view import print_ended, print_explanation
-from hadar_slurm.cli.hadard import policy_of
-from hadar_slurm.cli.journal_search import newest_with
 from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config_to_answer
 from hadar_slurm.cli.status import (
     JournalOption,
@@ -32,14 +25,21 @@ from hadar_slurm.cli.status import (
 )
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId, natural_key
+from hadar_slurm.daemon.main import policy_of
 from hadar_slurm.errors import SlurmError, UsageError
+from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.journal import Line
-from hadar_slurm.policies.base import Policy
-from hadar_slurm.policies.table import make_policy
-from hadar_slurm.slurm.job_record import JobRecord, record_of
-from hadar_slurm.slurm.metadata import decode_or_none
-from hadar_slurm.slurm.parse import HOLDING_STATES
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.policies.policy import Policy
+from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.slurm.client.job_record import JobRecord, record_of
+from hadar_slurm.slurm.client.parse import HOLDING_STATES
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.status.ended import EndedJob, ended_by_journal, ended_by_slurm
+from hadar_slurm.status.explain import NAMED, Explanation, explain
+from hadar_slurm.status.explain_text import print_ended, print_explanation
+from hadar_slurm.status.health import standing_of
+from hadar_slurm.status.journal_search import newest_with
+from hadar_slurm.status.status import current
 
 
 class Answer(StrEnum):

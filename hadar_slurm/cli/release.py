@@ -17,18 +17,18 @@ from hadar_slurm.config import DEFAULT_PATH, Config, load_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.daemon.signs_of_life import good_for_s
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
-from hadar_slurm.slurm.adapter import SlurmAdapter
-from hadar_slurm.slurm.changes import BeginSoon, Release
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.expired import add_expired
-from hadar_slurm.slurm.giving_back import Returned
-from hadar_slurm.slurm.heartbeat import RUN_DIR_VARIABLE, remove_heartbeat
-from hadar_slurm.slurm.lease import Lease
-from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.locks import RELEASE, lock
-from hadar_slurm.slurm.metadata import decode, encode
-from hadar_slurm.slurm.releasing import reason_to_keep, release_all, waiting_for_us
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.jobspec.description import decode, encode
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.updates import BeginSoon, Release
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
+from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all, waiting_for_us
+from hadar_slurm.slurm.control.restore import Returned
+from hadar_slurm.state.heartbeat import RUN_DIR_VARIABLE, remove_heartbeat
+from hadar_slurm.state.lease import Lease
+from hadar_slurm.state.locks import RELEASE, lock
+from hadar_slurm.state.reaper_count import add_expired
 
 ConfigOption = Annotated[
     Path | None,

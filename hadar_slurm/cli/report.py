@@ -18,15 +18,15 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from hadar_slurm.answers.report import Report, Reporter
 from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
 from hadar_slurm.cli.status import JournalOption
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.journal import Line, read_with_older
-from hadar_slurm.policies.table import make_policy
-from hadar_slurm.study.experiment import Result, run_experiment
+from hadar_slurm.lab.study.experiment import Result, run_experiment
+from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.status.report import Report, Reporter
 
 PLAIN = "slurm"
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}

@@ -14,7 +14,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hadar_slurm.cli.completing import one_of
-from hadar_slurm.cli.inputs import (
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.engine.loop import RoundRecord
+from hadar_slurm.errors import ConfigError, UsageError
+from hadar_slurm.journal import Journal
+from hadar_slurm.lab.inputs import (
     Reading,
     ReferenceOption,
     SpeedsOption,
@@ -25,20 +31,9 @@ from hadar_slurm.cli.inputs import (
     read_table,
     read_workload,
 )
-from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.engine.rounds import RoundRecord
-from hadar_slurm.errors import ConfigError, UsageError
-from hadar_slurm.journal import Journal
-from hadar_slurm.policies.table import DEFAULT_POLICY, POLICY_NAMES, make_policy
-from hadar_slurm.policies.utility import UTILITIES
-from hadar_slurm.sim.backend import GAVEL_RULES, Failure
-from hadar_slurm.sim.restart import parse_restart_costs
-from hadar_slurm.sim.trace import DEFAULT_REFERENCE, parse_gpu_speeds
-from hadar_slurm.study.bounds import Bounds, bounds
-from hadar_slurm.study.compare import FORKING
-from hadar_slurm.study.experiment import (
+from hadar_slurm.lab.study.bounds import Bounds, bounds
+from hadar_slurm.lab.study.compare import FORKING
+from hadar_slurm.lab.study.experiment import (
     ORACLE,
     RULES,
     SPEEDS,
@@ -47,7 +42,12 @@ from hadar_slurm.study.experiment import (
     forked,
     run_experiment,
 )
-from hadar_slurm.study.failures import draw_failures
+from hadar_slurm.lab.study.failures import draw_failures
+from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, parse_gpu_speeds
+from hadar_slurm.lab.traces.restart import parse_restart_costs
+from hadar_slurm.policies.hadar_paper.utility import UTILITIES
+from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES, make_policy
+from hadar_slurm.sim.backend import GAVEL_RULES, Failure
 
 _HOUR_S = 3600.0
 # Nodes are drawn to fail for so many times as long as the work takes at the least.

@@ -14,15 +14,15 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hadar_slurm.answers.standing import Standing, standing_of
-from hadar_slurm.answers.status import Status, current, status_of
 from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config_to_answer
-from hadar_slurm.cli.words import round_words, span
 from hadar_slurm.config import Config
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Line, read_last
-from hadar_slurm.slurm.heartbeat import read_heartbeat
-from hadar_slurm.slurm.modes import Mode
+from hadar_slurm.slurm.control.modes import Mode
+from hadar_slurm.state.heartbeat import read_heartbeat
+from hadar_slurm.status.health import Standing, standing_of
+from hadar_slurm.status.status import Status, current, status_of
+from hadar_slurm.status.words import round_words, span
 
 # Remarks are sentences; of many different ones the most frequent are shown.
 _MOST_REMARKS = 10

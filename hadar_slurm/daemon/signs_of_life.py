@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from hadar_slurm.config import Config
 from hadar_slurm.daemon.supervisor import notify
-from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
-from hadar_slurm.slurm.lease import Lease
-from hadar_slurm.slurm.problems import Problems
+from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.state.lease import Lease
+from hadar_slurm.state.problems import Problems
 
 log = logging.getLogger("hadard")
 

@@ -32,8 +32,8 @@ from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import Rates
-from hadar_slurm.policies.board import Board
-from hadar_slurm.policies.reach import Reach
+from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.eligibility import Reach
 
 _Place = tuple[Slot, bool]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.policies.board import Board
+from hadar_slurm.placement.allocator import Board
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,29 +28,30 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from hadar_slurm.runtime import samples, state
-from hadar_slurm.runtime.ahead import Ahead
-from hadar_slurm.runtime.choosing import numbered
-from hadar_slurm.runtime.claim import Claim, State
-from hadar_slurm.runtime.consolidation import check_alike
-from hadar_slurm.runtime.costs import Costs
+from hadar_slurm.runtime import samples
+from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.averaging.ahead import Ahead
+from hadar_slurm.runtime.averaging.consolidation import check_alike
+from hadar_slurm.runtime.averaging.costs import Costs
+from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError, fault_in
+from hadar_slurm.runtime.averaging.identity import Identity, check_same
+from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
+from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.dealing import Dealer
 from hadar_slurm.runtime.ending import Ending, shapes_in
-from hadar_slurm.runtime.finite import MOST_SPOILT, NotFiniteError, fault_in
-from hadar_slurm.runtime.identity import Identity, check_same
-from hadar_slurm.runtime.joblog import job_log
 from hadar_slurm.runtime.joining import check_run, identity_of, join
-from hadar_slurm.runtime.lost import Begun
+from hadar_slurm.runtime.membership.choosing import numbered
+from hadar_slurm.runtime.membership.claim import Claim, State
+from hadar_slurm.runtime.membership.joblog import job_log
+from hadar_slurm.runtime.membership.lost import Begun
+from hadar_slurm.runtime.membership.presence import Doing, Presence
+from hadar_slurm.runtime.membership.ranks import Ranks, Word
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.peers import Peers
-from hadar_slurm.runtime.presence import Doing, Presence
-from hadar_slurm.runtime.ranges import Ranges
-from hadar_slurm.runtime.ranks import Ranks, Word
 from hadar_slurm.runtime.reports import Reports
 from hadar_slurm.runtime.samples import Shuffled, mixed
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.slots import Contribution, SlotEnd, Slots
-from hadar_slurm.runtime.surroundings import Surroundings
-from hadar_slurm.runtime.tensors import TensorFile, TensorFileError
 
 log = logging.getLogger(__name__)
 

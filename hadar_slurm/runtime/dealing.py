@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hadar_slurm import handoff
-from hadar_slurm.runtime.ranges import Ranges, deal
+from hadar_slurm.runtime.averaging.ranges import Ranges, deal
+from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.slots import SlotEnd
 
 log = logging.getLogger(__name__)
 

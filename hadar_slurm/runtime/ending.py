@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from hadar_slurm.runtime import state
-from hadar_slurm.runtime.consolidation import OptimiserRule, check_alike, mean
-from hadar_slurm.runtime.costs import Costs, usual
+from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, check_alike, mean
+from hadar_slurm.runtime.averaging.costs import Costs, usual
+from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, fault_in, nan_in, tensors_of
+from hadar_slurm.runtime.averaging.identity import Identity
+from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
+from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.dealing import Dealer
-from hadar_slurm.runtime.finite import MOST_SPOILT, fault_in, nan_in, tensors_of
-from hadar_slurm.runtime.identity import Identity
-from hadar_slurm.runtime.ranges import Ranges
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.slots import Contribution, SlotEnd, Slots
-from hadar_slurm.runtime.tensors import TensorFile, TensorFileError
 
 log = logging.getLogger(__name__)
 

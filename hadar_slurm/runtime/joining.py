@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from hadar_slurm.runtime.choosing import Choice, choose, is_over
-from hadar_slurm.runtime.claim import Claim, Run, run_path
-from hadar_slurm.runtime.identity import Identity, check_command, next_number, text
-from hadar_slurm.runtime.lost import check_parent
+from hadar_slurm.runtime.averaging.identity import Identity, check_command, next_number, text
+from hadar_slurm.runtime.membership.choosing import Choice, choose, is_over
+from hadar_slurm.runtime.membership.claim import Claim, Run, run_path
+from hadar_slurm.runtime.membership.lost import check_parent
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 

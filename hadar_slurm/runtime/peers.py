@@ -8,15 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hadar_slurm.runtime import state
-from hadar_slurm.runtime.costs import Costs
+from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.averaging.costs import Costs
+from hadar_slurm.runtime.averaging.identity import Identity
+from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
+from hadar_slurm.runtime.averaging.tensors import TensorFile
 from hadar_slurm.runtime.ending import Ending
-from hadar_slurm.runtime.identity import Identity
-from hadar_slurm.runtime.lost import Begun
-from hadar_slurm.runtime.presence import Doing, Presence
+from hadar_slurm.runtime.membership.lost import Begun
+from hadar_slurm.runtime.membership.presence import Doing, Presence
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.slots import SlotEnd, Slots
-from hadar_slurm.runtime.tensors import TensorFile
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 
 from hadar_slurm import handoff
-from hadar_slurm.runtime.costs import Costs
-from hadar_slurm.runtime.slots import SlotEnd
-from hadar_slurm.runtime.surroundings import Surroundings
+from hadar_slurm.runtime.averaging.costs import Costs
+from hadar_slurm.runtime.averaging.slots import SlotEnd
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hadar_slurm.runtime.consolidation import OptimiserRule, Outer
-from hadar_slurm.runtime.slots import KEEP_EVERY, MOST_KEPT
+from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer
+from hadar_slurm.runtime.averaging.slots import KEEP_EVERY, MOST_KEPT
 
 
 @dataclass(frozen=True, slots=True)

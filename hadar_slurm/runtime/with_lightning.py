@@ -15,8 +15,8 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from hadar_slurm.runtime.driven import Driven, StepLoader
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.surroundings import Surroundings
 
 try:
     from lightning.pytorch.callbacks import Callback

@@ -15,8 +15,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from hadar_slurm.runtime.driven import Driven
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.core.speeds import (
+from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput_model import (
     EXPECTED_S,
     Place,
     Speeds,
@@ -16,7 +17,6 @@ from hadar_slurm.core.speeds import (
     estimated_rates,
     published_prior,
 )
-from hadar_slurm.core.throughput import Rates
 from hadar_slurm.engine.actions import Action, Outcome
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.sim.backend import SimBackend

@@ -12,9 +12,9 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status
 from hadar_slurm.engine.backend import Wake
-from hadar_slurm.engine.rounds import RoundRecord, run_rounds
+from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import HadarError
-from hadar_slurm.policies.base import Policy
+from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import SimBackend
 
 

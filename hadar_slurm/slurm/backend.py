@@ -16,27 +16,27 @@ from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.handoff import Assignment
-from hadar_slurm.slurm import enforce
-from hadar_slurm.slurm.adapter import SlurmAdapter
-from hadar_slurm.slurm.advice import advise, features_by_type
-from hadar_slurm.slurm.assignments import Assignments
-from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Clear, Notify, Release, Requeue
-from hadar_slurm.slurm.copy_facts import copy_facts
-from hadar_slurm.slurm.estimates import Estimator
-from hadar_slurm.slurm.fairshare import FairShares
-from hadar_slurm.slurm.giving_back import NODES_REPORT_WITHIN_S, give_back
-from hadar_slurm.slurm.ledger import Entry, Ledger
-from hadar_slurm.slurm.lost_releases import as_seen, lost_releases
-from hadar_slurm.slurm.modes import Mode
-from hadar_slurm.slurm.moves import Mover, must_name_type
-from hadar_slurm.slurm.own_signal import is_ended_by_us, message
-from hadar_slurm.slurm.parse import QueueRow
-from hadar_slurm.slurm.pins import Pins
-from hadar_slurm.slurm.profile import Profile
-from hadar_slurm.slurm.reading import Reading
+from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.slurm.client import scontrol
+from hadar_slurm.slurm.client.fairshare import FairShares
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.state import Reading
+from hadar_slurm.slurm.client.updates import Ask, AskToSave, Change, Clear, Notify, Release, Requeue
+from hadar_slurm.slurm.control.advise import advise, features_by_type
+from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, message
+from hadar_slurm.slurm.control.intent_log import Entry, Ledger
+from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
+from hadar_slurm.slurm.control.modes import Mode
+from hadar_slurm.slurm.control.pins import Pins
+from hadar_slurm.slurm.control.restore import NODES_REPORT_WITHIN_S, give_back
+from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
+from hadar_slurm.slurm.observe.copy_facts import copy_facts
+from hadar_slurm.slurm.observe.snapshot_builder import Seen, View
+from hadar_slurm.slurm.observe.throughput_store import Profile
 from hadar_slurm.slurm.settings import Settings
-from hadar_slurm.slurm.view import Seen, View
 from hadar_slurm.slurm.wakeup import WakeFile
+from hadar_slurm.state.assignments import Assignments
 
 log = logging.getLogger(__name__)
 
@@ -232,9 +232,9 @@ class SlurmBackend:
             changes = [AskToSave(job), Requeue(job)]
         elif isinstance(action, Start):
             names_type = self._names_type(action)
-            request = enforce.request_for(action.gang, self.slurm.version, names_type=names_type)
+            request = scontrol.request_for(action.gang, self.slurm.version, names_type=names_type)
             changes = [Clear(job), Ask(job, request), Release(job)]
-        return [enforce.command(change) for change in changes]
+        return [scontrol.command(change) for change in changes]
 
     def _on_task(self, action: Action) -> Action:
         return self._seen.forks.on_task(action) if self._seen is not None else action

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hadar_slurm.slurm.modes import Mode, Modes
+from hadar_slurm.slurm.control.modes import Mode, Modes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from hadar_slurm.core.cluster import Cluster, Node
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
+from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.resources import data_file
-from hadar_slurm.slurm.estimates import Estimator
-from hadar_slurm.slurm.gres import parse_gpus
-from hadar_slurm.slurm.heartbeat import Heartbeat
-from hadar_slurm.slurm.metadata import Description
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.gres import parse_gpus
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.decision import Decision, why_chosen, why_left, why_place_chosen
 from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
-from hadar_slurm.slurm.metadata import Description, encode
+from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.submit.gpu_options import gpu_options
 from hadar_slurm.submit.request import Request
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Shape, uniform_shapes
-from hadar_slurm.core.quantity import parse_count, parse_number
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
+from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.slurm.estimates import Estimator
-from hadar_slurm.slurm.metadata import Description, parse_shape
+from hadar_slurm.jobspec.description import Description, parse_shape
+from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.gpu_options import PER_TASK, gpu_options
 from hadar_slurm.submit.request import PREFIX, Request
 from hadar_slurm.submit.time_limit import format_time_limit, parse_time_limit

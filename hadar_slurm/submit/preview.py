@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import uniform_shapes
-from hadar_slurm.core.speeds import Estimate
 from hadar_slurm.core.throughput import Rates
-from hadar_slurm.slurm.estimates import Estimator
-from hadar_slurm.slurm.metadata import Description
+from hadar_slurm.core.throughput_model import Estimate
+from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.call import Call
 
 

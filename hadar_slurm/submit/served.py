@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from hadar_slurm.slurm.heartbeat import Heartbeat, read_heartbeat, run_dir
+from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat, run_dir
 from hadar_slurm.submit.request import Request
 
 

@@ -15,7 +15,7 @@ from hadar_slurm.core.job import Phase
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.engine.actions import Status
 from hadar_slurm.journal import Line
-from hadar_slurm.slurm.runner import DONE, REFUSED, UNAVAILABLE
+from hadar_slurm.slurm.client.runner import DONE, REFUSED, UNAVAILABLE
 from hadar_slurm.web.lines import RoundRow, partition_of
 
 OTHER = "other"

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 
 from hadar_slurm import __version__
-from hadar_slurm.slurm.problems import Problem
+from hadar_slurm.state.problems import Problem
 from hadar_slurm.web.counts import ENDS, MODES, PHASES, REASONS, Counts, Histogram, counted
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.history import History, Now

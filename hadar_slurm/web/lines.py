@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hadar_slurm.answers.jobs import Forked, forked_of
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import Line
+from hadar_slurm.status.jobs import Forked, forked_of
 from hadar_slurm.web.words import clean
 
 # What taking in a line raises that is not as it should be.

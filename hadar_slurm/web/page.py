@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from hadar_slurm import __version__
-from hadar_slurm.answers.jobs import PINNED, state_of
-from hadar_slurm.answers.standing import is_late
+from hadar_slurm.status.health import is_late
+from hadar_slurm.status.jobs import PINNED, state_of
 from hadar_slurm.web import tables
 from hadar_slurm.web.chart import chart
 from hadar_slurm.web.gantt import Window

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from hadar_slurm.slurm.heartbeat import Heartbeat, read_heartbeat
+from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat
 
 EVERY_S = 1.0
 # For a file system that does not answer.

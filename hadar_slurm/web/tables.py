@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hadar_slurm.answers.jobs import Forked, state_of
 from hadar_slurm.core.cluster import natural_key
 from hadar_slurm.journal import Line
 from hadar_slurm.metrics import Segment
+from hadar_slurm.status.jobs import Forked, state_of
 from hadar_slurm.web.gantt import Window
 from hadar_slurm.web.history import OTHERS, Gpus, History, Point
 from hadar_slurm.web.lines import RoundRow

@@ -12,7 +12,7 @@ from adversary.users import User, make_users
 from integration.conftest import local_cluster, new_directory
 from integration.site import Site
 
-from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.devcluster.cluster import LocalCluster
 
 __all__ = ["local_cluster", "new_directory"]
 NODES = "v100:4,v100:4,p100:4,k80:4"

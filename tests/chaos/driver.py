@@ -21,21 +21,21 @@ from typing import Any, NoReturn, TypeVar
 
 from chaos.sabotage import Control, Order, step_of
 
-from hadar_slurm.cli import hadard
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.daemon import main as daemon
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
-from hadar_slurm.policies.base import Policy
-from hadar_slurm.slurm.adapter import SlurmAdapter
-from hadar_slurm.slurm.adapters import make_adapter
-from hadar_slurm.slurm.changes import Change
-from hadar_slurm.slurm.modes import Mode
-from hadar_slurm.slurm.parse import QueueRow
-from hadar_slurm.slurm.reading import Reading
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.policies.policy import Policy
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.slurm.client.state import Reading
+from hadar_slurm.slurm.client.updates import Change
+from hadar_slurm.slurm.control.modes import Mode
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ class Watched:
     real: Policy
     config: Config
     seen: Sabotaged
-    world: hadard.World
+    world: daemon.World
 
     @property
     def name(self) -> str:
@@ -208,7 +208,7 @@ class Watched:
         """
         views = [
             self._view_of(mode, snapshot, is_off=is_off)
-            for mode in hadard.modes(self.config).all
+            for mode in daemon.modes(self.config).all
             for is_off in (False, True)
         ]
         known = snapshot.by_id.keys()
@@ -216,7 +216,7 @@ class Watched:
 
     def _view_of(self, mode: Mode, snapshot: Snapshot, *, is_off: bool) -> Snapshot:
         replayed = Replayed(self.seen)
-        backend = hadard._backend(self.config, replayed, self.world, mode)
+        backend = daemon._backend(self.config, replayed, self.world, mode)
         backend.is_off = lambda: is_off
         fresh = backend.observe()
         known = snapshot.by_id
@@ -317,10 +317,10 @@ def main(words: Sequence[str]) -> int:
         return adapters[-1]
 
     def watched(config: Config) -> Watched:
-        return Watched(hadard.policy_of(config), config, adapters[-1], world)
+        return Watched(daemon.policy_of(config), config, adapters[-1], world)
 
-    world = hadard.World(lambda: time.time() + control.clock(), sabotaged, watched)
-    return hadard.main(words[1:], world)
+    world = daemon.World(lambda: time.time() + control.clock(), sabotaged, watched)
+    return daemon.main(words[1:], world)
 
 
 if __name__ == "__main__":

@@ -229,7 +229,7 @@ def plan_differences(notes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     """Yield every plan that a daemon just started would not have made from what was seen.
 
     Told apart are those that would be the same but for what hadard has learnt about nodes on which
-    jobs wait in vain (`slurm/pins.py`), it learns that again; and those of a hadard that was
+    jobs wait in vain (`control.pins`), it learns that again; and those of a hadard that was
     stopped between its look and its plan, while others may have given its jobs back.
     """
     for note in notes:

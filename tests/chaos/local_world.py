@@ -30,14 +30,14 @@ from chaos.world import (
     yaml_of,
 )
 
-from hadar_slurm.demo.runs import job_environment
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.errors import ClusterError, SlurmError
 from hadar_slurm.handoff import report_path, user_reports
+from hadar_slurm.lab.demo.runs import job_environment
 from hadar_slurm.resources import job_template
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.enforce import keeps_types
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_config import parse_nodes
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.scontrol import keeps_types
 
 # Set in the environment of a test that has a mount namespace of its own.
 OWN_MOUNTS = "CHAOS_HAS_ITS_OWN_MOUNTS"

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hadar_slurm.slurm.changes import (
+from hadar_slurm.slurm.client.updates import (
     Ask,
     AskToSave,
     BeginSoon,

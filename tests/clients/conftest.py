@@ -10,7 +10,7 @@ from clients.tools import TOOLS, Tool, Workplace
 from integration.conftest import accounting_programs, local_cluster, new_directory, reset
 from integration.site import Site
 
-from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.devcluster.cluster import LocalCluster
 
 __all__ = ["accounting_programs", "local_cluster", "new_directory"]
 

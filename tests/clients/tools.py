@@ -15,7 +15,7 @@ from typing import Any
 from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.slurm.metadata import Description, decode
+from hadar_slurm.jobspec.description import Description, decode
 
 ENVIRONMENTS = Path(__file__).parents[2] / "build" / "clients"
 WORKLOADS = Path(__file__).parent / "workloads"

@@ -1,4 +1,4 @@
-"""What the rest of the project may rely on in every way to reach a Slurm: slurm/adapter.py."""
+"""What every way to reach a Slurm promises: slurm/client/protocol.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from contract.worlds import SlurmWorld
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
-from hadar_slurm.slurm.changes import (
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.scontrol import request_for
+from hadar_slurm.slurm.client.updates import (
     Ask,
     AskToSave,
     BeginSoon,
@@ -25,8 +27,6 @@ from hadar_slurm.slurm.changes import (
     Request,
     Requeue,
 )
-from hadar_slurm.slurm.enforce import request_for
-from hadar_slurm.slurm.parse import QueueRow
 
 NOBODY = JobId("999999")
 

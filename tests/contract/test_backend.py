@@ -17,8 +17,8 @@ from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.errors import SlurmUnavailable
-from hadar_slurm.slurm.adapter import Abilities
-from hadar_slurm.slurm.command_line import CommandLine
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.protocol import Abilities
 
 N1, N2, N3 = a_gang("n1:v100:2"), a_gang("n2:v100:2"), a_gang("n3:p100:2")
 

@@ -24,19 +24,19 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.engine.backend import Backend
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.handoff import ProgressReport, report_path, user_reports, write_report
+from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
-from hadar_slurm.slurm.adapter import SlurmAdapter
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.estimates import Estimator
-from hadar_slurm.slurm.ledger import Ledger
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.parse import HOLDING_STATES, QueueRow
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, QueueRow
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.control.intent_log import Ledger
 from hadar_slurm.slurm.settings import Settings
 from hadar_slurm.submit.compose import compose
 from hadar_slurm.submit.describe import describe

@@ -7,8 +7,8 @@ import json
 import pytest
 from docker.world import USERS, DockerCluster, wait_until
 
-from hadar_slurm.slurm.fairshare import parse_fair_shares
-from hadar_slurm.slurm.parse import parse_nodes
+from hadar_slurm.slurm.client.fairshare import parse_fair_shares
+from hadar_slurm.slurm.client.parse import parse_nodes
 
 pytestmark = pytest.mark.docker
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from docker.world import DockerCluster
 
-from hadar_slurm.slurm.metadata import decode
+from hadar_slurm.jobspec.description import decode
 
 pytestmark = pytest.mark.docker
 

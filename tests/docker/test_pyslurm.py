@@ -48,8 +48,8 @@ submit(f"--dependency=afterany:{one}?afterok:{two}")
 COMPARE = """
 import json, sys, time
 from dataclasses import fields
-from hadar_slurm.slurm.adapters import make_adapter
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.slurm.client.runner import Runner
 
 ways = [make_adapter(name, Runner()) for name in ("command-line", "pyslurm")]
 deadline_s = time.monotonic() + 40
@@ -85,23 +85,23 @@ print(json.dumps({
 """
 COMMENTS = """
 import json
-from hadar_slurm.slurm.adapters import make_adapter
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.slurm.client.runner import Runner
 queue = make_adapter("pyslurm", Runner()).queue()
 print(json.dumps({key: row.comment for key, row in queue.items()}))
 """
 # The request is given as (kind, job, more); the answer has one entry for each.
 CHANGE = """
 import json, sys
-from hadar_slurm.slurm import changes
-from hadar_slurm.slurm.adapters import make_adapter
-from hadar_slurm.slurm.changes import Ask, Request
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client import updates
+from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.slurm.client.updates import Ask, Request
+from hadar_slurm.slurm.client.runner import Runner
 
 def change(kind, job, **request):
     if kind == "Ask":
         return Ask(job, Request(**{**request, "nodes": tuple(request["nodes"])}))
-    return getattr(changes, kind)(job)
+    return getattr(updates, kind)(job)
 
 wanted = [change(kind, job, **more) for kind, job, more in json.loads(sys.argv[1])]
 faults = make_adapter("pyslurm", Runner()).change(wanted)
@@ -112,9 +112,9 @@ HUNG = """
 import json, re, socket, sys, time
 from pathlib import Path
 from hadar_slurm.errors import SlurmUnavailable
-from hadar_slurm.slurm.adapters import make_adapter
-from hadar_slurm.slurm.changes import Release, Requeue
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.slurm.client.updates import Release, Requeue
+from hadar_slurm.slurm.client.runner import Runner
 
 server = socket.create_server(("127.0.0.1", 0))
 conf = Path("hung.conf")
@@ -139,8 +139,8 @@ WRONG = """
 import json, sys
 from pathlib import Path
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.slurm.adapters import make_adapter
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.slurm.client.runner import Runner
 
 conf = Path("wrong.conf")
 conf.write_text("Foo=bar\\n")

@@ -22,7 +22,7 @@ from fakes.fake_slurm import (
     parse_gpus,
 )
 
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner
 
 UNREACHABLE = "Unable to contact slurm controller (connect failure)"
 _AWAY = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 # Prints what it was called with, reads what its last word names or standard input, ends as told.
 SBATCH = """

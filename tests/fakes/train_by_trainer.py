@@ -23,8 +23,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from hadar_slurm.runtime.copy import Copy
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.surroundings import Surroundings
 
 SIZE, BATCH = 96, 16
 

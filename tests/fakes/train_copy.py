@@ -22,10 +22,10 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hadar_slurm import handoff
-from hadar_slurm.runtime.consolidation import OptimiserRule, Outer
+from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer
 from hadar_slurm.runtime.copy import Copy
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
-from hadar_slurm.runtime.surroundings import Surroundings
 
 
 def make(

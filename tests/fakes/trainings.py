@@ -13,8 +13,8 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from hadar_slurm.runtime.ranges import Ranges
-from hadar_slurm.runtime.slots import SlotEnd, Slots
+from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
 
 PROGRAM = Path(__file__).with_name("train_copy.py")
 LIMIT_S = 90.0

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.policies.gavel_rounds import Gavel
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import parse_gavel_trace
-from hadar_slurm.study.experiment import Settings, run_experiment
+from hadar_slurm.lab.policies.gavel_rounds import Gavel
+from hadar_slurm.lab.study.experiment import Settings, run_experiment
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import parse_gavel_trace
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 NUM_JOBS = 120

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from integration.site import Site
 
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.config import parse_nodes
+from hadar_slurm.devcluster.processes import find_binaries, wait_until
 from hadar_slurm.errors import ClusterError
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_config import parse_nodes
-from hadar_slurm.slurm.local_processes import find_binaries, wait_until
 
 SIX_NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import hadar_slurm
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner
 
 
 def runner_for_anyone() -> Runner:

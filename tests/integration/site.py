@@ -18,24 +18,24 @@ from ClusterShell.NodeSet import NodeSet
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.demo.runs import Daemon, job_environment
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.handoff import ProgressReport, read_report
 from hadar_slurm.journal import Line, read_journal
+from hadar_slurm.lab.demo.runs import Daemon, job_environment
 from hadar_slurm.resources import data_file, job_template
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
-from hadar_slurm.slurm.ledger import Ledger
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_processes import wait_until
-from hadar_slurm.slurm.parse import QueueRow
-from hadar_slurm.slurm.reading import read_queue
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.state import read_queue
+from hadar_slurm.slurm.control.intent_log import Ledger
 from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 # Far above what anything takes here, for machines that do a lot besides.
 LIMIT_S = 60.0
-HADARD = (sys.executable, "-m", "hadar_slurm.cli.hadard")
+HADARD = (sys.executable, "-m", "hadar_slurm.daemon.main")
 HADAR_SBATCH = (sys.executable, "-m", "hadar_slurm.cli.sbatch")
 # Rounds and costs at the scale of jobs that last seconds.
 SETTINGS = {

@@ -12,13 +12,13 @@ import pytest
 from integration.site import LIMIT_S, Site, eventually, gpu_tree
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.demo.report import plan_mismatches
-from hadar_slurm.demo.runs import Daemon
-from hadar_slurm.policies.table import DEFAULT_POLICY
-from hadar_slurm.slurm import enforce
-from hadar_slurm.slurm.changes import Clear, Requeue
-from hadar_slurm.slurm.heartbeat import read_heartbeat
-from hadar_slurm.slurm.ledger import Ledger
+from hadar_slurm.lab.demo.report import plan_mismatches
+from hadar_slurm.lab.demo.runs import Daemon
+from hadar_slurm.policies.registry import DEFAULT_POLICY
+from hadar_slurm.slurm.client import scontrol
+from hadar_slurm.slurm.client.updates import Clear, Requeue
+from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.state.heartbeat import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 
@@ -62,9 +62,9 @@ def test_a_job_left_half_moved_is_placed_by_the_next_daemon(site: Site) -> None:
     site.until_running(job)
     eventually(lambda: site.steps(job) > 0, "first steps")
     Ledger(site.state_dir / "ledger.json").expect_holds({job: ()})
-    site.run(enforce.command(Requeue(job)))
+    site.run(scontrol.command(Requeue(job)))
     eventually(lambda: site.queue()[job].is_held_by_user, lambda: site.told(job))
-    site.run(enforce.command(Clear(job)))
+    site.run(scontrol.command(Clear(job)))
     assert site.queue()[job].gpus_per_node == ()
     site.start()
     site.until_completed(job)

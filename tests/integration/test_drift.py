@@ -12,8 +12,8 @@ import pytest
 from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.handoff import report_path, user_reports
-from hadar_slurm.slurm.local_processes import wait_until
 
 pytestmark = pytest.mark.slurm
 

@@ -19,7 +19,7 @@ from integration.site import HADAR_SBATCH, Site
 from integration.submissions import Differences, Result, results, submit
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.slurm.metadata import decode
+from hadar_slurm.jobspec.description import decode
 
 pytestmark = pytest.mark.slurm
 

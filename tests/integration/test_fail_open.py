@@ -21,14 +21,14 @@ from integration.site import LIMIT_S, REPORT, Site, eventually
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.plan import Plan
+from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.journal import Line, read_journal
-from hadar_slurm.slurm.changes import Request
-from hadar_slurm.slurm.heartbeat import read_heartbeat, write_heartbeat
-from hadar_slurm.slurm.ledger import Ledger
-from hadar_slurm.slurm.local_processes import wait_until
-from hadar_slurm.slurm.lost_releases import as_seen
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.updates import Request
+from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.slurm.control.lost_releases import as_seen
+from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
 
 pytestmark = pytest.mark.slurm
 
@@ -429,7 +429,7 @@ def test_a_full_disk_under_the_journal_stops_no_round(site: Site) -> None:
         log = site.directory / "full.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "hadar_slurm.cli.hadard", "--config", path],
+                [sys.executable, "-m", "hadar_slurm.daemon.main", "--config", path],
                 env=site.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

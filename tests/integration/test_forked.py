@@ -176,7 +176,7 @@ def test_there_is_a_task_for_every_node_that_suits(site: Site, copies: str) -> N
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 def test_a_real_training_gives_up_a_copy_and_gets_it_back(site: Site) -> None:
     """The template, through the runtime: all steps are done once, and every copy ends well."""
-    from hadar_slurm.runtime.slots import Slots
+    from hadar_slurm.runtime.averaging.slots import Slots
 
     leave_two_nodes(site)
     site.start(round_seconds=6)

@@ -15,10 +15,10 @@ import pytest
 from integration.hadar_command import hadar
 from integration.leftovers import mentions
 
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.config import parse_nodes
+from hadar_slurm.devcluster.processes import free_ports, wait_until
 from hadar_slurm.errors import ClusterError, SlurmRefused
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_config import parse_nodes
-from hadar_slurm.slurm.local_processes import free_ports, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("accounting_programs")]
 

@@ -19,11 +19,11 @@ import pytest
 from integration.hadar_command import hadar, runner_for_anyone
 from integration.leftovers import lives, mentions
 
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.config import parse_nodes
+from hadar_slurm.devcluster.processes import find_binaries, free_ports, wait_until
 from hadar_slurm.errors import ClusterError, SlurmRefused, SlurmUnavailable, UsageError
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_config import parse_nodes
-from hadar_slurm.slurm.local_processes import find_binaries, free_ports, wait_until
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner
 
 pytestmark = pytest.mark.slurm
 

@@ -14,9 +14,9 @@ import pytest
 from integration.site import ALL_FAST, GpuTree, Site, eventually, gpu_tree, gpus_in
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.demo.report import plan_mismatches
 from hadar_slurm.handoff import read_report
-from hadar_slurm.slurm.metadata import Description, encode
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.lab.demo.report import plan_mismatches
 
 pytestmark = pytest.mark.slurm
 

@@ -22,13 +22,13 @@ from integration.conftest import reset
 from integration.site import LIMIT_S, Gpu, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.processes import find_binaries, start_daemon
 from hadar_slurm.errors import SlurmError
-from hadar_slurm.slurm.heartbeat import read_heartbeat
-from hadar_slurm.slurm.ledger import Ledger
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_processes import find_binaries, start_daemon
-from hadar_slurm.slurm.metadata import Description, encode
-from hadar_slurm.slurm.reading import read_nodes, waits_for_nodes
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.slurm.client.state import read_nodes, waits_for_nodes
+from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.state.heartbeat import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 

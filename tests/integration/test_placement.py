@@ -9,7 +9,7 @@ import pytest
 from integration.site import ALL_FAST, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.slurm.heartbeat import remove_heartbeat
+from hadar_slurm.state.heartbeat import remove_heartbeat
 
 pytestmark = pytest.mark.slurm
 

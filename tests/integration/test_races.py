@@ -18,8 +18,8 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.runner import Runner
 
 pytestmark = pytest.mark.slurm
 

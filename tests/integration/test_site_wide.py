@@ -12,7 +12,7 @@ import pytest
 from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.slurm.metadata import decode
+from hadar_slurm.jobspec.description import decode
 
 pytestmark = pytest.mark.slurm
 

@@ -10,7 +10,7 @@ import pytest
 from integration.site import HADARD, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.slurm.heartbeat import read_heartbeat, write_heartbeat
+from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
 
 pytestmark = pytest.mark.slurm
 

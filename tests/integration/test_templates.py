@@ -15,7 +15,7 @@ from integration.site import ALL_FAST, GpuTree, Site, eventually
 
 import hadar_slurm
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.policies.table import DEFAULT_POLICY
+from hadar_slurm.policies.registry import DEFAULT_POLICY
 from hadar_slurm.resources import job_template
 
 pytestmark = pytest.mark.slurm

@@ -11,10 +11,10 @@ import pytest
 from integration.site import LIMIT_S, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.errors import ClusterError
-from hadar_slurm.policies.table import DEFAULT_POLICY
-from hadar_slurm.slurm.local_cluster import LocalCluster
-from hadar_slurm.slurm.local_processes import wait_until
+from hadar_slurm.policies.registry import DEFAULT_POLICY
 
 pytestmark = pytest.mark.slurm
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from integration.site import Site, eventually
 
-from hadar_slurm.slurm.local_cluster import LocalCluster
+from hadar_slurm.devcluster.cluster import LocalCluster
 
 pytestmark = pytest.mark.slurm
 

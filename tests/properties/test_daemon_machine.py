@@ -20,18 +20,18 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.engine.rounds import RoundRecord, run_round
-from hadar_slurm.policies.base import Policy
-from hadar_slurm.policies.table import make_policy
+from hadar_slurm.engine.loop import RoundRecord, run_round
+from hadar_slurm.jobspec.description import Description, decode_or_none, encode
+from hadar_slurm.policies.policy import Policy
+from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.enforce import invents_the_most
-from hadar_slurm.slurm.giving_back import Returned
-from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.metadata import Description, decode_or_none, encode
-from hadar_slurm.slurm.modes import Mode, Modes
-from hadar_slurm.slurm.releasing import release_all
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.scontrol import invents_the_most
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
+from hadar_slurm.slurm.control.modes import Mode, Modes
+from hadar_slurm.slurm.control.release_all import release_all
+from hadar_slurm.slurm.control.restore import Returned
 from hadar_slurm.slurm.settings import Settings
 
 NODES = "v100:4,v100:2,p100:4,v100:2+k80:2"

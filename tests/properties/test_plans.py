@@ -26,8 +26,8 @@ from hadar_slurm.core.job import Job, JobSpec, Phase, uniform_shapes
 from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import Rate, Rates
-from hadar_slurm.policies.base import Policy
-from hadar_slurm.policies.table import POLICY_NAMES
+from hadar_slurm.policies.policy import Policy
+from hadar_slurm.policies.registry import POLICY_NAMES
 
 # Policies which say that only the ratio of throughputs matters to them.
 SCALE_FREE = [name for name in CONTENDERS if name.startswith("hadar-paper")]

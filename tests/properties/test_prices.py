@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from strategies import snapshots
 
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.policies.prices import ExponentialPrice, exponential_prices
-from hadar_slurm.policies.utility import UTILITIES, Appraisal
+from hadar_slurm.policies.hadar_paper.prices import ExponentialPrice, exponential_prices
+from hadar_slurm.policies.hadar_paper.utility import UTILITIES, Appraisal
 
 worths = st.floats(1e-9, 1.0)
 prices = st.builds(

@@ -28,18 +28,18 @@ from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status
 from hadar_slurm.engine.backend import Wake
-from hadar_slurm.engine.rounds import RoundRecord, run_rounds
+from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import HadarError, SlurmUnavailable
 from hadar_slurm.journal import Line, as_line
+from hadar_slurm.lab.study.bounds import bounds
+from hadar_slurm.lab.study.experiment import RULES, Result, Settings, run_experiment
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.metrics import segments, summarize
-from hadar_slurm.policies.base import Policy
-from hadar_slurm.policies.hadar_paper import HadarPaper
+from hadar_slurm.policies.hadar_paper.policy import HadarPaper
+from hadar_slurm.policies.policy import Policy
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import GAVEL_RULES, SimBackend
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import parse_gavel_trace
-from hadar_slurm.study.bounds import bounds
-from hadar_slurm.study.experiment import RULES, Result, Settings, run_experiment
 
 Trace = tuple[Cluster, tuple[JobSpec, ...]]
 

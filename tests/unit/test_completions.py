@@ -16,11 +16,11 @@ from builders import a_job, a_snapshot
 
 from hadar_slurm.cli.main import COMMANDS
 from hadar_slurm.core.snapshot import Round
-from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Journal
-from hadar_slurm.policies.table import POLICY_NAMES
+from hadar_slurm.lab.traces.workload import GENERATORS
+from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.resources import operators_file
-from hadar_slurm.sim.workload import GENERATORS
 from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX
 
 SCRIPTS = operators_file("completions")

@@ -9,7 +9,7 @@ import pytest
 
 from hadar_slurm.config import Config, PolicyName, SolverConfig, load_config, parse_config
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.policies.table import DEFAULT_POLICY, POLICY_NAMES
+from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
 
 SHIPPED = sorted((Path(__file__).parents[2] / "slurm_conf").glob("hadar*.yaml"))
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import yaml
 
-from hadar_slurm.cli.hadard import _parser
 from hadar_slurm.config import Config, SolverConfig, load_config
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.engine.rounds import RoundRecord, run_rounds
-from hadar_slurm.policies.base import Policy
-from hadar_slurm.policies.table import POLICY_NAMES
-from hadar_slurm.policies.utility import UTILITIES
+from hadar_slurm.daemon.main import _parser
+from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import parse_gavel_trace
+from hadar_slurm.policies.hadar_paper.utility import UTILITIES
+from hadar_slurm.policies.policy import Policy
+from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import parse_gavel_trace
 from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX, USAGE
 
 ROOT = Path(__file__).parents[2]

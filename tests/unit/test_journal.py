@@ -19,8 +19,8 @@ from hadar_slurm.core.job import Phase
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Ended, Round, Snapshot
 from hadar_slurm.engine.actions import Outcome, Renew, Start, Status, Stop
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.engine.reconcile import reconcile
-from hadar_slurm.engine.rounds import RoundRecord
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import (
     VERSION,

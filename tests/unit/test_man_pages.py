@@ -15,9 +15,9 @@ from types import ModuleType
 import pytest
 from typer.core import TyperGroup
 
-from hadar_slurm.cli.hadard import _parser
 from hadar_slurm.cli.main import COMMANDS, load_command
 from hadar_slurm.config import Config, SolverConfig, parse_config
+from hadar_slurm.daemon.main import _parser
 from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX, parse_words
 
 ROOT = Path(__file__).parents[2]

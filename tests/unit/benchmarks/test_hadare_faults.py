@@ -13,8 +13,8 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.slots import SlotEnd  # noqa: E402
+from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.averaging.slots import SlotEnd  # noqa: E402
 
 HADARE = Path(__file__).parents[3] / "benchmarks" / "hadare"
 

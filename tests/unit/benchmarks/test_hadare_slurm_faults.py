@@ -14,9 +14,9 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime import state  # noqa: E402
-from hadar_slurm.runtime.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.slots import SlotEnd, Slots  # noqa: E402
+from hadar_slurm.runtime.averaging import state  # noqa: E402
+from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
 
 HADARE = Path(__file__).parents[3] / "benchmarks" / "hadare"
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from hadar_slurm.policies.hare import RoundJob, plan_offline
+from hadar_slurm.lab.policies.hare import RoundJob, plan_offline
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 

@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 from hadar_slurm.cli.demo import CONFIG
 from hadar_slurm.cli.main import commands
 from hadar_slurm.config import Config
-from hadar_slurm.demo.runs import submission
-from hadar_slurm.demo.workload import load_workload
 from hadar_slurm.errors import UsageError
+from hadar_slurm.lab.demo.runs import submission
+from hadar_slurm.lab.demo.workload import load_workload
 
 
 def test_the_demos_hadard_enforces_its_plans() -> None:

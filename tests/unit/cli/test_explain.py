@@ -10,12 +10,12 @@ from builders import a_job, a_plan, a_snapshot
 from typer.testing import CliRunner, Result
 
 from hadar_slurm.cli.main import commands
-from hadar_slurm.cli.words import span
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
-from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import UsageError
 from hadar_slurm.journal import Journal
+from hadar_slurm.status.words import span
 
 
 @pytest.fixture

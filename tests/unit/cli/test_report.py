@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from hadar_slurm.cli.main import commands
 from hadar_slurm.cli.report import _time_s
 from hadar_slurm.core.snapshot import Round
-from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError, UsageError
 from hadar_slurm.journal import Journal
 

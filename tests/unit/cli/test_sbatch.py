@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fakes.login_node import SBATCH, SINFO, Site, call_of
 
-from hadar_slurm.slurm.metadata import decode
+from hadar_slurm.jobspec.description import decode
 
 OWN = ["--hadar-model=A3C", "--hadar-steps=100"]
 TAKEN = "hadar-sbatch: hadard places this job (1 GPU of any type, 100 steps)\n"

@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from hadar_slurm.cli.main import commands
 from hadar_slurm.core.snapshot import Round
-from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Journal
-from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 
 @pytest.fixture

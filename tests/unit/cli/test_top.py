@@ -15,7 +15,7 @@ from hadar_slurm.cli.main import commands
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
-from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Journal
 
 

@@ -18,7 +18,7 @@ from web_journals import a_job, a_line, write
 from hadar_slurm.cli.main import commands
 from hadar_slurm.config import Config
 from hadar_slurm.errors import UsageError
-from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 ROOT = Path(__file__).parents[3]
 _END_S = 30

@@ -10,8 +10,8 @@ from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.policies.backfill import SlurmBackfill, time_limit_s
-from hadar_slurm.policies.base import Policy
 from hadar_slurm.policies.fifo import YarnCapacity
+from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 # One step a second on every GPU, so that a job of s steps on one GPU has a limit of s seconds.

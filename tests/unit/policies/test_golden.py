@@ -17,13 +17,13 @@ from builders import GOLDEN, golden
 from contenders import NAMED, SOLVER_FREE
 
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.engine.rounds import RoundRecord
-from hadar_slurm.policies.lp import SolverLimits, _solver
+from hadar_slurm.engine.loop import RoundRecord
+from hadar_slurm.lab.study.compare import FORKING
+from hadar_slurm.lab.study.experiment import Settings, forked, run_experiment
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import parse_gavel_trace
+from hadar_slurm.policies.solver import SolverLimits, _solver
 from hadar_slurm.resources import data_file
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import parse_gavel_trace
-from hadar_slurm.study.compare import FORKING
-from hadar_slurm.study.experiment import Settings, forked, run_experiment
 
 MAX_LINES = 200
 

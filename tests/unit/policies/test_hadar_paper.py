@@ -27,16 +27,16 @@ from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Snapshot
 from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
-from hadar_slurm.engine.rounds import run_rounds
+from hadar_slurm.engine.loop import run_rounds
 from hadar_slurm.journal import Line, as_line
-from hadar_slurm.policies.candidates import Candidate, CandidateSource
-from hadar_slurm.policies.hadar_paper import HadarPaper, _select_by_ilp, _select_greedily
-from hadar_slurm.policies.lp import SolverLimits
-from hadar_slurm.policies.prices import ExponentialPrice, exponential_prices
-from hadar_slurm.policies.reach import Reach
-from hadar_slurm.policies.utility import UTILITIES, Appraisal
+from hadar_slurm.lab.traces.load import parse_gavel_trace
+from hadar_slurm.placement.eligibility import Reach
+from hadar_slurm.policies.hadar_paper.candidates import Candidate, CandidateSource
+from hadar_slurm.policies.hadar_paper.policy import HadarPaper, _select_by_ilp, _select_greedily
+from hadar_slurm.policies.hadar_paper.prices import ExponentialPrice, exponential_prices
+from hadar_slurm.policies.hadar_paper.utility import UTILITIES, Appraisal
+from hadar_slurm.policies.solver import SolverLimits
 from hadar_slurm.sim.backend import SimBackend
-from hadar_slurm.sim.trace import parse_gavel_trace
 
 NO_TIME = SolverLimits(time_limit_s=0.0)
 STEPS = 16  # price steps per GPU type, as the policy has them

@@ -16,13 +16,13 @@ from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.plan import Plan, check_plan
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import Rate, Rates, parse_table
-from hadar_slurm.policies.hadare import Hadare
-from hadar_slurm.policies.lp import SolverLimits
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import parse_gavel_trace
-from hadar_slurm.study.bounds import forking_bound_s
-from hadar_slurm.study.experiment import Settings, forked, run_experiment
-from hadar_slurm.study.scenarios import MIX_CLUSTER, mix
+from hadar_slurm.lab.study.bounds import forking_bound_s
+from hadar_slurm.lab.study.experiment import Settings, forked, run_experiment
+from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, mix
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import parse_gavel_trace
+from hadar_slurm.policies.hadare.policy import Hadare
+from hadar_slurm.policies.solver import SolverLimits
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 FLAT = some_rates(V100=1.0, P100=1.0, K80=1.0)

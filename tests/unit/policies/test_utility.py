@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import snapshots
 
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.policies.utility import (
+from hadar_slurm.policies.hadar_paper.utility import (
     UTILITIES,
     Appraisal,
     Worth,

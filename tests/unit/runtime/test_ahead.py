@@ -18,14 +18,14 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes import train_copy  # noqa: E402
 from fakes.trainings import Training, until  # noqa: E402
 
-from hadar_slurm.runtime.ahead import Ahead  # noqa: E402
+from hadar_slurm.runtime.averaging.ahead import Ahead  # noqa: E402
+from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
+from hadar_slurm.runtime.averaging.tensors import TensorFile, write_tensors  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
 from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
-from hadar_slurm.runtime.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
-from hadar_slurm.runtime.slots import SlotEnd, Slots  # noqa: E402
-from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
-from hadar_slurm.runtime.tensors import TensorFile, write_tensors  # noqa: E402
 
 BEGINS = "steps that were trained ahead"
 

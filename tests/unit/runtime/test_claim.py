@@ -21,15 +21,15 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes.alone import Alone  # noqa: E402
 from fakes.trainings import Training, until  # noqa: E402
 
-from hadar_slurm.runtime.claim import Claim, HeldError, Run, State, run_path  # noqa: E402
-from hadar_slurm.runtime.presence import Presence  # noqa: E402
-from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
+from hadar_slurm.runtime.membership.claim import Claim, HeldError, Run, State, run_path  # noqa: E402
+from hadar_slurm.runtime.membership.presence import Presence  # noqa: E402
+from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 
 HOLDER = """
 import sys, time, multiprocessing
 from pathlib import Path
-from hadar_slurm.runtime.claim import Claim, Run
-from hadar_slurm.runtime.surroundings import Surroundings
+from hadar_slurm.runtime.membership.claim import Claim, Run
+from hadar_slurm.runtime.membership.surroundings import Surroundings
 where = Surroundings(copy=0, directory=Path(sys.argv[1]), job="42", restart=int(sys.argv[2]))
 claim = Claim(where.directory, 0, Run.of(where, ("a",), 1), 0.5, 0.01)
 claim.take()

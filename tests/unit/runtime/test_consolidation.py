@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime.consolidation import Outer, check_alike, mean  # noqa: E402
+from hadar_slurm.runtime.averaging.consolidation import Outer, check_alike, mean  # noqa: E402
 
 STEPS = st.lists(st.integers(1, 1000), min_size=1, max_size=6)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hadar_slurm.runtime.costs import Costs
+from hadar_slurm.runtime.averaging.costs import Costs
 
 
 def of(*made_s: float) -> Costs:

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
-from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
 
 SETTINGS = Settings(slot_s=0.05, cost_part=1.0, poll_s=0.01, report_every_s=0.01)
 INPUTS = torch.randn(64, 8, generator=torch.Generator().manual_seed(3))

@@ -19,19 +19,19 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes import train_copy  # noqa: E402
 
 from hadar_slurm.handoff import read_report, user_reports  # noqa: E402
-from hadar_slurm.runtime import slots as slots_module  # noqa: E402
-from hadar_slurm.runtime.copy import Copy  # noqa: E402
-from hadar_slurm.runtime.presence import Doing, Presence  # noqa: E402
-from hadar_slurm.runtime.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.settings import Settings  # noqa: E402
-from hadar_slurm.runtime.slots import (  # noqa: E402
+from hadar_slurm.runtime.averaging import slots as slots_module  # noqa: E402
+from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.averaging.slots import (  # noqa: E402
     Contribution,
     OtherVersionError,
     SlotEnd,
     Slots,
 )
-from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
-from hadar_slurm.runtime.tensors import TensorFile, write_tensors  # noqa: E402
+from hadar_slurm.runtime.averaging.tensors import TensorFile, write_tensors  # noqa: E402
+from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.membership.presence import Doing, Presence  # noqa: E402
+from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
+from hadar_slurm.runtime.settings import Settings  # noqa: E402
 
 SETTINGS = Settings(slot_s=0.05, cost_part=1.0, gone_after_s=0.5, poll_s=0.01, report_every_s=0.01)
 

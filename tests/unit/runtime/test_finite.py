@@ -14,13 +14,13 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes.trainings import Training  # noqa: E402
 from torch import nn  # noqa: E402
 
-from hadar_slurm.runtime import state  # noqa: E402
+from hadar_slurm.runtime.averaging import state  # noqa: E402
+from hadar_slurm.runtime.averaging.finite import NotFiniteError, fault_in  # noqa: E402
+from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
-from hadar_slurm.runtime.finite import NotFiniteError, fault_in  # noqa: E402
-from hadar_slurm.runtime.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
-from hadar_slurm.runtime.slots import Contribution, SlotEnd, Slots  # noqa: E402
-from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
 
 SETTINGS = Settings(slot_s=0.05, cost_part=1.0, gone_after_s=0.5, poll_s=0.01, report_every_s=0.01)
 

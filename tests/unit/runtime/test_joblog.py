@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from fakes.trainings import Training, until  # noqa: E402
 
-from hadar_slurm.runtime.joblog import LOGGER, job_log  # noqa: E402
-from hadar_slurm.runtime.slots import SlotEnd, Slots  # noqa: E402
-from hadar_slurm.runtime.tensors import write_tensors  # noqa: E402
+from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
+from hadar_slurm.runtime.averaging.tensors import write_tensors  # noqa: E402
+from hadar_slurm.runtime.membership.joblog import LOGGER, job_log  # noqa: E402
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z copy (\d+): (.+)")
 
@@ -64,7 +64,7 @@ def test_lines_of_many_writers_stay_whole(tmp_path: Path) -> None:
     """Each is one write at the end of the file."""
     program = (
         "import logging, sys, pathlib\n"
-        "from hadar_slurm.runtime.joblog import job_log\n"
+        "from hadar_slurm.runtime.membership.joblog import job_log\n"
         "with job_log(pathlib.Path(sys.argv[1]), int(sys.argv[2])):\n"
         "    for number in range(300):\n"
         "        logging.getLogger('hadar_slurm.runtime.x').info('%d %s', number, 'x' * 200)\n"
@@ -124,7 +124,7 @@ def test_a_draft_that_was_cleared_away_has_come_too_late(
     def save_and_lose(tensors: object, path: Path, **more: object) -> None:
         Path(path).unlink(missing_ok=True)
 
-    monkeypatch.setattr("hadar_slurm.runtime.tensors.save_file", save_and_lose)
+    monkeypatch.setattr("hadar_slurm.runtime.averaging.tensors.save_file", save_and_lose)
     path = tmp_path / "slot-00000000.safetensors"
     assert not write_tensors(path, {"a": torch.zeros(1)}, {}, is_first=True)
     with pytest.raises(FileNotFoundError):

@@ -15,14 +15,14 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes.trainings import Training, until  # noqa: E402
 
 from hadar_slurm.handoff import Assignment, write_assignment  # noqa: E402
-from hadar_slurm.runtime.costs import Costs  # noqa: E402
+from hadar_slurm.runtime.averaging.costs import Costs  # noqa: E402
+from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
 from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
 from hadar_slurm.runtime.ending import Ending  # noqa: E402
+from hadar_slurm.runtime.membership.presence import Doing, Presence  # noqa: E402
 from hadar_slurm.runtime.peers import Peers  # noqa: E402
-from hadar_slurm.runtime.presence import Doing, Presence  # noqa: E402
-from hadar_slurm.runtime.ranges import Ranges  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
-from hadar_slurm.runtime.slots import SlotEnd, Slots  # noqa: E402
 
 EARLY = "ends early for those who wait"
 

@@ -18,7 +18,7 @@ from fakes.trainings import Training, until  # noqa: E402
 
 from hadar_slurm.handoff import read_report  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
-from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
+from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 
 EXACT = ("--dropout=0", "--no-batch-norm")
 

@@ -18,8 +18,8 @@ from fakes import train_copy  # noqa: E402
 
 from hadar_slurm.handoff import ProgressReport, read_report, user_reports  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
-from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
 
 SETTINGS = Settings(
     slot_s=0.05, cost_part=1.0, gone_after_s=0.5, poll_s=0.01, report_every_s=0.0, move_s=0.1

@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime.tensors import (  # noqa: E402 (torch has to be there)
+from hadar_slurm.runtime.averaging.tensors import (  # noqa: E402 (torch has to be there)
     TensorFile,
     TensorFileError,
     write_tensors,

@@ -24,7 +24,7 @@ from fakes.trainer_runs import (  # noqa: E402
     check_together,
 )
 
-from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
+from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

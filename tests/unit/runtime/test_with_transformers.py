@@ -21,7 +21,7 @@ from fakes.trainer_runs import (  # noqa: E402
     check_together,
 )
 
-from hadar_slurm.runtime.surroundings import Surroundings  # noqa: E402
+from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 
 
 def test_a_copy_alone_is_as_the_plain_loop(training: MakeTraining) -> None:

@@ -12,7 +12,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.errors import HadarError
 from hadar_slurm.policies.fifo import YarnCapacity
-from hadar_slurm.policies.hadar import Hadar
+from hadar_slurm.policies.hadar.policy import Hadar
 from hadar_slurm.sim.backend import SimBackend
 from hadar_slurm.sim.onward import Begin, begins
 

@@ -20,11 +20,8 @@ from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import GangRules, Snapshot
 from hadar_slurm.core.throughput import SPREAD_FACTOR, Rate, Rates, ThroughputTable, parse_table
 from hadar_slurm.errors import HadarError, TraceError
-from hadar_slurm.policies.board import Board
-from hadar_slurm.resources import data_file
-from hadar_slurm.sim.backend import GAVEL_RULES
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import (
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import (
     FORMS,
     Trace,
     as_gavel_trace,
@@ -34,7 +31,10 @@ from hadar_slurm.sim.trace import (
     parse_trace,
     without_unfit,
 )
-from hadar_slurm.sim.workload import hadar_jobs
+from hadar_slurm.lab.traces.workload import hadar_jobs
+from hadar_slurm.placement.allocator import Board
+from hadar_slurm.resources import data_file
+from hadar_slurm.sim.backend import GAVEL_RULES
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "data" / "traces"

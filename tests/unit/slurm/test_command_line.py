@@ -13,10 +13,10 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
-from hadar_slurm.slurm.adapter import Partitions, Site
-from hadar_slurm.slurm.changes import Ask, AskToSave, Change, Hold, Prefer, Release, Request
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.protocol import Partitions, Site
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.updates import Ask, AskToSave, Change, Hold, Prefer, Release, Request
 
 ONE, TWO, THREE = JobId("1"), JobId("2"), JobId("3")
 Answer = Callable[[Sequence[str], str], tuple[int, str, str]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hadar_slurm.errors import SlurmRefused
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.fairshare import FairShares, parse_fair_shares
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.fairshare import FairShares, parse_fair_shares
+from hadar_slurm.slurm.client.runner import Runner
 
 # In the form of `sshare -a -P -n -o Account,User,FairShare`.
 SHARES = """root||

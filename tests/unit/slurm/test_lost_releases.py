@@ -10,10 +10,10 @@ from fakes.fake_slurm import Asked, FakeSlurm
 from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.slurm.adapter import Site
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.ledger import FILE_NAME, Entry, Ledger
-from hadar_slurm.slurm.lost_releases import SAVED_AFTER_S, as_seen, lost_releases
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.protocol import Site
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.lost_releases import SAVED_AFTER_S, as_seen, lost_releases
 
 JOB = JobId("1")
 

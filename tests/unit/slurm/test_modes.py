@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hadar_slurm.slurm.adapter import Partitions
-from hadar_slurm.slurm.modes import Mode, Modes
+from hadar_slurm.slurm.client.protocol import Partitions
+from hadar_slurm.slurm.control.modes import Mode, Modes
 
 MIXED = Modes(Mode.OBSERVE, {"gpu": Mode.ENFORCE, "debug": Mode.ADVISE})
 

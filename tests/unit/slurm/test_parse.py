@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.errors import SlurmOutputError, SlurmRefused
-from hadar_slurm.slurm.parse import (
+from hadar_slurm.slurm.client.parse import (
     asked_nodes,
     fold_out,
     held_gang,
@@ -24,8 +24,8 @@ from hadar_slurm.slurm.parse import (
     split_job_details,
     takes_work,
 )
-from hadar_slurm.slurm.reading import read_all
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.state import read_all
 
 MARK = "#0123"
 QUEUE = (

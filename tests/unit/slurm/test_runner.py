@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hadar_slurm.errors import HadarError
-from hadar_slurm.slurm.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner
 
 PROGRAMS = {
     "well": "print('a line')",

@@ -16,11 +16,11 @@ from hadar_slurm.core.job import Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status, Stop
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
+from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.ledger import FILE_NAME, Entry, Ledger
-from hadar_slurm.slurm.metadata import Description, encode
-from hadar_slurm.slurm.modes import Mode, Modes
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.settings import Settings
 
 GRACE_S = 60.0

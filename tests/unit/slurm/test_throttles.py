@@ -14,15 +14,15 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.backend import Wake
-from hadar_slurm.engine.rounds import RoundRecord, run_round
-from hadar_slurm.policies.table import DEFAULT_POLICY, make_policy
+from hadar_slurm.engine.loop import RoundRecord, run_round
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.policies.registry import DEFAULT_POLICY, make_policy
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.metadata import Description, encode
-from hadar_slurm.slurm.parse import QueueRow, array_throttles, parse_queue
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.parse import QueueRow, array_throttles, parse_queue
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
+from hadar_slurm.slurm.observe.throttles import Candidate, Kind, Throttles, kind_of, scope_of
 from hadar_slurm.slurm.settings import Settings
-from hadar_slurm.slurm.throttles import Candidate, Kind, Throttles, kind_of, scope_of
 
 RETRY_S = 300.0
 MARK = "#m"

@@ -12,11 +12,11 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
+from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.command_line import CommandLine
-from hadar_slurm.slurm.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.metadata import Description, encode
-from hadar_slurm.slurm.profile import Profile
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
+from hadar_slurm.slurm.observe.throughput_store import Profile
 from hadar_slurm.slurm.settings import Settings
 
 LIMIT_S = 3600.0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.slurm.estimates import Estimator
+from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.decision import Decision, why_left
 from hadar_slurm.submit.describe import describe, summary
 from hadar_slurm.submit.gpu_options import GpuOption, gpu_options

@@ -11,8 +11,8 @@ from builders import a_cluster, some_rates
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable
-from hadar_slurm.slurm.estimates import Estimator
-from hadar_slurm.slurm.metadata import Description
+from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.call import Call
 from hadar_slurm.submit.decision import Decision
 from hadar_slurm.submit.preview import Choice, as_json, as_text, choices

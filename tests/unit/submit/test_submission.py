@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.slurm.estimates import Estimator
-from hadar_slurm.slurm.metadata import Description, decode
+from hadar_slurm.jobspec.description import Description, decode
+from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.describe import check_fits, describe, unknown_model
 from hadar_slurm.submit.directives import read_directives

@@ -16,7 +16,7 @@ import pytest
 from browser import Browser, a_browser, find_browser
 from web_journals import ROUND_S, a_job, a_line, an_action, gang, many_jobs, write
 
-from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.server import Address, Server

@@ -24,15 +24,15 @@ from web_journals import (
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.actions import Outcome, Status
+from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.engine.reconcile import reconcile
-from hadar_slurm.engine.rounds import RoundRecord, run_rounds
 from hadar_slurm.journal import as_line
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.metrics import Segment, segments
-from hadar_slurm.policies.table import make_policy
+from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
-from hadar_slurm.sim.cluster import parse_cluster
-from hadar_slurm.sim.trace import parse_gavel_trace
 from hadar_slurm.web.history import MAX_ROUNDS, History
 
 

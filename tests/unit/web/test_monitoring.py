@@ -15,7 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families as parse
 from web_journals import NOW_S, a_job, a_line, an_action, write
 
-from hadar_slurm.slurm.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.pulse import Pulse

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hadar_slurm.core.snapshot import Round
-from hadar_slurm.engine.rounds import RoundRecord
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Journal
 from hadar_slurm.web.tail import Tail
 

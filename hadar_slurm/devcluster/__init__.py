@@ -1,0 +1,1 @@
+"""A real Slurm on loopback with pretended GPUs, for trials and tests."""

@@ -1,0 +1,210 @@
+"""The accounting of a local cluster: slurmdbd, and a MariaDB server that serves it alone.
+
+The server has no TCP port. Its socket lies in a directory of mode 0700, and it admits one user, the
+one who started the cluster. slurmdbd listens on a TCP port as slurmctld does: both admit only
+programs with the cluster's munge key.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from hadar_slurm.devcluster.config import NodeShape, cluster_name
+from hadar_slurm.devcluster.processes import (
+    log_tail,
+    processes_of,
+    start_daemon,
+    wait_until,
+)
+from hadar_slurm.errors import ClusterError
+from hadar_slurm.slurm.client.runner import Runner
+
+ACCOUNT = "local"
+"""The account that the users of the cluster belong to."""
+
+DAEMONS = ("mariadbd", "slurmdbd")
+SUBDIRECTORIES = ("database", *(f"log/{name}" for name in DAEMONS))
+
+_DATABASE = "slurm_acct_db"
+_START_LIMIT_S = 20.0
+# A MariaDB server brings the statements that create its own tables; the name changed in 11.
+_SYSTEM_TABLES = ("mysql_system_tables.sql", "mariadb_system_tables.sql")
+# Small files, and no wait for the disk: nothing in this database outlives the cluster. A server
+# that no longer knows one of the `loose` options goes without it.
+_SERVER_OPTIONS = (
+    "--skip-networking",
+    "--skip-log-bin",
+    "--loose-innodb-buffer-pool-size=64M",
+    "--loose-innodb-lock-wait-timeout=900",
+    "--innodb-data-file-path=ibdata1:1M:autoextend",
+    "--loose-innodb-autoextend-increment=1",
+    "--loose-innodb-log-file-size=4M",
+    "--loose-innodb-flush-log-at-trx-commit=0",
+    "--loose-innodb-flush-method=nosync",
+    "--loose-innodb-doublewrite=0",
+)
+
+
+def slurm_conf_lines(directory: Path, nodes: Sequence[NodeShape], port: int) -> str:
+    """Return what slurm.conf says of accounting where slurmdbd listens on `port`."""
+    gpu_types = sorted({gpu_type for node in nodes for gpu_type in node.gpus})
+    tres = ",".join(["gres/gpu", *(f"gres/gpu:{gpu_type}" for gpu_type in gpu_types)])
+    return f"""\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={directory}/munge/socket
+AccountingStorageEnforce=associations,limits,qos
+AccountingStorageTRES={tres}
+AccountingStoreFlags=job_comment
+JobAcctGatherType=jobacct_gather/linux
+"""
+
+
+def slurmdbd_conf_text(directory: Path, port: int, user: str) -> str:
+    """Return slurmdbd.conf, which slurmdbd reads only if it is its user's alone."""
+    return f"""\
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser={user}
+AuthType=auth/munge
+AuthInfo=socket={directory}/munge/socket
+LogFile={directory}/log/slurmdbd/log
+PidFile={directory}/pid/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser={user}
+StorageLoc={_DATABASE}
+"""
+
+
+def prepare(directory: Path, port: int, user: str) -> None:
+    """Write slurmdbd.conf, and make the server's directory its user's alone."""
+    (directory / "database").chmod(0o700)
+    conf = directory / "slurmdbd.conf"
+    conf.touch(mode=0o600)
+    conf.write_text(slurmdbd_conf_text(directory, port, user), encoding="utf-8")
+
+
+def is_configured(directory: Path) -> bool:
+    """Return whether the cluster in `directory` has accounting."""
+    return (directory / "slurmdbd.conf").exists()
+
+
+def start(
+    directory: Path, binaries: Mapping[str, str], *, user: str, port: int, runner: Runner
+) -> None:
+    """Start the server and slurmdbd, and register the cluster, an account and `user` in it."""
+    _create_database(directory, binaries["mariadbd"], user)
+    server = [
+        *("setsid", "--fork", binaries["mariadbd"], *_server_words(directory, user)),
+        f"--socket={_socket(directory)}",
+        f"--pid-file={directory}/pid/mariadbd.pid",
+        f"--log-error={directory}/log/mariadbd/log",
+    ]
+    start_daemon(server, directory, name="mariadbd")
+    _wait_for(directory, "mariadbd", lambda: _listens(socket.AF_UNIX, str(_socket(directory))))
+    variables = {"MYSQL_UNIX_PORT": str(_socket(directory))}
+    start_daemon([binaries["slurmdbd"]], directory, variables=variables)
+    _wait_for(directory, "slurmdbd", lambda: _slurmdbd_serves(directory, port))
+    add = [binaries["sacctmgr"], "--immediate", "--quiet", "add"]
+    runner.run([*add, "cluster", cluster_name(directory)])
+    runner.run([*add, "account", ACCOUNT])
+    runner.run([*add, "user", user, f"account={ACCOUNT}", f"defaultaccount={ACCOUNT}"])
+
+
+def _socket(directory: Path) -> Path:
+    return directory / "database" / "socket"
+
+
+def _server_words(directory: Path, user: str) -> list[str]:
+    data = f"--datadir={directory}/database/data"
+    return ["--no-defaults", f"--user={user}", data, *_SERVER_OPTIONS]
+
+
+def _create_database(directory: Path, mariadbd: str, user: str) -> None:
+    """Create the server's own tables and the one user that it admits."""
+    (directory / "database" / "data").mkdir(mode=0o700)
+    script = (
+        "CREATE DATABASE mysql;\nUSE mysql;\n"
+        + _system_tables(Path(mariadbd)).read_text(encoding="utf-8")
+        + "\nFLUSH PRIVILEGES;\n"
+        + f"CREATE USER {_quoted(user)}@'localhost' IDENTIFIED VIA unix_socket;\n"
+        + f"GRANT ALL ON {_DATABASE}.* TO {_quoted(user)}@'localhost';\n"
+    )
+    log = directory / "log" / "mariadbd" / "out"
+    with log.open("ab") as sink:
+        status = subprocess.run(
+            [mariadbd, *_server_words(directory, user), "--bootstrap"],
+            input=script.encode(),
+            stdout=sink,
+            stderr=sink,
+            timeout=_START_LIMIT_S,
+            check=False,
+        ).returncode
+    if status != 0:
+        raise ClusterError(
+            f"mariadbd cannot create a database: status {status}: {log_tail(directory, 'mariadbd')}"
+        )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _system_tables(mariadbd: Path) -> Path:
+    shares = [path.parents[1] / "share" for path in (mariadbd, mariadbd.resolve())]
+    places = [*shares, Path("/usr/share"), Path("/usr/local/share")]
+    found = (
+        place / folder / name
+        for place in places
+        for folder in ("mysql", "mariadb")
+        for name in _SYSTEM_TABLES
+        if (place / folder / name).is_file()
+    )
+    path = next(found, None)
+    if path is None:
+        raise ClusterError(
+            f"{mariadbd} has no {' or '.join(_SYSTEM_TABLES)} under {_words(places)}: "
+            "on Debian and Ubuntu they come with mariadb-server-core"
+        )
+    return path
+
+
+def _words(paths: Iterable[Path]) -> str:
+    return ", ".join(dict.fromkeys(str(path) for path in paths))
+
+
+def _slurmdbd_serves(directory: Path, port: int) -> bool:
+    # Another program may listen on the port: then slurmdbd ends as soon as it says "started".
+    log = directory / "log" / "slurmdbd" / "log"
+    has_started = log.exists() and " started" in log.read_text(encoding="utf-8", errors="replace")
+    return (
+        has_started
+        and _listens(socket.AF_INET, ("127.0.0.1", port))
+        and _runs(directory, "slurmdbd")
+    )
+
+
+def _listens(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as client:
+        return client.connect_ex(address) == 0
+
+
+def _runs(directory: Path, program: str) -> bool:
+    return any(process.program == program for process in processes_of(directory))
+
+
+def _wait_for(directory: Path, program: str, is_ready: Callable[[], bool]) -> None:
+    def has_ended() -> bool:
+        # A daemon that has just gone into the background may escape one look.
+        return not wait_until(lambda: _runs(directory, program), 0.5)
+
+    if wait_until(lambda: is_ready() or has_ended(), _START_LIMIT_S) and is_ready():
+        return
+    how = "stopped while starting" if has_ended() else f"was not ready in {_START_LIMIT_S:g} s"
+    raise ClusterError(f"{program} {how}; its log ends: {log_tail(directory, program)}")

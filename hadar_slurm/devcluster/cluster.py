@@ -1,0 +1,345 @@
+"""A real Slurm on this machine: slurmctld and many slurmd on loopback, with GPUs that are fakes.
+
+Runs as the calling user, root or not. Everything it writes lies in one directory, no other
+configuration of Slurm or munge is read, and `down` leaves no process and no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hadar_slurm.devcluster import accounting as slurmdbd
+from hadar_slurm.devcluster import directory as layout
+from hadar_slurm.devcluster.config import KILL_WAIT_S, NodeShape, cluster_name
+from hadar_slurm.devcluster.daemons import start_munged, start_slurmctld, start_slurmd
+from hadar_slurm.devcluster.processes import (
+    Process,
+    end,
+    find_binaries,
+    free_ports,
+    log_tail,
+    processes_of,
+    wait_until,
+)
+from hadar_slurm.errors import (
+    ClusterError,
+    HadarError,
+    SlurmError,
+    SlurmUnavailable,
+    UsageError,
+)
+from hadar_slurm.handoff import user_reports
+from hadar_slurm.slurm.client.runner import Runner
+
+_PORT_TRIES = 3
+_PORT_IN_USE = "Address already in use"
+
+
+class _PortTaken(ClusterError):
+    """Another program took a port between its choice and its use."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What Slurm says of one node; `state` as sinfo prints it, for example `idle` or `down*`."""
+
+    name: str
+    state: str
+    gpus: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """What Slurm says of its nodes, and how many jobs run and wait; an array task is a job.
+
+    `accounting` is `up`, `down` when slurmdbd or its database has ended, or `none`.
+    """
+
+    nodes: tuple[NodeStatus, ...]
+    running: int
+    pending: int
+    accounting: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """A cluster that `up` started or `attach` found; a `with` block ends by stopping it."""
+
+    directory: Path
+    nodes: tuple[NodeShape, ...]
+    accounting: bool = False
+
+    @classmethod
+    def up(
+        cls,
+        directory: Path,
+        nodes: Sequence[NodeShape],
+        *,
+        accounting: bool = False,
+        timeout_s: float = 30.0,
+        slurmd_timeout_s: int = 300,
+        choose_ports: Callable[[int], Sequence[int]] = free_ports,
+        on_wait: Callable[[int], None] = lambda num_idle: None,
+    ) -> LocalCluster:
+        """Start a cluster in `directory` and return it when every node is idle.
+
+        With `accounting` it has a slurmdbd, in which the calling user belongs to one account. A
+        node that does not answer for `slurmd_timeout_s` seconds counts as down. `on_wait` is
+        called with the number of idle nodes while they start. A failure leaves nothing behind.
+        """
+        cluster = cls(layout.absolute(directory), tuple(nodes), accounting)
+        layout.check_path(cluster.directory, nodes)
+        binaries = find_binaries(accounting=accounting)
+        for tries_left in reversed(range(_PORT_TRIES)):
+            try:
+                cluster._claim()
+                with cluster._removed_on_failure():
+                    ports = choose_ports(len(nodes) + (2 if accounting else 1))
+                    accounting_port = ports[-1] if accounting else None
+                    layout.fill(
+                        cluster.directory,
+                        nodes,
+                        ports[: len(nodes) + 1],
+                        slurmd_timeout_s=slurmd_timeout_s,
+                        version=Runner().run([binaries["slurmctld"], "-V"]),
+                        accounting_port=accounting_port,
+                    )
+                    cluster._start(binaries, accounting_port)
+                    cluster._wait_until_idle(timeout_s, on_wait)
+                break
+            except _PortTaken:
+                if not tries_left:
+                    raise
+        return cluster
+
+    @classmethod
+    def attach(cls, directory: Path) -> LocalCluster:
+        """Return the cluster that lies in `directory`, whether or not its daemons run."""
+        directory = layout.absolute(directory)
+        if os.path.lexists(directory):
+            accounting = slurmdbd.is_configured(directory)
+            return cls(directory, layout.read_nodes(directory), accounting)
+        if cls.exists(directory):
+            return cls(directory, ())  # someone removed the directory under running daemons
+        raise ClusterError(f"no cluster in {directory}: start one with hadar cluster up")
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Return whether there is anything to stop or remove, be it only processes."""
+        directory = layout.absolute(directory)
+        return os.path.lexists(directory) or bool(processes_of(directory))
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.down()
+
+    @property
+    def name(self) -> str:
+        """Return Slurm's ClusterName, another one in every directory."""
+        return cluster_name(self.directory)
+
+    @property
+    def slurm_conf(self) -> Path:
+        """Return the path of slurm.conf."""
+        return self.directory / "slurm.conf"
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables with which commands find this cluster."""
+        return {
+            "SLURM_CONF": str(self.slurm_conf),
+            "HADAR_RUN_DIR": str(self.directory / "run"),
+            "HADAR_SPOOL": str(user_reports(self.directory / "spool" / "reports", os.geteuid())),
+        }
+
+    def runner(self, *, timeout_s: float = 30.0) -> Runner:
+        """Return a runner of commands on this cluster, with a limit in seconds for each."""
+        return Runner(self.slurm_conf, timeout_s, self.environment())
+
+    def processes(self) -> list[Process]:
+        """Return every process of this cluster: daemons, job steps and jobs."""
+        return processes_of(self.directory)
+
+    def controller_runs(self) -> bool:
+        """Return whether slurmctld runs."""
+        return any(process.program == "slurmctld" for process in self.processes())
+
+    def status(self) -> ClusterStatus:
+        """Return the states of the nodes and the number of jobs."""
+        if not self.controller_runs():
+            raise ClusterError(
+                f"slurmctld of {self.directory} does not run: remove the cluster with "
+                f"hadar cluster down --dir {self.directory} and start a new one"
+            )
+        states = self._node_states(timeout_s=10)
+        jobs = self.runner(timeout_s=10).run(["squeue", "-h", "-r", "-o", "%T"]).split()
+        return ClusterStatus(
+            tuple(NodeStatus(n.name, states.get(n.name, "unknown"), n.gpus) for n in self.nodes),
+            running=len(jobs) - jobs.count("PENDING"),
+            pending=jobs.count("PENDING"),
+            accounting=self._accounting_state(),
+        )
+
+    def _accounting_state(self) -> str:
+        if not self.accounting:
+            return "none"
+        running = {process.program for process in self.processes()}
+        return "up" if running.issuperset(slurmdbd.DAEMONS) else "down"
+
+    def cancel_jobs(self) -> None:
+        """Cancel every job and wait until none of their processes is left; after 7 s kill these.
+
+        Slurm with proctrack/linuxproc loses sight of a process that a job starts as it is killed.
+        """
+        self.runner(timeout_s=10).run(["scancel", "--partition=main"])
+        if not wait_until(lambda: not self._of_jobs(), KILL_WAIT_S + 2):
+            end(self._of_jobs, grace_s=0)
+
+    def _of_jobs(self) -> list[Process]:
+        return [process for process in self.processes() if not process.is_daemon]
+
+    def down(self) -> None:
+        """Cancel all jobs, end every process and remove the directory.
+
+        Works also when daemons have crashed, and does nothing when the cluster is gone.
+        """
+        if self.slurm_conf.exists() and self.controller_runs():
+            # A controller that does not answer is killed below, and so are its jobs.
+            with contextlib.suppress(SlurmError):
+                self.cancel_jobs()
+        end(self._of_jobs, grace_s=0)
+        end(self.processes, grace_s=5)
+        if self.directory.exists():
+            layout.remove(self.directory)
+
+    def kill_node(self, name: str) -> None:
+        """Kill the slurmd of a node, its job steps and its jobs, as if the node had lost power."""
+        self._require_node(name)
+        end(lambda: [p for p in self.processes() if p.node == name], grace_s=0)
+
+    def start_node(self, name: str, *, timeout_s: float = 30.0) -> None:
+        """Start the slurmd of a node unless it runs, and wait until slurmctld has seen it."""
+        self._require_node(name)
+        if name not in self._dead_daemons():
+            return
+        started_s = int(time.time())
+        start_slurmd(self.directory, name, find_binaries())
+
+        def is_registered() -> bool:
+            text = self.runner().run(["scontrol", "--oneliner", "show", "node", name])
+            match = re.search(r" SlurmdStartTime=(\d+)", text)
+            return match is not None and int(match[1]) >= started_s
+
+        if not wait_until(is_registered, timeout_s):
+            raise self._failed_to_start(name, timeout_s)
+
+    def stop_controller(self) -> None:
+        """Stop slurmctld, which saves its jobs and nodes; the nodes and their jobs go on."""
+        end(lambda: [p for p in self.processes() if p.program == "slurmctld"], grace_s=10)
+
+    def start_controller(self, *, timeout_s: float = 30.0) -> None:
+        """Start slurmctld unless it runs, and wait until it answers.
+
+        Nodes may read `unknown` for a moment.
+        """
+        if not self.controller_runs():
+            start_slurmctld(self.directory, find_binaries())
+        if not wait_until(lambda: bool(self._node_states()), timeout_s):
+            raise self._failed_to_start("slurmctld", timeout_s)
+
+    def restart_controller(self, *, timeout_s: float = 30.0) -> None:
+        """Stop slurmctld and start it again from its saved state."""
+        self.stop_controller()
+        self.start_controller(timeout_s=timeout_s)
+
+    def _claim(self) -> None:
+        if self.processes():
+            raise ClusterError(
+                f"a cluster is already running in {self.directory}: use it, or stop it with "
+                f"hadar cluster down --dir {self.directory}"
+            )
+        layout.claim(self.directory, self.nodes)
+
+    @contextlib.contextmanager
+    def _removed_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            end(self.processes, grace_s=0)
+            layout.remove(self.directory)
+            if isinstance(error, OSError):
+                raise ClusterError(f"cannot start in {self.directory}: {error}") from error
+            raise
+
+    def _start(self, binaries: Mapping[str, str], accounting_port: int | None) -> None:
+        start_munged(self.directory, binaries)
+        if accounting_port is not None:
+            self._start_accounting(binaries, accounting_port)
+        start_slurmctld(self.directory, binaries)
+        for node in self.nodes:
+            start_slurmd(self.directory, node.name, binaries)
+
+    def _start_accounting(self, binaries: Mapping[str, str], port: int) -> None:
+        try:
+            slurmdbd.start(
+                self.directory,
+                binaries,
+                user=layout.user(),
+                port=port,
+                runner=self.runner(timeout_s=10),
+            )
+        except HadarError:
+            if _PORT_IN_USE in log_tail(self.directory, "slurmdbd"):
+                raise self._failed_to_start("slurmdbd") from None
+            raise
+
+    def _wait_until_idle(self, timeout_s: float, on_wait: Callable[[int], None]) -> None:
+        def all_idle() -> bool:
+            # A daemon that has just gone into the background may escape one look.
+            dead = self._dead_daemons()
+            if dead and not wait_until(lambda: not self._dead_daemons(), 0.5):
+                raise self._failed_to_start(dead[0])
+            states = self._node_states()
+            num_idle = sum(state == "idle" for state in states.values())
+            on_wait(num_idle)
+            return num_idle == len(self.nodes)
+
+        if not wait_until(all_idle, timeout_s):
+            states = self._node_states()
+            waiting = [n.name for n in self.nodes if states.get(n.name) != "idle"]
+            raise self._failed_to_start(
+                waiting[0] if states and waiting else "slurmctld", timeout_s
+            )
+
+    def _failed_to_start(self, daemon: str, after_s: float | None = None) -> ClusterError:
+        tail = log_tail(self.directory, daemon)
+        kind = _PortTaken if _PORT_IN_USE in tail else ClusterError
+        how = "stopped while starting" if after_s is None else f"was not ready in {after_s:g} s"
+        return kind(f"{daemon} {how}; its log ends: {tail}")
+
+    def _dead_daemons(self) -> list[str]:
+        """Return the daemons that do not run, a slurmd by the name of its node."""
+        alive = {p.node or p.program for p in self.processes() if p.is_daemon}
+        accounting = slurmdbd.DAEMONS if self.accounting else ()
+        expected = ("munged", *accounting, "slurmctld", *(node.name for node in self.nodes))
+        return [name for name in expected if name not in alive]
+
+    def _node_states(self, *, timeout_s: float = 1.0) -> dict[str, str]:
+        """Return what sinfo says, nothing while slurmctld does not answer."""
+        try:
+            text = self.runner(timeout_s=timeout_s).run(["sinfo", "-h", "-N", "-o", "%N|%T"])
+        except SlurmUnavailable:
+            return {}
+        return dict(line.split("|", 1) for line in text.splitlines())
+
+    def _require_node(self, name: str) -> None:
+        if name not in {node.name for node in self.nodes}:
+            known = ", ".join(node.name for node in self.nodes)
+            raise UsageError(f"no node {name} in {self.directory}; there are {known}")

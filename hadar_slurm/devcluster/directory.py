@@ -1,0 +1,181 @@
+"""The directory of a local cluster: whether it may be used, its content and its removal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hadar_slurm.devcluster import accounting
+from hadar_slurm.devcluster.config import (
+    NodeShape,
+    cgroup_conf_text,
+    device_path,
+    gres_conf_text,
+    slurm_conf_text,
+)
+from hadar_slurm.errors import ClusterError, UsageError
+
+MARKER = "hadar-cluster.json"
+"""The file that makes a directory ours: no directory without it is ever removed."""
+
+_SUBDIRECTORIES = (
+    *("gpu", "munge", "pid", "run", "slurmd", "spool", "spool/reports", "state"),
+    *("log", "log/munged", "log/slurmctld"),
+)
+_UNIX_SOCKET_LIMIT = 107
+
+
+def default_directory() -> Path:
+    """Return where a cluster lies if its user names no directory."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    parent = Path(runtime) if os.path.isdir(runtime) else Path(tempfile.gettempdir())
+    return parent / f"hadar-cluster-{os.geteuid()}"
+
+
+def absolute(directory: Path) -> Path:
+    """Return the one path by which a directory is known, with links above it followed."""
+    directory = directory.expanduser()
+    return directory.parent.resolve() / directory.name
+
+
+def check_path(directory: Path, nodes: Sequence[NodeShape]) -> None:
+    """Raise UsageError for a path that Slurm cannot read from slurm.conf or bind sockets in."""
+    if not nodes:
+        raise UsageError("a cluster needs at least one node, for example v100:4")
+    if not re.fullmatch(r"[A-Za-z0-9/._-]+", str(directory)):
+        raise UsageError(
+            f"{str(directory)!r} has characters that slurm.conf cannot hold: choose a directory "
+            "of letters, digits and . _ - with --dir"
+        )
+    # slurmstepd's socket is the longest: node_job.step.
+    longest = max((f"slurmd/{n.name}/{n.name}_4000000000.4294967295" for n in nodes), key=len)
+    room = _UNIX_SOCKET_LIMIT - len(longest) - 1
+    if len(str(directory)) > room:
+        raise UsageError(
+            f"{directory} has {len(str(directory))} characters; the sockets in it leave room for "
+            f"{room}: choose a shorter directory with --dir"
+        )
+
+
+def claim(directory: Path, nodes: Sequence[NodeShape]) -> None:
+    """Create the directory and mark it as ours, or say why that cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        require_owned(directory)
+        with (directory / MARKER).open("x", encoding="utf-8") as marker:
+            json.dump({"nodes": [{"name": n.name, "gpus": dict(n.gpus)} for n in nodes]}, marker)
+    except FileExistsError:
+        require_owned(directory)
+        raise ClusterError(
+            f"{directory} holds what is left of a cluster that no longer runs: remove it with "
+            f"hadar cluster down --dir {directory}"
+        ) from None
+    except OSError as error:
+        raise ClusterError(f"cannot use {directory} for a cluster: {error}") from None
+    if others := sorted(path.name for path in directory.iterdir() if path.name != MARKER):
+        (directory / MARKER).unlink()
+        raise ClusterError(
+            f"{directory} is not empty (it holds {others[0]}): choose another with --dir"
+        )
+
+
+def require_owned(directory: Path) -> None:
+    """Raise ClusterError unless it is a directory of the calling user, and no link to one."""
+    if directory.is_symlink() or not directory.is_dir():
+        raise ClusterError(f"{directory} is not a directory: choose another with --dir")
+    if (owner := directory.stat().st_uid) != os.geteuid():
+        raise ClusterError(
+            f"{directory} belongs to uid {owner} and you are uid {os.geteuid()}: run as its "
+            "owner or choose another with --dir"
+        )
+
+
+def read_nodes(directory: Path) -> tuple[NodeShape, ...]:
+    """Return the nodes that the directory's marker names."""
+    try:
+        require_owned(directory)
+        content = json.loads((directory / MARKER).read_text(encoding="utf-8"))
+        return tuple(NodeShape(node["name"], node["gpus"]) for node in content["nodes"])
+    except FileNotFoundError:
+        raise ClusterError(
+            f"{directory} is no cluster that hadar started, since it has no {MARKER}: nothing done"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, UsageError) as error:
+        raise ClusterError(f"cannot read {directory / MARKER}: {error}") from None
+
+
+def fill(
+    directory: Path,
+    nodes: Sequence[NodeShape],
+    ports: Sequence[int],
+    *,
+    slurmd_timeout_s: int,
+    version: str,
+    accounting_port: int | None = None,
+) -> None:
+    """Write the configuration for what `slurmctld -V` prints, munge's key and the fake devices."""
+    own = [part for node in nodes for part in (f"slurmd/{node.name}", f"log/{node.name}")]
+    if accounting_port is not None:
+        own += accounting.SUBDIRECTORIES
+    for name in (*_SUBDIRECTORIES, *own):
+        (directory / name).mkdir()
+        (directory / name).chmod(0o755)
+    directory.chmod(0o755)
+    (directory / "state").chmod(0o700)
+    # Every user of the cluster leaves reports here, as in /tmp.
+    (directory / "spool" / "reports").chmod(0o1777)
+    for node in nodes:
+        for gpu_type, count in node.gpus.items():
+            for index in range(count):
+                device_path(directory, node.name, gpu_type, index).symlink_to("/dev/null")
+    key = directory / "munge" / "key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    conf = slurm_conf_text(directory, nodes, ports, user=user(), slurmd_timeout_s=slurmd_timeout_s)
+    if accounting_port is not None:
+        conf += accounting.slurm_conf_lines(directory, nodes, accounting_port)
+        accounting.prepare(directory, accounting_port, user())
+    for name, text in (
+        ("slurm.conf", conf),
+        ("gres.conf", gres_conf_text(directory, nodes)),
+        ("cgroup.conf", cgroup_conf_text(version)),
+    ):
+        (directory / name).write_text(text, encoding="utf-8")
+        (directory / name).chmod(0o644)
+
+
+def user() -> str:
+    """Return the name of the calling user."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise ClusterError(
+            f"uid {os.geteuid()} has no name, and Slurm runs jobs of named users only: "
+            "run as a user that getent passwd lists"
+        ) from None
+
+
+def remove(directory: Path) -> None:
+    """Remove the directory with all in it; the marker goes last, so that a retry is allowed."""
+    require_owned(directory)
+    if not (directory / MARKER).exists():
+        raise ClusterError(f"{directory} has no {MARKER}, so it is not ours to remove")
+    try:
+        for path in directory.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != MARKER:
+                path.unlink()
+        (directory / MARKER).unlink()
+        directory.rmdir()
+    except OSError as error:
+        raise ClusterError(
+            f"cannot remove {directory}: {error}; remove it by hand when nothing uses it"
+        ) from None

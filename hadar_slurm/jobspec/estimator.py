@@ -1,0 +1,131 @@
+"""How fast a job is to train on each GPU type, by all that is known of it. Standard library only.
+
+What its user gave counts as it is. Else the throughput table, and for what it does not have the
+published speeds of the GPU types, are where `core.speeds` begins; what jobs of this workload and of
+similar ones were seen to do on this cluster takes their place as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
+from hadar_slurm.core.throughput_model import (
+    EXPECTED_S,
+    SPREADS,
+    Estimate,
+    Origin,
+    Prior,
+    Speeds,
+    Workload,
+    estimated_rates,
+    parse_published,
+    published_prior,
+)
+from hadar_slurm.jobspec.description import Description
+from hadar_slurm.resources import data_file
+
+# Of a job whose steps nobody knows, what is trained in a second on its slowest type counts so many.
+_STEPS_A_SECOND = 1000.0
+# Beyond so many answers they are worked out anew.
+_MOST_KNOWN = 20_000
+
+Known = tuple[Rates, Mapping[str, Estimate]]
+
+
+@dataclass
+class Estimator:
+    """Turns what a description says into rates; `speeds` is what has been measured so far."""
+
+    table: ThroughputTable
+    published: Mapping[str, float]
+    speeds: Speeds = field(default_factory=Speeds)
+    _known: dict[object, Known] = field(default_factory=dict)
+    _version: int = 0
+
+    @classmethod
+    def shipped(cls, table: ThroughputTable, speeds: Speeds | None = None) -> Estimator:
+        """Return one that begins with the published speeds that come with the package."""
+        path = data_file("gpu_speeds.json")
+        return cls(table, parse_published(path.read_text(encoding="utf-8")), speeds or Speeds())
+
+    def rates(self, description: Description, user: str, kinds: Iterable[str]) -> Rates:
+        """Return the rates of a user's job on GPU types, in steps/s of the whole gang."""
+        return self._of(description, user, kinds)[0]
+
+    def estimates(
+        self, description: Description, user: str, kinds: Iterable[str]
+    ) -> Mapping[str, Estimate]:
+        """Return, by GPU type in lower case, what is believed within a node, and how surely."""
+        return self._of(description, user, kinds)[1]
+
+    def total_steps(self, description: Description, rates: Rates) -> int:
+        """Return the steps that a job has in all.
+
+        Where nobody knows them they are what its time limit has room for on the slowest type: so
+        long must a job be allowed that may run there.
+        """
+        if description.steps:
+            return description.steps
+        speeds = [rates.on(kind, description.gpus) for kind in rates.gpu_types]
+        slowest = min((speed for speed in speeds if speed > 0), default=_STEPS_A_SECOND)
+        return max(1, round(description.limit_s * slowest))
+
+    def counts_real_steps(self, description: Description, user: str) -> bool:
+        """Return whether steps are those that a job reports, and not a measure of time."""
+        return bool(description.steps) or workload_of(description, user) in self.speeds.measured
+
+    def _of(self, description: Description, user: str, kinds: Iterable[str]) -> Known:
+        if self._version != self.speeds.version or len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+            self._version = self.speeds.version
+        here = tuple(kinds)
+        workload, gpus = workload_of(description, user), description.gpus
+        key: tuple[object, ...] = (gpus, *description.rates.items())
+        if not description.rates:
+            key = (workload, gpus, here, description.steps, description.limit_s)
+        if key not in self._known:
+            self._known[key] = (
+                _as_given(description)
+                if description.rates
+                else estimated_rates(
+                    self.speeds, workload, gpus, here, self._prior(description, here)
+                )
+            )
+        return self._known[key]
+
+    def _prior(self, description: Description, kinds: tuple[str, ...]) -> Prior:
+        """Return what is believed of a job before any measurement."""
+        gpus = description.gpus
+        slowest = _STEPS_A_SECOND
+        if description.steps:
+            slowest = description.steps / (description.limit_s or EXPECTED_S)
+        general = published_prior(self.published, kinds, gpus, slowest)
+        rows = self.table.rates(description.workload)
+        if rows is None:
+            return general
+        # The types that the table lacks are to those that it has as their published speeds are.
+        names = [kind.lower() for kind in kinds]
+        listed = {name: rows.on(name, gpus) for name in names if name in rows.gpu_types}
+        factors = [rate / general.rates.on(name, gpus) for name, rate in listed.items() if rate > 0]
+        factor = sum(factors) / len(factors) if factors else 0.0
+        others = {
+            (name, gpus): Rate(factor * general.rates.on(name, gpus))
+            for name in names
+            if name not in listed
+        }
+        return Prior(Rates.of({**dict(rows.rows), **others}), Origin.PUBLISHED)
+
+
+def workload_of(description: Description, user: str) -> Workload:
+    """Return what counts as the same work."""
+    return Workload(user, description.workload)
+
+
+def _as_given(description: Description) -> Known:
+    rates = {kind.lower(): float(rate) for kind, rate in description.rates.items()}
+    return (
+        Rates.of({(kind, description.gpus): Rate(rate) for kind, rate in rates.items()}),
+        {kind: Estimate(rate, Origin.GIVEN, SPREADS[Origin.GIVEN]) for kind, rate in rates.items()},
+    )

@@ -1,0 +1,1 @@
+"""The laboratory: policies of other systems, trace readers, the study and the demo."""

@@ -1,0 +1,153 @@
+"""What the demo found: a table for people, `summary.json` for programs, and a check of the plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from hadar_slurm.journal import Line
+from hadar_slurm.lab.demo.runs import JobRun
+from hadar_slurm.metrics import Summary, figures
+
+
+def summarize_run(runs: Sequence[JobRun], capacity: Mapping[str, int]) -> Summary:
+    """Return the figures of one run; a job counts as finished if it trained every step once."""
+    return figures(
+        {run.job_id: run.submitted_s for run in runs},
+        {run.job_id: run.ended_s for run in runs if run.has_finished},
+        [segment for run in runs for segment in run.segments],
+        capacity,
+    )
+
+
+def plan_mismatches(lines: Iterable[Line]) -> list[str]:
+    """Return every job that a round saw on other GPUs than the round before had planned.
+
+    A round records what `scontrol show job -d` told (`holds`) and what was planned (`plan`); a
+    running job must hold, node by node and type by type, what the last plan gave it. A job whose
+    move was deferred, because it ended meanwhile or its new GPUs were not free yet, is as the
+    actions say, not as planned, and is left out.
+    """
+    found = []
+    planned: Line = {}
+    for line in lines:
+        for job_id, job in line.get("jobs", {}).items():
+            if job["phase"] == "running" and job_id in planned and job["holds"] != planned[job_id]:
+                found.append(
+                    f"round {line['round']}: job {job_id} holds {job['holds']}, "
+                    f"planned {planned[job_id]}"
+                )
+        if line["plan"] is not None:
+            undone = {action["job"] for action in line["actions"] if action["status"] != "done"}
+            planned = {job: held for job, held in line["plan"].items() if job not in undone}
+    return found
+
+
+def job_table(plain: Sequence[JobRun], hadar: Sequence[JobRun]) -> Table:
+    """Return the jobs side by side: the GPU types each ran on, its moves and its JCT."""
+    # Narrow enough for a terminal of 80 columns.
+    title = f"The same {len(plain)} jobs, without and with hadard"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("job", "model (batch)", "size"):
+        table.add_column(heading, no_wrap=True)
+    for run in ("plain on", "hadar on"):
+        table.add_column(run, min_width=9, overflow="fold")
+        table.add_column("moves", justify="right", min_width=5)
+        table.add_column("JCT", justify="right", no_wrap=True)
+    by_name = {run.job.name: run for run in hadar}
+    for before in plain:
+        after = by_name[before.job.name]
+        table.add_row(
+            before.job.name.removeprefix("demo-"),
+            before.job.workload.replace("batch size ", ""),
+            str(before.job.num_gpus),
+            *_cells(before),
+            *_cells(after),
+        )
+    return table
+
+
+def _cells(run: JobRun) -> tuple[str, str, str]:
+    kinds: list[str] = []
+    for segment in run.segments:
+        kind = "+".join(segment.gang.gpus_by_type)
+        if kinds[-1:] != [kind]:
+            kinds.append(kind)
+    jct = f"{run.jct_s:.1f} s" if run.has_finished else run.state
+    return " ".join(kinds), str(max(0, len(run.segments) - 1)), jct
+
+
+def total_table(plain: Summary, hadar: Summary) -> Table:
+    """Return the figures of both runs and what hadard gained."""
+    table = Table(title="In all", title_justify="left")
+    for heading in ("", "plain Slurm", "hadar", "gain"):
+        table.add_column(heading, justify="right" if heading else "left")
+    table.add_row("jobs finished", str(plain.finished), str(hadar.finished), "")
+    for name, before, after in (
+        ("total time (TTD)", plain.ttd_s, hadar.ttd_s),
+        ("mean completion time (JCT)", plain.mean_jct_s, hadar.mean_jct_s),
+    ):
+        gain = 1 - after / before if before else 0.0
+        table.add_row(
+            name,
+            f"{before:.1f} s",
+            f"{after:.1f} s",
+            f"{abs(gain):.0%} {'less' if gain >= 0 else 'more'}",
+        )
+    table.add_row("moves", str(plain.moves), str(hadar.moves), "")
+    for kind, share in plain.utilization.items():
+        table.add_row(f"{kind} in use", f"{share:.0%}", f"{hadar.utilization[kind]:.0%}", "")
+    return table
+
+
+def summary_tree(
+    plain: Sequence[JobRun],
+    hadar: Sequence[JobRun],
+    capacity: Mapping[str, int],
+    mismatches: Sequence[str],
+) -> dict[str, object]:
+    """Return the content of `summary.json`; times in seconds."""
+    runs = {"plain_slurm": plain, "hadar": hadar}
+    return {
+        "jobs": len(plain),
+        **{name: _run_tree(run, capacity) for name, run in runs.items()},
+        "plan_mismatches": list(mismatches),
+        "per_job": [
+            {
+                "name": before.job.name,
+                "workload": before.job.workload,
+                "gpus": before.job.num_gpus,
+                "steps": before.job.total_steps,
+                **{
+                    name: {
+                        "job_id": run.job_id,
+                        "state": run.state,
+                        "jct_s": round(run.jct_s, 3),
+                        "moves": max(0, len(run.segments) - 1),
+                        "gpu_types": [list(s.gang.gpus_by_type) for s in run.segments],
+                    }
+                    for name, run in zip(runs, (before, after), strict=True)
+                },
+            }
+            for before in plain
+            for after in hadar
+            if after.job.name == before.job.name
+        ],
+    }
+
+
+def _run_tree(runs: Sequence[JobRun], capacity: Mapping[str, int]) -> dict[str, object]:
+    summary = asdict(summarize_run(runs, capacity))
+    states = Counter(run.state for run in runs)
+    trained_twice = sum(run.steps_trained > run.job.total_steps for run in runs)
+    del summary["jobs"]
+    return {
+        **summary,
+        "lost": len(runs) - int(summary["finished"]),
+        "trained_twice": trained_twice,
+        "states": dict(states),
+    }

@@ -1,0 +1,284 @@
+"""Submit the demo's jobs to a real Slurm, wait for them, and gather what they did."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import HadarError, SlurmUnavailable
+from hadar_slurm.journal import Line, gang_from_tree
+from hadar_slurm.lab.demo.workload import DemoJob
+from hadar_slurm.metrics import Segment
+from hadar_slurm.resources import job_template
+from hadar_slurm.slurm.client.parse import HOLDING_STATES
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.state import read_queue
+from hadar_slurm.state.heartbeat import read_heartbeat
+
+_LOOK_EVERY_S = 0.25
+_SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+# Time for the daemon to come up and to end, in seconds.
+_DAEMON_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """What became of one job: when it came and ended, and where it trained in between.
+
+    Times in seconds since the run's start. `steps_trained` counts the steps of all segments;
+    `is_continuous` says that each segment went on where the last had stopped.
+    """
+
+    job: DemoJob
+    job_id: JobId
+    state: str
+    submitted_s: float
+    ended_s: float
+    segments: tuple[Segment, ...]
+    steps_trained: int
+    is_continuous: bool
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the job trained every step exactly once and Slurm calls it completed."""
+        is_whole = self.is_continuous and self.steps_trained == self.job.total_steps
+        return self.state == "COMPLETED" and is_whole
+
+    @property
+    def jct_s(self) -> float:
+        """Return the time from submission to end."""
+        return self.ended_s - self.submitted_s
+
+
+def submission(
+    job: DemoJob, hadar_sbatch: Sequence[str] | None, *, tells_steps: bool = True
+) -> list[str]:
+    """Return the command that submits `job`, by `hadar_sbatch` or, if None, by plain sbatch.
+
+    Both ways ask for the same GPUs, script and limits. Without `tells_steps` hadard is not told how
+    long the job is, apart from its time limit, which is the same for all.
+    """
+    described = [
+        f"--hadar-model={job.workload}",
+        *([f"--hadar-steps={job.total_steps}"] if tells_steps else []),
+        "--hadar-checkpoint=yes",
+    ]
+    return [
+        *([*hadar_sbatch, *described] if hadar_sbatch else ["sbatch"]),
+        f"--job-name={job.name}",
+        f"--gpus={job.num_gpus}",
+        "--time=30",
+        "--requeue",
+        str(job_template("paced_training.sbatch")),
+        f"--workload={job.workload}",
+        f"--total-steps={job.total_steps}",
+    ]
+
+
+@dataclass
+class Submitter:
+    """Submits jobs of the demo in one way: through sbatch, or through hadar-sbatch."""
+
+    environment: Mapping[str, str]
+    directory: Path
+    with_hadar: bool
+    tells_steps: bool = True
+
+    def submit(self, job: DemoJob) -> JobId:
+        """Submit `job` and return its id."""
+        own = [sys.executable, "-m", "hadar_slurm.cli.sbatch"]
+        done = subprocess.run(
+            submission(job, own if self.with_hadar else None, tells_steps=self.tells_steps),
+            cwd=self.directory,
+            env=dict(self.environment),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        match = _SUBMITTED.search(done.stdout)
+        if done.returncode != 0 or match is None:
+            raise HadarError(f"{job.name} could not be submitted: {done.stderr.strip()}")
+        return JobId(match.group(1))
+
+
+@dataclass
+class Tally:
+    """How far a run has come."""
+
+    total: int
+    submitted: int = 0
+    running: int = 0
+    finished: int = 0
+
+
+def run_jobs(
+    jobs: Sequence[DemoJob],
+    submitter: Submitter,
+    runner: Runner,
+    *,
+    limit_s: float,
+    on_progress: Callable[[Tally], None],
+) -> list[JobRun]:
+    """Submit every job at its time, wait until all have ended, and return what they did.
+
+    Raises HadarError when they have not ended within `limit_s` seconds.
+    """
+    start_s = time.time()
+    submitted: dict[JobId, tuple[DemoJob, float]] = {}
+    todo = list(jobs)
+    tally = Tally(len(jobs))
+    while True:
+        while todo and time.time() - start_s >= todo[0].submit_s:
+            job = todo.pop(0)
+            came_s = time.time() - start_s
+            submitted[submitter.submit(job)] = (job, came_s)
+        try:
+            states = {key: row.state for key, row in read_queue(runner).items()}
+        except SlurmUnavailable:
+            states = {}
+        live = {
+            key: states[key]
+            for key in submitted
+            if states.get(key) == "PENDING" or states.get(key) in HOLDING_STATES
+        }
+        tally.submitted = len(submitted)
+        tally.running = sum(state == "RUNNING" for state in live.values())
+        tally.finished = len(submitted) - len(live) if states else tally.finished
+        on_progress(tally)
+        if states and not todo and not live:
+            return [
+                _job_run(job, key, states.get(key, "GONE"), came_s, start_s, submitter.directory)
+                for key, (job, came_s) in submitted.items()
+            ]
+        if time.time() - start_s > limit_s:
+            raise HadarError(
+                f"{len(live) + len(todo)} of {len(jobs)} jobs have not ended within {limit_s:g} s: "
+                f"{', '.join(sorted(live))}"
+            )
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _job_run(
+    job: DemoJob, key: JobId, state: str, came_s: float, start_s: float, directory: Path
+) -> JobRun:
+    lines = _history(directory / "checkpoints" / key / "history.jsonl")
+    # A segment that trained nothing leaves no gap and no trace in what was trained.
+    spans = [(int(line["from_step"]), int(line["to_step"])) for line in lines]
+    ends = [0, *(end for _, end in spans)]
+    return JobRun(
+        job,
+        key,
+        state,
+        came_s,
+        max((float(line["end_s"]) - start_s for line in lines), default=came_s),
+        tuple(
+            Segment(
+                key,
+                gang_from_tree(line["gpus"]),
+                float(line["start_s"]) - start_s,
+                float(line["end_s"]) - start_s,
+            )
+            for line in lines
+        ),
+        sum(end - begin for begin, end in spans),
+        all(begin == end for (begin, _), end in zip(spans, ends, strict=False)),
+    )
+
+
+def _history(path: Path) -> list[Line]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return []
+
+
+@dataclass
+class Daemon:
+    """A hadard of our own, with its configuration and journal in `directory`."""
+
+    directory: Path
+    environment: Mapping[str, str]
+    config: Mapping[str, object]
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @property
+    def journal(self) -> Path:
+        """Return where the journal is written."""
+        return self.directory / "journal.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """Return where the daemon logs."""
+        return self.directory / "hadard.log"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the daemon for the length of a block; it is alive when the block begins."""
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def start(self) -> None:
+        """Start the daemon and wait for its first sign of life."""
+        path = self.directory / "hadar.yaml"
+        run_dir = Path(str(self.config["run_dir"]))
+        lines = {**self.config, "journal": str(self.journal)}
+        path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "hadar_slurm.daemon.main", "--config", str(path)],
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline_s = time.monotonic() + _DAEMON_S
+        while (beat := read_heartbeat(run_dir)) is None or beat.pid != self.process.pid:
+            if self.process.poll() is not None or time.monotonic() > deadline_s:
+                self.stop()
+                raise HadarError(f"hadard did not start: {self.log.read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ask the daemon to end, and make it end if it does not."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(_DAEMON_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process = None
+
+
+def job_environment(cluster_environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that both runs submit from."""
+    return {
+        **os.environ,
+        **cluster_environment,
+        "HADAR_PYTHON": sys.executable,
+        "HADAR_TEMPLATES": str(job_template("paced_training.py").parent),
+    }
+
+
+def fresh_directory(path: Path) -> Path:
+    """Return an empty directory at `path`."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path

@@ -1,0 +1,149 @@
+"""What commands read: throughput tables, clusters, traces and generated workloads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import typer
+
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.core.throughput import ThroughputTable, parse_table
+from hadar_slurm.errors import ConfigError, TraceError, UsageError
+from hadar_slurm.lab.traces.cluster import is_cluster_file, parse_cluster, parse_cluster_file
+from hadar_slurm.lab.traces.load import (
+    DEFAULT_REFERENCE,
+    check_fits,
+    parse_trace,
+    without_unfit,
+)
+from hadar_slurm.lab.traces.restart import RestartCosts
+from hadar_slurm.lab.traces.workload import GENERATORS, generate
+from hadar_slurm.resources import data_file
+
+# Options that every command about traces has.
+TableOption = Annotated[
+    Path | None,
+    typer.Option(help="Throughput table, ours or Gavel's (default: the shipped one)."),
+]
+ReferenceOption = Annotated[
+    str, typer.Option(help="GPU type on which a trace without types was measured.")
+]
+SpeedsOption = Annotated[
+    str, typer.Option(help="Speeds of GPU types beside the reference: a100=1.5,t4=0.3.")
+]
+UnfitOption = Annotated[
+    bool, typer.Option(help="Leave out jobs that the cluster can never run, and say so.")
+]
+GENERATE = "generate:"
+# Any gap will do where a load is asked for: all are scaled.
+_GAP_S = 60.0
+_GENERATED = re.compile(r"([a-z]+)([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How traces are read: rates, nodes, and what is known of GPU types without rates.
+
+    Jobs that could never run are an error, or left out and told of with `leaves_out_unfit`.
+    They have to fit under each of `rules`.
+    """
+
+    table: ThroughputTable
+    cluster: Cluster
+    costs: RestartCosts = field(default_factory=RestartCosts)
+    reference: str = DEFAULT_REFERENCE
+    gpu_speeds: Mapping[str, float] = field(default_factory=dict)
+    leaves_out_unfit: bool = False
+    rules: tuple[GangRules, ...] = (GangRules(),)
+
+
+def read_text(path: Path, fault: type[UsageError]) -> str:
+    """Return a file's text; raises `fault` naming it when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise fault(f"{path}: cannot be read: {error}") from error
+
+
+def read_table(path: Path | None) -> ThroughputTable:
+    """Return a throughput table, the shipped one for None."""
+    path = path or data_file("throughputs.json")
+    return parse_table(read_text(path, ConfigError), str(path))
+
+
+def read_cluster(text: str, *, gpus_per_node: int) -> Cluster:
+    """Return the cluster in words such as 20xV100,20xP100, or in a YAML file."""
+    if is_cluster_file(text):
+        return parse_cluster_file(read_text(Path(text), ConfigError), text)
+    return parse_cluster(text, gpus_per_node=gpus_per_node)
+
+
+def is_generated(text: str) -> bool:
+    """Return whether a workload's name is that of a generator, such as generate:hadar480."""
+    return text.startswith(GENERATE)
+
+
+def complete_workload(incomplete: str) -> list[str]:
+    """Return the generators whose name begins so; without a letter of one, files are meant."""
+    names = [f"{GENERATE}{name}480" for name in GENERATORS]
+    return [name for name in names if incomplete and name.startswith(incomplete)]
+
+
+def workload_label(text: str) -> str:
+    """Return what tables call a workload."""
+    return text.removeprefix(GENERATE) if is_generated(text) else Path(text).stem
+
+
+def read_workload(
+    text: str,
+    reading: Reading,
+    *,
+    seed: int = 0,
+    first: int | None = None,
+    has_arrivals: bool = False,
+) -> tuple[list[JobSpec], list[str]]:
+    """Return a workload's jobs, the first so many of them, and what a reader should know of it.
+
+    A generated one is drawn from `seed`, all jobs at once unless it `has_arrivals`. Raises
+    UsageError naming file, line, value and remedy.
+    """
+    if is_generated(text):
+        specs = _generated(text, reading.table, seed, has_arrivals=has_arrivals)[:first]
+        return _with_costs(specs, reading.costs), []
+    trace = parse_trace(
+        read_text(Path(text), TraceError),
+        text,
+        reading.table,
+        reading.cluster,
+        reference=reading.reference,
+        gpu_speeds=reading.gpu_speeds,
+    ).first(first)
+    for rules in reading.rules:
+        if reading.leaves_out_unfit:
+            trace = without_unfit(trace, reading.cluster, rules)
+        else:
+            check_fits(trace, reading.cluster, rules)
+    said = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
+    return _with_costs(trace.jobs, reading.costs), said
+
+
+def _generated(
+    text: str, table: ThroughputTable, seed: int, *, has_arrivals: bool
+) -> list[JobSpec]:
+    match = _GENERATED.fullmatch(text.removeprefix(GENERATE))
+    if match is None or match[1] not in GENERATORS:
+        names = ", ".join(f"{GENERATE}{name}480" for name in GENERATORS)
+        raise UsageError(f"{text!r}: expected a generator and a number of jobs: {names}")
+    gap_s = _GAP_S if has_arrivals else 0.0
+    return generate(match[1], int(match[2]), Random(seed).random, table, mean_gap_s=gap_s)
+
+
+def _with_costs(specs: Sequence[JobSpec], costs: RestartCosts) -> list[JobSpec]:
+    return [replace(spec, restart_cost_s=costs.of(spec.workload)) for spec in specs]

@@ -1,0 +1,178 @@
+"""Gavel's objectives: which part of its time each job is to spend on which GPU type.
+
+Source: Gavel (OSDI'20, section 4) and its published simulator; the variants that know throughputs
+("perf"). An objective turns a `Demand` into shares X, one row a job and one column a GPU type, with
+X >= 0, at most all of a job's time in its row and a type's GPUs, sum of gang x X, in its column.
+Who runs in which round follows from the shares (`gavel_rounds`).
+
+With gang sizes s, rates T and steps left R of job m:
+
+* max-min: max min_m s_m (T X)_m / T'_m, where T' is the rate on an equal share of every type.
+* makespan: the shortest horizon H with (T X)_m >= R_m / H for all m. Gavel halves an interval until
+  it is within 5 % and takes whatever feasible shares the solver returns at the last feasible H. We
+  find the shortest horizon with one program and follow the halving to the same H.
+* max-sum: max sum_m (T X)_m, in steps/s, so that models of many small steps come first.
+* ftf (finish-time fairness, from Themis, NSDI'20): min max_m of the time in the shared cluster,
+  age_m + R_m / (T X)_m, over that on an own 1/n of it. Gavel solves one cone program; we search
+  for the ratio with a linear program for each try.
+* fifo: in order of arrival each job takes the fastest type with room; the first for which no type
+  has room ends it, and one that trains on none of those with room is passed over.
+
+Jobs have no weights here; Gavel's weights are 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hadar_slurm.errors import SolverError
+from hadar_slurm.lab.policies.interior import Floats, Inside, ShareProgram, solve_inside
+
+# Gavel's search for the horizon of its makespan policy, in seconds: where it begins, by what the
+# upper end grows when nothing was feasible, and how close the two ends come.
+_HORIZON_S = (100.0, 1e6)
+_HORIZON_GROWTH = 10.0
+_HORIZON_GAP = 1.05
+# A horizon this much above the shortest is surely feasible.
+_ROUNDING = 1e-7
+# How close, as a share, the search for the ratio of finish times comes, in how many tries at most.
+_RATIO_GAP = 1e-3
+_RATIO_TRIES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The jobs that want GPUs, one row each, and what there is, one column a GPU type.
+
+    `gangs` in GPUs, `rates` in steps/s of the whole gang (0 where it does not run; every job runs
+    somewhere), `steps_left` above 0, `age_s` since submission, `isolated_s` how long the steps done
+    so far would have taken on an own 1/n of the cluster, `capacity` in GPUs, above 0.
+    """
+
+    gangs: Floats
+    rates: Floats
+    steps_left: Floats
+    age_s: Floats
+    isolated_s: Floats
+    capacity: Floats
+
+
+Objective = Callable[[Demand], Floats]
+
+
+def max_min(demand: Demand) -> Floats:
+    """Return shares that make the smallest gain over an equal share of every type largest."""
+    equal = demand.rates @ (demand.capacity / demand.capacity.sum())
+    return _most_level(demand, demand.rates * (demand.gangs / equal)[:, None]).shares
+
+
+def makespan(demand: Demand) -> Floats:
+    """Return shares with which all jobs end within nearly the shortest time possible."""
+    longest_s = float((demand.steps_left / demand.rates.max(axis=1)).max())
+    best = _most_level(demand, demand.rates * (longest_s / demand.steps_left)[:, None])
+    if best.level <= 0:
+        raise SolverError("the jobs cannot be done in any time")
+    horizon_s = search_horizon(longest_s / best.level * (1.0 + _ROUNDING))
+    needs = demand.steps_left / horizon_s
+    try:
+        program = ShareProgram(demand.gangs, demand.capacity, rates=demand.rates, needs=needs)
+        return solve_inside(program).shares
+    except SolverError:
+        # The horizon found is the shortest itself: there is next to no inside.
+        return best.shares
+
+
+def max_sum(demand: Demand) -> Floats:
+    """Return shares with the most steps per second in all."""
+    program = ShareProgram(demand.gangs, demand.capacity, cost=-demand.rates)
+    return solve_inside(program).shares
+
+
+def finish_time_fairness(demand: Demand) -> Floats:
+    """Return shares that make the largest ratio of finish times, shared to isolated, smallest."""
+    alone_s = demand.isolated_s + demand.steps_left / isolated_rates(demand)
+
+    def ratio(rates: Floats) -> float:
+        return float(((demand.age_s + demand.steps_left / rates) / alone_s).max())
+
+    shares = equal_shares(demand)
+    low, high = ratio(demand.rates.max(axis=1)), ratio((demand.rates * shares).sum(axis=1))
+    for _ in range(_RATIO_TRIES):
+        if high <= low * (1.0 + _RATIO_GAP):
+            break
+        tried = math.sqrt(low * high)
+        needs = demand.steps_left / (tried * alone_s - demand.age_s)
+        found = _most_level(demand, demand.rates / needs[:, None])
+        reached = ratio(np.maximum((demand.rates * found.shares).sum(axis=1), 1e-300))
+        if reached < high:
+            shares, high = found.shares, reached
+        if found.level < 1.0:
+            low = tried
+    return shares
+
+
+def fifo(demand: Demand) -> Floats:
+    """Return whole types for the first jobs in order of arrival, until one finds no room."""
+    shares = np.zeros(demand.rates.shape)
+    room = demand.capacity.copy()
+    for row in np.argsort(-demand.age_s, kind="stable"):
+        fits = room >= demand.gangs[row]
+        if not fits.any():
+            break
+        fastest = int(np.argmax(np.where(fits, demand.rates[row], -1.0)))
+        if demand.rates[row, fastest] > 0:
+            shares[row, fastest] = 1.0
+            room[fastest] -= demand.gangs[row]
+    return shares
+
+
+OBJECTIVES: Mapping[str, Objective] = {
+    "max-min": max_min,
+    "makespan": makespan,
+    "max-sum": max_sum,
+    "ftf": finish_time_fairness,
+    "fifo": fifo,
+}
+
+
+def equal_shares(demand: Demand) -> Floats:
+    """Return the shares that give every GPU of every gang the same part of every type."""
+    part = demand.capacity / demand.gangs.sum()
+    return np.tile(part / max(1.0, float(part.sum())), (len(demand.gangs), 1))
+
+
+def isolated_rates(demand: Demand) -> Floats:
+    """Return each job's steps/s on an own 1/n of every type.
+
+    A gang of W GPUs runs there 1/W of the time; all rows are scaled so that the largest is 1.
+    """
+    shares = demand.capacity / (len(demand.gangs) * demand.gangs)[:, None]
+    rates: Floats = (demand.rates * (shares / shares.sum(axis=1).max())).sum(axis=1)
+    return rates
+
+
+def search_horizon(shortest_s: float) -> float:
+    """Return the horizon where Gavel's halving ends if all from `shortest_s` on are feasible."""
+    low, high = _HORIZON_S
+    end = high
+    found: float | None = None
+    while found is None:
+        while _HORIZON_GAP * low < high:
+            middle = (low + high) / 2.0
+            if middle >= shortest_s:
+                found = high = middle
+            else:
+                low = middle
+        low, high = end, end * _HORIZON_GROWTH
+        end = high
+    return found
+
+
+def _most_level(demand: Demand, rates: Floats) -> Inside:
+    """Return the shares that make the smallest of sum(rates x shares) over the jobs largest."""
+    program = ShareProgram(demand.gangs, demand.capacity, rates=rates, has_level=True)
+    return solve_inside(program)

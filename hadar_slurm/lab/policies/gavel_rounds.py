@@ -1,0 +1,328 @@
+"""Policies `gavel-max-min`, `-makespan`, `-max-sum`, `-ftf` and `-fifo`: Gavel's round mechanism.
+
+Source: Gavel (OSDI'20, section 5) and its published simulator. The objectives are in `gavel`; here
+is how their shares become rounds:
+
+* Each job has a priority on each type: its share over the time it was given there since the shares
+  were last computed. Every such time begins at half a round, so that new shares count at once.
+* Types are served in a fixed order, and of each type the jobs by priority, ties by deficit (share x
+  time passed, less time received, summed over all computations so far), then by share, then by
+  order of jobs. Who has GPUs already, does not run there or does not fit is skipped.
+* Shares are computed again when a job came or ended, or GPUs did, but `least_gap_s` after the last
+  time at the earliest. Only then are times set back. Gavel's simulator takes a last time of 0 for
+  none, so shares from time 0 are renewed at the first change.
+
+What Gavel's simulator does besides, and we only under its rules (`GangRules.counts_spread` false)
+and if `is_strict`: a job that came since the last computation gets no GPUs, though room is kept for
+it when its turn comes; and with `fifo` only jobs with a share run. Both leave GPUs idle; if they
+leave all of them idle, the shares are computed at once. Elsewhere such jobs get what is left, and
+so do, everywhere, those for which no nodes were found.
+
+Shares are rounded to seven digits: jobs that are alike then tie, whatever the machine's arithmetic.
+Types other than Gavel's three are served by how fast jobs are there on average, the fastest first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hadar_slurm.core.cluster import GpuType, JobId
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.errors import SolverError
+from hadar_slurm.lab.policies.gavel import OBJECTIVES, Demand, equal_shares, isolated_rates
+from hadar_slurm.lab.policies.interior import Floats
+from hadar_slurm.lab.policies.lengths import unknown_lengths
+from hadar_slurm.placement.allocator import Board
+
+GAVEL_OBJECTIVES = tuple(OBJECTIVES)
+
+_ORDER_OF_TYPES = ("v100", "p100", "k80")
+# The other objectives are given the steps left and do not look at them.
+_KNOW_LENGTHS = ("makespan", "ftf")
+_HOLDS_GPUS = (Phase.RUNNING, Phase.STARTING)
+
+
+@dataclass(frozen=True, slots=True)
+class Gavel:
+    """The policy; `objective` is a name in `gavel.OBJECTIVES`, `least_gap_s` in seconds."""
+
+    objective: str = "max-min"
+    least_gap_s: float = 1920.0
+    is_strict: bool = True
+
+    @property
+    def name(self) -> str:
+        """Return the policy's name on the command line."""
+        return f"gavel-{self.objective}"
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Return who runs where in `round_`; the shares are those in its memory if still good."""
+        knows_lengths = self.objective in _KNOW_LENGTHS
+        board = Board(snapshot if knows_lengths else unknown_lengths(snapshot), round_)
+        ledger = _Ledger.carried_on(round_.memory, snapshot, board.kinds)
+        is_new = ledger.is_due(self.least_gap_s)
+        if is_new:
+            ledger = ledger.with_new_shares(self.objective, board)
+        chosen, withheld = self._choose(ledger, board, round_.length_s)
+        if withheld and not (chosen or board.placed or is_new):
+            is_new, ledger = True, ledger.with_new_shares(self.objective, board)
+            chosen, withheld = self._choose(ledger, board, round_.length_s)
+        for job, kind in chosen:
+            board.choose(job, kind)
+        board.settle()
+        if not withheld:
+            board.fill(sorted(board.jobs, key=lambda job: job.spec.submitted_s))
+        figures = {"shares_computed": float(is_new), "solver_fallback": float(ledger.is_fallback)}
+        return board.plan(figures=figures, memory=ledger)
+
+    def _choose(
+        self, ledger: _Ledger, board: Board, length_s: float
+    ) -> tuple[list[tuple[Job, GpuType]], bool]:
+        """Return who is to run on which type, and whether anybody is withheld from running."""
+        is_strict = self.is_strict and not board.rules.counts_spread
+        needs_share = is_strict and self.objective == "fifo"
+        books = ledger.books.at([ledger.rows[job.job_id] for job in board.jobs])
+        priorities = books.shares / (length_s / 2.0 + books.received_s)
+        is_taken = np.zeros(len(board.jobs), dtype=bool)
+        chosen: list[tuple[Job, GpuType]] = []
+        withheld = False
+        for column in ledger.order:
+            kind = board.kinds[column]
+            room = board.room(kind)
+            keys = (books.shares, books.deficits_s, priorities)
+            for row in np.lexsort([-key[:, column] for key in keys]):
+                job = board.jobs[row]
+                if room <= 0:
+                    break
+                if is_taken[row] or job.spec.num_gpus > room or not board.may_use(job, kind):
+                    continue
+                if needs_share and priorities[row, column] <= 0:
+                    withheld = True
+                    continue
+                is_taken[row] = True
+                room -= job.spec.num_gpus
+                if is_strict and not books.is_known[row]:
+                    withheld = True
+                else:
+                    chosen.append((job, kind))
+        return chosen, withheld
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Books:
+    """What is written down of each job: one row a job, in the tables one column a GPU type.
+
+    The share, the time received since shares were computed, the deficit before; the steps done at
+    the last plan; whether the shares were computed with the job in mind. For finish-time fairness:
+    the steps left when they were computed, the steps/s then on an own 1/n of the cluster, and how
+    long the job would have been there until then.
+    """
+
+    shares: Floats
+    received_s: Floats
+    deficits_s: Floats
+    steps_done: Floats
+    is_known: NDArray[np.bool_]
+    steps_left: Floats
+    isolated_rates: Floats
+    isolated_s: Floats
+
+    @classmethod
+    def empty(cls, num_kinds: int) -> _Books:
+        """Return books without jobs."""
+        table, column = np.zeros((0, num_kinds)), np.zeros(0)
+        return cls(table, table, table, column, column > 0, column, column, column)
+
+    def at(self, rows: Sequence[int]) -> _Books:
+        """Return the books with these rows in this order, an empty one for each -1."""
+        wanted = np.array(rows, dtype=int)
+        kept = np.flatnonzero(wanted >= 0)
+
+        def chosen(old: NDArray[Any]) -> NDArray[Any]:
+            new = np.zeros((len(wanted), *old.shape[1:]), dtype=old.dtype)
+            new[kept] = old[wanted[kept]]
+            return new
+
+        return _Books(*(chosen(getattr(self, field_.name)) for field_ in fields(self)))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Ledger:
+    """What one plan leaves for the next: the books of all present jobs, and what they rest on.
+
+    `rows` finds a job's row; `capacity` are the GPUs of each type on open nodes; the shares are
+    from `computed_s` for the jobs and GPUs in `computed_for`; `order` is that of the columns.
+    """
+
+    kinds: tuple[GpuType, ...]
+    books: _Books
+    jobs: tuple[Job, ...] = ()
+    rows: Mapping[JobId, int] = field(default_factory=dict)
+    capacity: tuple[int, ...] = ()
+    now_s: float = 0.0
+    computed_s: float = 0.0
+    computed_for: object = None
+    order: tuple[int, ...] = ()
+    is_fallback: bool = False
+
+    @classmethod
+    def carried_on(cls, memory: object, snapshot: Snapshot, kinds: tuple[GpuType, ...]) -> _Ledger:
+        """Return the ledger that the plan before this one left, brought up to now."""
+        before = cls(kinds, _Books.empty(len(kinds)))
+        if isinstance(memory, cls) and memory.kinds == kinds:
+            before = memory
+        jobs = tuple(job for job in snapshot.jobs if not job.phase.is_final)
+        ids = [job.job_id for job in jobs]
+        rows, books = before.rows, before.books
+        if ids != list(rows):
+            books = books.at([rows.get(job_id, -1) for job_id in ids])
+            rows = {job_id: row for row, job_id in enumerate(ids)}
+        times_s = _times_given_s(jobs, books, kinds, snapshot, snapshot.now_s - before.now_s)
+        books = replace(
+            books,
+            received_s=books.received_s + times_s,
+            steps_done=np.array([job.progress.steps_done for job in jobs]),
+        )
+        return replace(
+            before,
+            books=books,
+            jobs=jobs,
+            rows=rows,
+            capacity=_open_gpus(snapshot, kinds),
+            now_s=snapshot.now_s,
+        )
+
+    @property
+    def wanted(self) -> object:
+        """Return the jobs and GPUs that new shares would be for."""
+        return (tuple(self.rows), self.capacity)
+
+    def is_due(self, least_gap_s: float) -> bool:
+        """Return whether the shares are to be computed again."""
+        if not self.jobs or self.computed_for == self.wanted:
+            return False
+        is_old = self.computed_s == 0.0 or self.now_s - self.computed_s >= least_gap_s
+        return self.computed_for is None or is_old
+
+    def with_new_shares(self, objective: str, board: Board) -> _Ledger:
+        """Return the ledger with shares for now, times counted from now on."""
+        books, rates = self.books, _rates(board, self.jobs)
+        capacity = np.array(self.capacity, dtype=float)
+        columns = np.flatnonzero(capacity)
+        rows = np.flatnonzero(rates[:, columns].max(axis=1, initial=0.0))
+        shares, isolated = np.zeros(rates.shape), np.zeros(len(rates))
+        isolated_s = self._isolated_s()
+        is_fallback = False
+        if rows.size:
+            demand = Demand(
+                gangs=np.array([self.jobs[row].spec.num_gpus for row in rows], dtype=float),
+                rates=rates[np.ix_(rows, columns)],
+                steps_left=np.array([max(1.0, self.jobs[row].steps_left) for row in rows]),
+                age_s=np.array([self._age_s(self.jobs[row]) for row in rows]),
+                isolated_s=isolated_s[rows],
+                capacity=capacity[columns],
+            )
+            isolated[rows] = isolated_rates(demand)
+            # The past of a job that is new to us is taken to have been like now.
+            past_s = np.where(
+                books.is_known[rows], isolated_s[rows], books.steps_done[rows] / isolated[rows]
+            )
+            isolated_s[rows] = past_s
+            try:
+                found = OBJECTIVES[objective](replace(demand, isolated_s=past_s))
+            except SolverError:
+                is_fallback, found = True, equal_shares(demand)
+            shares[np.ix_(rows, columns)] = found.astype(np.float32)
+        passed_s = self.now_s - self.computed_s
+        new = _Books(
+            shares=np.where(rates > 0, shares, 0.0),
+            received_s=np.zeros(rates.shape),
+            deficits_s=books.deficits_s + books.shares * passed_s - books.received_s,
+            steps_done=books.steps_done,
+            is_known=np.ones(len(rates), dtype=bool),
+            steps_left=np.array([job.steps_left for job in self.jobs]),
+            isolated_rates=isolated,
+            isolated_s=isolated_s,
+        )
+        return replace(
+            self,
+            books=new,
+            computed_s=self.now_s,
+            computed_for=self.wanted,
+            order=_order_of_types(board.kinds, rates),
+            is_fallback=is_fallback,
+        )
+
+    def _age_s(self, job: Job) -> float:
+        return max(0.0, self.now_s - job.spec.submitted_s)
+
+    def _isolated_s(self) -> Floats:
+        """Return how long each job's steps so far would have taken on an own 1/n of the cluster."""
+        books = self.books
+        steps = books.steps_left - np.array([job.steps_left for job in self.jobs])
+        rates = np.where(books.isolated_rates > 0, books.isolated_rates, np.inf)
+        isolated_s: Floats = books.isolated_s + steps / rates
+        return isolated_s
+
+
+def _times_given_s(
+    jobs: Sequence[Job],
+    books: _Books,
+    kinds: Sequence[GpuType],
+    snapshot: Snapshot,
+    passed_s: float,
+) -> Floats:
+    """Return the seconds that each job was given on each type since the last plan.
+
+    Under Gavel's rules that is what its whole steps took, else all the time that has passed.
+    """
+    times_s = np.zeros((len(jobs), len(kinds)))
+    for row, job in enumerate(jobs):
+        # What a job was given before the first shares with it in mind is of no account.
+        if job.phase not in _HOLDS_GPUS or not job.allocation or not books.is_known[row]:
+            continue
+        given_s = passed_s
+        if not snapshot.rules.counts_spread:
+            rate = job.allocation.rate(job.spec.rates, counts_spread=False)
+            steps = round(job.progress.steps_done - books.steps_done[row])
+            given_s = steps / rate if rate > 0 else 0.0
+        for kind in {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}:
+            times_s[row, kinds.index(kind)] = given_s
+    return times_s
+
+
+def _open_gpus(snapshot: Snapshot, kinds: Sequence[GpuType]) -> tuple[int, ...]:
+    """Return, by type, the GPUs on open nodes that jobs in our care hold or may be given."""
+    nodes = snapshot.cluster.by_name
+    gpus: Counter[GpuType] = Counter()
+    for slot, count in snapshot.plannable_capacity.items():
+        if nodes[slot.node].is_schedulable:
+            gpus[slot.gpu_type] += count
+    return tuple(gpus[kind] for kind in kinds)
+
+
+def _rates(board: Board, jobs: Sequence[Job]) -> Floats:
+    """Return the steps/s of each job on each type, 0 where it could not run."""
+    rates = [
+        [board.rate(job, kind) if board.may_use(job, kind) else 0.0 for kind in board.kinds]
+        for job in jobs
+    ]
+    return np.array(rates, dtype=float).reshape(len(jobs), len(board.kinds))
+
+
+def _order_of_types(kinds: Sequence[GpuType], rates: Floats) -> tuple[int, ...]:
+    """Return the columns of the types in the order in which they are served."""
+    names = [kind.lower() for kind in kinds]
+    if set(names) <= set(_ORDER_OF_TYPES):
+        return tuple(names.index(name) for name in _ORDER_OF_TYPES if name in names)
+    best = rates.max(axis=1, initial=0.0, keepdims=True)
+    speeds = (rates / np.where(best > 0, best, 1.0)).sum(axis=0)
+    return tuple(sorted(range(len(kinds)), key=lambda column: (-round(speeds[column], 9), column)))

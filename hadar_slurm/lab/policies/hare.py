@@ -1,0 +1,306 @@
+"""Hare's offline planner: rounds of tasks on GPUs of several types, for the least weighted JCT.
+
+Source: Hare (HPDC'22; IEEE Transactions on Cloud Computing 12(4), 2024): *relaxed fixed-scale
+synchronisation*. A job trains in rounds of a fixed number of tasks. A task of the next round starts
+only after all tasks of the round have trained and synchronised; the tasks of a round need neither
+run at once nor on distinct GPUs. So as many gradients are added up as ever, and convergence is that
+of synchronous SGD. The abstracts are published openly; program and bound below are reconstructed.
+
+Known are arrivals, weights and sizes. On GPU m a task of job n trains T_nm seconds, then
+synchronises S_nm seconds, in which the GPU may go on to the next task. A GPU that goes from one job
+to another takes `switch_s` first: seconds by default, milliseconds with Hare's fast switching.
+
+* *Order from a linear program.* Variables are the mean midpoint M_nr of the tasks of each round and
+  the end C_n of each job; the objective is sum w_n C_n. Rounds follow each other; and for prices
+  p_m of GPUs with sum 1, b_n = min_m p_m T_nm, every set A of tasks that come at a or later has
+
+      sum_A b M >= a b(A) + b(A)^2 / 2,
+
+  for at no time more than 1 of priced GPU is in use. With equal prices these are the inequalities
+  of Queyranne for parallel machines; a second set of prices is that of the makespan program (ours).
+  The most violated are added until none is. Tasks are served by midpoint.
+* *Order without a program.* Jobs by work on the mean GPU, all rounds, over weight (ours).
+* *List scheduling.* Tasks in that order, each on the GPU that ends it first; a task for which that
+  GPU is still at work waits for it, and others may pass. The better of both orders is taken.
+
+Hare proves sum w C <= alpha (2 + alpha) optimum, alpha being the largest ratio of a job's slowest
+to its fastest GPU. Our list scheduling differs in details, so `benchmarks/hare.py` checks the bound
+on random instances instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from hadar_slurm.policies.solver import Floats, LinearProgram, SolverLimits, solve_lp
+
+# Of such a share of its right side an inequality may be violated.
+_TOLERANCE = 1e-6
+_MAX_TURNS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class RoundJob:
+    """A job in rounds of tasks; times in seconds by GPU, each GPU a column."""
+
+    train_s: tuple[float, ...]
+    sync_s: tuple[float, ...]
+    rounds: int
+    tasks: int
+    arrival_s: float = 0.0
+    weight: float = 1.0
+
+    @property
+    def work_s(self) -> float:
+        """Return the seconds that one GPU of harmonic-mean speed would need for all tasks."""
+        return self.rounds * self.tasks * float(np.mean(self.train_s))
+
+    @property
+    def least_round_s(self) -> float:
+        """Return the least time from the start of a task to its synchronisation."""
+        return min(map(sum, zip(self.train_s, self.sync_s, strict=True)))
+
+
+class Task(NamedTuple):
+    """A task that was placed: job and round by number, GPU, start and end of its training."""
+
+    job: int
+    round: int
+    gpu: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """All tasks, in the order in which they start, and the end of each job."""
+
+    tasks: tuple[Task, ...]
+    ends_s: tuple[float, ...]
+
+    def weighted_s(self, jobs: Sequence[RoundJob]) -> float:
+        """Return the sum of weight times completion time (JCT, from arrival)."""
+        return sum(
+            job.weight * (end_s - job.arrival_s)
+            for job, end_s in zip(jobs, self.ends_s, strict=True)
+        )
+
+
+# Rank of a round of a job: the lower is served first.
+Rank = Callable[[int, int], float]
+
+
+def plan_offline(
+    jobs: Sequence[RoundJob], *, switch_s: float = 0.0, limits: SolverLimits | None = None
+) -> Timetable:
+    """Return the better of the timetables by the program's order and by the order without it."""
+    relaxed = relax(jobs, limits=limits)
+    found = [
+        list_schedule(jobs, rank, switch_s=switch_s)
+        for rank in (relaxed.rank, lambda job, _: order_without_program(jobs[job]))
+    ]
+    return min(found, key=lambda timetable: timetable.weighted_s(jobs))
+
+
+def order_without_program(job: RoundJob) -> float:
+    """Return the rank of a job when nothing is solved: its work over its weight."""
+    return job.work_s / max(job.weight, 1e-300)
+
+
+# List scheduling.
+
+
+@dataclass(slots=True)
+class _State:
+    """Where a job stands: its round, tasks of it still to start, when these may, and its end."""
+
+    left: int
+    ready_s: float
+    round: int = 0
+    end_s: float = 0.0
+
+
+def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0) -> Timetable:
+    """Return the timetable of tasks served by rank, each on the GPU that ends it first."""
+    num_gpus = len(jobs[0].train_s)
+    states = [_State(job.tasks, job.arrival_s) for job in jobs]
+    free_s, last = [0.0] * num_gpus, [-1] * num_gpus
+    tasks: list[Task] = []
+    now_s = min(job.arrival_s for job in jobs)
+    while any(state.round < job.rounds for job, state in zip(jobs, states, strict=True)):
+        ready = [
+            n
+            for n, (job, state) in enumerate(zip(jobs, states, strict=True))
+            if state.round < job.rounds and state.left > 0 and state.ready_s <= now_s
+        ]
+        ready.sort(key=lambda n: (rank(n, states[n].round), n))
+        # What a GPU is promised to somebody who waits for it, on top of what it is doing.
+        promised_s, promised_to = list(free_s), list(last)
+        for n in ready:
+            job, state = jobs[n], states[n]
+            for _ in range(state.left):
+                starts_s = [
+                    max(promised_s[m], now_s) + (switch_s if promised_to[m] not in (-1, n) else 0.0)
+                    for m in range(num_gpus)
+                ]
+                ends_s = [start_s + job.train_s[m] for m, start_s in enumerate(starts_s)]
+                best = min(range(num_gpus), key=lambda m: (ends_s[m] + job.sync_s[m], m))
+                if promised_s[best] <= now_s:
+                    tasks.append(Task(n, state.round, best, starts_s[best], ends_s[best]))
+                    free_s[best], last[best] = ends_s[best], n
+                    state.left -= 1
+                    state.end_s = max(state.end_s, ends_s[best] + job.sync_s[best])
+                promised_s[best], promised_to[best] = ends_s[best], n
+            if state.left == 0:
+                state.round += 1
+                state.ready_s = state.end_s
+                state.left = job.tasks if state.round < job.rounds else 0
+        later = [time_s for time_s in free_s if time_s > now_s]
+        later += [
+            state.ready_s
+            for job, state in zip(jobs, states, strict=True)
+            if state.round < job.rounds and state.ready_s > now_s
+        ]
+        now_s = min(later, default=now_s)
+    return Timetable(tuple(tasks), tuple(state.end_s for state in states))
+
+
+# The linear program.
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """An optimum of the program: the mean midpoint of each round's tasks, and a lower bound.
+
+    `bound_s` is one on the sum of weight times JCT over all timetables, switches being free.
+    """
+
+    midpoints_s: tuple[tuple[float, ...], ...]
+    bound_s: float
+
+    def rank(self, job: int, round_: int) -> float:
+        """Return the midpoint of a round: the order in which tasks are served."""
+        return self.midpoints_s[job][round_]
+
+
+@dataclass
+class _Rows:
+    """Rows of a program that grows: entries, and the least value of each row."""
+
+    rows: list[int] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    least: list[float] = field(default_factory=list)
+
+    def add(self, entries: Sequence[tuple[int, float]], least: float) -> None:
+        """Add a row: columns with their factors."""
+        self.rows += [len(self.least)] * len(entries)
+        self.columns += [column for column, _ in entries]
+        self.values += [value for _, value in entries]
+        self.least.append(least)
+
+
+def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Relaxation:
+    """Solve the program, adding inequalities until none is violated. Raises SolverError."""
+    offsets = np.concatenate(([0], np.cumsum([job.rounds for job in jobs])))
+    num_rounds, num_jobs = int(offsets[-1]), len(jobs)
+    # In units of the mean task all numbers are near 1.
+    unit_s = float(np.mean([job.train_s for job in jobs]))
+    least_s = np.array([min(job.train_s) for job in jobs]) / unit_s
+    rows = _Rows()
+    lower = np.zeros(num_rounds + num_jobs)
+    for n, job in enumerate(jobs):
+        # From a task's midpoint on: half of its training, then synchronisation.
+        rest = min(t / 2 + s for t, s in zip(job.train_s, job.sync_s, strict=True)) / unit_s
+        first, last = int(offsets[n]), int(offsets[n + 1]) - 1
+        lower[first] = job.arrival_s / unit_s + least_s[n] / 2
+        for column in range(first, last):
+            rows.add([(column, -1.0), (column + 1, 1.0)], rest + least_s[n] / 2)
+        rows.add([(num_rounds + n, 1.0), (last, -1.0)], rest)
+    cost = np.concatenate((np.zeros(num_rounds), [job.weight for job in jobs]))
+    of_job = np.repeat(np.arange(num_jobs), np.diff(offsets))
+    arrivals = np.array([job.arrival_s for job in jobs])[of_job] / unit_s
+    tasks = np.array([job.tasks for job in jobs], dtype=float)
+    num_gpus = len(jobs[0].train_s)
+    sizes = []
+    for prices in (np.full(num_gpus, 1.0 / num_gpus), _makespan_prices(jobs)):
+        worth = np.array([(prices * np.array(job.train_s)).min() for job in jobs]) / unit_s
+        sizes.append((worth * tasks)[of_job])
+    for _ in range(_MAX_TURNS):
+        found = solve_lp(
+            LinearProgram(
+                cost=cost,
+                rows=np.array(rows.rows, dtype=np.int32),
+                columns=np.array(rows.columns, dtype=np.int32),
+                values=np.array(rows.values),
+                row_lower=np.array(rows.least),
+                row_upper=np.full(len(rows.least), math.inf),
+                lower=lower,
+                upper=np.full(num_rounds + num_jobs, math.inf),
+            ),
+            limits=limits,
+        )
+        middle = found.x[:num_rounds]
+        if not sum(_add_violated(rows, middle, size, arrivals) for size in sizes):
+            break
+    late_s = sum(job.weight * job.arrival_s for job in jobs)
+    midpoints = tuple(
+        tuple(float(x) * unit_s for x in middle[offsets[n] : offsets[n + 1]])
+        for n in range(num_jobs)
+    )
+    return Relaxation(midpoints, found.objective * unit_s - late_s)
+
+
+def _add_violated(rows: _Rows, middle: Floats, size: Floats, arrivals: Floats) -> bool:
+    """Add the most violated inequality over sets that are early and came at some time or later."""
+    worst, chosen = 0.0, None
+    order = np.argsort(middle, kind="stable")
+    for from_ in np.unique(arrivals):
+        members = order[arrivals[order] >= from_]
+        total = np.cumsum(size[members])
+        least = from_ * total + total**2 / 2
+        lack = (least - np.cumsum(size[members] * middle[members])) / np.maximum(least, 1e-12)
+        place = int(np.argmax(lack))
+        if lack[place] > max(worst, _TOLERANCE):
+            worst, chosen = float(lack[place]), (members[: place + 1], float(least[place]))
+    if chosen is None:
+        return False
+    members, value = chosen
+    rows.add([(int(i), float(size[i]) / value) for i in members], 1.0)
+    return True
+
+
+def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
+    """Return prices of GPUs, of sum 1, at which all jobs together take the longest.
+
+    max sum_n K_n b_n over b_n <= p_m T_nm, K_n being the number of tasks: the dual of the program
+    that ends all of them soonest.
+    """
+    num_jobs, num_gpus = len(jobs), len(jobs[0].train_s)
+    train_s = np.array([job.train_s for job in jobs])
+    unit_s = float(train_s.mean())
+    count = np.array([float(job.rounds * job.tasks) for job in jobs])
+    n, m = np.divmod(np.arange(num_jobs * num_gpus), num_gpus)
+    row = np.arange(num_jobs * num_gpus)
+    last = num_jobs * num_gpus
+    found = solve_lp(
+        LinearProgram(
+            cost=np.concatenate((-count / count.sum(), np.zeros(num_gpus))),
+            rows=np.concatenate((row, row, np.full(num_gpus, last))).astype(np.int32),
+            columns=np.concatenate((n, num_jobs + m, num_jobs + np.arange(num_gpus))).astype(
+                np.int32
+            ),
+            values=np.concatenate((-np.ones(last), train_s[n, m] / unit_s, np.ones(num_gpus))),
+            row_lower=np.append(np.zeros(last), 1.0),
+            row_upper=np.append(np.full(last, math.inf), 1.0),
+            lower=np.zeros(num_jobs + num_gpus),
+            upper=np.full(num_jobs + num_gpus, math.inf),
+        )
+    )
+    prices = np.maximum(found.x[num_jobs:], 0.0)
+    return np.asarray(prices / prices.sum())

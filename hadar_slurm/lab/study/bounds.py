@@ -1,0 +1,407 @@
+"""What no schedule can beat: lower bounds on the TTD and on the mean JCT of a workload.
+
+Notation: job j has the gang size g_j and takes d_jr seconds alone on GPU type r (its steps divided
+by its rate there); type r has c_r GPUs; a_j is its arrival. A schedule trains for x_jr seconds of
+job j on type r. Every bound holds for gangs that mix types as well: a mixed gang is as fast as its
+slowest type, hence no faster than the mean of its types, weighted by their GPUs, which is what the
+programs below grant it. Restart costs, rounds, placement and failures only make a schedule slower.
+
+**TTD.** The linear program: min T such that every job is done (sum_r x_jr / d_jr >= 1), every
+type has the time (sum_j g_j x_jr <= c_r T) and no job trains longer than T (sum_r x_jr <= T). A
+job that may be forked can train on many gangs at once; without the last rows the program bounds
+that too. With arrivals, the jobs that arrive at or after a need their own T after a; the bound is
+the largest a + T over all arrivals a, less the first arrival.
+
+**Mean JCT.** Prices p_r >= 0 of a GPU-second with sum_r c_r p_r = 1 make the cluster a single
+machine: a second of it is worth at most 1, and job j cannot be done for less than
+b_j = min_r p_r g_j d_jr. So a schedule of the cluster is a preemptive schedule of jobs of size b_j
+on one machine of speed 1, for which shortest remaining time first has the least mean completion
+time (Schrage 1968). With equal prices p_r = 1 / sum c this is the *squashed area* bound. Any prices
+will do, those that make the bound largest are found by cutting planes.
+
+Where jobs are not forked, more can be said. Let M_j be the mean time at which job j makes its
+progress. It cannot progress faster than 1 / m_j, m_j = min_r d_jr, so it ends at M_j + m_j / 2 or
+later; and on the single machine the sum of all M_j is least when the available job of the smallest
+size is served first, preemptively (Goemans 1997; for gangs without arrivals it is the hybrid
+bound of Turek and others 1994). So mean JCT >= mean(M_j - a_j) + mean(m_j) / 2, and of course
+mean JCT >= mean(m_j).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.policies.solver import Floats, LinearProgram, Method, SolverLimits, solve_lp
+
+# A bound closer than this, relatively, is not worth another linear program.
+_CLOSE = 1e-5
+_LIMITS = SolverLimits(time_limit_s=300.0)
+# From so many jobs on the interior point method is the quicker one.
+_MANY_JOBS = 1000
+# Cutting planes for the best prices: enough for a gap of about 1e-5.
+_MAX_CUTS = 40
+_CUT_GAP = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Lower bounds in seconds; infinite where a job runs on no GPU type of the cluster.
+
+    `ttd_forking_s` and `mean_jct_s` hold for every schedule; `ttd_gang_s` and `mean_jct_gang_s`
+    for those in which a job has one gang at a time.
+    """
+
+    ttd_gang_s: float
+    ttd_forking_s: float
+    mean_jct_s: float
+    mean_jct_gang_s: float
+
+
+def bounds(specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False) -> Bounds:
+    """Return all bounds of a workload.
+
+    With `counts_spread` a gang over several nodes has the rate measured for that, which some
+    published tables have *above* the rate within a node; a bound must then grant the better of
+    both. Without, gangs are as fast as within a node, as in Gavel's rules.
+    """
+    work = _Work.of(specs, cluster, counts_spread=counts_spread)
+    return Bounds(
+        ttd_gang_s=_ttd_s(work, is_gang=True),
+        ttd_forking_s=_ttd_s(work, is_gang=False),
+        mean_jct_s=_squashed_s(work),
+        mean_jct_gang_s=_mean_jct_gang_s(work),
+    )
+
+
+def gang_bound_s(
+    specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
+) -> float:
+    """Return the least TTD in seconds of any schedule that gives a job one gang at a time."""
+    return _ttd_s(_Work.of(specs, cluster, counts_spread=counts_spread), is_gang=True)
+
+
+def forking_bound_s(
+    specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
+) -> float:
+    """Return the least TTD in seconds of any schedule, jobs in as many copies as it likes."""
+    return _ttd_s(_Work.of(specs, cluster, counts_spread=counts_spread), is_gang=False)
+
+
+def mean_jct_bound_s(
+    specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
+) -> float:
+    """Return the squashed-area bound on the mean JCT in seconds, which holds for every schedule.
+
+    All at once: GPU-seconds of each job on its best type, sorted, the mean of their cumulative
+    sums over the number of GPUs. With arrivals: shortest remaining first on the squashed machine.
+    """
+    return _squashed_s(_Work.of(specs, cluster, counts_spread=counts_spread))
+
+
+def mean_jct_gang_bound_s(
+    specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
+) -> float:
+    """Return the best bound known here on the mean JCT, in seconds, where no job is forked."""
+    return _mean_jct_gang_s(_Work.of(specs, cluster, counts_spread=counts_spread))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A workload as arrays, jobs in order of arrival.
+
+    `alone_s[j, r]` is d_jr, infinite where the job does not run; `share[j, r]` is the time in
+    seconds that job j alone takes of all the GPUs of type r: g_j d_jr / c_r.
+    """
+
+    arrival_s: Floats
+    alone_s: Floats
+    share: Floats
+    gpus: Floats
+
+    @classmethod
+    def of(cls, specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool) -> _Work:
+        kinds = tuple(cluster.gpus_by_type)
+        ordered = sorted(specs, key=lambda spec: spec.submitted_s)
+        alone_s = np.array(
+            [
+                [_alone_s(spec, kind, counts_spread=counts_spread) for kind in kinds]
+                for spec in ordered
+            ]
+        ).reshape(len(ordered), len(kinds))
+        gangs = np.array([spec.num_gpus for spec in ordered], dtype=float)
+        gpus = np.array([cluster.gpus_by_type[kind] for kind in kinds], dtype=float)
+        arrival_s = np.array([spec.submitted_s for spec in ordered], dtype=float)
+        return cls(arrival_s, alone_s, gangs[:, None] * alone_s / gpus, gpus)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether every job runs somewhere."""
+        return bool(np.isfinite(self.alone_s).any(axis=1).all())
+
+    def since(self, first: int) -> _Work:
+        """Return the jobs from number `first` on."""
+        return _Work(self.arrival_s[first:], self.alone_s[first:], self.share[first:], self.gpus)
+
+
+def _alone_s(spec: JobSpec, kind: str, *, counts_spread: bool) -> float:
+    rate = spec.rates.on(kind, spec.num_gpus)
+    if counts_spread and spec.num_gpus > 1:
+        rate = max(rate, spec.rates.on(kind, spec.num_gpus, is_spread=True))
+    return spec.total_steps / rate if rate > 0 else math.inf
+
+
+# TTD.
+
+
+def _ttd_s(work: _Work, *, is_gang: bool) -> float:
+    """Return the largest a + T over the arrivals, solving only where the answer may lie.
+
+    Any way to do the jobs bounds the T of every suffix of them from above, any prices bound it
+    from below. So the most promising suffix is solved, its solution improves both bounds of many
+    others, and so on until no other can matter any more.
+    """
+    if not work.arrival_s.size:
+        return 0.0
+    if not work.is_possible:
+        return math.inf
+    arrivals, firsts = np.unique(work.arrival_s, return_index=True)
+    above = np.full(len(arrivals), math.inf)
+    done = np.zeros_like(work.alone_s)
+    best = 0.0
+    while True:
+        here = int(np.argmax(arrivals + above))
+        if arrivals[here] + above[here] <= best * (1 + _CLOSE):
+            return best - float(arrivals[0])
+        first = int(firsts[here])
+        suffix = work.since(first)
+        done[first:], prices, waits = _solve(suffix, is_gang=is_gang)
+        above = np.minimum(above, _above(work, done, is_gang=is_gang)[firsts])
+        above[here] = -math.inf
+        below = _below(suffix, prices, waits, is_gang=is_gang)[firsts[here:] - first]
+        best = max(best, float((arrivals[here:] + below).max()))
+
+
+def _above(work: _Work, done: Floats, *, is_gang: bool) -> Floats:
+    """Return for each suffix the T of doing these parts of the jobs on each type."""
+    runs = np.isfinite(work.alone_s)
+    share, alone_s = (np.where(runs, times, 0.0) for times in (work.share, work.alone_s))
+    above: Floats = _sums_from(done * share).max(axis=1)
+    if is_gang:
+        longest: Floats = _most_from((done * alone_s).sum(axis=1))
+        above = np.maximum(above, longest)
+    return above
+
+
+def _below(work: _Work, prices: Floats, waits: Floats, *, is_gang: bool) -> Floats:
+    """Return for each suffix a bound on T, from prices of types and of the rows x <= T.
+
+    Weak duality: it holds for any prices, 0 or more, whatever the solver's tolerances were.
+    """
+    runs = np.isfinite(work.alone_s)
+    share, alone_s = (np.where(runs, times, 0.0) for times in (work.share, work.alone_s))
+    worth = np.where(runs, prices * share + waits[:, None] * alone_s, math.inf).min(axis=1)
+    scale = prices.sum() + _sums_from(waits)
+    below = _sums_from(worth) / np.where(scale > 0, scale, math.inf)
+    return np.maximum(below, _most_from(work.alone_s.min(axis=1))) if is_gang else below
+
+
+def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
+    """Return what part of each job is done on each type, prices of types and prices of rows x <= T.
+
+    Parts of a job sum to 1; prices are 0 or more.
+    """
+    num_jobs, num_kinds = work.alone_s.shape
+    jobs, kinds = np.nonzero(np.isfinite(work.alone_s))
+    num_parts = len(jobs)
+    alone_s = work.alone_s[jobs, kinds]
+    unit_s = float(alone_s.mean())
+    parts = np.arange(num_parts)
+    # Columns: the part of each job on each type, then T. Rows: jobs, then types, then x <= T.
+    rows = [jobs, num_jobs + kinds, num_jobs + np.arange(num_kinds)]
+    columns = [parts, parts, np.full(num_kinds, num_parts)]
+    values = [np.ones(num_parts), work.share[jobs, kinds] / unit_s, -np.ones(num_kinds)]
+    lower, upper = [np.ones(num_jobs)], [np.full(num_jobs, math.inf)]
+    num_limits = num_kinds + (num_jobs if is_gang else 0)
+    if is_gang:
+        first = num_jobs + num_kinds
+        rows += [first + jobs, first + np.arange(num_jobs)]
+        columns += [parts, np.full(num_jobs, num_parts)]
+        values += [alone_s / unit_s, -np.ones(num_jobs)]
+    lower.append(np.full(num_limits, -math.inf))
+    upper.append(np.zeros(num_limits))
+    found = solve_lp(
+        LinearProgram(
+            cost=np.append(np.zeros(num_parts), 1.0),
+            rows=np.concatenate(rows).astype(np.int32),
+            columns=np.concatenate(columns).astype(np.int32),
+            values=np.concatenate(values),
+            row_lower=np.concatenate(lower),
+            row_upper=np.concatenate(upper),
+            lower=np.zeros(num_parts + 1),
+            upper=np.full(num_parts + 1, math.inf),
+        ),
+        method=Method.INTERIOR if num_jobs > _MANY_JOBS else Method.CHOOSE,
+        limits=_LIMITS,
+    )
+    done = np.zeros((num_jobs, num_kinds))
+    done[jobs, kinds] = np.maximum(found.x[:-1], 0.0)
+    done /= done.sum(axis=1, keepdims=True)
+    paid = np.maximum(-found.duals[num_jobs:], 0.0)
+    waits = paid[num_kinds:] if is_gang else np.zeros(num_jobs)
+    return done, paid[:num_kinds], waits
+
+
+def _sums_from(values: Floats) -> Floats:
+    """Return for each row the sum of it and all rows after it."""
+    return np.asarray(np.cumsum(values[::-1], axis=0)[::-1])
+
+
+def _most_from(values: Floats) -> Floats:
+    """Return for each value the largest of it and all after it."""
+    return np.asarray(np.maximum.accumulate(values[::-1])[::-1])
+
+
+# Mean JCT.
+
+
+def _squashed_s(work: _Work) -> float:
+    if not work.arrival_s.size:
+        return 0.0
+    if not work.is_possible:
+        return math.inf
+    return _least_mean_jct_s(work.arrival_s, _sizes(work, np.full(len(work.gpus), 1.0)))
+
+
+def _mean_jct_gang_s(work: _Work) -> float:
+    if not work.arrival_s.size:
+        return 0.0
+    if not work.is_possible:
+        return math.inf
+    own_s = float(work.alone_s.min(axis=1).mean())
+    found = [own_s]
+    for prices in (np.full(len(work.gpus), 1.0), _best_prices(work)):
+        sizes = _sizes(work, prices)
+        found.append(_least_mean_jct_s(work.arrival_s, sizes))
+        found.append(_least_mean_progress_s(work.arrival_s, sizes) + own_s / 2)
+    return max(found)
+
+
+def _sizes(work: _Work, prices: Floats) -> Floats:
+    """Return b_j, in seconds of the whole cluster, at prices per GPU in any unit."""
+    worth = prices * work.gpus
+    with np.errstate(invalid="ignore"):
+        cost = np.where(np.isfinite(work.share), worth * work.share, math.inf)
+    return np.asarray(cost.min(axis=1) / worth.sum())
+
+
+def _best_prices(work: _Work) -> Floats:
+    """Return prices per GPU for which the jobs, if all were there at once, wait the longest.
+
+    With the sizes b sorted from the smallest, mean M is the mean of (n - i - 1/2) b_i: the least
+    over all orders of something linear in b, and b is the least of something linear in the
+    prices. So it is concave in them, and its tangents are cutting planes.
+    """
+    num_jobs, num_kinds = work.share.shape
+    jobs = np.arange(num_jobs)
+    share = np.where(np.isfinite(work.share), work.share, 0.0)
+
+    def value(worth: Floats) -> tuple[float, Floats]:
+        """Return mean M and its gradient; `worth` is c_r p_r and sums to 1."""
+        cost = np.where(np.isfinite(work.share), worth * share, math.inf)
+        kind = cost.argmin(axis=1)
+        sizes = cost[jobs, kind]
+        weight = np.empty(num_jobs)
+        weight[np.argsort(sizes, kind="stable")] = (num_jobs - jobs - 0.5) / num_jobs
+        slope = np.zeros(num_kinds)
+        np.add.at(slope, kind, weight * share[jobs, kind])
+        return float(weight @ sizes), slope
+
+    return _highest(value, work.gpus / work.gpus.sum()) / work.gpus
+
+
+def _highest(value: Callable[[Floats], tuple[float, Floats]], start: Floats) -> Floats:
+    """Return where on the unit simplex a concave function is (nearly) highest: Kelley's method."""
+    best, best_point = -math.inf, start
+    point = start
+    slopes: list[Floats] = []
+    num = len(start)
+    for _ in range(_MAX_CUTS):
+        height, slope = value(point)
+        if height > best:
+            best, best_point = height, point
+        slopes.append(slope)
+        unit = max(float(np.abs(slopes).max()), 1e-300)
+        # Columns: the point, then the height; a row a tangent (all pass through 0), then the sum.
+        cuts = np.hstack([np.array(slopes) / -unit, np.ones((len(slopes), 1))])
+        matrix = np.vstack([cuts, np.append(np.ones(num), 0.0)])
+        rows, columns = np.indices(matrix.shape)
+        found = solve_lp(
+            LinearProgram(
+                cost=np.append(np.zeros(num), -1.0),
+                rows=rows.ravel().astype(np.int32),
+                columns=columns.ravel().astype(np.int32),
+                values=matrix.ravel(),
+                row_lower=np.append(np.full(len(slopes), -math.inf), 1.0),
+                row_upper=np.append(np.zeros(len(slopes)), 1.0),
+                lower=np.zeros(num + 1),
+                upper=np.full(num + 1, math.inf),
+            ),
+            method=Method.SIMPLEX,
+        )
+        if -found.objective * unit <= best * (1 + _CUT_GAP):
+            break
+        point = np.maximum(found.x[:num], 0.0)
+        point = point / point.sum()
+    return best_point
+
+
+def _least_mean_jct_s(arrival_s: Floats, sizes: Floats) -> float:
+    """Return the mean JCT of shortest remaining first on one machine of speed 1."""
+    total_s = 0.0
+    waiting: list[float] = []
+    now_s = 0.0
+    times = [float(time_s) for time_s in arrival_s]
+    for index, size in enumerate(sizes):
+        now_s = max(now_s, times[index])
+        heapq.heappush(waiting, float(size))
+        until_s = times[index + 1] if index + 1 < len(times) else math.inf
+        while waiting and now_s < until_s:
+            left_s = heapq.heappop(waiting)
+            if now_s + left_s <= until_s:
+                now_s += left_s
+                total_s += now_s
+            else:
+                heapq.heappush(waiting, left_s - (until_s - now_s))
+                now_s = until_s
+    return (total_s - float(arrival_s.sum())) / len(times)
+
+
+def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
+    """Return mean (M_j - a_j) of smallest size first, preemptive, on one machine of speed 1."""
+    total_s = 0.0
+    # By size; how much of it is left is what changes.
+    waiting: list[tuple[float, int]] = []
+    left_s = [float(size) for size in sizes]
+    now_s = 0.0
+    times = [float(time_s) for time_s in arrival_s]
+    for index, size in enumerate(sizes):
+        now_s = max(now_s, times[index])
+        heapq.heappush(waiting, (float(size), index))
+        until_s = times[index + 1] if index + 1 < len(times) else math.inf
+        while waiting and now_s < until_s:
+            whole_s, job = waiting[0]
+            run_s = min(left_s[job], until_s - now_s)
+            if whole_s > 0:
+                total_s += run_s / whole_s * (now_s + run_s / 2)
+            left_s[job] -= run_s
+            now_s += run_s
+            if left_s[job] <= 0:
+                heapq.heappop(waiting)
+    return (total_s - float(arrival_s.sum())) / len(times)

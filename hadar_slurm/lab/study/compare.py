@@ -1,0 +1,436 @@
+"""Many runs beside each other: policies x workloads x rules, in processes, resumable.
+
+A *cell* is one run. What came of it is one file, named by a digest of all that determines it: the
+jobs with their rates, the cluster, the policy, the settings, our code and the solvers. So a run
+that was interrupted goes on where it stopped, and no figure outlives the code that made it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol
+
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.throughput import Rates
+from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.lab.study import occupancy
+from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
+from hadar_slurm.lab.study.experiment import ORACLE, RULES, Result, Settings, run_experiment
+from hadar_slurm.lab.study.provenance import code_digest, machine, versions
+from hadar_slurm.policies.registry import make_policy
+
+# Raised when the form of a cell's file changes.
+VERSION = 1
+
+Record = dict[str, Any]
+
+# Policies that run jobs in several copies, where the jobs allow it.
+FORKING = ("hadare", "sampling")
+# A bound is exact only to the solver's tolerance, a finish to a fraction of a step.
+_BOUND_ROUNDING = 1e-5
+_TELL_EVERY_S = 0.2
+# How soon Ctrl-C is heeded.
+_LOOK_EVERY_S = 0.2
+_JOIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The jobs of a run, and how they came about: what the tables call them.
+
+    `load` is the offered load in per cent that the arrivals were scaled to, None where they are
+    the trace's own; `restart` says what a move costs, in the user's words.
+    """
+
+    name: str
+    specs: tuple[JobSpec, ...]
+    load: float | None = None
+    seed: int | None = None
+    restart: str = "30"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run to be made."""
+
+    workload: Workload
+    cluster: Cluster
+    cluster_name: str
+    policy: str
+    settings: Settings = field(default_factory=Settings)
+
+    @cached_property
+    def key(self) -> str:
+        """Return a digest of all that determines the run."""
+        parts = [
+            VERSION,
+            _specs_digest(self.workload.specs),
+            self.cluster,
+            self.policy,
+            self.settings,
+            sorted(versions().items()),
+            code_digest([run_experiment.__module__, type(make_policy(self.policy)).__module__]),
+        ]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+    @property
+    def labels(self) -> Record:
+        """Return what distinguishes the run, for people and tables."""
+        workload = self.workload
+        return {
+            "trace": workload.name,
+            "jobs": len(workload.specs),
+            "load": workload.load,
+            "seed": workload.seed,
+            "cluster": self.cluster_name,
+            "rules": self.settings.rules,
+            "restart": workload.restart,
+            "round_s": self.settings.round_s,
+            "policy": self.policy_name,
+        }
+
+    @property
+    def policy_name(self) -> str:
+        """Return the policy, and what it knows where that is not everything."""
+        speeds = self.settings.speeds
+        return self.policy if speeds == ORACLE else f"{self.policy} ({speeds})"
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether jobs may run in several copies, so that only the forking bounds hold."""
+        return self.policy in FORKING and any(spec.max_copies > 1 for spec in self.workload.specs)
+
+    def __str__(self) -> str:
+        workload = self.workload
+        load = "" if workload.load is None else f" at {workload.load:g} %"
+        seed = "" if workload.seed is None else f", seed {workload.seed}"
+        rules = "" if self.settings.rules == RULES[0] else f", {self.settings.rules} rules"
+        restart = f", restart {workload.restart} s"
+        return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}"
+
+
+def _specs_digest(specs: Sequence[JobSpec]) -> str:
+    """Return a digest of all that the jobs say; thousands of them share a few tables of rates."""
+    digest = hashlib.sha256()
+    tables: dict[int, str] = {}
+    empty = Rates()
+    for spec in specs:
+        rows = tables.get(id(spec.rates))
+        if rows is None:
+            rows = tables[id(spec.rates)] = hashlib.sha256(
+                repr(spec.rates.rows).encode()
+            ).hexdigest()
+        digest.update(f"{replace(spec, rates=empty)!r} {rows}\n".encode())
+    return digest.hexdigest()
+
+
+def scale_to_load(specs: Sequence[JobSpec], cluster: Cluster, load: float) -> list[JobSpec]:
+    """Return the jobs with their arrivals scaled so that they offer `load` per cent.
+
+    At 100 % work arrives as fast as the cluster could do it at best: the number of jobs times the
+    mean gap between arrivals equals the least time in which the cluster could do all of them were
+    they all there at once, forked at will (`bounds.forking_bound_s`). Gaps keep their proportions.
+    Raises UsageError when all jobs arrive at once.
+    """
+    first_s = min(spec.submitted_s for spec in specs)
+    span_s = max(spec.submitted_s for spec in specs) - first_s
+    if span_s <= 0:
+        raise UsageError(
+            f"--load {load:g}: all jobs arrive at once, so there are no gaps to scale; give a "
+            "trace with arrivals"
+        )
+    least_s = forking_bound_s([replace(spec, submitted_s=0.0) for spec in specs], cluster)
+    if not math.isfinite(least_s):
+        raise UsageError(f"--load {load:g}: a job runs on no GPU type of the cluster")
+    mean_gap_s = least_s / (len(specs) * load / 100.0)
+    factor = mean_gap_s * (len(specs) - 1) / span_s
+    return [replace(spec, submitted_s=(spec.submitted_s - first_s) * factor) for spec in specs]
+
+
+# One cell.
+
+
+def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) -> Record:
+    """Return what came of a cell; a run that fails becomes a record that says why."""
+    began = time.perf_counter()
+    record: Record = {
+        "version": VERSION,
+        "key": cell.key,
+        **cell.labels,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "is_forked": cell.is_forked,
+    }
+    try:
+        specs = cell.workload.specs
+        limits = bounds(specs, cell.cluster, counts_spread=cell.settings.rules == "hadar")
+        result = run_experiment(
+            specs, cell.cluster, make_policy(cell.policy), cell.settings, on_progress=on_progress
+        )
+        record |= _figures(cell, result, limits)
+    except HadarError as error:
+        record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+    except Exception as error:
+        record |= {
+            "status": "failed",
+            "error": f"{type(error).__name__}: {error}",
+            "detail": traceback.format_exc(),
+        }
+    return record | {"took_s": time.perf_counter() - began}
+
+
+def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
+    ttd_bound_s = limits.ttd_forking_s if cell.is_forked else limits.ttd_gang_s
+    jct_bound_s = limits.mean_jct_s if cell.is_forked else limits.mean_jct_gang_s
+    if result.completed < result.jobs:
+        raise HadarError(f"{result.jobs - result.completed} of {result.jobs} jobs did not end")
+    for what, value_s, least_s in (
+        ("TTD", result.ttd_s, ttd_bound_s),
+        ("mean JCT", result.mean_jct_s, jct_bound_s),
+    ):
+        if value_s < least_s * (1 - _BOUND_ROUNDING):
+            raise HadarError(
+                f"{what} {value_s:g} s is below its lower bound {least_s:g} s: one of them is wrong"
+            )
+    plain = {
+        item.name: getattr(result, item.name)
+        for item in fields(result)
+        if item.name not in ("policy", "jobs", "jcts", "segments")
+    }
+    numbers = {spec.job_id: number for number, spec in enumerate(cell.workload.specs)}
+    ended = sorted(result.jcts, key=lambda jct: numbers[jct.job_id])
+    start_s = min(spec.submitted_s for spec in cell.workload.specs)
+    drawn = occupancy.occupancy(
+        result.segments, cell.cluster, numbers, start_s=start_s, end_s=start_s + result.ttd_s
+    )
+    return {
+        "status": "done",
+        **plain,
+        "utilization_by_type": dict(result.utilization_by_type),
+        "bound_ttd_gang_s": limits.ttd_gang_s,
+        "bound_ttd_forking_s": limits.ttd_forking_s,
+        "bound_mean_jct_s": limits.mean_jct_s,
+        "bound_mean_jct_gang_s": limits.mean_jct_gang_s,
+        "ttd_over_bound": _over(result.ttd_s, ttd_bound_s),
+        "mean_jct_over_bound": _over(result.mean_jct_s, jct_bound_s),
+        "jcts_s": [round(jct.jct_s, 3) for jct in ended],
+        "gpu_hours": [_gpu_hours(spec, cell.cluster) for spec in cell.workload.specs],
+        "occupancy": occupancy.to_tree(drawn) if drawn else None,
+    }
+
+
+def _over(value: float, least: float) -> float | None:
+    return value / least if least > 0 else None
+
+
+def _gpu_hours(spec: JobSpec, cluster: Cluster) -> float:
+    """Return a job's GPU-hours on its fastest type."""
+    rate = spec.rates.best(cluster.gpus_by_type, spec.num_gpus)
+    return round(spec.num_gpus * spec.total_steps / rate / 3600.0, 4)
+
+
+# Files.
+
+
+def cell_path(folder: Path, cell: Cell) -> Path:
+    """Return the file of a cell."""
+    return folder / "cells" / f"{cell.key}.json"
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a cell's file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    partial.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def read_record(path: Path) -> Record | None:
+    """Return what a cell's file says, None if there is none that can be read."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(record, dict) or record.get("version") != VERSION:
+        return None
+    return record
+
+
+# Many cells.
+
+
+class Watcher(Protocol):
+    """Is told how the cells come along; `index` counts the cells as they were given."""
+
+    def started(self, index: int) -> None:
+        """A cell's process has started."""
+
+    def progressed(self, index: int, jobs_done: int) -> None:
+        """A cell has so many jobs behind it."""
+
+    def finished(self, index: int, record: Record, *, was_known: bool) -> None:
+        """A cell has ended, or had ended already in an earlier run."""
+
+
+def run_cells(
+    cells: Sequence[Cell], folder: Path, *, processes: int, watcher: Watcher
+) -> list[Record]:
+    """Run all cells that have no result in `folder`, and return the records of all, in order.
+
+    Every cell has a process of its own, at most `processes` at a time. A cell that failed is tried
+    again by the next run. Ended by an exception, such as Ctrl-C, it leaves no process behind and
+    every finished cell in its file.
+    """
+    records: dict[int, Record] = {}
+    todo: list[int] = []
+    for index, cell in enumerate(cells):
+        known = read_record(cell_path(folder, cell))
+        if known and known["status"] == "done":
+            # The same run under another name, such as a trace that was renamed.
+            records[index] = known | cell.labels
+            watcher.finished(index, records[index], was_known=True)
+        else:
+            todo.append(index)
+    for index, record in _in_processes(cells, todo, folder, processes, watcher):
+        records[index] = record
+        watcher.finished(index, record, was_known=False)
+    return [records[index] for index in range(len(cells))]
+
+
+@dataclass
+class _Worker:
+    index: int
+    process: BaseProcess
+    reader: Connection
+
+
+def _in_processes(
+    cells: Sequence[Cell], todo: Sequence[int], folder: Path, processes: int, watcher: Watcher
+) -> Iterator[tuple[int, Record]]:
+    # Forking this process would copy its threads' locks; a server that has only imported is safe.
+    context = multiprocessing.get_context("forkserver")
+    # Every process imports what the program's main module does; once in the server is enough.
+    context.set_forkserver_preload(sorted(n for n in sys.modules if n.startswith("hadar_slurm.")))
+    waiting = list(reversed(todo))
+    workers: list[_Worker] = []
+    with _interrupts() as check:
+        try:
+            while waiting or workers:
+                while waiting and len(workers) < processes:
+                    check()
+                    index = waiting.pop()
+                    reader, writer = context.Pipe(duplex=False)
+                    process = context.Process(
+                        target=_work,
+                        args=(cells[index], cell_path(folder, cells[index]), writer),
+                        name=str(cells[index]),
+                        daemon=True,
+                    )
+                    process.start()
+                    workers.append(_Worker(index, process, reader))
+                    writer.close()
+                    watcher.started(index)
+                ready = wait([worker.reader for worker in workers], _LOOK_EVERY_S)
+                check()
+                for worker in [worker for worker in workers if worker.reader in ready]:
+                    try:
+                        watcher.progressed(worker.index, worker.reader.recv())
+                    except EOFError:
+                        # It has closed its end: it is done, or it died.
+                        worker.process.join()
+                        workers.remove(worker)
+                        yield worker.index, _collect(cells[worker.index], folder, worker)
+        finally:
+            for worker in workers:
+                worker.process.terminate()
+            for worker in workers:
+                worker.process.join(_JOIN_S)
+                if worker.process.is_alive():
+                    worker.process.kill()
+                    worker.process.join()
+                worker.reader.close()
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """Note Ctrl-C, and give a function that raises KeyboardInterrupt if it came.
+
+    Raised wherever it happens to come it may be lost, in the clearing away of an object, or leave a
+    process half started that nobody knows how to end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    came: list[int] = []
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+    check()
+
+
+def _collect(cell: Cell, folder: Path, worker: _Worker) -> Record:
+    worker.reader.close()
+    code = worker.process.exitcode
+    worker.process.close()
+    record = read_record(cell_path(folder, cell)) if code == 0 else None
+    if record is None:
+        how = f"was ended by signal {-code}" if code and code < 0 else f"ended with status {code}"
+        error = f"the process {how}; it may have been out of memory"
+        record = {"version": VERSION, "key": cell.key, **cell.labels, "status": "failed"}
+        record |= {"error": error, "is_forked": cell.is_forked}
+        write_record(cell_path(folder, cell), record)
+    return record
+
+
+def _work(cell: Cell, path: Path, writer: Connection) -> None:
+    """Run one cell in a process of its own."""
+    # Ctrl-C reaches every process of the terminal; what follows is the parent's to decide.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A failing round is logged with its traceback, over the parent's progress bar.
+    logging.disable(logging.CRITICAL)
+    told_s = -math.inf
+
+    def tell(jobs_done: int) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s >= _TELL_EVERY_S:
+            told_s = time.monotonic()
+            writer.send(jobs_done)
+
+    write_record(path, run_cell(cell, on_progress=tell))
+    writer.close()
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent has ended in whatever way."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

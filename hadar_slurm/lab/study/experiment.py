@@ -1,0 +1,316 @@
+"""One simulated run: a workload, a cluster, a policy and rules in, figures out.
+
+The loop is `engine.rounds.run_rounds`, the policy the one that hadard runs; this module adds the
+accounting and proves that it balances: every step trained and every GPU-second held is found again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hadar_slurm.core.cluster import Cluster, JobId
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.core.throughput_model import parse_published
+from hadar_slurm.engine.backend import Backend
+from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.errors import ConfigError, HadarError
+from hadar_slurm.metrics import Segment, Segments, num_moves
+from hadar_slurm.policies.policy import Policy
+from hadar_slurm.resources import data_file
+from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
+from hadar_slurm.sim.learning import LearningBackend
+
+RULES = ("hadar", "gavel")
+ORACLE = "oracle"
+SPEEDS = (ORACLE, "learned", "prior", "none")
+
+# Rounding of sums over a long run, as a share of what is summed.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a run is played: the round's length in seconds, whose rules, which nodes fail when.
+
+    `speeds` is what policies know of the jobs' rates: all (`oracle`), what jobs are seen to do
+    (`learned`), or only the GPU types' published speeds (`prior`), or nothing (`none`). `noise` is
+    the standard deviation of the logarithm of measurements, drawn from `seed`.
+    """
+
+    round_s: float = 360.0
+    rules: str = "hadar"
+    failures: tuple[Failure, ...] = ()
+    speeds: str = ORACLE
+    noise: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rules not in RULES:
+            raise ConfigError(f"rules {self.rules!r}: expected one of {', '.join(RULES)}")
+        if self.speeds not in SPEEDS:
+            raise ConfigError(f"speeds {self.speeds!r}: expected one of {', '.join(SPEEDS)}")
+        if self.failures and self.rules != "hadar":
+            raise ConfigError("nodes that fail are not part of Gavel's rules; leave them out")
+
+
+class Completion(NamedTuple):
+    """When a job came and when it ended, in seconds."""
+
+    job_id: JobId
+    submitted_s: float
+    end_s: float
+
+    @property
+    def jct_s(self) -> float:
+        """Return the job completion time."""
+        return self.end_s - self.submitted_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The figures of one run; times in seconds unless the name says otherwise.
+
+    JCT counts from submission to end, TTD from the first submission to the last end. Queueing is
+    the time to a job's first GPU, `max_wait_s` the longest that any job was without GPUs at a
+    stretch. `cru` is the share of GPU time until TTD that jobs held, overhead included;
+    `utilization` that in which steps were trained. Finish-time fairness (ftf) is rho of Themis
+    (NSDI'20): completion time over the time on a 1/n share of every GPU type, n being the jobs
+    present on average meanwhile. `moves` are the starts beyond each job's first. A decision is one
+    call of the policy, in milliseconds of wall time; `cpu_s` is the whole run's, solvers included.
+    """
+
+    policy: str
+    jobs: int
+    completed: int
+    ttd_s: float
+    mean_jct_s: float
+    p50_jct_s: float
+    p95_jct_s: float
+    p99_jct_s: float
+    mean_queueing_s: float
+    max_wait_s: float
+    mean_ftf: float
+    max_ftf: float
+    utilization: float
+    utilization_by_type: Mapping[str, float]
+    cru: float
+    moves: int
+    rounds: int
+    decision_ms_p50: float
+    decision_ms_p99: float
+    cpu_s: float
+    jcts: tuple[Completion, ...]
+    segments: tuple[Segment, ...]
+
+
+def run_experiment(
+    specs: Sequence[JobSpec],
+    cluster: Cluster,
+    policy: Policy,
+    settings: Settings | None = None,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+    on_round: Callable[[RoundRecord], None] | None = None,
+) -> Result:
+    """Simulate `specs` on `cluster` and return the figures.
+
+    `on_progress` is told the number of jobs done after each round, `on_round` the round itself.
+    Raises HadarError when a round fails or when the accounts do not balance at the end.
+    """
+    settings = settings or Settings()
+    is_gavels = settings.rules == "gavel"
+    world = SimBackend(
+        cluster,
+        specs,
+        rules=GAVEL_RULES if is_gavels else GangRules(),
+        rounds_end_together=is_gavels,
+        failures=settings.failures,
+    )
+    book = Segments()
+    ended: dict[JobId, float] = {}
+    decisions_s: list[float] = []
+
+    def record(line: RoundRecord) -> None:
+        if line.errors:
+            raise HadarError(f"round {line.round.index}: {'; '.join(line.errors)}")
+        book.add(line)
+        decisions_s.append(line.durations["plan"])
+        for end in line.snapshot.ended if line.snapshot else ():
+            ended[end.job_id] = end.end_s
+        if on_progress:
+            on_progress(len(ended))
+        if on_round:
+            on_round(line)
+
+    started_s = _cpu_s()
+    rounds = run_rounds(
+        _as_known(world, settings),
+        policy,
+        record,
+        length_s=settings.round_s,
+        now_s=lambda: world.now_s,
+        clock=time.perf_counter,
+    )
+    segments = book.all()
+    check_accounts(world, segments)
+    return _result(policy.name, world, cluster, ended, segments, rounds, decisions_s, started_s)
+
+
+def _as_known(world: SimBackend, settings: Settings) -> Backend:
+    """Return the world as policies are to know it."""
+    if settings.speeds == ORACLE:
+        return world
+    published = parse_published(data_file("gpu_speeds.json").read_text(encoding="utf-8"))
+    draw = np.random.default_rng(settings.seed).lognormal
+    return LearningBackend(
+        world,
+        {} if settings.speeds == "none" else published,
+        measures=settings.speeds == "learned",
+        noise=lambda: float(draw(0.0, settings.noise)),
+    )
+
+
+def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
+    """Raise HadarError unless steps and GPU-seconds balance.
+
+    Every job that ended trained its steps and, beyond them, only what failing nodes lost; and the
+    GPU-seconds that the simulator gave out are those of the journal's segments, counted from the
+    loop's own actions.
+    """
+    held: defaultdict[tuple[JobId, str], float] = defaultdict(float)
+    for segment in segments:
+        for kind, count in segment.gang.gpus_by_type.items():
+            held[segment.job_id, kind] += count * (segment.end_s - segment.start_s)
+    for job_id, run in world.runs.items():
+        total = run.spec.total_steps
+        if run.phase.is_final and abs(run.steps_done - total) > _ROUNDING * total + 1e-3:
+            raise HadarError(f"job {job_id} ended after {run.steps_done:g} of {total} steps")
+        for kind, service in run.service.items() if run.phase.is_final else ():
+            if abs(service - held[job_id, kind]) > _ROUNDING * service + 1e-3:
+                raise HadarError(
+                    f"job {job_id} was given {service:g} GPU-seconds of {kind} and held "
+                    f"{held[job_id, kind]:g}"
+                )
+
+
+def _result(
+    policy: str,
+    world: SimBackend,
+    cluster: Cluster,
+    ended: Mapping[JobId, float],
+    segments: Sequence[Segment],
+    rounds: int,
+    decisions_s: Sequence[float],
+    started_s: float,
+) -> Result:
+    specs = {spec.job_id: spec for spec in world.jobs}
+    jcts = tuple(Completion(job, specs[job].submitted_s, end) for job, end in ended.items())
+    first_s = min((spec.submitted_s for spec in world.jobs), default=0.0)
+    ttd_s = max((done.end_s for done in jcts), default=first_s) - first_s
+    times_s = np.array([done.jct_s for done in jcts]) if jcts else np.zeros(1)
+    decisions_ms = 1000.0 * np.array(decisions_s) if decisions_s else np.zeros(1)
+    ftf = finish_time_fairness(jcts, specs, cluster) if jcts else np.zeros(1)
+    queued_s, longest_s = waits_s(segments, specs)
+    by_type: defaultdict[str, float] = defaultdict(float)
+    for run in world.runs.values():
+        for kind, service in run.service.items():
+            by_type[kind] += service
+    whole_s = max(ttd_s, 1e-9) * sum(cluster.capacity.values())
+    return Result(
+        policy=policy,
+        jobs=len(specs),
+        completed=len(jcts),
+        ttd_s=ttd_s,
+        mean_jct_s=float(times_s.mean()),
+        p50_jct_s=float(np.percentile(times_s, 50)),
+        p95_jct_s=float(np.percentile(times_s, 95)),
+        p99_jct_s=float(np.percentile(times_s, 99)),
+        mean_queueing_s=float(np.mean(list(queued_s.values()))) if queued_s else 0.0,
+        max_wait_s=max(longest_s.values(), default=0.0),
+        mean_ftf=float(ftf.mean()),
+        max_ftf=float(ftf.max()),
+        utilization=sum(run.productive_gpu_s for run in world.runs.values()) / whole_s,
+        utilization_by_type={
+            str(kind): by_type[kind] / (count * max(ttd_s, 1e-9))
+            for kind, count in cluster.gpus_by_type.items()
+        },
+        cru=sum(by_type.values()) / whole_s,
+        moves=num_moves(segments),
+        rounds=rounds,
+        decision_ms_p50=float(np.percentile(decisions_ms, 50)),
+        decision_ms_p99=float(np.percentile(decisions_ms, 99)),
+        cpu_s=_cpu_s() - started_s,
+        jcts=jcts,
+        segments=tuple(segments),
+    )
+
+
+def waits_s(
+    segments: Sequence[Segment], specs: Mapping[JobId, JobSpec]
+) -> tuple[dict[JobId, float], dict[JobId, float]]:
+    """Return, by job, the time to its first GPU and its longest stretch without any, in seconds."""
+    first: dict[JobId, float] = {}
+    longest: dict[JobId, float] = {}
+    until: dict[JobId, float] = {}
+    for segment in segments:
+        job_id = segment.job_id
+        since_s = until.get(job_id, specs[job_id].submitted_s)
+        first.setdefault(job_id, segment.start_s - specs[job_id].submitted_s)
+        longest[job_id] = max(longest.get(job_id, 0.0), segment.start_s - since_s)
+        until[job_id] = max(until.get(job_id, 0.0), segment.end_s)
+    return first, longest
+
+
+def finish_time_fairness(
+    jcts: Sequence[Completion], specs: Mapping[JobId, JobSpec], cluster: Cluster
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return rho of every completed job: its JCT over its time on a 1/n share of the cluster.
+
+    On that share a job of W GPUs has the fraction capacity_r / (n W) of its time on type r, all
+    types together at most 1 (Gavel, OSDI'20, finish-time fairness policy); n is the number of jobs
+    present, averaged over the job's own life.
+    """
+    came = np.sort(np.array([done.submitted_s for done in jcts]))
+    ended = np.sort(np.array([done.end_s for done in jcts]))
+
+    def job_seconds_until(time_s: float) -> float:
+        """Return the integral of the number of jobs present, from the beginning."""
+        arrived, gone = came[came <= time_s], ended[ended <= time_s]
+        return float((time_s - arrived).sum() - (time_s - gone).sum())
+
+    rho = []
+    for done in jcts:
+        spec = specs[done.job_id]
+        present = job_seconds_until(done.end_s) - job_seconds_until(done.submitted_s)
+        num_jobs = max(1.0, present / max(done.jct_s, 1e-9))
+        shares = {
+            kind: count / (num_jobs * spec.num_gpus)
+            for kind, count in cluster.gpus_by_type.items()
+            if spec.rates.on(kind, spec.num_gpus) > 0
+        }
+        scale = max(1.0, sum(shares.values()))
+        rate = sum(
+            share / scale * spec.rates.on(kind, spec.num_gpus) for kind, share in shares.items()
+        )
+        rho.append(done.jct_s * rate / spec.total_steps)
+    return np.array(rho)
+
+
+def forked(specs: Sequence[JobSpec], *, max_copies: int, aggregation_s: float) -> list[JobSpec]:
+    """Return the jobs as ones that HadarE may fork into so many copies."""
+    return [
+        replace(spec, max_copies=max_copies, aggregation_cost_s=aggregation_s) for spec in specs
+    ]
+
+
+def _cpu_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

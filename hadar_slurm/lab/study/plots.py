@@ -1,0 +1,410 @@
+"""The report's plots, as SVG to be put into a page.
+
+Text stays text, and follows the page's colours: what matplotlib draws in one of the `_THEME`
+colours becomes a CSS variable. Policies have the same colour, dash and marker in every plot of
+every report; the colours stand out against white and near-black alike (3:1 or better), and no two
+policies are told apart by colour alone.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+
+mpl.use("Agg")  # no screen is needed, and none may be there
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from hadar_slurm.lab.study import occupancy
+from hadar_slurm.lab.study.summary import HOUR_S, Entry, Group, Series
+from hadar_slurm.policies.solver import Floats
+
+
+class Style(NamedTuple):
+    """How a policy is drawn."""
+
+    colour: str
+    dash: str | tuple[int, tuple[float, ...]]
+    marker: str
+
+
+_DASH, _DOT = (0, (5.0, 2.0)), (0, (1.2, 1.6))
+_DASH_DOT, _LONG = (0, (6.0, 2.0, 1.5, 2.0)), (0, (9.0, 3.0))
+STYLES: Mapping[str, Style] = {
+    "hadar": Style("#d62839", "solid", "o"),
+    "hadar-paper": Style("#c2569b", _DASH, "s"),
+    "hadare": Style("#d9601a", _DASH_DOT, "D"),
+    "gavel-max-min": Style("#2f74d0", "solid", "^"),
+    "gavel-makespan": Style("#1590a3", _DASH, "v"),
+    "gavel-max-sum": Style("#7a63d8", _DASH_DOT, "<"),
+    "gavel-ftf": Style("#5b86a6", _DOT, ">"),
+    "gavel-fifo": Style("#4a6cc8", _LONG, "p"),
+    "tiresias": Style("#2f9150", "solid", "P"),
+    "hare-offline": Style("#3f8fb8", _LONG, "2"),
+    "hlas": Style("#0f8f7a", _DASH, "8"),
+    "e-las": Style("#5f7d3a", _DOT, "H"),
+    "a-srpt": Style("#8a6fae", _DASH_DOT, "+"),
+    "sampling": Style("#d0487a", _LONG, "1"),
+    "yarn-cs": Style("#8f7a14", _DASH, "X"),
+    "srsf": Style("#9a6a35", "solid", "*"),
+    "las": Style("#6b8f1f", _DASH_DOT, "h"),
+    "slurm": Style("#7c7f86", "solid", "d"),
+}
+_UNKNOWN = Style("#7c7f86", _DOT, "x")
+_OURS = "hadar"
+
+# Drawn in these colours, shown in the page's.
+_INK, _FAINT, _IDLE = "#010203", "#040506", "#070809"
+_THEME = {_INK: "currentColor", _FAINT: "var(--faint)", _IDLE: "var(--idle)"}
+_WIDTH_IN = 9.6
+_RC: Any = {
+    "svg.fonttype": "none",
+    "font.family": ["sans-serif"],
+    "font.size": 9.5,
+    "axes.edgecolor": _FAINT,
+    "axes.labelcolor": _INK,
+    "axes.titlecolor": _INK,
+    "axes.titlesize": 10,
+    "axes.titleweight": "normal",
+    "axes.titlelocation": "left",
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _FAINT,
+    "grid.linewidth": 0.5,
+    "text.color": _INK,
+    "xtick.color": _FAINT,
+    "ytick.color": _FAINT,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "figure.facecolor": "none",
+    "legend.frameon": False,
+}
+# A job's size in GPU-hours, from small to large; both ends stand out against idle GPUs.
+_SIZES = LinearSegmentedColormap.from_list(
+    "sizes", [colormaps["plasma"](x) for x in np.linspace(0.12, 0.93, 64)]
+)
+
+
+def style(policy: str) -> Style:
+    """Return how a policy is drawn."""
+    return STYLES.get(policy, _UNKNOWN)
+
+
+def jct_cdf(group: Group, slug: str) -> str:
+    """Return the share of jobs that were done within a time, for each policy."""
+    with mpl.rc_context(_RC):
+        figure = Figure(figsize=(_WIDTH_IN, 4.0), layout="constrained")
+        axes = figure.subplots()
+        least_h = np.inf
+        for entry in _by_jct(group):
+            hours = np.sort(np.concatenate([r["jcts_s"] for r in entry.records])) / HOUR_S
+            share = 100.0 * np.arange(1, len(hours) + 1) / len(hours)
+            keep = np.unique(np.linspace(0, len(hours) - 1, 250).astype(int))
+            _line(axes, entry.policy, hours[keep], share[keep], marker="")
+            least_h = min(least_h, float(hours[0]))
+        axes.set_xscale("log")
+        axes.set_xlim(left=max(least_h, 0.02))
+        axes.set_ylim(0, 100)
+        _plain_log_ticks(axes)
+        axes.set_xlabel("job completion time in hours (logarithmic)")
+        axes.set_ylabel("jobs done, %")
+        _legend(axes, "by mean JCT, best first")
+        means = ", ".join(
+            f"{entry.policy} {_mean(entry, 'mean_jct_s'):.1f} h" for entry in _by_jct(group)
+        )
+        return _svg(
+            figure,
+            slug,
+            "Share of jobs done within a given time",
+            f"Mean completion times: {means}.",
+        )
+
+
+def trade_off(group: Group, slug: str) -> str:
+    """Return TTD against mean JCT, a point a policy, with both lower bounds."""
+    with mpl.rc_context(_RC):
+        figure = Figure(figsize=(_WIDTH_IN, 4.2), layout="constrained")
+        axes = figure.subplots()
+        points = {
+            entry.policy: (_mean(entry, "mean_jct_s"), _mean(entry, "ttd_s"))
+            for entry in group.done
+        }
+        for policy, (jct_h, ttd_h) in points.items():
+            look = style(policy)
+            axes.plot(jct_h, ttd_h, look.marker, color=look.colour, markersize=8)
+        first = group.done[0]
+        bounds_h = (_mean(first, "bound_mean_jct_gang_s"), _mean(first, "bound_ttd_gang_s"))
+        axes.axvline(bounds_h[0], color=_INK, linewidth=0.8, linestyle=_DASH)
+        axes.axhline(bounds_h[1], color=_INK, linewidth=0.8, linestyle=_DASH)
+        axes.margins(0.12)
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+        axes.set_xlabel("mean JCT in hours")
+        axes.set_ylabel("TTD in hours")
+        words: Any = {"textcoords": "offset points", "fontsize": 8.5, "style": "italic"}
+        top, right = axes.get_ylim()[1], axes.get_xlim()[1]
+        axes.annotate("lower bound", (bounds_h[0], top), xytext=(4, -9), **words)
+        axes.annotate("lower bound", (right, bounds_h[1]), xytext=(0, -11), ha="right", **words)
+        figure.draw_without_rendering()
+        _name_points(axes, points, avoid=bounds_h)
+        said = "; ".join(f"{p}: {y:.1f} h and {x:.1f} h" for p, (x, y) in points.items())
+        return _svg(
+            figure,
+            slug,
+            "TTD against mean JCT; best is nearest to where the dashed bounds meet",
+            f"TTD and mean JCT. {said}. Bounds: {bounds_h[1]:.1f} h and {bounds_h[0]:.1f} h.",
+        )
+
+
+def utilisation(group: Group, slug: str) -> str:
+    """Return the share of each GPU type's time that jobs held, a bar a policy."""
+    with mpl.rc_context(_RC):
+        rows = list(group.done)
+        figure = Figure(figsize=(_WIDTH_IN, 0.9 + 0.27 * len(rows)), layout="constrained")
+        panels = figure.subplots(1, len(group.kinds), sharey=True, squeeze=False)[0]
+        columns = {c.name: c for c in group.columns}
+        for panel, kind in zip(panels, group.kinds, strict=True):
+            shares = [entry.mean(columns[f"held_{kind}"]) or 0.0 for entry in rows]
+            panel.barh(
+                range(len(rows)), shares, height=0.72, color=[style(e.policy).colour for e in rows]
+            )
+            for row, share in enumerate(shares):
+                panel.text(share + 1.5, row, f"{share:.0f}", va="center", fontsize=8.5)
+            panel.set_xlim(0, 112)
+            panel.set_xticks([0, 50, 100])
+            panel.set_title(f"{kind}, % of time held")
+            panel.set_yticks(range(len(rows)), [entry.policy for entry in rows])
+            panel.tick_params(axis="y", length=0)
+            panel.grid(axis="y", visible=False)
+        panels[0].invert_yaxis()
+        said = "; ".join(
+            f"{e.policy} "
+            + ", ".join(
+                f"{kind} {e.mean(columns[f'held_{kind}']) or 0:.0f} %" for kind in group.kinds
+            )
+            for e in rows
+        )
+        return _svg(figure, slug, "Share of each GPU type's time that jobs held", said + ".")
+
+
+def along(series: Series, name: str, slug: str) -> str:
+    """Return a column's figure along a series, a line a policy."""
+    with mpl.rc_context(_RC):
+        figure = Figure(figsize=(_WIDTH_IN, 3.6), layout="constrained")
+        axes = figure.subplots()
+        lines: dict[str, list[tuple[float, float]]] = {}
+        column = next(c for c in series.points[0][1].columns if c.name == name)
+        for x, group in series.points:
+            for entry in group.done:
+                value = entry.mean(column)
+                if value is not None:
+                    lines.setdefault(entry.policy, []).append((x, value))
+        ordered = sorted(lines.items(), key=lambda item: max(item[1])[1], reverse=True)
+        for policy, points in ordered:
+            xs, ys = zip(*sorted(points), strict=True)
+            _line(axes, policy, np.array(xs), np.array(ys), marker=style(policy).marker)
+        xs = tuple(sorted({x for x, _ in series.points}))
+        axes.set_xticks(xs, [f"{x:g}" for x in xs])
+        axes.set_ylim(bottom=0.98 if column.name.endswith("over_bound") else 0.0)
+        axes.set_xlabel(series.axis)
+        axes.set_ylabel(column.heading)
+        _legend(axes, "as at the right end")
+        said = "; ".join(
+            f"{policy}: " + ", ".join(f"{column.text(y)} at {x:g}" for x, y in sorted(points))
+            for policy, points in lines.items()
+        )
+        return _svg(
+            figure, slug, f"{column.heading} against {series.axis}", f"{column.note} {said}."
+        )
+
+
+def gantt(entry: Entry, slug: str, *, until_h: float) -> str:
+    """Return what every GPU did under a policy, up to `until_h`, jobs coloured by their size."""
+    record = entry.records[0]
+    seen = occupancy.from_tree(record["occupancy"])
+    sizes = np.array(record["gpu_hours"], dtype=float)
+    # Large jobs take most of the area, small ones are most of the jobs: the root shows both.
+    norm = PowerNorm(0.5, 0.0, max(float(sizes.max()), 1e-2))
+    drawn = _SIZES(norm(np.append(sizes, 0.0))[seen.jobs])
+    drawn[seen.jobs < 0] = 0.0
+    ttd_h = float(record["ttd_s"]) / HOUR_S
+    num_gpus = len(seen.jobs)
+    with mpl.rc_context(_RC):
+        figure = Figure(figsize=(_WIDTH_IN, 0.7 + max(1.0, 0.03 * num_gpus)), layout="constrained")
+        axes = figure.subplots()
+        axes.grid(visible=False)
+        axes.axhspan(-0.5, num_gpus - 0.5, color=_IDLE, linewidth=0, zorder=0)
+        axes.imshow(
+            drawn,
+            extent=(0.0, ttd_h, num_gpus - 0.5, -0.5),
+            aspect="auto",
+            interpolation="none",
+            resample=False,
+            zorder=1,
+        )
+        axes.axvline(ttd_h, color=_INK, linewidth=1.0)
+        _mark_types(axes, seen.slots)
+        axes.set_xlim(0, until_h * 1.01)
+        axes.set_ylim(num_gpus - 0.5, -0.5)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("hours since the first submission")
+        scale = mpl.cm.ScalarMappable(norm, _SIZES)
+        bar = figure.colorbar(scale, ax=axes, pad=0.01, fraction=0.03, aspect=14)
+        bar.outline.set_visible(False)
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        bar.set_label("job's GPU-hours")
+        share = 100.0 * float((seen.jobs >= 0).mean())
+        return _svg(
+            figure,
+            slug,
+            f"{entry.policy}: {num_gpus} GPUs over time, the last job ends after {ttd_h:.1f} h",
+            f"One row a GPU, jobs coloured by size, {share:.0f} % of the area held by jobs.",
+        )
+
+
+# Parts of plots.
+
+
+def _mean(entry: Entry, name: str) -> float:
+    """Return a time's mean over the seeds, in hours."""
+    return float(np.mean([record[name] for record in entry.records])) / HOUR_S
+
+
+def _by_jct(group: Group) -> list[Entry]:
+    return sorted(group.done, key=lambda entry: _mean(entry, "mean_jct_s"))
+
+
+def _line(axes: Axes, policy: str, x: Floats, y: Floats, *, marker: str) -> None:
+    look = style(policy)
+    axes.plot(
+        x,
+        y,
+        color=look.colour,
+        linestyle=look.dash,
+        marker=marker,
+        markersize=5.5,
+        linewidth=2.6 if policy == _OURS else 1.6,
+        zorder=3 if policy == _OURS else 2,
+        label=policy,
+    )
+
+
+def _legend(axes: Axes, title: str) -> None:
+    axes.legend(
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.02),
+        title=title,
+        alignment="left",
+        handlelength=3.2,
+        title_fontsize=9,
+    )
+
+
+def _plain_log_ticks(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0,)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _name_points(
+    axes: Axes, points: Mapping[str, tuple[float, float]], avoid: tuple[float, float]
+) -> None:
+    """Write each policy's name beside its point, where no name, point or line of `avoid` is."""
+    height, letter, gap = 12.0, 5.6, 8.0
+    place = axes.transData.transform
+    scale = 72.0 / axes.figure.dpi
+    spots = {policy: place(point) * scale for policy, point in points.items()}
+    (at_x, at_y), (right, top) = place([avoid, (axes.get_xlim()[1], axes.get_ylim()[1])]) * scale
+    # The two lines and the words on them.
+    taken = [(at_x - 1, -np.inf, at_x + 1, np.inf), (-np.inf, at_y - 1, np.inf, at_y + 1)]
+    taken += [(at_x, top - 12, at_x + 62, top), (right - 62, at_y - 13, right, at_y)]
+    taken += [(x - 5, y - 5, x + 5, y + 5) for x, y in spots.values()]
+    for policy, (x, y) in sorted(spots.items(), key=lambda item: tuple(item[1])):
+        width = letter * len(policy)
+        # Right, left, above, below, then further away.
+        tries = [
+            (dx, dy)
+            for step in (0, 12, 24, 36, 48)
+            for dx in (gap, -gap - width, -width / 2)
+            for dy in (-height / 2 + step, -height / 2 - step)
+            if dx != -width / 2 or step
+        ]
+        boxes = [(x + dx, y + dy, x + dx + width, y + dy + height) for dx, dy in tries]
+        clear = (i for i, box in enumerate(boxes) if not any(_overlap(box, o) for o in taken))
+        best = next(clear, 0)
+        taken.append(boxes[best])
+        dx, dy = tries[best]
+        axes.annotate(
+            policy,
+            points[policy],
+            xytext=(dx, dy + 2.5),
+            textcoords="offset points",
+            color=style(policy).colour,
+            fontweight="bold" if policy == _OURS else "normal",
+            annotation_clip=False,
+        )
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _mark_types(axes: Axes, slots: Sequence[tuple[str, str, int]]) -> None:
+    counts: dict[str, int] = {}
+    for _, kind, count in slots:
+        counts[kind] = counts.get(kind, 0) + count
+    begin = 0
+    middles = []
+    for count in counts.values():
+        if begin:
+            axes.axhline(begin - 0.5, color=_INK, linewidth=0.8)
+        middles.append(begin + (count - 1) / 2)
+        begin += count
+    axes.set_yticks(middles, [f"{count} {kind}" for kind, count in counts.items()])
+    axes.tick_params(axis="y", length=0)
+
+
+# From matplotlib's SVG to one that fits into a page.
+
+
+def _svg(figure: Figure, slug: str, title: str, said: str) -> str:
+    """Return a figure as an element for a page, with a title and a description for all readers."""
+    text = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": slug}):
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"font: ([^;\"]*?)([\d.]+px) [^;\"]*", r"font: \1\2 var(--sans)", svg)
+    for drawn, shown in _THEME.items():
+        svg = svg.replace(drawn, shown)
+    svg = _own_ids(svg, slug)
+    box = re.search(r'viewBox="([^"]*)"', svg)
+    assert box is not None
+    head = (
+        f'<svg class="plot" viewBox="{box[1]}" role="img" aria-labelledby="{slug}-t {slug}-d" '
+        'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+        f'<title id="{slug}-t">{escape(title)}</title><desc id="{slug}-d">{escape(said)}</desc>'
+    )
+    return re.sub(r"^<svg[^>]*>", lambda _: head, svg.strip(), count=1)
+
+
+def _own_ids(svg: str, slug: str) -> str:
+    """Return the SVG with ids that no other of the page has, and without those nobody refers to."""
+    used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', svg))
+    wanted = {name for pair in used for name in pair if name}
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{slug}-{m[1]}"' if m[1] in wanted else "", svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{slug}-\1)", svg)
+    return re.sub(r'href="#([^"]+)"', rf'href="#{slug}-\1"', svg)

@@ -1,0 +1,275 @@
+"""Records of runs as rows that can be compared: what is a group, which figures, which is best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hadar_slurm.lab.study.compare import Record
+
+HOUR_S = 3600.0
+# What two runs have in common when they can be compared; the seed is averaged over.
+GROUP_LABELS = ("trace", "jobs", "load", "cluster", "rules", "restart", "round_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure of the tables: how to get it from a record, how to print it, and which is best.
+
+    `best` is "least", "most" or "", where neither is better. `note` explains it to a reader.
+    """
+
+    name: str
+    heading: str
+    note: str
+    get: Callable[[Record], float | None]
+    digits: int = 1
+    best: str = ""
+
+    def text(self, value: float | None) -> str:
+        """Return a value as the tables show it."""
+        return "-" if value is None or not math.isfinite(value) else f"{value:,.{self.digits}f}"
+
+
+def _of(name: str, *, over: float = 1.0) -> Callable[[Record], float | None]:
+    def get(record: Record) -> float | None:
+        value = record.get(name)
+        return None if value is None else float(value) / over
+
+    return get
+
+
+def _of_type(kind: str) -> Callable[[Record], float | None]:
+    return lambda record: 100.0 * float(record["utilization_by_type"].get(kind, 0.0))
+
+
+_LEAST = "least"
+
+
+def _hours(name: str, heading: str, note: str, source: str, digits: int = 1) -> Column:
+    return Column(name, heading, note, _of(source, over=HOUR_S), digits, _LEAST)
+
+
+def _plain(name: str, heading: str, note: str, digits: int = 1) -> Column:
+    return Column(name, heading, note, _of(name), digits, _LEAST)
+
+
+def _percent(name: str, heading: str, note: str, best: str = "") -> Column:
+    return Column(name, heading, note, lambda record: 100.0 * float(record[name]), 1, best)
+
+
+COLUMNS: tuple[Column, ...] = (
+    _hours("ttd_h", "TTD h", "Time from the first submission to the last end.", "ttd_s"),
+    _plain(
+        "ttd_over_bound",
+        "TTD / bound",
+        "TTD over the least that any schedule could reach, from a linear program; 1 is perfect. "
+        "Policies that fork jobs are held against the bound that allows forking.",
+        3,
+    ),
+    _hours(
+        "mean_jct_h",
+        "mean JCT h",
+        "Job completion time: from submission to end, mean over jobs.",
+        "mean_jct_s",
+        2,
+    ),
+    _plain(
+        "mean_jct_over_bound",
+        "JCT / bound",
+        "Mean JCT over a lower bound on it: one machine that serves the smallest job first, at the "
+        "prices of GPU types that make this longest; with equal prices for policies that fork. It "
+        "may lie below what is possible.",
+        2,
+    ),
+    _hours("p50_jct_h", "p50 h", "Half of the jobs were done within this time.", "p50_jct_s"),
+    _hours("p95_jct_h", "p95 h", "95 % of the jobs were done within this time.", "p95_jct_s"),
+    _hours("p99_jct_h", "p99 h", "99 % of the jobs were done within this time.", "p99_jct_s"),
+    _hours(
+        "queueing_h",
+        "queue h",
+        "Time from submission to the first GPU, mean over jobs.",
+        "mean_queueing_s",
+        2,
+    ),
+    _hours(
+        "max_wait_h",
+        "max wait h",
+        "The longest that any job was without GPUs at a stretch.",
+        "max_wait_s",
+    ),
+    _plain(
+        "mean_ftf",
+        "FTF",
+        "Finish-time fairness, Themis' rho: JCT over the time on a 1/n share of every GPU type, "
+        "mean over jobs; below 1 is better than an equal share.",
+        2,
+    ),
+    _plain("max_ftf", "worst FTF", "The same for the job that fared worst."),
+    _percent(
+        "utilization",
+        "trained %",
+        "Share of all GPU time until TTD in which steps were trained.",
+        "most",
+    ),
+    _percent(
+        "cru",
+        "held %",
+        "Cluster resource utilisation (CRU): share of all GPU time until TTD that jobs held, "
+        "restarts and aggregation included.",
+    ),
+)
+LAST_COLUMNS: tuple[Column, ...] = (
+    _plain("moves", "moves", "Starts beyond each job's first; each costs the restart time.", 0),
+    _plain("decision_ms_p50", "decision p50 ms", "Wall time of one decision, median."),
+    _plain("decision_ms_p99", "decision p99 ms", "Wall time of one decision, 99th percentile."),
+    _plain("cpu_s", "CPU s", "Processor time of the whole simulation, solvers included."),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One policy in a group: the records of its seeds that came through, and those that failed."""
+
+    policy: str
+    records: tuple[Record, ...]
+    failed: tuple[Record, ...] = ()
+
+    def mean(self, column: Column) -> float | None:
+        """Return a figure's mean over the seeds; None where no run has it."""
+        values = [value for record in self.records if (value := column.get(record)) is not None]
+        return sum(values) / len(values) if values else None
+
+    @property
+    def status(self) -> str:
+        """Return what is missing, in words; empty if nothing is."""
+        if not self.failed:
+            return ""
+        if not self.records:
+            return "failed"
+        return f"{len(self.failed)} of {len(self.failed) + len(self.records)} failed"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in policy and seed only, and so can be compared."""
+
+    labels: Mapping[str, object]
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def done(self) -> tuple[Entry, ...]:
+        """Return the entries with at least one run that came through."""
+        return tuple(entry for entry in self.entries if entry.records)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the GPU types of the cluster."""
+        return tuple(self.done[0].records[0]["utilization_by_type"]) if self.done else ()
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the columns of the group's table, those of its GPU types among them."""
+        held = (
+            Column(
+                f"held_{kind}",
+                f"{kind} %",
+                f"Share of {kind} time until TTD that jobs held.",
+                _of_type(kind),
+                0,
+            )
+            for kind in self.kinds
+        )
+        return (*COLUMNS, *held, *LAST_COLUMNS)
+
+    @property
+    def num_seeds(self) -> int:
+        """Return the runs behind each row."""
+        return max((len(e.records) + len(e.failed) for e in self.entries), default=0)
+
+    def best(self, column: Column) -> frozenset[str]:
+        """Return the policies that are best in a column as it is printed; none if all are alike."""
+        shown = {e.policy: e.mean(column) for e in self.done}
+        known = {policy: value for policy, value in shown.items() if value is not None}
+        texts = {policy: column.text(value) for policy, value in known.items()}
+        if not column.best or len(set(texts.values())) < 2:
+            return frozenset()
+        pick = min if column.best == _LEAST else max
+        winner = texts[pick(known, key=lambda policy: known[policy])]
+        return frozenset(policy for policy, text in texts.items() if text == winner)
+
+    @property
+    def title(self) -> str:
+        """Return what the group is, in words."""
+        labels = self.labels
+        load = "" if labels["load"] is None else f" at {labels['load']:g} % load"
+        return (
+            f"{labels['trace']}{load}: {labels['jobs']} {'job' if labels['jobs'] == 1 else 'jobs'} "
+            f"on {labels['cluster']}, "
+            f"{labels['rules']} rules, restart {labels['restart']} s"
+        )
+
+
+def groups(records: Sequence[Record]) -> list[Group]:
+    """Return the records in groups, in the order in which groups and policies first appear."""
+    found: dict[tuple[object, ...], dict[str, list[Record]]] = {}
+    for record in records:
+        key = tuple(record.get(label) for label in GROUP_LABELS)
+        found.setdefault(key, {}).setdefault(record["policy"], []).append(record)
+    return [
+        Group(
+            dict(zip(GROUP_LABELS, key, strict=True)),
+            tuple(
+                Entry(
+                    policy,
+                    tuple(r for r in runs if r["status"] == "done"),
+                    tuple(r for r in runs if r["status"] != "done"),
+                )
+                for policy, runs in by_policy.items()
+            ),
+        )
+        for key, by_policy in found.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Words about the runs, with a small table or none: the first row is its heading."""
+
+    heading: str
+    paragraphs: tuple[str, ...]
+    table: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Groups along one axis, to be plotted: `points` are (where on the axis, the group there)."""
+
+    heading: str
+    words: str
+    axis: str
+    points: tuple[tuple[float, Group], ...]
+    columns: tuple[str, ...]
+
+
+def load_series(groups: Sequence[Group]) -> list[Series]:
+    """Return a series for each set of groups that differ in load alone."""
+    found: dict[tuple[object, ...], list[Group]] = {}
+    for group in groups:
+        if group.done and group.labels["load"] is not None:
+            others = tuple(value for label, value in group.labels.items() if label != "load")
+            found.setdefault(others, []).append(group)
+    return [
+        Series(
+            heading=f"{members[0].labels['trace']}: what load does",
+            words="At 100 % work arrives as fast as the cluster could do it at best (a linear "
+            "program over all jobs); the gaps between arrivals keep their proportions.",
+            axis="offered load, %",
+            points=tuple((float(str(group.labels["load"])), group) for group in members),
+            columns=("mean_jct_h", "ttd_h", "ttd_over_bound"),
+        )
+        for members in found.values()
+        if len(members) > 1
+    ]

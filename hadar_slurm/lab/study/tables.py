@@ -1,0 +1,172 @@
+"""What `hadar compare` shows on a terminal: how the runs come along, and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from hadar_slurm.errors import ConfigError
+from hadar_slurm.lab.study.compare import Cell, Record, Watcher, run_cells
+from hadar_slurm.lab.study.summary import Group, Note
+
+# What the whole table needs. A file or a pipe has that; a narrower terminal gets fewer columns.
+_WIDE = 200
+_FEW = (
+    "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h", "queueing_h",
+    "mean_ftf", "utilization", "moves", "decision_ms_p50",
+)  # fmt: skip
+_READABLE = 100
+# What a shell says of a program that Ctrl-C ended.
+_STOPPED = 130
+
+
+class _Bars(Watcher):
+    """Shows how the runs come along: bars on a terminal, a line a run elsewhere."""
+
+    def __init__(self, cells: Sequence[Cell], console: Console, progress: Progress) -> None:
+        self._cells = cells
+        self._console = console
+        self._progress = progress
+        self._all = progress.add_task("all runs", total=len(cells), unit="runs")
+        self._tasks: dict[int, TaskID] = {}
+        self.num_done = self.num_known = 0
+
+    def started(self, index: int) -> None:
+        cell = self._cells[index]
+        self._tasks[index] = self._progress.add_task(
+            f"  {cell}", total=len(cell.workload.specs), unit="jobs"
+        )
+
+    def progressed(self, index: int, jobs_done: int) -> None:
+        self._progress.update(self._tasks[index], completed=jobs_done)
+
+    def finished(self, index: int, record: Record, *, was_known: bool) -> None:
+        self.num_done += 1
+        self.num_known += was_known
+        if index in self._tasks:
+            self._progress.remove_task(self._tasks.pop(index))
+        self._progress.advance(self._all)
+        if record["status"] != "done":
+            self._console.print(f"{self._cells[index]}: {record['error']}", style="red")
+        elif not self._console.is_terminal and not was_known:
+            self._console.print(
+                f"{self.num_done}/{len(self._cells)} {self._cells[index]}: "
+                f"{record['took_s']:.0f} s",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
+def run_with_bars(
+    cells: Sequence[Cell], output: Path, processes: int, console: Console
+) -> list[Record]:
+    """Run the cells and show how they come along; Ctrl-C ends with words on how to go on."""
+    try:
+        (output / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {output}: {error.strerror}") from error
+    with _bars(cells, console) as bars:
+        try:
+            return run_cells(cells, output, processes=processes, watcher=bars)
+        except KeyboardInterrupt:
+            console.print(
+                f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; the same command "
+                "goes on from there",
+                soft_wrap=True,
+                highlight=False,
+            )
+            raise typer.Exit(_STOPPED) from None
+
+
+@contextmanager
+def _bars(cells: Sequence[Cell], console: Console) -> Iterator[_Bars]:
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[unit]}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        bars = _Bars(cells, console, progress)
+        yield bars
+        if bars.num_known:
+            console.print(
+                f"{bars.num_known} of {len(cells)} runs were there already", highlight=False
+            )
+
+
+def show(found: Sequence[Group], notes: Sequence[Note]) -> None:
+    """Print the notes, or without any, a table for each group."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
+    for note in notes:
+        console.print(Text(note.heading, style="bold"))
+        for words in note.paragraphs:
+            console.print(Text(words), width=min(console.width, _READABLE))
+        if note.table:
+            console.print(_note_table(note))
+    if not notes:
+        for group in found:
+            console.print(_group_table(group, has_room=console.width >= _WIDE))
+
+
+def _note_table(note: Note) -> Table:
+    head, *rows = note.table
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, text in enumerate(head):
+        table.add_column(text, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _group_table(group: Group, *, has_room: bool) -> Table:
+    seeds = f", mean of {group.num_seeds} seeds" if group.num_seeds > 1 else ""
+    columns = [column for column in group.columns if has_room or column.name in _FEW]
+    table = Table(
+        title=Text(group.title + seeds, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        caption=None if has_room else "more columns in the files, or in a wider terminal",
+        caption_justify="left",
+    )
+    table.add_column("policy", no_wrap=True, vertical="bottom")
+    best = {}
+    for column in columns:
+        first, _, rest = column.heading.rpartition(" ")
+        table.add_column(f"{first}\n{rest}".strip(), justify="right", vertical="bottom")
+        best[column.name] = group.best(column)
+    for entry in group.entries:
+        if not entry.records:
+            table.add_row(entry.policy, Text("failed", style="red"))
+            continue
+        cells = [
+            Text(
+                column.text(entry.mean(column)),
+                style="bold green" if entry.policy in best[column.name] else "",
+            )
+            for column in columns
+        ]
+        name = f"{entry.policy} ({entry.status})" if entry.status else entry.policy
+        table.add_row(name, *cells)
+    return table

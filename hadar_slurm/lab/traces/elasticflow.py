@@ -1,0 +1,136 @@
+"""ElasticFlow's traces (ASPLOS'23): CSV with a heading, a job a line."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.throughput import workload_name
+from hadar_slurm.errors import TraceError
+from hadar_slurm.lab.traces.fields import gang_size, seconds, shown, steps
+from hadar_slurm.lab.traces.model import Trace, by_arrival
+from hadar_slurm.lab.traces.speeds import Speeds
+
+_NEEDED = ("job_id", "submission_time", "num_iteration", "model_name", "num_gpu", "duration")
+_LEAST_S = 1e-3
+
+
+def read_elasticflow(
+    lines: Sequence[str], speeds: Speeds, origin: str, *, restart_cost_s: float = 30.0
+) -> Trace:
+    """Return a trace in ElasticFlow's form, its times counted from the first submission.
+
+    Columns by their heading, in any order: job_id, submission_time (s), num_iteration, model_name,
+    num_gpu, duration (s), and batch_size where known; others are not used. `duration` is taken as
+    the run time on `num_gpu` GPUs of the reference type of `speeds`, which says how long it takes
+    on others. Rows need not be sorted. Raises TraceError naming file, line, value and remedy.
+    """
+    jobs: list[JobSpec] = []
+    places: dict[JobId, str] = {}
+    for place, row in _rows(lines, origin):
+        job_id = JobId(row["job_id"].strip())
+        if not job_id:
+            raise TraceError(f"{place}: job_id is empty; every job needs one of its own")
+        if job_id in places:
+            raise TraceError(
+                f"{place}: job_id {shown(job_id)} is that of {places[job_id]} already; give each "
+                "job one of its own"
+            )
+        places[job_id] = place
+        jobs.append(_job(job_id, row, place, speeds, restart_cost_s))
+    if not jobs:
+        raise TraceError(f"{origin}: no job in it; expected a line for each job below the heading")
+    in_order = by_arrival(jobs)
+    notes = _notes(jobs, speeds)
+    if [job.job_id for job in in_order] != list(places):
+        notes = ("lines are not in the order of submission_time; the jobs were sorted", *notes)
+    return Trace("elasticflow", in_order, places, notes=notes)
+
+
+def _rows(lines: Sequence[str], origin: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield (place, values by column) of every line that is not blank."""
+    reader = csv.reader(lines, strict=True)
+    heading: list[str] | None = None
+    first = 1
+    while True:
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise TraceError(f"{origin}:{first}: not CSV: {error}; was the line cut?") from error
+        place, first = f"{origin}:{first}", reader.line_num + 1
+        if not any(value.strip() for value in values):
+            continue
+        if heading is None:
+            heading = _heading(values, place)
+        elif len(values) != len(heading):
+            raise TraceError(
+                f"{place}: {len(values)} columns, expected {len(heading)} as in the heading; was "
+                "the line cut?"
+            )
+        else:
+            yield place, dict(zip(heading, values, strict=True))
+
+
+def _heading(values: Sequence[str], place: str) -> list[str]:
+    heading = [value.strip().lower() for value in values]
+    missing = [name for name in _NEEDED if name not in heading]
+    if missing:
+        raise TraceError(
+            f"{place}: no column {', '.join(missing)} in the heading; expected at least "
+            f"{','.join(_NEEDED)}"
+        )
+    twice = [name for name in _NEEDED if heading.count(name) > 1]
+    if twice:
+        raise TraceError(f"{place}: column {', '.join(twice)} twice in the heading; keep one")
+    return heading
+
+
+def _job(
+    job_id: JobId, row: Mapping[str, str], place: str, speeds: Speeds, restart_cost_s: float
+) -> JobSpec:
+    model = row["model_name"].strip()
+    if not model:
+        raise TraceError(f"{place}: model_name is empty; any name will do, such as bert")
+    batch = row.get("batch_size", "").strip()
+    name = workload_name(model, steps(batch, place, "batch_size") if batch else None)
+    num_gpus = gang_size(row["num_gpu"], place, "num_gpu")
+    total_steps = steps(row["num_iteration"], place, "num_iteration")
+    duration_s = seconds(row["duration"], place, "duration")
+    if duration_s < _LEAST_S:
+        raise TraceError(
+            f"{place}: duration {row['duration']!r}: expected seconds above 0; leave the job out"
+        )
+    return JobSpec(
+        job_id=job_id,
+        num_gpus=num_gpus,
+        total_steps=total_steps,
+        rates=speeds.rates(
+            name,
+            num_gpus=num_gpus,
+            steps_per_s=total_steps / duration_s,
+            ran_on=(speeds.reference,),
+        ),
+        submitted_s=seconds(row["submission_time"], place, "submission_time"),
+        restart_cost_s=restart_cost_s,
+        workload=name,
+    )
+
+
+def _notes(jobs: Sequence[JobSpec], speeds: Speeds) -> tuple[str, ...]:
+    """Return what was assumed about the speeds of the models."""
+    by_family: dict[str, set[str]] = {}
+    for name in {job.workload for job in jobs}:
+        model = name.partition(" (batch size")[0]
+        by_family.setdefault(speeds.family(name) or "the mean of all models", set()).add(model)
+    families = "; ".join(
+        f"{family} for {', '.join(sorted(models))}" for family, models in sorted(by_family.items())
+    )
+    return (
+        f"durations are taken as run times on {speeds.reference}; other GPU types are as fast in "
+        f"proportion as for {families}",
+        *speeds.note(()),
+    )

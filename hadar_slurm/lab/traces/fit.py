@@ -1,0 +1,109 @@
+"""Whether the jobs of a trace could run on a cluster at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hadar_slurm.core.cluster import Cluster, GpuType
+from hadar_slurm.core.job import JobSpec, Shape
+from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.errors import TraceError
+from hadar_slurm.lab.traces.model import Tally, Trace
+
+
+def check_fits(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> None:
+    """Raise TraceError naming file, line and remedy for the first job that could never run."""
+    for job, why in _unfit(trace.jobs, cluster, rules or GangRules()):
+        raise TraceError(f"{trace.place(job)}: job {job.job_id}: {why}")
+
+
+def without_unfit(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> Trace:
+    """Return the trace without the jobs that could never run, which are counted as skipped."""
+    left_out = Tally()
+    unfit = set()
+    for job, why in _unfit(trace.jobs, cluster, rules or GangRules()):
+        unfit.add(job.job_id)
+        left_out.add("fits on no nodes of the cluster", f"{trace.place(job)}: {why}")
+    jobs = tuple(job for job in trace.jobs if job.job_id not in unfit)
+    if not jobs:
+        first = left_out.skipped()[0].first
+        raise TraceError(f"no job of the trace fits the cluster, such as {first}")
+    places = {job.job_id: trace.place(job) for job in jobs}
+    return replace(trace, jobs=jobs, places=places, skipped=left_out.skipped(trace.skipped))
+
+
+def _unfit(
+    jobs: Iterable[JobSpec], cluster: Cluster, rules: GangRules
+) -> Iterable[tuple[JobSpec, str]]:
+    """Yield the jobs that could never run, and why; like jobs are looked at once."""
+    room = _Room.of(cluster, rules)
+    answers: dict[object, str] = {}
+    for job in jobs:
+        key = (job.num_gpus, job.shapes, _types(job, cluster, is_spread=False),
+               _types(job, cluster, is_spread=True))  # fmt: skip
+        if key not in answers:
+            answers[key] = _why_not(job, cluster, room)
+        if answers[key]:
+            yield job, answers[key]
+
+
+def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
+    has = ", ".join(f"{count} {kind}" for kind, count in cluster.gpus_by_type.items()) or "no GPU"
+    if not _types(job, cluster, is_spread=False):
+        known = ", ".join(job.rates.gpu_types) or "none"
+        return (
+            f"it runs with {job.num_gpus} GPUs on none of the cluster's types ({has}), only on "
+            f"{known}; give another --cluster, --throughputs or --gpu-speeds"
+        )
+    if any(room.holds(job, shape, cluster) for shape in job.shapes):
+        return ""
+    return (
+        f"no nodes hold its gang of {job.num_gpus} GPUs; the cluster has {has} on "
+        f"{len(cluster.nodes)} nodes; give a larger --cluster, or --leave-out-unfit"
+    )
+
+
+def _types(job: JobSpec, cluster: Cluster, *, is_spread: bool) -> frozenset[GpuType]:
+    on = job.rates.on
+    kinds = cluster.gpus_by_type
+    return frozenset(kind for kind in kinds if on(kind, job.num_gpus, is_spread=is_spread) > 0)
+
+
+@dataclass(frozen=True)
+class _Room:
+    """How many GPUs each node has, by type: (GPUs, whether the node has that type only)."""
+
+    rules: GangRules
+    nodes: dict[GpuType, Counter[tuple[int, bool]]]
+
+    @classmethod
+    def of(cls, cluster: Cluster, rules: GangRules) -> _Room:
+        nodes: dict[GpuType, Counter[tuple[int, bool]]] = {}
+        for node in cluster.nodes:
+            for kind, count in node.gpus:
+                nodes.setdefault(kind, Counter())[count, node.has_one_type] += 1
+        return cls(rules, nodes)
+
+    def holds(self, job: JobSpec, shape: Shape, cluster: Cluster) -> bool:
+        """Return whether the empty cluster has nodes for a gang of this shape."""
+        is_spread = shape.nodes > 1 and self.rules.counts_spread
+        kinds = _types(job, cluster, is_spread=is_spread)
+        if not self.rules.is_uniform:
+            totals = [sum(n * nodes for (n, _), nodes in self.nodes[k].items()) for k in kinds]
+            return self._is_enough(totals, job.num_gpus)
+        alone = [self._num_nodes(kind, shape.gpus_per_node) for kind in kinds]
+        mixed = [self._num_nodes(kind, shape.gpus_per_node, only_pure=True) for kind in kinds]
+        return max(alone, default=0) >= shape.nodes or self._is_enough(mixed, shape.nodes)
+
+    def _num_nodes(self, kind: GpuType, gpus: int, *, only_pure: bool = False) -> int:
+        return sum(
+            number
+            for (count, is_pure), number in self.nodes[kind].items()
+            if count >= gpus and (is_pure or not only_pure)
+        )
+
+    def _is_enough(self, parts: list[int], wanted: int) -> bool:
+        most = sum(parts) if self.rules.may_mix_types else max(parts, default=0)
+        return most >= wanted

@@ -1,0 +1,113 @@
+"""Traces in Gavel's form (OSDI'20): ten columns with tabs, no heading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.throughput import Rates, ThroughputTable
+from hadar_slurm.errors import TraceError
+from hadar_slurm.lab.traces.fields import gang_size, seconds, shown, steps
+from hadar_slurm.lab.traces.model import Trace
+
+_COLUMNS = 10
+_WORKLOAD, _STEPS, _GANG, _WEIGHT, _ARRIVAL = 0, 5, 6, 7, 9
+
+
+def read_gavel(
+    lines: Iterable[str], table: ThroughputTable, origin: str, *, restart_cost_s: float = 30.0
+) -> Trace:
+    """Return a trace in Gavel's form.
+
+    Columns: workload, command, directory, name of the steps argument, whether it needs data,
+    total steps of the whole gang, gang size, priority weight, deadline, arrival in seconds. The
+    job's id is its line number, counted from 0. Raises TraceError naming file, line and value.
+    """
+    jobs: list[JobSpec] = []
+    places: dict[JobId, str] = {}
+    known: dict[str, Rates] = {}
+    num_weighted = 0
+    last_s = 0.0
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        place = f"{origin}:{number}"
+        columns = text.rstrip("\r\n").split("\t")
+        if len(columns) != _COLUMNS:
+            raise TraceError(_wrong_columns(place, len(columns), is_first=not jobs))
+        name = columns[_WORKLOAD].strip()
+        rates = known.get(name)
+        if rates is None:
+            rates = known[name] = _rates(name, table, place)
+        arrival_s = seconds(columns[_ARRIVAL], place, "arrival")
+        if arrival_s < last_s:
+            raise TraceError(
+                f"{place}: arrival {arrival_s:g} s is before the line above's; sort the trace"
+            )
+        last_s = arrival_s
+        num_weighted += columns[_WEIGHT].strip() not in ("1", "1.0")
+        job_id = JobId(str(len(jobs)))
+        places[job_id] = place
+        jobs.append(
+            JobSpec(
+                job_id=job_id,
+                num_gpus=gang_size(columns[_GANG], place),
+                total_steps=steps(columns[_STEPS], place),
+                rates=rates,
+                submitted_s=arrival_s,
+                restart_cost_s=restart_cost_s,
+                workload=name,
+            )
+        )
+    if not jobs:
+        raise TraceError(f"{origin}: no job in it; expected a line for each job")
+    weights = f"priority weights are not used; of jobs with another one than 1: {num_weighted}"
+    return Trace("gavel", tuple(jobs), places, notes=(weights,) if num_weighted else ())
+
+
+def as_gavel_trace(jobs: Iterable[JobSpec]) -> str:
+    """Return jobs as a trace in Gavel's form, by arrival.
+
+    Kept are workload, steps, gang size and arrival; ids become line numbers. The command is a
+    stand-in that needs no data. Gavel's simulator reads such a trace as well. Raises TraceError
+    for a workload that a line cannot hold.
+    """
+    jobs = sorted(jobs, key=lambda job: job.submitted_s)
+    wrong = [job for job in jobs if not job.workload.strip() or not job.workload.isprintable()]
+    if wrong:
+        raise TraceError(
+            f"job {wrong[0].job_id}: workload {shown(wrong[0].workload)} cannot be written to a "
+            "trace; expected a name on one line, without tabs"
+        )
+    lines = (
+        f"{job.workload}\ttrain\tjob\t--steps\t0\t{job.total_steps}\t{job.num_gpus}\t1\t-1.000000\t"
+        f"{_number(job.submitted_s)}\n"
+        for job in jobs
+    )
+    return "".join(lines)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _rates(workload: str, table: ThroughputTable, place: str) -> Rates:
+    rates = table.rates(workload)
+    if rates is None:
+        known = ", ".join(sorted(table.workloads)[:5])
+        raise TraceError(
+            f"{place}: workload {shown(workload)} is not in the throughput table, which has "
+            f"{known}, ...; give another table with --throughputs"
+        )
+    return rates
+
+
+def _wrong_columns(place: str, number: int, *, is_first: bool) -> str:
+    message = f"{place}: {number} columns, expected {_COLUMNS} with tabs"
+    if is_first:
+        return (
+            f"{message}, or the heading of ElasticFlow's CSV (job_id,submission_time,...) or of "
+            "sacct -P (JobID|User|...)"
+        )
+    return f"{message}; was the line cut?"

@@ -1,0 +1,51 @@
+"""What moving a job costs, in seconds: one figure for all, or one per model.
+
+The preset `sia` has the penalties that Sia's scheduler uses (SOSP'23, artifact at commit aaf7a0d:
+DeepSpeech2 25 s, ResNet-50 on ImageNet 250 s, ResNet-18 on CIFAR-10 30 s, BERT 120 s, YOLOv3 45 s,
+any other 30 s).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hadar_slurm.core.units import parse_number
+from hadar_slurm.errors import UsageError
+
+PRESETS: Mapping[str, str] = {
+    "sia": "30,DeepSpeech2=25,ResNet-50=250,ResNet-18=30,BERT=120,YOLOv3=45",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RestartCosts:
+    """Seconds by model, matched as the beginning of a workload's name without regard to case."""
+
+    default_s: float = 30.0
+    by_model: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, workload: str) -> float:
+        """Return the cost of moving a job of `workload`; the longest matching model decides."""
+        name = workload.lower()
+        fits = [model for model in self.by_model if name.startswith(model.lower())]
+        return self.by_model[max(fits, key=len)] if fits else self.default_s
+
+
+def parse_restart_costs(text: str, what: str = "--restart-seconds") -> RestartCosts:
+    """Return the costs in `30`, `30,ResNet-50=250,...` or a preset's name; `what` is for errors.
+
+    Raises UsageError naming the part that is wrong.
+    """
+    default_s = RestartCosts().default_s
+    by_model: dict[str, float] = {}
+    for part in PRESETS.get(text.strip(), text).split(","):
+        model, is_model, cost = part.strip().rpartition("=")
+        if is_model and not model.strip():
+            raise UsageError(f"{what}: {part!r}: expected MODEL=SECONDS, such as ResNet-50=250")
+        cost_s = parse_number(cost, f"{what}: restart cost", UsageError)
+        if is_model:
+            by_model[model.strip()] = cost_s
+        else:
+            default_s = cost_s
+    return RestartCosts(default_s, by_model)

@@ -1,0 +1,314 @@
+"""Slurm's own history: what `sacct -P` prints, with its heading.
+
+    sacct -a -X -P -S 2024-03-01 -E 2024-04-01 \
+        -o JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State
+
+A record becomes a job that has as much to do as it did then: it trains one step a second on the
+GPUs it held, for as long as it held them, however it ended. Fields are found by the heading; more
+of them, in any order, do no harm. What cannot be a job is counted, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange, timegm
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.units import parse_count
+from hadar_slurm.errors import TraceError
+from hadar_slurm.lab.traces.fields import MAX_GANG, MAX_TIME_S, gang_size, seconds, shown
+from hadar_slurm.lab.traces.model import Tally, Trace, by_arrival
+from hadar_slurm.lab.traces.speeds import Speeds
+
+_NEEDED = ("jobid", "submit", "elapsedraw", "alloctres", "state")
+# As they are spelled in messages, and those that a record may lack.
+_SPELLED = "JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State"
+
+_JOB_ID = re.compile(r"[0-9]+(_([0-9]+|\[[^\]]*\]?))?(\+[0-9]+)?")
+_STEP_ID = re.compile(r"[0-9][0-9_+]*\.\S+")
+_GPU = re.compile(r"gres/gpu(?::(?P<kind>[^=\s]+))?", re.IGNORECASE)
+_NUM_NODES = re.compile(r"(?:^|,)node=([0-9]{1,7})(?=,|$)")
+_TIME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
+_UNKNOWN = frozenset({"", "unknown", "none", "n/a"})
+# States in which a job has not yet done all it will do.
+_GOING_ON = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING"})
+
+Record = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpus:
+    """What a record held: GPUs by type, of which `num_untyped` on the reference type by rule."""
+
+    by_type: Mapping[str, int]
+    num_untyped: int
+    num_nodes: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_type.values()) + self.num_untyped
+
+
+def read_sacct(
+    lines: Sequence[str], speeds: Speeds, origin: str, *, restart_cost_s: float = 30.0
+) -> Trace:
+    """Return a workload from Slurm's history, its times counted from the first submission.
+
+    Needed are JobID, Submit, ElapsedRaw, AllocTRES and State; User, ReqTRES and JobName are used
+    where they are there. GPUs without a type count as the reference type of `speeds`, which also
+    says how fast other types are. Raises TraceError naming file, line, value and remedy.
+    """
+    heading: list[str] | None = None
+    jobs: list[JobSpec] = []
+    places: dict[JobId, str] = {}
+    seen: dict[str, tuple[str, str]] = {}
+    left_out = Tally()
+    counts: Counter[str] = Counter()
+    kinds: set[str] = set()
+    for number, text in enumerate(lines, start=1):
+        place = f"{origin}:{number}"
+        if not text.strip():
+            continue
+        if heading is None:
+            heading = _heading(text, place)
+            continue
+        values = _values(text, heading, place)
+        if [value.lower() for value in values] == heading:
+            left_out.add("the heading once more", place)
+            continue
+        record = dict(zip(heading, values, strict=True))
+        name = record["jobid"].strip()
+        example = f"{place}: {name}"
+        if _STEP_ID.fullmatch(name):
+            left_out.add("steps of jobs (sacct -X lists none)", example)
+            continue
+        if not _JOB_ID.fullmatch(name):
+            raise TraceError(
+                f"{place}: JobID {shown(name)}: expected a Slurm job id, such as 123, 123_4 or "
+                "123+0"
+            )
+        if name in seen:
+            first_place, first_text = seen[name]
+            if text == first_text:
+                left_out.add("the same record once more", example)
+                continue
+            raise TraceError(
+                f"{place}: JobID {name} is that of {first_place} already, with other values; leave "
+                "-D (--duplicates) out of sacct, and keep one record of each job"
+            )
+        seen[name] = (place, text)
+        why_not, gpus = _usable(record, place)
+        if why_not:
+            left_out.add(why_not, example)
+            continue
+        kinds.update(gpus.by_type)
+        job_id = JobId(name)
+        places[job_id] = place
+        jobs.append(_job(job_id, record, gpus, place, speeds, restart_cost_s))
+        counts.update(_assumptions(record, gpus, name))
+    skipped = left_out.skipped()
+    if not jobs:
+        reasons = "".join(f"; {part}" for part in skipped)
+        raise TraceError(
+            f"{origin}: no job in it that held GPUs{reasons}; does AccountingStorageTRES in "
+            "slurm.conf name gres/gpu?"
+        )
+    return Trace("sacct", by_arrival(jobs), places, skipped, _notes(counts, jobs, kinds, speeds))
+
+
+def parse_gpus(text: str, place: str, what: str = "AllocTRES") -> dict[str, int]:
+    """Return GPUs by type in `cpu=8,gres/gpu=4,gres/gpu:v100=4,mem=64G`; "" are those without.
+
+    `gres/gpu` is the sum of all types where types are counted as well. A type may be a MIG slice,
+    such as `1g.5gb`.
+    """
+    total = 0
+    by_type: Counter[str] = Counter()
+    for part in text.split(",") if text.strip() else ():
+        key, equals, value = part.strip().partition("=")
+        if not equals:
+            raise TraceError(
+                f"{place}: {what} {shown(part)}: expected NAME=COUNT, such as gres/gpu:v100=2; was "
+                "the line cut?"
+            )
+        match = _GPU.fullmatch(key)
+        if match is None or value == "0":
+            continue
+        count = gang_size(value, place, f"{what} {shown(key)}")
+        if match["kind"]:
+            by_type[match["kind"]] += count
+        else:
+            total += count
+    untyped = max(0, total - by_type.total())
+    if untyped + by_type.total() > MAX_GANG:
+        raise TraceError(f"{place}: {what} {shown(text)}: expected at most {MAX_GANG} GPUs")
+    return {**by_type, "": untyped} if untyped else dict(by_type)
+
+
+@lru_cache(maxsize=100_000)
+def parse_time(text: str) -> int | None:
+    """Return the seconds in `2024-03-01T12:00:00` or in a plain number; None where it is neither.
+
+    The first has no time zone: it is taken as it stands, so that only differences mean anything.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= len(str(int(MAX_TIME_S))):
+        return int(text)
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = map(int, match.groups())
+    is_day = year >= 1970 and 1 <= month <= 12 and 1 <= day <= monthrange(year, month)[1]
+    if not (is_day and hour < 24 and minute < 60 and second <= 60):
+        return None
+    return timegm((year, month, day, hour, minute, second))
+
+
+def _heading(text: str, place: str) -> list[str]:
+    heading = [name.strip().lower() for name in text.split("|")]
+    missing = [name for name in _NEEDED if name not in heading]
+    if missing:
+        raise TraceError(
+            f"{place}: no field {', '.join(missing)} in the heading; expected what sacct -P -o "
+            f"{_SPELLED} prints, with its heading (no -n)"
+        )
+    twice = [name for name in heading if name and heading.count(name) > 1]
+    if twice:
+        raise TraceError(f"{place}: field {twice[0]} twice in the heading; name it once in -o")
+    return heading
+
+
+def _values(text: str, heading: Sequence[str], place: str) -> list[str]:
+    values = text.split("|")
+    if len(values) != len(heading):
+        raise TraceError(
+            f"{place}: {len(values)} fields, expected {len(heading)} as in the heading; was the "
+            "line cut, or is there a | or a line break within a value? Leave out fields that users "
+            "write freely, such as JobName and Comment"
+        )
+    return values
+
+
+def _usable(record: Record, place: str) -> tuple[str, _Gpus]:
+    """Return why a record is no job to replay ("": it is one), and its GPUs."""
+    elapsed_s = _elapsed_s(record, place)
+    submitted = record["submit"].strip()
+    if parse_time(submitted) is None and submitted.lower() not in _UNKNOWN:
+        raise TraceError(
+            f"{place}: Submit {shown(submitted)}: expected a time such as 2024-03-01T12:00:00; "
+            "unset SLURM_TIME_FORMAT for sacct, or set it to %s"
+        )
+    gpus = _gpus(record, place)
+    if elapsed_s == 0 and record.get("start", "").strip().lower() in _UNKNOWN:
+        return "never started", gpus
+    if elapsed_s == 0:
+        return "ran for less than a second", gpus
+    if gpus.total == 0:
+        return "held no GPU", gpus
+    if parse_time(submitted) is None:
+        return "time of submission not known", gpus
+    return "", gpus
+
+
+def _elapsed_s(record: Record, place: str) -> int:
+    text = record["elapsedraw"].strip()
+    if text.lower() in _UNKNOWN or text == "0":
+        return 0
+    seconds(text, place, "ElapsedRaw")
+    return parse_count(text, f"{place}: ElapsedRaw", TraceError)
+
+
+def _gpus(record: Record, place: str) -> _Gpus:
+    """Return the GPUs of a record: those it was given, by the types it asked for if need be."""
+    given, asked = record["alloctres"], record.get("reqtres", "")
+    held = parse_gpus(given, place) if given.strip() else parse_gpus(asked, place, "ReqTRES")
+    untyped = held.pop("", 0)
+    if untyped and not held:
+        wanted = parse_gpus(asked, place, "ReqTRES")
+        if sum(wanted.values()) == untyped and "" not in wanted:
+            held, untyped = wanted, 0
+    return _Gpus(held, untyped, _num_nodes(given))
+
+
+def _num_nodes(tres: str) -> int:
+    count = _NUM_NODES.search(tres)
+    return int(count[1]) if count else 1
+
+
+def _job(
+    job_id: JobId, record: Record, gpus: _Gpus, place: str, speeds: Speeds, restart_cost_s: float
+) -> JobSpec:
+    submitted_s = parse_time(record["submit"].strip())
+    assert submitted_s is not None, "unusable records were sorted out"
+    workload = _workload(record, speeds)
+    ran_on = {*gpus.by_type, *((speeds.reference,) if gpus.num_untyped else ())}
+    return JobSpec(
+        job_id=job_id,
+        num_gpus=gpus.total,
+        total_steps=_elapsed_s(record, place),
+        rates=speeds.rates(
+            workload,
+            num_gpus=gpus.total,
+            steps_per_s=1.0,
+            ran_on=ran_on,
+            was_spread=1 < gpus.num_nodes <= gpus.total,
+        ),
+        submitted_s=float(submitted_s),
+        restart_cost_s=restart_cost_s,
+        workload=workload,
+        name=record.get("jobname", "").strip(),
+        user=record.get("user", "").strip(),
+    )
+
+
+def _workload(record: Record, speeds: Speeds) -> str:
+    """Return the first of job name, account and partition that the table of rates has."""
+    names = (record.get(key, "").strip() for key in ("jobname", "account", "partition"))
+    return next((name for name in names if name and speeds.names(name)), "")
+
+
+# What was assumed.
+
+
+def _assumptions(record: Record, gpus: _Gpus, name: str) -> Iterable[str]:
+    state = record["state"].split(maxsplit=1)[:1]
+    word = state[0].upper() if state else "UNKNOWN"
+    if word in _GOING_ON:
+        yield "going on"
+    elif word != "COMPLETED":
+        yield f"state {word}"
+    if gpus.num_untyped:
+        yield "untyped"
+    if len(gpus.by_type) + bool(gpus.num_untyped) > 1:
+        yield "mixed"
+    if "+" in name:
+        yield "het"
+
+
+def _notes(
+    counts: Counter[str], jobs: Iterable[JobSpec], kinds: Iterable[str], speeds: Speeds
+) -> tuple[str, ...]:
+    named = ", ".join(sorted({job.workload for job in jobs if job.workload}))
+    notes = [
+        "each job trains for as long as it held its GPUs; other types are as fast in proportion as "
+        "for the mean of the throughput table's models" + f", or for {named}" * bool(named)
+    ]
+    ends = ", ".join(
+        f"{count} {key.removeprefix('state ')}"
+        for key, count in sorted(counts.items())
+        if key.startswith("state ")
+    )
+    if ends:
+        notes.append(f"jobs that did not complete, taken with the time they ran: {ends}")
+    sentences = (
+        ("going on", "jobs that had not ended, taken with what they had run"),
+        ("untyped", f"jobs on GPUs without a type, taken as {speeds.reference} (--reference)"),
+        ("mixed", "jobs on several types, the slowest of which set their pace"),
+        ("het", "components of heterogeneous jobs, taken as jobs of their own"),
+    )
+    notes.extend(f"{text}: {counts[key]}" for key, text in sentences if counts[key])
+    return (*notes, *speeds.note(kinds))

@@ -1,0 +1,362 @@
+"""The rule for rates where a trace has none: recorded time, and how types compare for a model.
+
+A record says how long a job ran on which GPUs. That is its work. On other GPU types it is as much
+faster or slower as these are for its model, by the first of these that knows:
+
+1. a speed the user gave (`parse_gpu_speeds`);
+2. a workload of that very name in the throughput table: the ratio of its rows for the job's gang;
+3. the model's family: the table's models are the families (`ResNet-50`, `LM`, ...), `_FAMILIES`
+   says where others belong, and a family's speed is the geometric mean over its batch sizes of the
+   ratio of rates on one GPU (V100 gangs were measured on other machines than single V100s);
+4. for models of no family: the geometric mean over all families;
+5. types that the shipped table does not have: Sia's measurements, see `_SIA`;
+6. a MIG slice: its share of the whole GPU's compute slices, `1g.5gb` being a seventh of an A100.
+
+On a type of which none of these knows, only jobs that ran on it can run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from hadar_slurm.core.throughput import SPREAD_FACTOR, Rate, Rates, ThroughputTable
+from hadar_slurm.core.units import parse_number
+from hadar_slurm.errors import UsageError
+
+DEFAULT_REFERENCE = "V100"
+
+# No GPU is so many times as fast as another; a table that says so is not believed.
+_MOST = 1e6
+
+# Names begin so, in lower case without punctuation; the longest that fits decides.
+_FAMILIES: Mapping[str, str] = {
+    "alexnet": "ResNet-50",
+    "densenet": "ResNet-50",
+    "efficientnet": "ResNet-50",
+    "inception": "ResNet-50",
+    "mobilenet": "ResNet-50",
+    "resnet": "ResNet-50",
+    "resnext": "ResNet-50",
+    "vgg": "ResNet-50",
+    "resnet18": "ResNet-18",
+    "bert": "Transformer",
+    "gpt": "Transformer",
+    "roberta": "Transformer",
+    "t5": "Transformer",
+    "transformer": "Transformer",
+    "deepspeech": "LM",
+    "gnmt": "LM",
+    "lstm": "LM",
+    "dcgan": "CycleGAN",
+    "ncf": "Recommendation",
+    "neumf": "Recommendation",
+    "recoder": "Recommendation",
+}
+
+# Samples/s on one GPU at each GPU's largest batch, relative to a V100: Sia (SOSP'23),
+# github.com/siasosp23/artifacts at aaf7a0d; ResNet-50 on ImageNet, ResNet-18 on CIFAR-10, and BERT
+# for Transformer. Families without a measurement take the geometric mean of these three.
+_SIA_ANCHOR = "v100"
+_SIA: Mapping[str, Mapping[str, float]] = {
+    "ResNet-50": {"a100": 1.54, "rtx6000": 0.62, "rtx2080ti": 0.64, "t4": 0.32},
+    "ResNet-18": {"a100": 2.13, "rtx6000": 0.79, "rtx2080ti": 0.70, "t4": 0.31},
+    "Transformer": {"a100": 3.4, "rtx6000": 0.90, "rtx2080ti": 0.65, "t4": 0.31},
+}
+# How Slurm's AutoDetect and people write those that have several words.
+_SPELLINGS: Mapping[str, str] = {
+    "rtx-2080-ti": "rtx2080ti",
+    "2080ti": "rtx2080ti",
+    "2080-ti": "rtx2080ti",
+    "rtx-6000": "rtx6000",
+}
+
+# Compute slices of a GPU that MIG can cut, where they are not seven; and whose a bare `1g.5gb` is.
+_MIG = re.compile(r"(?:^|[^0-9a-z])([1-7])g\.[0-9]+gb")
+_NUM_SLICES: Mapping[str, int] = {"a30": 4}
+_MIG_WHOLE = "a100"
+
+
+def parse_gpu_speeds(text: str, what: str = "--gpu-speeds") -> dict[str, float]:
+    """Return the speeds in `H100=2.5,A40=1.1`, relative to the reference type, names lower case.
+
+    Raises UsageError naming the part that is wrong; `what` is for errors.
+    """
+    speeds: dict[str, float] = {}
+    for part in text.split(",") if text.strip() else ():
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name and equals):
+            raise UsageError(f"{what}: {part!r}: expected TYPE=SPEED, such as H100=2.5")
+        speed = parse_number(value, f"{what}: speed of {name}", UsageError)
+        if not 1 / _MOST < speed < _MOST:
+            raise UsageError(f"{what}: speed of {name} {value!r}: expected a number above 0")
+        if name.lower() in speeds:
+            raise UsageError(f"{what}: {part!r}: given twice; upper and lower case are one type")
+        speeds[name.lower()] = speed
+    return speeds
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """How GPU types compare, 1 being one GPU of type `reference`.
+
+    `given` are speeds of the user's own, names in lower case. `gpu_types` are those that jobs will
+    be offered, as the cluster spells them; without any, those of the table.
+    """
+
+    table: ThroughputTable
+    reference: str = DEFAULT_REFERENCE
+    given: Mapping[str, float] = field(default_factory=dict)
+    gpu_types: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.given.get(self.reference.lower(), 1.0) != 1.0:
+            raise UsageError(
+                f"--gpu-speeds: {self.reference} is the reference type, whose speed is 1; leave it "
+                "out or give another --reference"
+            )
+
+    def rates(
+        self,
+        name: str,
+        *,
+        num_gpus: int,
+        steps_per_s: float,
+        ran_on: Iterable[str],
+        was_spread: bool = False,
+    ) -> Rates:
+        """Return the rates of a job that made `steps_per_s` with `num_gpus` on types `ran_on`.
+
+        A gang of several types went at the pace of its slowest. What ran on several nodes
+        (`was_spread`) is faster by 1 / `SPREAD_FACTOR` within one.
+        """
+        types = frozenset(kind.lower() for kind in ran_on)
+        kind_of_job = (name.lower(), num_gpus, types, was_spread)
+        key = (kind_of_job, steps_per_s)
+        if key not in self._rates:
+            relative = self._relative.get(kind_of_job)
+            if relative is None:
+                relative = self._find_relative(name, num_gpus, types, was_spread=was_spread)
+                self._relative[kind_of_job] = relative
+            self._rates[key] = Rates.of(
+                {
+                    (kind, num_gpus): Rate(
+                        rate.together * steps_per_s,
+                        None if rate.spread is None else rate.spread * steps_per_s,
+                    )
+                    for kind, rate in relative.items()
+                }
+            )
+        return self._rates[key]
+
+    def family(self, name: str) -> str | None:
+        """Return the model of the table whose GPU speeds a model takes; None: the mean of all."""
+        plain = _plain(name)
+        own = {_plain(model): model for model in self._families}
+        if plain in own:
+            return own[plain]
+        fits = [start for start in _FAMILIES if plain.startswith(start)]
+        family = _FAMILIES[max(fits, key=len)] if fits else None
+        return family if family in self._families else None
+
+    def names(self, name: str) -> bool:
+        """Return whether the table has a workload or a model of exactly this name."""
+        return self.table.rates(name) is not None or name.lower() in self._models
+
+    def speed(self, gpu_type: str, family: str | None) -> float | None:
+        """Return how many times as fast as a reference GPU a type is; None where unknown."""
+        key = (gpu_type.lower(), family)
+        if key not in self._speeds:
+            known = {**self._of_family(family), self.reference.lower(): 1.0, **self.given}
+            self._speeds[key] = _look_up(gpu_type.lower(), known)
+        return self._speeds[key]
+
+    def unknown(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
+        """Return those of some types, and of the cluster's, that no rule compares with others."""
+        kinds = {kind.lower(): kind for kind in (*gpu_types, *self.gpu_types)}
+        return tuple(sorted(name for kind, name in kinds.items() if not self.speed(kind, None)))
+
+    def note(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
+        """Return a sentence on `unknown` types, if there are any."""
+        kinds = self.unknown(gpu_types)
+        if not kinds:
+            return ()
+        return (
+            f"not known is how fast {', '.join(kinds)} is beside {self.reference}: only jobs that "
+            f"ran on it then run on it; --gpu-speeds {kinds[0]}=SPEED tells",
+        )
+
+    @cached_property
+    def _speeds(self) -> dict[tuple[str, str | None], float | None]:
+        return {}
+
+    @cached_property
+    def _relative(self) -> dict[object, dict[str, Rate]]:
+        """Rates of kinds of jobs, the recorded one being 1: many jobs are of one kind."""
+        return {}
+
+    @cached_property
+    def _rates(self) -> dict[object, Rates]:
+        return {}
+
+    def _find_relative(
+        self, name: str, num_gpus: int, ran_on: frozenset[str], *, was_spread: bool
+    ) -> dict[str, Rate]:
+        """Return the rates on every type, the recorded one being 1."""
+        kinds = {kind.lower() for kind in self.gpu_types or (*self._table_types, self.reference)}
+        rates = self._by_family(name, kinds | ran_on, ran_on, was_spread=was_spread)
+        rows = self.table.rates(name)
+        if rows is not None:
+            rates.update(self._by_rows(rows, num_gpus, kinds, ran_on, was_spread=was_spread))
+        return rates
+
+    def _by_family(
+        self, name: str, kinds: Iterable[str], ran_on: frozenset[str], *, was_spread: bool
+    ) -> dict[str, Rate]:
+        family = self.family(name)
+        recorded = [self.speed(kind, family) for kind in ran_on]
+        pace = min((speed for speed in recorded if speed), default=None)
+        found: dict[str, Rate] = {}
+        for kind in kinds:
+            speed = self.speed(kind, family)
+            if speed and pace:
+                found[kind] = _rate(speed / pace, was_spread=was_spread)
+            elif kind in ran_on:
+                found[kind] = _rate(1.0, was_spread=was_spread)
+        return found
+
+    def _by_rows(
+        self,
+        rows: Rates,
+        num_gpus: int,
+        kinds: Iterable[str],
+        ran_on: frozenset[str],
+        *,
+        was_spread: bool,
+    ) -> dict[str, Rate]:
+        """Return the rates in proportion to a workload's own rows, where these know how it ran."""
+        row_of = {kind: _match(kind, rows.gpu_types) for kind in (*kinds, *ran_on)}
+        on = {
+            kind: (rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
+            for kind, row in row_of.items()
+            if row is not None and kind not in self.given
+        }
+        if not ran_on <= on.keys():
+            return {}
+        pace = min(on[kind][was_spread] for kind in ran_on)
+        ratios = {
+            kind: Rate(together / pace, spread / pace)
+            for kind, (together, spread) in (on.items() if pace > 0 else ())
+        }
+        is_sane = all(max(together, spread or 0.0) < _MOST for together, spread in ratios.values())
+        return ratios if is_sane else {}
+
+    # Families.
+
+    def _of_family(self, family: str | None) -> Mapping[str, float]:
+        """Return the known speeds by type for a family, or for models of none."""
+        reference = self.reference.lower()
+        if family is not None:
+            own = self._families[family]
+            base = _look_up(reference, own)
+            if base:
+                return {kind: speed / base for kind, speed in own.items()}
+        ratios: dict[str, list[float]] = {}
+        for own in self._families.values():
+            base = _look_up(reference, own)
+            if base:
+                for kind, speed in own.items():
+                    ratios.setdefault(kind, []).append(speed / base)
+        return {kind: _geometric_mean(values) for kind, values in ratios.items()}
+
+    @cached_property
+    def _table_types(self) -> tuple[str, ...]:
+        return tuple(
+            sorted({k for rates in self.table.workloads.values() for k in rates.gpu_types})
+        )
+
+    @cached_property
+    def _models(self) -> frozenset[str]:
+        return frozenset(model.lower() for model in self._families)
+
+    @cached_property
+    def _families(self) -> dict[str, dict[str, float]]:
+        """Speeds by type of every model of the table, relative to the table's anchor type."""
+        anchor = _SIA_ANCHOR if _SIA_ANCHOR in self._table_types else next(
+            iter(self._table_types), ""
+        )  # fmt: skip
+        ratios: dict[str, dict[str, list[float]]] = {}
+        for name, rates in self.table.workloads.items():
+            family = ratios.setdefault(name.partition(" (batch size")[0], {})
+            for kind in rates.gpu_types:
+                ratio = _ratio(rates, kind, anchor)
+                if ratio:
+                    family.setdefault(kind, []).append(ratio)
+        families = {
+            model: {kind: _geometric_mean(values) for kind, values in kinds.items()}
+            for model, kinds in ratios.items()
+        }
+        if anchor == _SIA_ANCHOR:
+            for model, kinds in families.items():
+                for kind, speed in _sia(model).items():
+                    kinds.setdefault(kind, speed)
+        return families
+
+
+def _ratio(rates: Rates, kind: str, anchor: str) -> float | None:
+    """Return how much faster a type is than another, by the smallest gang measured on both."""
+    sizes = {size for (_, size), _ in rates.rows}
+    both = ((rates.on(kind, size), rates.on(anchor, size)) for size in sorted(sizes))
+    ratios = (one / other for one, other in both if one > 0 and other > 0)
+    return next((ratio for ratio in ratios if 1 / _MOST < ratio < _MOST), None)
+
+
+def _sia(model: str) -> dict[str, float]:
+    kinds = {kind for measured in _SIA.values() for kind in measured}
+    if model in _SIA:
+        return dict(_SIA[model])
+    return {kind: _geometric_mean([row[kind] for row in _SIA.values()]) for kind in sorted(kinds)}
+
+
+def _rate(value: float, *, was_spread: bool) -> Rate:
+    return Rate(value / SPREAD_FACTOR, value) if was_spread else Rate(value)
+
+
+def _look_up(gpu_type: str, known: Mapping[str, float]) -> float | None:
+    """Return a type's speed by its name, by the name within its name, or as a slice of a GPU."""
+    if gpu_type in known:
+        return known[gpu_type]
+    cut = _MIG.search(gpu_type)
+    if cut:
+        whole = _match(gpu_type[: cut.start()] or _MIG_WHOLE, (*known, *_NUM_SLICES))
+        speed = None if whole is None else known.get(whole)
+        slices = _NUM_SLICES.get(whole or "", 7)
+        return None if speed is None else speed * int(cut[1]) / slices
+    name = _match(gpu_type, known)
+    return None if name is None else known[name]
+
+
+def _match(gpu_type: str, known: Iterable[str]) -> str | None:
+    """Return the known type that a name such as `tesla_v100-sxm2-32gb` speaks of."""
+    known = tuple(known)
+    if gpu_type in known:
+        return gpu_type
+    words = f"-{re.sub('[^0-9a-z]+', '-', gpu_type).strip('-')}-"
+    if "-ada-" in words or _MIG.search(gpu_type):
+        # An RTX 6000 Ada is no RTX 6000, a slice no whole GPU.
+        return None
+    spellings = [*((name, name) for name in known), *_SPELLINGS.items()]
+    fits = [(len(word), name) for word, name in spellings if f"-{word}-" in words and name in known]
+    return max(fits)[1] if fits else None
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^0-9a-z]+", "", name.partition(" (batch size")[0].lower())
+
+
+def _geometric_mean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values]
+    return math.exp(math.fsum(logs) / len(logs))

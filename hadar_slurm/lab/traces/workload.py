@@ -1,0 +1,191 @@
+"""Workloads drawn from a seed: the mix reported for Hadar, and that of Gavel's generator.
+
+Nothing here draws by itself: `draw` gives numbers in [0, 1), such as `random.Random(seed).random`,
+whose sequence is the same in every version of Python.
+
+Sizes are drawn as time on the reference type, so that the table of rates decides what they are in
+steps. A gang is drawn for workloads with a row for gangs only; others have one GPU. Arrivals are
+whole seconds apart at exponential gaps, the first at 0; with a mean gap of 0 all jobs are there at
+once. For a load in per cent of a cluster, scale the gaps (`study.compare.scale_to_load`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.throughput import Rates, ThroughputTable
+from hadar_slurm.errors import UsageError
+from hadar_slurm.lab.traces.speeds import DEFAULT_REFERENCE
+
+T = TypeVar("T")
+Draw = Callable[[], float]
+
+_HOUR_S = 3600.0
+
+# Hadar's mix: four sizes alike often, GPU-hours from and to, and the models that have that size;
+# one of them, then one of its batch sizes is drawn, all alike. This is what is reported at second
+# hand of the simulation in the papers (arXiv 2503.10918, IPDPS 2024), not a quotation; that the
+# sizes are alike often is ours, and S begins at 0.1 GPU-hours where it is reported to begin at 0.
+HADAR_SIZES: Mapping[str, tuple[float, float, tuple[str, ...]]] = {
+    "S": (0.1, 1.0, ("ResNet-18",)),
+    "M": (1.0, 10.0, ("CycleGAN",)),
+    "L": (10.0, 50.0, ("LM", "Transformer")),
+    "XL": (60.0, 100.0, ("ResNet-50",)),
+}
+
+# Gavel's (OSDI'20, scheduler/utils.py at c4fa400): how often a gang has 1, 2, 4 or 8 GPUs, and how
+# often a job's minutes are 10 to a power from which range.
+GAVEL_GANGS: tuple[tuple[float, int], ...] = ((0.70, 1), (0.10, 2), (0.15, 4), (0.05, 8))
+GAVEL_MINUTES: tuple[tuple[float, tuple[float, float]], ...] = (
+    (0.8, (1.5, 3.0)),
+    (0.2, (3.0, 4.0)),
+)
+
+
+def hadar_jobs(
+    number: int,
+    draw: Draw,
+    table: ThroughputTable,
+    *,
+    mean_gap_s: float = 0.0,
+    max_gang: int = 4,
+    reference: str = DEFAULT_REFERENCE,
+) -> list[JobSpec]:
+    """Return jobs in the mix reported for Hadar, in `HADAR_SIZES`.
+
+    A size in GPU-hours is uniform within its class. Gangs are as often of 1, 2 and 4 GPUs as in
+    Gavel's generator. Raises UsageError if the table lacks a model of the mix.
+    """
+    classes = list(HADAR_SIZES.values())
+    jobs: list[JobSpec] = []
+    for arrival_s in _arrivals(number, draw, mean_gap_s):
+        least, most, models = classes[_below(draw, len(classes))]
+        names = _workloads(models[_below(draw, len(models))], table, reference)
+        name = names[_below(draw, len(names))]
+        gang = _gang(draw, name, table, reference, max_gang)
+        gpu_s = (least + (most - least) * draw()) * _HOUR_S
+        jobs.append(_job(len(jobs), name, gang, gpu_s / gang, arrival_s, table, reference))
+    return jobs
+
+
+def gavel_jobs(
+    number: int,
+    draw: Draw,
+    table: ThroughputTable,
+    *,
+    mean_gap_s: float = 0.0,
+    max_gang: int = 8,
+    whole_hours: int | None = None,
+    reference: str = DEFAULT_REFERENCE,
+) -> list[JobSpec]:
+    """Return jobs as Gavel's own generator draws them (OSDI'20), every workload alike often.
+
+    The run time, on the gang, is 10 to a power drawn from the ranges in `GAVEL_MINUTES`; with
+    `whole_hours` it is 1, 2, ... or that many hours, all alike often; traces made so with 24 of
+    them are in use as well. Gangs larger than `max_gang` have `max_gang` GPUs.
+    """
+    names = [name for name in table.workloads if _rate(table, name, reference, 1) > 0]
+    if not names:
+        raise UsageError(f"no workload of the throughput table has a rate on one {reference}")
+    jobs: list[JobSpec] = []
+    for arrival_s in _arrivals(number, draw, mean_gap_s):
+        name = names[_below(draw, len(names))]
+        gang = _gang(draw, name, table, reference, max_gang)
+        if whole_hours is None:
+            low, high = _pick(draw, GAVEL_MINUTES)
+            run_s = 60.0 * 10.0 ** (low + (high - low) * draw())
+        else:
+            run_s = _HOUR_S * (1 + _below(draw, whole_hours))
+        jobs.append(_job(len(jobs), name, gang, run_s, arrival_s, table, reference))
+    return jobs
+
+
+GENERATORS: Mapping[str, Callable[..., list[JobSpec]]] = {
+    "hadar": hadar_jobs,
+    "gavel": gavel_jobs,
+}
+
+
+def generate(
+    name: str, number: int, draw: Draw, table: ThroughputTable, *, mean_gap_s: float = 0.0
+) -> list[JobSpec]:
+    """Return jobs of a generator by its name in `GENERATORS`; raises UsageError for another."""
+    if name not in GENERATORS:
+        raise UsageError(f"generator {name!r}: expected one of {', '.join(GENERATORS)}")
+    return GENERATORS[name](number, draw, table, mean_gap_s=mean_gap_s)
+
+
+def _arrivals(number: int, draw: Draw, mean_gap_s: float) -> Sequence[float]:
+    if number < 1:
+        raise UsageError(f"{number} jobs: expected 1 or more")
+    if not 0 <= mean_gap_s < math.inf:
+        raise UsageError(f"a mean gap of {mean_gap_s:g} s: expected seconds, 0 or more")
+    arrivals = [0.0]
+    while len(arrivals) < number:
+        gap_s = -math.log(1.0 - draw()) * mean_gap_s if mean_gap_s else 0.0
+        arrivals.append(arrivals[-1] + gap_s)
+    return [float(math.floor(arrival_s)) for arrival_s in arrivals]
+
+
+def _below(draw: Draw, number: int) -> int:
+    return min(int(draw() * number), number - 1)
+
+
+def _pick(draw: Draw, shares: Sequence[tuple[float, T]]) -> T:
+    at = draw() * math.fsum(share for share, _ in shares)
+    for share, value in shares:
+        at -= share
+        if at < 0:
+            return value
+    return shares[-1][1]
+
+
+def _workloads(model: str, table: ThroughputTable, reference: str) -> list[str]:
+    """Return the table's workloads of a model, one a batch size."""
+    names = [
+        name
+        for name in table.workloads
+        if name.partition(" (batch size")[0] == model and _rate(table, name, reference, 1) > 0
+    ]
+    if not names:
+        raise UsageError(
+            f"the throughput table has no {model} with a rate on one {reference}; generate the mix "
+            "with the shipped table"
+        )
+    return names
+
+
+def _gang(draw: Draw, name: str, table: ThroughputTable, reference: str, max_gang: int) -> int:
+    """Return a gang size for a workload: 1 unless the table has a row for the size drawn."""
+    gang = min(_pick(draw, GAVEL_GANGS), max_gang)
+    rates = table.rates(name)
+    sizes = {size for (_, size), _ in rates.rows} if rates else set()
+    return gang if gang in sizes and _rate(table, name, reference, gang) > 0 else 1
+
+
+def _rate(table: ThroughputTable, name: str, reference: str, gang: int) -> float:
+    return (table.rates(name) or Rates()).on(reference, gang)
+
+
+def _job(
+    number: int,
+    name: str,
+    gang: int,
+    run_s: float,
+    arrival_s: float,
+    table: ThroughputTable,
+    reference: str,
+) -> JobSpec:
+    rates = table.rates(name) or Rates()
+    return JobSpec(
+        job_id=JobId(str(number)),
+        num_gpus=gang,
+        total_steps=max(1, round(run_s * rates.on(reference, gang))),
+        rates=rates,
+        submitted_s=arrival_s,
+        workload=name,
+    )

@@ -1,0 +1,1 @@
+"""Where a gang may run: eligible nodes, the allocator and its node assignment."""

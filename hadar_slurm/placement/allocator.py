@@ -1,0 +1,433 @@
+"""The GPUs of one round while a policy gives them out.
+
+For policies that go through jobs in an order of their own. A board first keeps what may not be
+moved. A policy then reserves GPU types, job by job (`choose`), and has nodes found for all of them
+at once (`settle`): who keeps its type stays in place, the others follow, the largest first, each
+where it fits most tightly (`seating.py`). Or it places a job at once (`start`). At the end `fill`
+gives what is left to whoever can use it, and `plan` tells every other job why it waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, Slot
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
+from hadar_slurm.core.plan import Plan, WaitReason
+from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
+from hadar_slurm.core.throughput import Rates
+from hadar_slurm.placement.eligibility import Reach
+from hadar_slurm.placement.node_assignment import Seating
+from hadar_slurm.placement.node_index import Shelf
+
+
+class Board:
+    """Who holds which GPUs in the coming round, as far as it is decided.
+
+    `kinds` are the cluster's GPU types in canonical order. `jobs` are those that a policy decides
+    on: neither pinned nor, in a round that moves nobody, running.
+    """
+
+    def __init__(self, snapshot: Snapshot, round_: Round) -> None:
+        self.snapshot = snapshot
+        self.round = round_
+        self.rules: GangRules = snapshot.rules
+        self.kinds: tuple[GpuType, ...] = tuple(snapshot.cluster.gpus_by_type)
+        self.placed: dict[JobId, Allocation] = {}
+        self.free: dict[Slot, int] = snapshot.plannable_capacity
+        self._reach = Reach(snapshot)
+        self._nodes = snapshot.cluster.by_name
+        self._shelves = {
+            kind: Shelf(
+                (node, self.free.get(Slot(node.name, kind), 0))
+                for node in snapshot.cluster.nodes
+                if node.is_schedulable and kind in node.by_type
+            )
+            for kind in self.kinds
+        }
+        self._reserved = dict.fromkeys(self.kinds, 0)
+        self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
+        self._requests: dict[object, _Request] = {}
+        self.jobs: tuple[Job, ...] = tuple(
+            job
+            for job in snapshot.jobs
+            if job.phase is Phase.QUEUED
+            or (job.phase.is_plannable and not self._may_not_move(job, round_))
+        )
+
+    def _may_not_move(self, job: Job, round_: Round) -> bool:
+        """Place a job that keeps its GPUs in this round and can; say whether."""
+        is_held = job.is_pinned_in_place or (not round_.may_move and job.phase is Phase.RUNNING)
+        if is_held and self.fits(job.allocation):
+            self.put(job, job.allocation)
+        return job.job_id in self.placed
+
+    # What there is.
+
+    def room(self, kind: GpuType) -> int:
+        """Return the GPUs of a type on open nodes that nobody was given yet."""
+        return self._shelves[kind].total - self._reserved[kind]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether any GPU of an open node is neither given out nor reserved."""
+        return any(self.room(kind) > 0 for kind in self.kinds)
+
+    def rate(self, job: Job, kind: GpuType) -> float:
+        """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
+        rates, size = job.spec.rates, job.spec.num_gpus
+        return rates.on(kind, size, is_spread=self._must_spread(kind, size))
+
+    def may_use(self, job: Job, kind: GpuType) -> bool:
+        """Return whether a job could run on one type if all of it were free on the open nodes."""
+        usable = self._request(job).usable
+        if kind not in usable:
+            usable[kind] = (
+                job.spec.rates.on(kind, job.spec.num_gpus) > 0
+                and job.bound_type in (None, kind)
+                and self._has_nodes(job, kind)
+            )
+        return usable[kind]
+
+    def nodes_for(self, job: Job, kind: GpuType) -> tuple[Node, ...]:
+        """Return where a job could be given GPUs of one type: one object for jobs alike in that."""
+        return self._reach.nodes(job, kind, is_mixed=False)
+
+    def slots_for(self, job: Job, kind: GpuType) -> Iterator[Slot]:
+        """Yield where a job could be given GPUs of one type, were they free."""
+        return (Slot(node.name, kind) for node in self.nodes_for(job, kind))
+
+    def fits(self, allocation: Allocation) -> bool:
+        """Return whether all GPUs of an allocation are free."""
+        free = self.free
+        return all(free.get(slot, 0) >= n for gang in allocation.gangs for slot, n in gang.slots)
+
+    def runs_on(self, job: Job) -> GpuType | None:
+        """Return the GPU type a job holds; None if it holds none or several."""
+        if job.phase is Phase.QUEUED or not job.allocation:
+            return None
+        kinds = {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}
+        return next(iter(kinds)) if len(kinds) == 1 else None
+
+    # Giving out.
+
+    def put(self, job: Job, allocation: Allocation) -> None:
+        """Give a job exactly these GPUs, which must be free."""
+        for gang in allocation.gangs:
+            for slot, count in gang.slots:
+                self.free[slot] -= count
+                self._shelves[slot.gpu_type].change(slot.node, -count)
+        self.placed[job.job_id] = allocation
+
+    def take_back(self, job: Job) -> None:
+        """Free what a job was given on this board."""
+        for gang in self.placed.pop(job.job_id).gangs:
+            for slot, count in gang.slots:
+                self.free[slot] += count
+                self._shelves[slot.gpu_type].change(slot.node, count)
+
+    def choose(self, job: Job, kind: GpuType) -> bool:
+        """Reserve GPUs of a type for a job if there is room and it runs there; say whether."""
+        size = job.spec.num_gpus
+        if self.room(kind) < size or not self.may_use(job, kind):
+            return False
+        self._reserved[kind] += size
+        self._chosen[job.job_id] = (job, kind)
+        return True
+
+    def settle(self) -> list[Job]:
+        """Give nodes to all reservations; return the jobs for which none could be found."""
+        chosen, self._chosen = list(self._chosen.values()), {}
+        self._reserved = dict.fromkeys(self.kinds, 0)
+        return Seating(self).place(chosen)
+
+    def keep(self, job: Job) -> bool:
+        """Leave a job where it runs, whatever its types, unless others reserved that; say whether.
+
+        Between reservations, `stay` could take what they were promised.
+        """
+        wanted: Counter[GpuType] = Counter()
+        for gang in job.allocation.gangs:
+            for slot, count in gang.slots:
+                # What is free on a closed node was promised to nobody.
+                wanted[slot.gpu_type] += count if self._is_open(slot.node) else 0
+        return all(self.room(kind) >= n for kind, n in wanted.items()) and self.stay(job)
+
+    def stay(self, job: Job) -> bool:
+        """Leave a job where it runs, in those of its copies whose GPUs are free; say whether."""
+        if job.phase is Phase.QUEUED:
+            return False
+        free = {n: g for n, g in job.allocation.copies if self.fits(Allocation.rigid(g))}
+        if free:
+            self.put(job, Allocation.of(free))
+        return bool(free)
+
+    def start(self, job: Job, kinds: Sequence[GpuType]) -> bool:
+        """Place a job on the first of `kinds` with nodes for it, or mix them; say whether.
+
+        A mixed gang takes the first types of the list that together have the nodes.
+        """
+        if any(self._start_on(job, kind) for kind in kinds):
+            return True
+        gang = self._mixed_gang(job, kinds)
+        if gang is not None:
+            self.put(job, Allocation.rigid(gang))
+        return gang is not None
+
+    def fill(
+        self, jobs: Iterable[Job], kinds_for: Callable[[Job], Sequence[GpuType]] | None = None
+    ) -> None:
+        """Give what is left to those of `jobs` without GPUs, each its fastest type with room.
+
+        Who runs already stays where it is if nobody took that. `kinds_for` gives another order of
+        a job's types than by speed.
+        """
+        if not any(self.free.values()):
+            return
+        for job in jobs:
+            if job.job_id not in self.placed and not self.stay(job):
+                self.start(job, (kinds_for or self.by_speed)(job))
+
+    def by_speed(self, job: Job) -> Sequence[GpuType]:
+        """Return the GPU types on which a job trains at all, the fastest first."""
+        return self._request(job).by_speed
+
+    def by_room(self, job: Job) -> Sequence[GpuType]:
+        """Return the GPU types on which a job trains at all, the one with most room first."""
+        return sorted(sorted(self.by_speed(job)), key=lambda kind: -self.room(kind))
+
+    def could_start(self, job: Job) -> bool:
+        """Return whether a job could start on the open nodes if nothing else ran."""
+        request = self._request(job)
+        if request.could_start is None:
+            request.could_start = self._fits_alone(job, only_open=True)
+        return request.could_start
+
+    def like(self, job: Job) -> object:
+        """Return the same object for jobs of which each could run wherever the other could."""
+        return self._request(job)
+
+    def plan(
+        self,
+        *,
+        figures: Mapping[str, float] | None = None,
+        memory: object = None,
+        patient: Collection[JobId] = (),
+    ) -> Plan:
+        """Return what was given out, and for all others the reason why they wait.
+
+        `patient` are jobs that may wait although they could begin.
+        """
+        waiting = {
+            job.spec.job_id: self._reason(job, is_patient=job.spec.job_id in patient)
+            for job in self.snapshot.jobs
+            if job.spec.job_id not in self.placed
+            and (job.phase is Phase.QUEUED or not job.phase.is_final)
+        }
+        return Plan.of(self.placed, waiting, figures, memory)
+
+    # Finding nodes.
+
+    def _start_on(self, job: Job, kind: GpuType) -> bool:
+        gang = self.gang_on(job, kind)
+        if gang is not None:
+            self.put(job, Allocation.rigid(gang))
+        return gang is not None
+
+    def gang_on(self, job: Job, kind: GpuType) -> Gang | None:
+        """Return free GPUs of one type for a job's gang, on the fewest nodes, or None."""
+        if self._shelves[kind].total < job.spec.num_gpus or job.bound_type not in (None, kind):
+            return None
+        return self._gang_among(job, kind, self._restriction(job, kind, is_mixed=False))
+
+    def _gang_among(
+        self, job: Job, kind: GpuType, among: frozenset[NodeName] | None
+    ) -> Gang | None:
+        """Return free GPUs of one type for a job's gang on some of these nodes, or None."""
+        size, rates = job.spec.num_gpus, job.spec.rates
+        shelf = self._shelves[kind]
+        if not self.rules.is_uniform:
+            counts = shelf.scatter(size, among) if rates.on(kind, size) > 0 else None
+            return Gang.of({(node, kind): n for node, n in counts.items()}) if counts else None
+        for shape in job.spec.shapes:
+            if rates.on(kind, size, is_spread=shape.nodes > 1) <= 0:
+                continue
+            names = shelf.tightest(shape.gpus_per_node, shape.nodes, among)
+            if names is not None:
+                return Gang.of({(name, kind): shape.gpus_per_node for name in names})
+        return None
+
+    def _mixed_gang(self, job: Job, kinds: Sequence[GpuType]) -> Gang | None:
+        if not self.rules.may_mix_types or job.bound_type is not None or job.spec.num_gpus < 2:
+            return None
+        for shape in job.spec.shapes:
+            usable = [k for k in kinds if job.spec.rates.on(k, job.spec.num_gpus, is_spread=True)]
+            if shape.nodes > 1 and len(usable) > 1:
+                gang = self._mixed_shape(job, shape, usable)
+                if gang is not None:
+                    return gang
+        return None
+
+    def _mixed_shape(self, job: Job, shape: Shape, kinds: Sequence[GpuType]) -> Gang | None:
+        counts: dict[tuple[str, str], int] = {}
+        taken: set[NodeName] = set()
+        for kind in kinds:
+            among = self._restriction(job, kind, is_mixed=True)
+            shelf = self._shelves[kind]
+            for name in shelf.with_room(shape.gpus_per_node, among, shape.nodes + len(taken)):
+                if name not in taken and len(taken) < shape.nodes:
+                    taken.add(name)
+                    counts[name, kind] = shape.gpus_per_node
+        return Gang.of(counts) if len(taken) == shape.nodes else None
+
+    def _restriction(
+        self, job: Job, kind: GpuType, *, is_mixed: bool
+    ) -> frozenset[NodeName] | None:
+        """Return the nodes on which a job may start on `kind`, None for all that are open."""
+        is_free = job.allowed_nodes is None and job.bound_type in (None, kind)
+        if is_free and (self._all_plain or not (is_mixed or self.rules.naming_binds)):
+            return None
+        return frozenset(n.name for n in self._reach.nodes(job, kind, is_mixed=is_mixed))
+
+    def _is_open(self, name: NodeName) -> bool:
+        node = self._nodes.get(name)
+        return node is not None and node.is_schedulable
+
+    def _has_nodes(self, job: Job, kind: GpuType) -> bool:
+        counts = [node.by_type[kind] for node in self.nodes_for(job, kind)]
+        if not self.rules.is_uniform:
+            return sum(counts) >= job.spec.num_gpus
+        return any(
+            sum(count >= shape.gpus_per_node for count in counts) >= shape.nodes
+            and job.spec.rates.on(kind, job.spec.num_gpus, is_spread=shape.nodes > 1) > 0
+            for shape in job.spec.shapes
+        )
+
+    def _request(self, job: Job) -> _Request:
+        """Return what is known of all jobs that could run in the same places as `job`."""
+        spec = job.spec
+        # Objects are told apart by identity, for speed; the request keeps them alive.
+        key = (
+            id(spec.rates),
+            spec.num_gpus,
+            id(spec.shapes),
+            job.allowed_nodes,
+            job.bound_type,
+            spec.can_checkpoint,
+        )
+        found = self._requests.get(key)
+        if found is None:
+            by_speed = speeds(spec.rates, spec.num_gpus, self.kinds)
+            found = self._requests[key] = _Request(job, by_speed)
+        return found
+
+    @cached_property
+    def _all_plain(self) -> bool:
+        return all(node.has_one_type for node in self.snapshot.cluster.nodes)
+
+    def _must_spread(self, kind: GpuType, size: int) -> bool:
+        return self.rules.counts_spread and self.snapshot.cluster.largest_node(kind) < size
+
+    # Why somebody waits.
+
+    def _reason(self, job: Job, *, is_patient: bool) -> WaitReason:
+        if not (job.phase is Phase.QUEUED or job.phase.is_plannable):
+            return WaitReason.STOPPING
+        request = self._request(job)
+        if request.reason is None:
+            if not request.by_speed:
+                request.reason = WaitReason.NO_THROUGHPUT
+            elif self._fits_alone(job, only_open=False):
+                request.reason = WaitReason.INSUFFICIENT
+            else:
+                request.reason = WaitReason.INFEASIBLE
+        if is_patient and any(self.gang_on(job, kind) for kind in request.by_speed):
+            return WaitReason.BETTER_LATER
+        if request.reason is WaitReason.INSUFFICIENT and self._would_tie(request):
+            return WaitReason.WOULD_TIE
+        return request.reason
+
+    def _would_tie(self, request: _Request) -> bool:
+        """Return whether a job waits only because a start would tie it to a GPU type (`Reach`)."""
+        job = request.job
+        is_free = job.spec.can_checkpoint and job.bound_type is None
+        if not (self.rules.naming_binds and is_free) or self._all_plain:
+            return False
+        if request.would_tie is None:
+            among = job.allowed_nodes and frozenset(filter(self._is_open, job.allowed_nodes))
+            kinds = request.by_speed
+            request.would_tie = any(self._gang_among(job, kind, among) for kind in kinds)
+        return request.would_tie
+
+    def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
+        return any(self.may_use(job, kind) for kind in self.kinds) or fits_alone(
+            self.snapshot.cluster,
+            self.rules,
+            job.spec.rates,
+            job.spec.num_gpus,
+            job.spec.shapes,
+            job.allowed_nodes,
+            job.bound_type,
+            can_checkpoint=job.spec.can_checkpoint,
+            only_open=only_open,
+        )
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """What jobs share that could run in the same places; `job` is one of them.
+
+    The GPU types by speed, which of them the open nodes have for it, whether the open nodes could
+    hold it, why it would wait, and whether what is left would tie it: found out when first asked
+    for, the last at the end.
+    """
+
+    job: Job
+    by_speed: Sequence[GpuType]
+    usable: dict[GpuType, bool] = field(default_factory=dict)
+    could_start: bool | None = None
+    reason: WaitReason | None = None
+    would_tie: bool | None = None
+
+
+@lru_cache(maxsize=4096)
+def speeds(rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...]) -> tuple[GpuType, ...]:
+    """Return the types of `kinds` on which such a gang trains at all, the fastest first."""
+    ordered = sorted((-rates.on(kind, num_gpus), kind) for kind in kinds)
+    return tuple(kind for speed, kind in ordered if speed < 0)
+
+
+@lru_cache(maxsize=4096)
+def fits_alone(
+    cluster: Cluster,
+    rules: GangRules,
+    rates: Rates,
+    num_gpus: int,
+    shapes: tuple[Shape, ...],
+    allowed_nodes: frozenset[NodeName] | None,
+    bound_type: GpuType | None,
+    *,
+    can_checkpoint: bool,
+    only_open: bool,
+) -> bool:
+    """Return whether such a job could start if nothing else ran, on open nodes only or on all.
+
+    Asked of every waiting job in every round, and the same few questions; hence the cache.
+    """
+    spec = JobSpec(
+        job_id=JobId("0"),
+        num_gpus=num_gpus,
+        total_steps=1,
+        rates=rates,
+        shapes=shapes,
+        can_checkpoint=can_checkpoint,
+    )
+    job = Job(spec, allowed_nodes=allowed_nodes, bound_type=bound_type)
+    usable = cluster if only_open else cluster.all_open()
+    alone = Snapshot.of(now_s=0.0, cluster=usable, jobs=(), rules=rules)
+    board = Board(alone, Round(0, 0.0, 1.0))
+    return board.start(job, board.by_speed(job))

@@ -1,0 +1,31 @@
+"""Comparative advantage: on which GPU type a job is better than on the average of all.
+
+A type is best given to the job that gains most from it beside all other types, not to the one that
+is fastest there or comes first (`hadar` and `hlas`; ours).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.job import Job
+from hadar_slurm.placement.allocator import Board
+
+# A job that runs counts as so much better suited to the type that it is on: a move costs a restart.
+_STAYS = 1.1
+
+
+def advantages(board: Board, job: Job) -> Mapping[GpuType, float]:
+    """Return a job's speed on each type where it trains, over its mean speed on all types.
+
+    That on which it runs counts for a tenth more.
+    """
+    speeds = {kind: board.rate(job, kind) for kind in board.by_speed(job)}
+    mean = sum(speeds.values()) / max(1, len(board.kinds))
+    held = board.runs_on(job)
+    return {
+        kind: speed / mean * (_STAYS if kind == held else 1.0)
+        for kind, speed in speeds.items()
+        if speed > 0
+    }

@@ -1,0 +1,77 @@
+"""Giving a job several copies on a board: each a whole gang on a node of its own (HadarE)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, Phase, Shape
+from hadar_slurm.placement.allocator import Board
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Places copies on a board."""
+
+    board: Board
+
+    def places(self, job: Job, kinds: Sequence[GpuType], gangs: Sequence[Gang]) -> Iterator[Gang]:
+        """Yield where copies could go, each on a node of its own; held places before tight fits."""
+        size, free = job.spec.num_gpus, self.board.free
+        taken = {node for gang in gangs for node in gang.gpus_by_node}
+        held = [gang for gang in held_by(job).gangs if not gang.is_spread]
+        for kind in kinds:
+            slots = [slot for slot in self.board.slots_for(job, kind) if free[slot] >= size]
+            slots.sort(key=lambda slot: free[slot])
+            for gang in [
+                *(gang for gang in held if kind in gang.gpus_by_type and self.is_free(gang)),
+                *(Gang.of({slot: size}) for slot in slots),
+            ]:
+                if taken.isdisjoint(gang.gpus_by_node):
+                    taken.update(gang.gpus_by_node)
+                    yield gang
+
+    def is_free(self, gang: Gang) -> bool:
+        """Return whether nobody was given any GPU of a gang."""
+        return self.board.fits(Allocation.rigid(gang))
+
+    def give(self, job: Job, gangs: Sequence[Gang]) -> None:
+        """Give a job these gangs instead of what it was given; those it holds keep their number."""
+        if job.job_id in self.board.placed:
+            self.board.take_back(job)
+        numbers = {gang: number for number, gang in held_by(job).copies}
+        copies = {numbers[gang]: gang for gang in gangs if gang in numbers}
+        unused = (number for number in count() if number not in copies)
+        copies |= dict(zip(unused, [gang for gang in gangs if gang not in numbers], strict=False))
+        self.board.put(job, Allocation.of(copies))
+
+
+def held_by(job: Job) -> Allocation:
+    """Return what a job holds; a queued one's allocation is history."""
+    return Allocation() if job.phase is Phase.QUEUED else job.allocation
+
+
+def with_one_copy(job: Job, kind: GpuType) -> Job:
+    """Return a job as if, of what it holds, it had one copy on `kind` at most.
+
+    A gang over several nodes can have no copies beside it: who may fork gives it up.
+    """
+    gangs = [gang for gang in held_by(job).gangs if not (may_fork(job) and gang.is_spread)]
+    gang = next((gang for gang in gangs if kind in gang.gpus_by_type), None)
+    return replace(job, allocation=Allocation.rigid(gang) if gang else Allocation())
+
+
+def may_fork(job: Job) -> bool:
+    """Return whether a job may ever have several copies."""
+    spec = job.spec
+    has_shape = Shape(1, spec.num_gpus) in spec.shapes
+    return spec.max_copies > 1 and spec.can_checkpoint and has_shape
+
+
+def restart_s(job: Job) -> float:
+    """Return what it costs to start a copy of a job, in seconds: nothing if it never ran."""
+    has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
+    return job.spec.restart_cost_s if has_run or job.progress.service_gpu_s > 0 else 0.0

@@ -1,0 +1,1 @@
+"""Policy `hadar-paper`: the primal-dual scheduler of the paper."""

@@ -1,0 +1,86 @@
+"""From a candidate to nodes: keep who stays, then the largest pieces first, best fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot, natural_key
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.placement.eligibility import Reach
+from hadar_slurm.policies.hadar_paper.candidates import Candidate
+
+
+@dataclass
+class Packing:
+    """Gangs placed so far in one round, and what is left of every slot."""
+
+    reach: Reach
+    free: dict[Slot, int]
+    placed: dict[JobId, tuple[Candidate, Gang]] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        """Return the utility of all that is placed."""
+        return sum(candidate.value for candidate, _ in self.placed.values())
+
+    def place(self, candidate: Candidate) -> bool:
+        """Put a candidate on nodes if it fits, and say whether it did."""
+        gang = candidate.present or self._find(candidate)
+        if gang is None or any(self.free.get(slot, 0) < n for slot, n in gang.slots):
+            return False
+        for slot, count in gang.slots:
+            self.free[slot] -= count
+        self.placed[candidate.job.job_id] = (candidate, gang)
+        return True
+
+    def _find(self, candidate: Candidate) -> Gang | None:
+        """Return nodes for a candidate that is to start anew, or None."""
+        kinds = Counter(candidate.types)
+        counts: dict[tuple[str, str], int] = {}
+        taken: set[NodeName] = set()
+        for kind, num_nodes in sorted(kinds.items()):
+            fits = self._nodes_that_fit(candidate, kind, len(kinds) > 1, taken)
+            if len(fits) < num_nodes:
+                return None
+            for name in fits[:num_nodes]:
+                taken.add(name)
+                counts[name, kind] = candidate.gpus_per_node
+        return Gang.of(counts)
+
+    def _nodes_that_fit(
+        self, candidate: Candidate, kind: GpuType, is_mixed: bool, taken: set[NodeName]
+    ) -> list[NodeName]:
+        """Return nodes able to give a candidate its GPUs of `kind`, the tightest fit first.
+
+        Nodes of a single type go before all others, so that the request need not name the type.
+        """
+        fits = [
+            (
+                not node.has_one_type,
+                self.free.get(Slot(node.name, kind), 0),
+                natural_key(node.name),
+                node.name,
+            )
+            for node in self.reach.nodes(candidate.job, kind, is_mixed=is_mixed)
+            if node.name not in taken
+        ]
+        return [name for _, left, _, name in sorted(fits) if left >= candidate.gpus_per_node]
+
+
+def pack(reach: Reach, free: Mapping[Slot, int], chosen: Iterable[Candidate]) -> Packing:
+    """Place the chosen candidates: those that stay, then the others, large pieces first."""
+    packing = Packing(reach, dict(free))
+    order = sorted(
+        chosen,
+        key=lambda c: (
+            c.present is None,
+            -c.gpus_per_node,
+            -c.value,
+            natural_key(c.job.job_id),
+        ),
+    )
+    for candidate in order:
+        packing.place(candidate)
+    return packing

@@ -1,0 +1,86 @@
+"""The dual price of a GPU type as a function of how much of it is taken.
+
+Hadar's price (IPDPS'24, the dual variable k_h^r; form as in OASiS, arXiv 1801.00936, eq. for
+k_h^r): k(g) = U_min (U_max / U_min)^(g / c), g units of capacity c being taken. It is U_min on an
+empty type and U_max on a full one, where no job can still gain.
+
+Ours differs in three ways, all because a plan here covers one round and is made anew in the next:
+prices are per GPU type, not per node, since the selection is made per type and nodes are packed
+after it; U_min is not divided by the job's duration; and a unit is charged the price at its own
+place in the queue of units (the integral of k), which an ILP can do, instead of one price for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.job import Job
+from hadar_slurm.policies.hadar_paper.utility import Appraisal
+
+# A job that will wait for the whole horizon is worth next to nothing, but never exactly nothing:
+# the exponential needs U_min > 0, and more than this many powers of ten serve no purpose.
+_LEAST_RATIO = 1e-9
+
+
+class Segment(NamedTuple):
+    """`units` GPUs that cost `price` each, in units of utility."""
+
+    units: float
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialPrice:
+    """k(g) = u_min (u_max / u_min)^(g / capacity), for 0 <= g <= capacity."""
+
+    u_min: float
+    u_max: float
+    capacity: int
+
+    def at(self, taken: float) -> float:
+        """Return the price of the next GPU when `taken` are taken."""
+        share = min(1.0, max(0.0, taken / self.capacity))
+        return self.u_min * math.exp(share * math.log(self.u_max / self.u_min))
+
+    def segments(self, most: int) -> Iterator[Segment]:
+        """Yield the price as at most `most` steps of rising cost that cover the capacity."""
+        count = min(most, self.capacity)
+        for index in range(count):
+            start = self.capacity * index / count
+            end = self.capacity * (index + 1) / count
+            yield Segment(end - start, self.at((start + end) / 2))
+
+
+def exponential_prices(
+    jobs: Sequence[Job], appraisal: Appraisal, capacity: Mapping[GpuType, int]
+) -> dict[GpuType, ExponentialPrice]:
+    """Return each type's price from U_min and U_max over `jobs`.
+
+    U_max^r = max_j U_j(t_j^min) / W_j and U_min^r = (1 / 4 eta) min_j U_j(T) / W_j over the jobs
+    that run on type r, with 1 / eta = min_j t_j^max W_j / (T C), T = the horizon in which all jobs
+    could finish one after the other on this cluster, C = all GPUs. The constants follow the proof
+    that keeps the initial dual at half of the optimum at most.
+    """
+    prices = {}
+    total = sum(capacity.values())
+    for kind, units in capacity.items():
+        spans = {
+            job.job_id: job.steps_left / rate
+            for job in jobs
+            if (rate := job.spec.rates.on(kind, job.spec.num_gpus)) > 0
+        }
+        able = [job for job in jobs if job.job_id in spans]
+        if not able or units <= 0:
+            continue
+        horizon = max(sum(spans[j.job_id] * j.spec.num_gpus for j in able) / total, 1e-3)
+        horizon = max(horizon, *spans.values())
+        least_share = min(spans[j.job_id] * j.spec.num_gpus for j in able) / (horizon * total)
+        u_max = max(appraisal.value(j, spans[j.job_id]) / j.spec.num_gpus for j in able)
+        u_min = min(appraisal.value(j, horizon) / j.spec.num_gpus for j in able) * least_share / 4
+        if u_max > 0:
+            prices[kind] = ExponentialPrice(max(u_min, u_max * _LEAST_RATIO), u_max, units)
+    return prices

@@ -1,0 +1,1 @@
+"""Policy `hadare`: training jobs forked into copies."""

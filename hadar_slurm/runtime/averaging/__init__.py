@@ -1,0 +1,1 @@
+"""Steps, averaging intervals and parameters of a forked training."""

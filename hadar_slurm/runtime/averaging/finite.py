@@ -1,0 +1,73 @@
+"""Whether what was trained is finite: one NaN in a mean spoils the parameters of all copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from hadar_slurm.runtime.averaging.tensors import TensorFile
+
+# Training stops after this number of slots in a row without a finite contribution. Dropout and the
+# dealing of steps differ from slot to slot: a fault by chance does not come three times.
+MOST_SPOILT = 3
+
+
+class NotFiniteError(RuntimeError):
+    """What all copies train is not finite, slot after slot; says where, and the remedy."""
+
+
+def fault_in(
+    tensors: Iterable[tuple[str, torch.Tensor]], facts: Any, base: TensorFile | None
+) -> str:
+    """Return which tensor has NaN or infinite values that `base` has not there, or nothing.
+
+    A mask of -inf that a model begins with is as it should be.
+    """
+    for name, tensor in tensors:
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        finite = _finite(tensor)
+        if bool(finite.all()):
+            continue
+        wrong = ~finite.cpu()
+        if base is not None and name in base.names and base.tensor(name).shape == wrong.shape:
+            wrong &= _finite(base.tensor(name))
+        if count := int(wrong.sum()):
+            return f"{name} has {count} of {tensor.numel()} values that are NaN or infinite"
+    known = base.facts["facts"].get("state", {}) if base is not None else {}
+    for index, values in facts["state"].items():
+        for key, value in values.items():
+            if _is_wrong(value) and not _is_wrong(known.get(index, {}).get(key)):
+                return f"the optimiser's {key} of parameter {index} is {value}"
+    return ""
+
+
+def tensors_of(file: TensorFile) -> Iterable[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a file by name, one at a time."""
+    for name in file.names:
+        yield name, file.tensor(name)
+
+
+def nan_in(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the name of a tensor that has NaN, or nothing."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and bool(torch.isnan(_plain(tensor)).any()):
+            return name
+    return ""
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.isfinite(_plain(tensor))
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of a type that every operation knows: those of 8 bits lack most."""
+    narrow = tensor.is_floating_point() and tensor.element_size() == 1
+    return tensor.to(torch.float32) if narrow else tensor
+
+
+def _is_wrong(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

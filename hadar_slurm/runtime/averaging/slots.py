@@ -1,0 +1,307 @@
+"""The files in which the copies of a job agree, slot by slot (docs/adr/0016).
+
+`slots/slot-S.safetensors` ends slot S: the parameters then, which steps are done, and for slot
+S + 1 which steps each copy is to train. `slots/slot-S.ID.copy-C.safetensors` is what copy C trained
+in slot S from the parameters in the end with that id. `slots/slot-S.ID.short` says that slot S ends
+early.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hadar_slurm.runtime.averaging.identity import Identity
+from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError, write_tensors
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+# Ends of slots that are always kept: the newest may be cut off by a disk that lies.
+_KEPT = 2
+# Further ends that are kept: one of this number of slots, and this number of ends at most.
+KEEP_EVERY, MOST_KEPT = 10, 3
+_OF_SLOT = re.compile(r"\.?slot-(\d+)\.")
+_END = re.compile(r"slot-(\d+)\.safetensors")
+_END_DRAFT = re.compile(r"\.slot-\d+\.safetensors\.")
+
+
+@dataclass(frozen=True)
+class SlotEnd:
+    """What the copies know at the end of `slot`.
+
+    `dealt` are the steps of the next slot by copy, the fastest copy first: that is the order in
+    which they stand to finish it. `ahead` are those that each may train, of the slot after that,
+    while it waits for that one's end. `length_s` is how long it is to last. `made_s` is how long it
+    took to make the parameters one, 0 at the start of the job; both in seconds. `averages` counts
+    the slots so far in which two copies or more had a part. `id` tells this end from another of the
+    same slot, made when this one could not be read. `identity` is None in the end of an older
+    release. `spoilt` says of each of the newest slots why nothing of it could be used, because none
+    of it was finite.
+    """
+
+    slot: int
+    total_steps: int
+    done: Ranges = field(default_factory=Ranges)
+    dealt: Mapping[int, Ranges] = field(default_factory=dict)
+    ahead: Mapping[int, Ranges] = field(default_factory=dict)
+    length_s: float = 0.0
+    made_s: float = 0.0
+    averages: int = 0
+    id: str = ""
+    identity: Identity | None = None
+    spoilt: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no step is left."""
+        return len(self.done) >= self.total_steps
+
+    @property
+    def todo(self) -> Ranges:
+        """Return the steps that are left."""
+        return Ranges.of([(0, self.total_steps)]) - self.done
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a copy trained in a slot; `seconds` is the time it took.
+
+    `base` is the id of the end that it started from. `fault` says why nothing of it is to be used;
+    there are no tensors then. `is_checked` says that the copy has found its tensors finite.
+    """
+
+    copy: int
+    slot: int
+    base: str
+    done: Ranges
+    seconds: float
+    fault: str = ""
+    is_checked: bool = False
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The files of one job, in `directory`.
+
+    Beside the newest ends, those of every slot are kept whose number is a multiple of `keep_every`,
+    0: of none, and of these the newest `most_kept`.
+    """
+
+    directory: Path
+    keep_every: int = KEEP_EVERY
+    most_kept: int = MOST_KEPT
+
+    def newest(self) -> tuple[SlotEnd, TensorFile] | None:
+        """Return the newest end of a slot that is whole, or None before there is any.
+
+        Raises OSError when one cannot be read, OtherVersionError when it is not for us to read.
+        """
+        for slot in sorted(self._ends(), reverse=True):
+            try:
+                return self.read(slot)
+            except FileNotFoundError:
+                continue
+            except TensorFileError as error:
+                log.warning("left out: %s", error)
+                # What is not whole must not keep the slot from being ended anew.
+                path = self.end_path(slot)
+                with suppress(OSError):
+                    path.replace(path.with_suffix(".broken"))
+        return None
+
+    def kept(self) -> list[int]:
+        """Return the slots whose ends are there."""
+        return sorted(self._ends())
+
+    def broken(self) -> list[Path]:
+        """Return the ends that were put aside because they could not be read."""
+        return sorted(self.directory.joinpath("slots").glob("slot-*.broken"))
+
+    def read(self, slot: int) -> tuple[SlotEnd, TensorFile]:
+        """Return the end of a slot; raises TensorFileError, OSError and OtherVersionError."""
+        file = TensorFile(self.end_path(slot))
+        return _as_end(file), file
+
+    def has_ended(self, slot: int) -> bool:
+        """Return whether somebody has ended a slot; its end may be cleared away by now."""
+        return self.newest_slot() >= slot
+
+    def newest_slot(self) -> int:
+        """Return the number of the newest slot that has ended, -1 before there is any."""
+        return max(self._ends(), default=-1)
+
+    def end(self, end: SlotEnd, tensors: Mapping[str, torch.Tensor], facts: Any) -> bool:
+        """End a slot, and return whether nobody else has; what is older is cleared away."""
+        told = {
+            "version": VERSION,
+            "slot": end.slot,
+            "total_steps": end.total_steps,
+            "done": end.done.pairs,
+            "dealt": [[copy, steps.pairs] for copy, steps in end.dealt.items()],
+            "ahead": [[copy, steps.pairs] for copy, steps in end.ahead.items()],
+            "length_s": end.length_s,
+            "made_s": end.made_s,
+            "averages": end.averages,
+            "id": secrets.token_hex(4),
+            "fingerprint": end.identity.facts if end.identity else None,
+            "spoilt": list(end.spoilt),
+            "facts": facts,
+        }
+        is_ours = write_tensors(self.end_path(end.slot), tensors, told, is_first=True)
+        if is_ours:
+            self._clear(end.slot)
+        return is_ours
+
+    def contribute(
+        self, part: Contribution, tensors: Mapping[str, torch.Tensor], facts: Any
+    ) -> None:
+        """Leave what a copy has trained in a slot."""
+        told = {
+            "version": VERSION,
+            "slot": part.slot,
+            "copy": part.copy,
+            "base": part.base,
+            "done": part.done.pairs,
+            "seconds": part.seconds,
+            "fault": part.fault,
+            "is_checked": part.is_checked,
+            "facts": facts,
+        }
+        write_tensors(self.part_path(part.slot, part.base, part.copy), tensors, told)
+
+    def contributors(self, end: SlotEnd) -> set[int]:
+        """Return the copies that have contributed to the slot after `end`."""
+        pattern = f"slot-{end.slot + 1:08}.{end.id}.copy-*.safetensors"
+        found = self.directory.joinpath("slots").glob(pattern)
+        return {int(path.name.split(".")[2].removeprefix("copy-")) for path in found}
+
+    def contribution(self, end: SlotEnd, copy: int) -> tuple[Contribution, TensorFile]:
+        """Return what a copy left of the slot after `end`; raises TensorFileError and OSError."""
+        slot = end.slot + 1
+        path = self.part_path(slot, end.id, copy)
+        file = TensorFile(path)
+        try:
+            facts = file.facts
+            part = Contribution(
+                copy=int(facts["copy"]),
+                slot=int(facts["slot"]),
+                base=str(facts["base"]),
+                done=Ranges.of(facts["done"]),
+                seconds=float(facts["seconds"]),
+                fault=str(facts.get("fault", "")),
+                is_checked=facts.get("is_checked") is True,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise TensorFileError(f"{path}: no contribution: {error!r}") from error
+        if (part.slot, part.base, part.copy) != (slot, end.id, copy):
+            raise TensorFileError(f"{path}: is of copy {part.copy} in slot {part.slot}")
+        return part, file
+
+    def steps_of(self, end: SlotEnd, copy: int) -> int:
+        """Return how many steps a copy has contributed since `end`."""
+        try:
+            part, _ = self.contribution(end, copy)
+        except (TensorFileError, OSError):
+            return 0
+        return len(part.done)
+
+    def cut_short(self, end: SlotEnd) -> None:
+        """Ask all copies to end the slot after `end` early; raises OSError."""
+        self._short_path(end).touch()
+
+    def is_cut_short(self, end: SlotEnd) -> bool:
+        """Return whether the slot after `end` is to end early."""
+        return self._short_path(end).exists()
+
+    def say_done(self) -> None:
+        """Leave a file by which the batch script of a copy not needed can see so at once."""
+        with suppress(OSError):
+            (self.directory / "done").touch()
+
+    def is_done(self) -> bool:
+        """Return whether that file is there."""
+        return (self.directory / "done").exists()
+
+    def end_path(self, slot: int) -> Path:
+        """Return where a slot's end lies."""
+        return self.directory / "slots" / f"slot-{slot:08}.safetensors"
+
+    def part_path(self, slot: int, base: str, copy: int) -> Path:
+        """Return where a copy's contribution lies."""
+        return self.directory / "slots" / f"slot-{slot:08}.{base}.copy-{copy:05}.safetensors"
+
+    def _short_path(self, end: SlotEnd) -> Path:
+        return self.directory / "slots" / f"slot-{end.slot + 1:08}.{end.id}.short"
+
+    def _ends(self) -> list[int]:
+        try:
+            names = os.listdir(self.directory / "slots")
+        except FileNotFoundError:
+            return []
+        return [int(match[1]) for name in names if (match := _END.fullmatch(name))]
+
+    def _clear(self, slot: int) -> None:
+        """Remove what belongs to slots that have ended: all but the ends to keep, drafts too."""
+        kept = self._kept(slot)
+        for path in (self.directory / "slots").iterdir():
+            match = _OF_SLOT.match(path.name)
+            if match is None:
+                continue
+            number = int(match[1])
+            is_end = _END.fullmatch(path.name) is not None
+            # Another copy may be about to find that this slot has ended: the draft is its own.
+            is_drafted = number == slot and _END_DRAFT.match(path.name) is not None
+            if number <= slot and not is_drafted and not (is_end and number in kept):
+                with suppress(OSError):
+                    path.unlink()
+
+    def _kept(self, slot: int) -> set[int]:
+        """Return the slots whose ends are kept, at the end of `slot`."""
+        newest = set(range(slot + 1 - _KEPT, slot + 1))
+        if self.keep_every < 1:
+            return newest
+        last = (slot - _KEPT) // self.keep_every * self.keep_every
+        further = (last - turn * self.keep_every for turn in range(self.most_kept))
+        return newest | {number for number in further if number > 0}
+
+
+class OtherVersionError(ValueError):
+    """A file is whole, and written by a version of ours that this one cannot read."""
+
+
+def _as_end(file: TensorFile) -> SlotEnd:
+    facts = file.facts
+    try:
+        if facts["version"] != VERSION:
+            raise OtherVersionError(
+                f"{file.path}: version {facts['version']}, this reads {VERSION}: go on with the "
+                "release that wrote it"
+            )
+        return SlotEnd(
+            slot=int(facts["slot"]),
+            total_steps=int(facts["total_steps"]),
+            done=Ranges.of(facts["done"]),
+            dealt={int(copy): Ranges.of(pairs) for copy, pairs in facts["dealt"]},
+            ahead={int(copy): Ranges.of(pairs) for copy, pairs in facts.get("ahead", ())},
+            length_s=float(facts["length_s"]),
+            made_s=float(facts.get("made_s", 0.0)),
+            averages=int(facts.get("averages", 0)),
+            id=str(facts["id"]),
+            identity=Identity.of(facts.get("fingerprint")),
+            spoilt=tuple(str(why) for why in facts.get("spoilt", ())),
+        )
+    except OtherVersionError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise TensorFileError(f"{file.path}: no end of a slot: {error!r}") from error

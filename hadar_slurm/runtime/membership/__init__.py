@@ -1,0 +1,1 @@
+"""Which copies take part in a forked training, and where they run."""

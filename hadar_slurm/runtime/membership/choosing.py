@@ -1,0 +1,59 @@
+"""Which directory a training has that is alone: one of its own, also where it is not the first.
+
+A job's directory is `hadar-ID`, that of its second training `hadar-ID-2`, and so on. A training
+that is over is not taken up again, but by a later run of the same Slurm job, which goes through the
+same trainings once more. One that is not over is resumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from hadar_slurm.runtime.averaging.slots import Slots
+from hadar_slurm.runtime.membership.claim import Run, State, read_run, run_path
+
+_COPY = 0  # the number of a copy that is alone
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A directory to train in; `passed` are those of other trainings before it."""
+
+    directory: Path
+    passed: tuple[Path, ...] = ()
+    is_over: bool = False
+
+
+def choose(first: Path, mine: Run) -> Choice:
+    """Return the directory for a run, `first` or one numbered after it."""
+    passed: list[Path] = []
+    for number in count(1):
+        directory = numbered(first, number)
+        last = read_run(run_path(directory, _COPY))
+        has_over = is_over(directory, last)
+        if _is_for(mine, last, has_over):
+            return Choice(directory, tuple(passed), has_over)
+        passed.append(directory)
+    raise AssertionError
+
+
+def numbered(first: Path, number: int) -> Path:
+    """Return the directory of a job's training of this number, from 1."""
+    return first if number == 1 else first.with_name(f"{first.name}-{number}")
+
+
+def is_over(directory: Path, last: Run | None) -> bool:
+    """Return whether the training in a directory is over: done, or ended early as it wished."""
+    return Slots(directory).is_done() or (last is not None and last.state is State.OVER)
+
+
+def _is_for(mine: Run, last: Run | None, is_over: bool) -> bool:
+    """Return whether a run belongs into a directory whose last run is known, if there was any."""
+    if last is None:
+        # New, or written by a release that noted no runs.
+        return not is_over or mine.restart > 0
+    if last.number != mine.number:
+        return False
+    return not is_over or (mine.follows(last) and mine.command == last.command)

@@ -1,0 +1,269 @@
+"""One process for each copy: a lock that ends with its process, and a note of its run beside it.
+
+`runs/copy-C.json` names the last run of copy C, and is locked (fcntl.lockf) while that runs. The
+lock belongs to the process, not to those that it forks. On one machine the kernel knows whether it
+is held. It may outlive a process on another node that died, and some file systems have no locks:
+there signs of life decide, and a later run of the same Slurm job comes first.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from hadar_slurm.runtime.membership.surroundings import Surroundings
+
+log = logging.getLogger(__name__)
+
+# How long an earlier process may take to end before a second one is refused, in seconds.
+_ENDS_WITHIN_S = 5.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# What this process holds: a lock does not keep a process from its own files.
+_HELD: dict[tuple[int, str], Claim] = {}
+
+
+class HeldError(RuntimeError):
+    """Another process trains this copy; says which, and the remedy."""
+
+
+class State(StrEnum):
+    """How far a run has come."""
+
+    HERE = "here"
+    LEFT = "left"
+    OVER = "over"  # ended by its own choice, with steps left
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a copy: who trains, of which Slurm job, which training of its process."""
+
+    host: str
+    boot: str
+    pid: int
+    job: str | None
+    restart: int
+    command: tuple[str, ...]
+    number: int
+    state: State = State.HERE
+
+    @classmethod
+    def of(cls, where: Surroundings, command: tuple[str, ...], number: int) -> Run:
+        """Return this very run."""
+        try:
+            boot = _BOOT_ID.read_text().strip()
+        except OSError:
+            boot = ""
+        host = socket.gethostname()
+        return cls(host, boot, os.getpid(), where.job, where.restart, command, number)
+
+    def follows(self, other: Run) -> bool:
+        """Return whether Slurm has started this run after the `other`, of the same job."""
+        return self.job is not None and self.job == other.job and self.restart > other.restart
+
+    @property
+    def text(self) -> str:
+        """Return which process it is."""
+        job = f" (job {self.job}, restart {self.restart})" if self.job else ""
+        return f"process {self.pid} on {self.host}{job}"
+
+
+@dataclass
+class Claim:
+    """The right to be copy `copy` of the training in `directory`, for the run `mine`."""
+
+    directory: Path
+    copy: int
+    mine: Run
+    gone_after_s: float
+    poll_s: float
+    before: Run | None = None
+    _descriptor: int = -1
+    _first_sign: str | None = None
+    _begun_s: float = 0.0
+    _has_waited: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Return the file that is locked."""
+        return run_path(self.directory, self.copy)
+
+    def take(self) -> Run | None:
+        """Become the copy, and return its last run; raises HeldError where another process is it.
+
+        Where the file cannot be had, for a full disk say, training goes on without.
+        """
+        if self._key in _HELD:
+            raise self._held(self.mine)
+        self._begun_s, self._first_sign = time.monotonic(), self._sign()
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            while not self._try():
+                self._has_waited = self._has_waited or self._say_waits()
+                time.sleep(self.poll_s)
+        except OSError as error:
+            log.warning("no other process is kept from being copy %d: %s", self.copy, error)
+            return None
+        _HELD[self._key] = self
+        return self.before
+
+    def note(self, state: State = State.HERE) -> None:
+        """Leave a note of this run."""
+        self._write(replace(self.mine, state=state))
+
+    def leave(self, state: State | Run | None) -> None:
+        """Give the copy up; `state` is how this run ends, or the run to note in its place."""
+        self._write(replace(self.mine, state=state) if isinstance(state, State) else state)
+        _HELD.pop(self._key, None)
+        self._close()
+
+    def check(self) -> None:
+        """Raise HeldError if a later run of the job has become this copy."""
+        if self._descriptor < 0 or self._is_in_place():
+            return
+        with suppress(FileNotFoundError):
+            later = _parse(self.path.read_bytes())
+            raise self._held(later, "it has taken over from this process")
+
+    # Taking it.
+
+    def _try(self) -> bool:
+        """Return whether this process is the copy now; raises HeldError, and OSError."""
+        if self._descriptor < 0 or not self._is_in_place():
+            self._close()
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        is_locked = _lock(self._descriptor)
+        if not self._is_in_place():
+            return False
+        self.before = before = _parse(os.pread(self._descriptor, 65536, 0))
+        is_here = before is not None and before.state is State.HERE
+        waited_s = time.monotonic() - self._begun_s
+        has_ended = waited_s >= min(_ENDS_WITHIN_S, self.gone_after_s)
+        if before is not None and self.mine.follows(before):
+            if is_locked is False and has_ended:
+                self._replace()
+            return is_locked is not False
+        is_near = before is not None and (before.host, before.boot) == (
+            self.mine.host,
+            self.mine.boot,
+        )
+        if is_locked and (is_near or not is_here):
+            return True
+        if is_locked is None and not is_here:
+            return True
+        # A process on another machine is there if it gives signs of life.
+        is_known = is_locked is False and (is_near or before is None)
+        if has_ended and (is_known or self._shows_signs()):
+            self._close()
+            raise self._held(before)
+        if not is_known and waited_s >= self.gone_after_s and not self._shows_signs():
+            if is_locked is False:
+                self._replace()
+                return False
+            return True
+        return False
+
+    def _replace(self) -> None:
+        """Put a new file in place of one whose lock has outlived its process."""
+        draft = self.path.with_name(f".{self.path.name}.{self.mine.host}.{self.mine.pid}")
+        # As it was: until it is locked, it says whose the copy was.
+        draft.write_bytes(os.pread(self._descriptor, 65536, 0))
+        os.replace(draft, self.path)
+
+    def _shows_signs(self) -> bool:
+        """Return whether the copy has given a sign of life since we began to look."""
+        sign = self._sign()
+        return sign is not None and sign != self._first_sign
+
+    def _sign(self) -> str | None:
+        try:
+            return (self.directory / "copies" / str(self.copy)).read_text(encoding="utf-8")
+        except OSError:
+            return None
+
+    def _say_waits(self) -> bool:
+        who = self.before.text if self.before else "another process"
+        log.warning("copy %d waits for the end of %s", self.copy, who)
+        return True
+
+    def _held(self, by: Run | None, why: str = "") -> HeldError:
+        who = by.text if by else "another process"
+        return HeldError(
+            f"{self.directory.resolve()}: copy {self.copy} is trained by {who}"
+            + (f"; {why}" if why else "")
+            + ": end one of the two, or give this training a directory of its own (HADAR_JOB_DIR)"
+        )
+
+    # The file.
+
+    @property
+    def _key(self) -> tuple[int, str]:
+        return os.getpid(), os.path.abspath(self.path)
+
+    def _is_in_place(self) -> bool:
+        """Return whether the file that we have open is still the one at its path."""
+        try:
+            here, there = os.fstat(self._descriptor), os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # says nothing of the file
+        return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+    def _write(self, run: Run | None) -> None:
+        if self._descriptor < 0 or not self._is_in_place():
+            return
+        contents = json.dumps(asdict(run)).encode() + b"\n" if run else b""
+        with suppress(OSError):
+            os.pwrite(self._descriptor, contents, 0)
+            os.ftruncate(self._descriptor, len(contents))
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def run_path(directory: Path, copy: int) -> Path:
+    """Return where the last run of a copy is noted."""
+    return directory / "runs" / f"copy-{copy:05}.json"
+
+
+def read_run(path: Path) -> Run | None:
+    """Return the last run of a copy, or None where none is known.
+
+    Not for a copy that this process is: to close the file would release the lock.
+    """
+    if (os.getpid(), os.path.abspath(path)) in _HELD:
+        return _HELD[os.getpid(), os.path.abspath(path)].mine
+    try:
+        return _parse(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _parse(contents: bytes) -> Run | None:
+    try:
+        facts = json.loads(contents)
+        facts["command"], facts["state"] = tuple(facts["command"]), State(facts["state"])
+        return Run(**facts)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Lock a file; return False where another process has, None where there are no locks."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in (errno.EACCES, errno.EAGAIN) else None
+    return True

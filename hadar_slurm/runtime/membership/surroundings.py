@@ -1,0 +1,71 @@
+"""Where a copy is: everything the runtime reads from the environment, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hadar_slurm import handoff
+from hadar_slurm.runtime.averaging.identity import command_line
+
+DIRECTORY_VARIABLE = "HADAR_JOB_DIR"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """A copy's number, its job's directory, and where hadard and it leave each other files.
+
+    `directory` is the user's, on a file system that all nodes share. `job` is the number under
+    which Slurm runs this copy, None outside of Slurm; `spool` is where this user's jobs report;
+    `assignment` is hadard's file for the whole
+    job, which need not be there. Where torchrun has started several processes, they are one copy,
+    and this is number `rank` of `ranks`. `is_named` says that the directory was chosen for this
+    very training: another one may not use it, and does not get a directory beside it.
+    `command` is the command line. Where all this is from the environment, every `Copy` of a process
+    is a training of its own; a program that makes it itself may say otherwise.
+    """
+
+    copy: int
+    directory: Path
+    job: str | None = None
+    restart: int = 0
+    spool: Path = Path(handoff.DEFAULT_REPORTS)
+    assignment: Path | None = None
+    rank: int = 0
+    ranks: int = 1
+    is_named: bool = True
+    command: tuple[str, ...] = field(default_factory=command_line)
+    is_from_environment: bool = False
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str] | None = None) -> Surroundings:
+        """Return what the environment says; an ordinary job is the only copy of itself.
+
+        Raises ValueError for one of several processes that are not all on this node: a copy is.
+        """
+        known = os.environ if variables is None else variables
+        ranks = int(known.get("WORLD_SIZE") or 1)
+        if ranks != int(known.get("LOCAL_WORLD_SIZE") or 1):
+            raise ValueError(
+                f"WORLD_SIZE says that {ranks} processes train together, and LOCAL_WORLD_SIZE not "
+                "that all are here: a copy is on one node, start its processes with torchrun there"
+            )
+        job = known.get("SLURM_JOB_ID")
+        is_copy = handoff.COPIES_VARIABLE in known and "SLURM_ARRAY_JOB_ID" in known
+        parent = known["SLURM_ARRAY_JOB_ID"] if is_copy else job
+        start = Path(known.get("SLURM_SUBMIT_DIR", "."))
+        assignments = Path(known.get(handoff.ASSIGNMENTS_VARIABLE) or handoff.DEFAULT_ASSIGNMENTS)
+        return cls(
+            copy=int(known["SLURM_ARRAY_TASK_ID"]) if is_copy else 0,
+            directory=Path(known.get(DIRECTORY_VARIABLE) or start / f"hadar-{parent or 'job'}"),
+            job=job,
+            restart=int(known.get("SLURM_RESTART_COUNT") or 0),
+            spool=handoff.own_reports(known),
+            assignment=handoff.assignment_path(assignments, parent) if parent else None,
+            rank=int(known.get("RANK") or 0) if ranks > 1 else 0,
+            ranks=ranks,
+            is_named=is_copy or bool(known.get(DIRECTORY_VARIABLE)),
+            is_from_environment=True,
+        )

@@ -1,0 +1,1 @@
+"""How Slurm is asked and told: commands, pyslurm, and their output parsed."""

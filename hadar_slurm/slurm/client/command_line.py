@@ -1,0 +1,149 @@
+"""Slurm through its own command-line tools, 22.05 on: the adapter that works everywhere.
+
+One `squeue` and two `scontrol` show a whole cluster; the changes of a batch go through the standard
+input of one `scontrol`, about twice as fast as a process for each.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
+from hadar_slurm.slurm.client import scontrol
+from hadar_slurm.slurm.client.fairshare import parse_fair_shares
+from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
+from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Site
+from hadar_slurm.slurm.client.runner import Runner, is_unreachable
+from hadar_slurm.slurm.client.state import Reading, read_all, read_nodes, read_queue
+from hadar_slurm.slurm.client.updates import AskToSave, Change
+
+# What can stand in a line of scontrol's standard input without being taken apart there.
+_PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+")
+# How long scancel may take to hand out signals, which it does at once.
+_SIGNAL_S = 3.0
+_NOT_SIGNALLED = re.compile(r"job id (\S+?):? (.*)")
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The adapter; `runner` says which cluster."""
+
+    runner: Runner
+
+    @property
+    def name(self) -> str:
+        """Return what the way is called."""
+        return "command line"
+
+    @cached_property
+    def version(self) -> tuple[int, int]:
+        """Return Slurm's version; that of its commands, which may talk to a newer slurmctld."""
+        return scontrol.parse_version(self.runner.run(["scontrol", "--version"]))
+
+    @cached_property
+    def abilities(self) -> Abilities:
+        """Return what can be expressed."""
+        return Abilities(keeps_types=scontrol.keeps_types(self.version))
+
+    def site(self) -> Site:
+        """Return which Slurm the commands reach."""
+        lines = self.runner.run(["scontrol", "show", "config"]).splitlines()
+        facts = {key.strip(): value.strip() for key, _, value in (s.partition("=") for s in lines)}
+        host, port = facts.get("SlurmctldHost[0]", ""), facts.get("SlurmctldPort", "")
+        booted = facts.get("BOOT_TIME", "")
+        booted_s = float(booted) if booted.isdecimal() else 0.0
+        return Site(facts.get("ClusterName", ""), f"{host}:{port}", booted_s)
+
+    def queue(self) -> dict[JobId, QueueRow]:
+        """Return every job and array task."""
+        return read_queue(self.runner)
+
+    def nodes(self) -> tuple[NodeRow, ...]:
+        """Return every node."""
+        return read_nodes(self.runner)
+
+    def read(self) -> Reading:
+        """Return the queue, the nodes and the GPUs that jobs hold."""
+        return replace(
+            read_all(self.runner), invents_the_most=scontrol.invents_the_most(self.version)
+        )
+
+    def change(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+        """Attempt every change in order, each kind of command in batches."""
+        faults: list[SlurmError | None] = []
+        for is_signal, group in groupby(changes, lambda change: isinstance(change, AskToSave)):
+            batch = list(group)
+            faults += self._signal(batch) if is_signal else self._control(batch)
+        return faults
+
+    def fair_shares(self) -> Mapping[str, float]:
+        """Return the fair-share factor by user; without slurmdbd there is none."""
+        try:
+            argv = ["sshare", "-a", "-P", "-n", "-o", "Account,User,FairShare"]
+            return parse_fair_shares(self.runner.run(argv))
+        except SlurmError:
+            return {}
+
+    def partitions(self) -> Partitions:
+        """Return the partitions that sinfo lists, hidden ones too; it marks the default one."""
+        listed = self.runner.run(["sinfo", "-a", "-h", "-o", "%P"]).split()
+        default = next((name[:-1] for name in listed if name.endswith("*")), "")
+        return Partitions(tuple(sorted({name.rstrip("*") for name in listed})), default)
+
+    def _signal(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+        """Ask all of the jobs at once; scancel names those it could not reach."""
+        *argv, _ = scontrol.command(changes[0])
+        jobs = [str(change.job) for change in changes]
+        # It tries for a minute where a job has left its nodes meanwhile.
+        limit_s = min(_SIGNAL_S, self.runner.timeout_s)
+        try:
+            replace(self.runner, timeout_s=limit_s).run([*argv, *jobs])
+        except SlurmUnavailable as error:
+            # Whom the signal has reached is told by their answers.
+            return [error if is_unreachable(str(error)) else None] * len(jobs)
+        except SlurmRefused as error:
+            said = dict(_NOT_SIGNALLED.findall(str(error).replace("; ", "\n")))
+            # Without a name in what it says, nobody knows whom it did not reach.
+            if not said:
+                return [error] * len(jobs)
+            return [
+                SlurmRefused(f"scancel {job}: {said[job]}") if job in said else None for job in jobs
+            ]
+        return [None] * len(jobs)
+
+    def _control(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+        """Have one scontrol make the changes, and tell its complaints apart.
+
+        After each command comes a word that scontrol does not know: what stands on its error stream
+        before it complains of that word belongs to the command.
+        """
+        lines = [scontrol.command(change)[1:] for change in changes]
+        strange = next((word for line in lines for word in line if not _PLAIN.fullmatch(word)), "")
+        if strange:
+            fault = SlurmRefused(f"scontrol: {strange!r} is nothing to put on its standard input")
+            return [fault] * len(changes)
+        mark = f"mark{secrets.token_hex(8)}"
+        script = "".join(f"{' '.join(line)}\n{mark}\n" for line in lines) + "quit\n"
+        try:
+            said = self.runner.complaints(["scontrol"], stdin=script)
+        except SlurmUnavailable as error:
+            return [error] * len(changes)
+        *parts, _ = re.split(rf"[^\n]*{mark}[^\n]*\n?", said)
+        faults = [_fault(line, part) for line, part in zip(lines, parts, strict=False)]
+        unanswered = SlurmUnavailable("scontrol ended before it came to this change")
+        return faults + [unanswered] * (len(changes) - len(faults))
+
+
+def _fault(line: Sequence[str], said: str) -> SlurmError | None:
+    """Return what was wrong with a command of which scontrol said so much."""
+    words = "; ".join(said.split("\n")).strip("; ")
+    if not words:
+        return None
+    message = f"scontrol {' '.join(line)}: {words}"
+    return SlurmUnavailable(message) if is_unreachable(words) else SlurmRefused(message)

@@ -1,0 +1,86 @@
+"""What Slurm itself knows of one job: squeue while slurmctld remembers it, then sacct."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hadar_slurm.errors import SlurmError, SlurmRefused
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, parse_queue, queue_format
+from hadar_slurm.slurm.client.runner import Runner
+
+_LIVE = HOLDING_STATES | {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+_UNKNOWN = "Invalid job id"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job, or an array as a whole: one task that is alive speaks for all.
+
+    `state` is squeue's long name, `ended_s` in seconds since the epoch (0: not known). Only sacct
+    gives `exit_code` (`1:0`: status and signal), only squeue `reason` and `comment`.
+    """
+
+    state: str
+    reason: str = ""
+    comment: str = ""
+    ended_s: float = 0.0
+    exit_code: str = ""
+    by_accounting: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it waits or holds resources."""
+        return self.state in _LIVE
+
+    @property
+    def words(self) -> str:
+        """Return it in the words of Slurm."""
+        if self.by_accounting:
+            return f"{self.state}, by sacct"
+        return f"{self.state} {self.reason}".strip()
+
+
+def record_of(runner: Runner, job: str) -> JobRecord | None:
+    """Return what Slurm knows of a job, None if neither slurmctld nor the accounting knows it.
+
+    Raises SlurmError where slurmctld cannot be asked. Accounting that is off knows no job.
+    """
+    mark = f"#{secrets.token_hex(16)}"
+    try:
+        text = runner.run(["squeue", "-a", "-h", "-t", "all", "-j", job, "-O", queue_format(mark)])
+    except SlurmRefused as error:
+        if _UNKNOWN not in str(error):
+            raise
+        text = ""
+    rows = parse_queue(text, mark)
+    records = [JobRecord(row.state, row.reason, row.comment, row.ended_s) for row in rows]
+    return _spokesman(records) or _by_accounting(runner, job)
+
+
+def _by_accounting(runner: Runner, job: str) -> JobRecord | None:
+    try:
+        text = runner.run(["sacct", "-n", "-P", "-X", "-j", job, "-o", "State,ExitCode,End"])
+    except SlurmError:
+        return None
+    records = []
+    for line in text.splitlines():
+        state, _, rest = line.partition("|")
+        exit_code, _, end = rest.partition("|")
+        # `CANCELLED by 1000`; `Unknown` for the end of a job that runs.
+        words = state.split()
+        if words:
+            ended_s = float(end) if end.isdecimal() else 0.0
+            records.append(JobRecord(words[0], "", "", ended_s, exit_code, by_accounting=True))
+    return _spokesman(records)
+
+
+def _spokesman(records: Sequence[JobRecord]) -> JobRecord | None:
+    """Return the task that speaks for an array: one that is alive, or the last one to end badly."""
+
+    def rank(record: JobRecord) -> tuple[bool, bool, bool, float]:
+        holds = record.state in HOLDING_STATES
+        return record.is_live, holds, record.state != "COMPLETED", record.ended_s
+
+    return max(records, key=rank, default=None)

@@ -1,0 +1,356 @@
+"""What Slurm's tools print, as values. Pure.
+
+Users choose job names, comments and accounts freely, line breaks included: `squeue.py` separates
+such texts from other fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from hadar_slurm.core.cluster import JobId, Node, NodeName
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.errors import SlurmOutputError
+from hadar_slurm.slurm.client.gres import parse_gpu_detail, parse_gpus
+from hadar_slurm.slurm.client.squeue import Fields
+from hadar_slurm.slurm.client.updates import Request
+
+# The type of GPUs that the site gave none.
+UNTYPED = "gpu"
+
+_QUEUE = Fields(
+    (
+        "JobArrayID",
+        "JobID",
+        "State",
+        "Reason",
+        "UserID",
+        "UserName",
+        "Partition",
+        "PriorityLong",
+        "Dependency",
+        "ReqNodes",
+        "NodeList",
+        "NumNodes",
+        "tres-per-node",
+        "tres-per-job",
+        "tres-per-task",
+        "tres-per-socket",
+        "RestartCnt",
+        "SubmitTime",
+        "StartTime",
+        "EndTime",
+        "Reservation",
+        "HetJobID",
+        "BatchFlag",
+        "exit_code",
+        "QOS",
+    ),
+    ("Account", "Licenses", "Comment"),
+)
+NOTHING = ("", "N/A", "(null)", "NONE", "None")
+
+# States in which a job holds GPUs, by squeue's long names.
+HOLDING_STATES = frozenset(
+    "RUNNING CONFIGURING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING".split()
+)
+FAILED_STATES = frozenset(
+    "BOOT_FAIL DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY TIMEOUT PREEMPTED REVOKED".split()
+)
+
+_OPEN_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+# Flags on a node's state that do not keep new work away.
+_HARMLESS_FLAGS = frozenset({"COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One job or array task as squeue shows it; times in seconds since the epoch, 0 if unknown.
+
+    `key` is the id that commands take, `3_1` for a task of an array; `raw_id` is Slurm's number,
+    which the job knows as SLURM_JOB_ID.
+    `request` is what it asks for; `gpus_per_node` and `gpus_otherwise` (per job, task or socket)
+    are its GPUs, read. `is_set_apart` tells of a job that has a reservation, is part of a
+    heterogeneous job or has no batch script. `exit_status` is that of its last run, as wait(2)
+    gives it: 10 for one that USR1 ended. `qos` and `account` are empty without slurmdbd.
+    """
+
+    key: JobId
+    raw_id: str
+    state: str
+    reason: str
+    user_id: int
+    user: str
+    partition: str
+    priority: int
+    dependency: str
+    nodes: tuple[NodeName, ...]
+    request: Request
+    gpus_per_node: tuple[tuple[str, int], ...]
+    gpus_otherwise: tuple[tuple[str, int], ...]
+    restarts: int
+    submitted_s: float
+    started_s: float
+    ended_s: float
+    is_set_apart: bool
+    comment: str
+    exit_status: int = 0
+    qos: str = ""
+    account: str = ""
+    licenses: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the job waits or holds GPUs; else it has ended."""
+        return self.state == "PENDING" or self.state in HOLDING_STATES
+
+    @property
+    def requested_nodes(self) -> tuple[NodeName, ...]:
+        """Return the nodes that the job must have."""
+        return self.request.nodes
+
+    @property
+    def named_types(self) -> frozenset[str]:
+        """Return the GPU types that the job's request names."""
+        asked = (*self.gpus_per_node, *self.gpus_otherwise)
+        return frozenset(kind for kind, _ in asked if kind != UNTYPED)
+
+    @property
+    def has_failed_to_launch(self) -> bool:
+        """Whether Slurm itself holds the job, because its node did not launch it."""
+        return self.reason == "launch_failed_requeued_held"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the job waits under a hold, whoever could release it."""
+        return self.state == "PENDING" and self.priority == 0
+
+    @property
+    def is_held_by_user(self) -> bool:
+        """Whether the job waits under a hold that its owner could release."""
+        return self.is_held and self.reason != "JobHeldAdmin"
+
+    @property
+    def is_held_by_operator(self) -> bool:
+        """Whether the job waits under a hold that its owner could not release."""
+        return self.is_held and self.reason == "JobHeldAdmin"
+
+    @property
+    def is_held_as_it_runs(self) -> bool:
+        """Whether the job runs and, requeued, would wait under a hold."""
+        return self.state in ("RUNNING", "CONFIGURING") and self.priority == 0
+
+
+def queue_format(mark: str) -> str:
+    """Return squeue's -O argument; `mark` must be a text that no user can foresee."""
+    return _QUEUE.argument(mark)
+
+
+def parse_queue(text: str, mark: str) -> list[QueueRow]:
+    """Return the jobs in squeue's output for `queue_format(mark)`."""
+    return [_queue_row(field) for field in _QUEUE.records(text, mark)]
+
+
+def _queue_row(field: Mapping[str, str]) -> QueueRow:
+    known = {name: "" if value in NOTHING else value for name, value in field.items()}
+    try:
+        return QueueRow(
+            key=JobId(field["JobArrayID"]),
+            raw_id=field["JobID"],
+            state=field["State"],
+            reason=field["Reason"],
+            user_id=int(field["UserID"]),
+            user=field["UserName"],
+            partition=field["Partition"],
+            priority=int(field["PriorityLong"]),
+            dependency=known["Dependency"],
+            nodes=fold_out(known["NodeList"]),
+            request=Request(
+                num_nodes=field["NumNodes"],
+                per_node=known["tres-per-node"],
+                per_job=known["tres-per-job"],
+                per_task=known["tres-per-task"],
+                per_socket=known["tres-per-socket"],
+                nodes=fold_out(known["ReqNodes"]),
+            ),
+            gpus_per_node=asked_gpus(known["tres-per-node"]),
+            gpus_otherwise=tuple(
+                request
+                for field_name in ("tres-per-job", "tres-per-task", "tres-per-socket")
+                for request in asked_gpus(known[field_name])
+            ),
+            restarts=int(known["RestartCnt"] or 0),
+            submitted_s=float(known["SubmitTime"] or 0),
+            started_s=float(known["StartTime"] or 0),
+            ended_s=float(known["EndTime"] or 0),
+            is_set_apart=bool(known["Reservation"])
+            or known["HetJobID"] not in ("", "0")
+            or field["BatchFlag"] != "1",
+            comment=known["Comment"],
+            exit_status=exit_status(known["exit_code"]),
+            qos=known["QOS"],
+            account=known["Account"],
+            licenses=known["Licenses"],
+        )
+    except ValueError as error:
+        raise SlurmOutputError(f"squeue: {error}", repr(field)) from error
+
+
+def exit_status(text: str) -> int:
+    """Return the wait status that squeue shows as a number (22.05.8), or as `CODE:SIGNAL`."""
+    code, colon, number = text.partition(":")
+    return (int(code) << 8 | int(number)) if colon else int(code or 0)
+
+
+@lru_cache(maxsize=1024)
+def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
+    """Return GPUs by type from `gres:gpu:k80:2` (22.05) or `gres/gpu:k80:2` (later).
+
+    26.05 writes `gres/gpu:k80=2` per task. Many jobs ask for the same.
+    """
+    # A request for one GPU may leave the count out.
+    whole = re.sub(r"gres[:/]", "", text).replace("=", ":")
+    whole = re.sub(r"(^|,)(gpu(?::[A-Za-z][^:,]*)?)(?=,|$)", r"\1\2:1", whole)
+    return tuple(sorted(parse_gpus(whole, untyped=UNTYPED).items()))
+
+
+@lru_cache(maxsize=1024)
+def fold_out(text: str) -> tuple[NodeName, ...]:
+    """Return the node names in a Slurm host list such as `n[1-3],gpu7`."""
+    if not text:
+        return ()
+    try:
+        return tuple(NodeName(name) for name in NodeSet(text, autostep=None))
+    except NodeSetException as error:
+        raise SlurmOutputError(f"host list: {error}", text) from error
+
+
+_NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
+_NODE_GRES = re.compile(r" Gres=(\S+)")
+_NODE_STATE = re.compile(r" State=(\S+)")
+# What slurmctld shows after its own restart until the node has reported to it. 22.05.8 may start a
+# job there without any of its GPUs when another ended in between; 24.11.5 does not.
+_NODE_UNREPORTED = re.compile(r" SlurmdStartTime=None\b")
+_NODE_FEATURES = re.compile(r" ActiveFeatures=(\S+)")
+_NODE_PARTITIONS = re.compile(r" Partitions=(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node as scontrol shows it."""
+
+    node: Node
+    state: str
+    partitions: tuple[str, ...]
+    features: frozenset[str] = frozenset()
+    has_reported: bool = True
+
+
+def parse_nodes(text: str) -> list[NodeRow]:
+    """Return the nodes in the output of `scontrol show node -o`."""
+    rows = []
+    for match in _NODE.finditer(text):
+        name, rest = match.groups()
+        gres, state = _NODE_GRES.search(rest), _NODE_STATE.search(rest)
+        if gres is None or state is None:
+            raise SlurmOutputError(f"scontrol show node: {name} lacks Gres or State", rest)
+        partitions = _NODE_PARTITIONS.search(rest)
+        listed = tuple(partitions.group(1).split(",")) if partitions else ()
+        gpus = parse_gpus(gres.group(1), untyped=UNTYPED)
+        has_reported = _NODE_UNREPORTED.search(rest) is None
+        is_schedulable = has_reported and takes_work(state.group(1))
+        node = Node.of(name, gpus, is_schedulable=is_schedulable)
+        features = _NODE_FEATURES.search(rest)
+        named = frozenset(features.group(1).split(",")) if features else frozenset()
+        rows.append(NodeRow(node, state.group(1), listed, named - {"(null)"}, has_reported))
+    if text.strip() and not rows:
+        raise SlurmOutputError("scontrol show node: no node found", text)
+    return rows
+
+
+def takes_work(state: str) -> bool:
+    """Return whether a node in `state`, such as `IDLE+DRAIN` or `MIXED*`, takes new work.
+
+    Unknown flags count as reasons not to: a node just coming back shows UNKNOWN for a moment.
+    """
+    base, *flags = state.split("+")
+    return base in _OPEN_STATES and _HARMLESS_FLAGS.issuperset(flags)
+
+
+_JOB_LINE = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
+
+
+def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
+    """Return the lines of `scontrol show job -d -o` that are sure to be whole, by job number.
+
+    A job's name may hold line breaks and look like the line of another job. A number that is not
+    `known`, or that comes twice, gives such a name away; the line before it may then have been cut
+    short. Neither is returned: ask for those jobs alone.
+    """
+    starts = [match.start() for match in _JOB_LINE.finditer(text)]
+    lines = [text[start:end] for start, end in pairwise([*starts, len(text)])]
+    numbers = [line[len("JobId=") : line.index(" ")] for line in lines]
+    times = Counter(numbers)
+    is_odd = [number not in known or times[number] > 1 for number in numbers]
+    return {
+        number: line
+        for number, line, odd in zip(numbers, lines, pairwise([*is_odd, False]), strict=True)
+        if not any(odd)
+    }
+
+
+# Before JobName, in which a user could write the like.
+_THROTTLE = re.compile(r"^JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=\S+ ArrayTaskThrottle=(\d+) ")
+
+
+def array_throttles(details: Iterable[str]) -> dict[str, int]:
+    """Return how many tasks of an array may run at once, by its number, from detail lines."""
+    found = (_THROTTLE.match(line) for line in details)
+    return {match[1]: int(match[2]) for match in found if match and int(match[2])}
+
+
+_SET_APART = re.compile(r" ExcNodeList=(?!\(null\))\S| CronJob=Yes\b")
+
+
+def is_set_apart(detail: str) -> bool:
+    """Return whether a job's detail line tells of excluded nodes or of scrontab."""
+    return _SET_APART.search(detail) is not None
+
+
+_NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")
+# Slurm takes off what a partition does not have.
+_NO_MAXIMUM = 10_000
+
+
+def asked_nodes(detail: str, least: str) -> str:
+    """Return the number of nodes that a pending job asks for, such as `2-4`.
+
+    squeue shows the `least` alone, and is believed: a job's name may tell of others. A number
+    without a range has no maximum; said again without one it would leave the maximum that another
+    request has set.
+    """
+    told = {number: most for number, most in reversed(_NUM_NODES.findall(detail))}
+    number, _, most = least.partition("-")
+    return f"{number}-{most}" if most else number + (told.get(number) or f"-{_NO_MAXIMUM}")
+
+
+def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:
+    """Return the GPUs that a job holds, from its detail line; only `nodes` are believed.
+
+    `nodes` come from squeue, which a job's name cannot forge. Where the line names a node twice,
+    the larger count is taken: what a job might hold is not free.
+    """
+    allowed = set(nodes)
+    counts: dict[tuple[str, str], int] = {}
+    for names, gpus in parse_gpu_detail(detail):
+        for name in allowed.intersection(fold_out(names)):
+            for kind, count in gpus.items():
+                counts[name, kind] = max(count, counts.get((name, kind), 0))
+    return Gang.of(counts)

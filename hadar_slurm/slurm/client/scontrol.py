@@ -1,0 +1,117 @@
+"""Changes as argument vectors for Slurm's own tools. Pure.
+
+Everything here was measured on 22.05, 24.11 and 26.05; what may be changed on a job, in which
+state and in which order, is in docs/slurm.md.
+"""
+
+from __future__ import annotations
+
+from ClusterShell.NodeSet import NodeSet
+
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.slurm.client.parse import UNTYPED
+from hadar_slurm.slurm.client.updates import (
+    Ask,
+    AskToSave,
+    BeginSoon,
+    Change,
+    Clear,
+    Hold,
+    Notify,
+    Prefer,
+    PutOff,
+    Release,
+    Request,
+    Requeue,
+)
+
+Argv = list[str]
+
+# From this version on, Slurm writes gres/gpu:2 where it wrote gres:gpu:2.
+_SLASH_SINCE = (23, 2)
+# Before this version a GPU type once named in a request stays in it, as a count of zero (measured
+# on 22.05.8; gone in 24.11.5; versions in between count as the older).
+_FORGETS_TYPES_SINCE = (24, 11)
+
+
+def keeps_types(version: tuple[int, int]) -> bool:
+    """Return whether a job stays tied to nodes that have every type its request ever named."""
+    return version < _FORGETS_TYPES_SINCE
+
+
+def invents_the_most(version: tuple[int, int]) -> bool:
+    """Return whether a job that gave no most number of nodes shows one (26.05.5; not 22.05.8)."""
+    return version > (22, 5)
+
+
+def requested_gpus(gang: Gang, *, names_type: bool) -> tuple[tuple[str, int], ...]:
+    """Return what each node of the gang is asked for, by type.
+
+    Untyped wherever possible, the type following from the node: see `keeps_types`.
+    """
+    per_node = next(iter(gang.gpus_by_node.values()))
+    return ((str(next(iter(gang.gpus_by_type))) if names_type else UNTYPED, per_node),)
+
+
+def gres_prefix(version: tuple[int, int]) -> str:
+    """Return what stands before `gpu:2` in a request."""
+    return "gres/" if version >= _SLASH_SINCE else "gres:"
+
+
+def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Request:
+    """Return the request that a job gets exactly `gang` by."""
+    ((kind, count),) = requested_gpus(gang, names_type=names_type)
+    name = "gpu" if kind == UNTYPED else f"gpu:{kind}"
+    num_nodes = len(gang.gpus_by_node)
+    return Request(
+        num_nodes=f"{num_nodes}-{num_nodes}",
+        per_node=f"{gres_prefix(version)}{name}:{count}",
+        nodes=tuple(gang.gpus_by_node),
+    )
+
+
+def command(change: Change) -> Argv:
+    """Return the command that makes one change."""
+    match change:
+        case Hold(job):
+            return ["scontrol", "uhold", str(job)]
+        case Release(job):
+            return ["scontrol", "release", str(job)]
+        case Requeue(job):
+            return ["scontrol", "requeuehold", str(job)]
+        case AskToSave(job):
+            return ["scancel", "--signal=USR1", "--batch", str(job)]
+        case Prefer(job, features):
+            return ["scontrol", "update", f"JobId={job}", f"Prefer={features}"]
+        case Notify(job, text):
+            # scontrol joins the words again.
+            return ["scontrol", "notify", str(job), *text.split()]
+        case BeginSoon(job):
+            return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
+        case PutOff(job):
+            return ["scontrol", "update", f"JobId={job}", "StartTime=now+60"]
+        case Clear(job):
+            keys = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList")
+            return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in keys)]
+        case Ask(job, request, begins_soon):
+            given = {
+                "NumNodes": request.num_nodes,
+                "ReqNodeList": str(NodeSet.fromlist(list(request.nodes))),
+                "TresPerNode": request.per_node,
+                "TresPerJob": request.per_job,
+                "TresPerTask": request.per_task,
+                "TresPerSocket": request.per_socket,
+                "StartTime": "now+1" if begins_soon else "",
+            }
+            words = [f"{key}={value}" for key, value in given.items() if value]
+            return ["scontrol", "update", f"JobId={job}", *words]
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """Return (22, 5) from `slurm-wlm 22.05.8`; (0, 0) if there is no version in it."""
+    for word in text.split():
+        major, _, rest = word.partition(".")
+        minor = rest.partition(".")[0]
+        if major.isdigit() and minor.isdigit():
+            return int(major), int(minor)
+    return 0, 0

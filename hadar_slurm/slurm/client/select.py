@@ -1,0 +1,67 @@
+"""Which adapter to reach Slurm by: pyslurm where it fits the Slurm that runs, else its commands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from hadar_slurm.errors import ConfigError, SlurmError
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.protocol import SlurmAdapter, Version
+from hadar_slurm.slurm.client.pyslurm import Installed, PySlurm, find_pyslurm
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.scontrol import parse_version
+
+log = logging.getLogger(__name__)
+
+
+def make_adapter(
+    name: str, runner: Runner, find: Callable[[], Installed | None] = find_pyslurm
+) -> SlurmAdapter:
+    """Return the adapter called `name`: `pyslurm`, `command-line`, or `auto` for what fits.
+
+    With `auto` the log has one line that says why an installed pyslurm is not used. Raises
+    ConfigError when it is to be pyslurm and cannot be.
+    """
+    commands = CommandLine(runner)
+    if name == "command-line":
+        return commands
+    installed = find()
+    try:
+        adapter = _with_pyslurm(commands, installed)
+    except ConfigError as error:
+        if name == "pyslurm":
+            raise ConfigError(
+                f"adapter: pyslurm: {error}; install the pyslurm of your Slurm's version "
+                "(docs/adapters.md) or set auto or command-line"
+            ) from error
+        # Where there is none, that is no news to anybody.
+        level = logging.DEBUG if installed is None else logging.INFO
+        log.log(level, "%s: using the command line", error)
+        return commands
+    log.info("using pyslurm, built for Slurm %s", _told(adapter.version))
+    return adapter
+
+
+def _with_pyslurm(commands: CommandLine, installed: Installed | None) -> PySlurm:
+    """Return the adapter; raises ConfigError with the reason where pyslurm does not fit."""
+    if installed is None:
+        raise ConfigError("pyslurm is not installed for the Python that runs hadard")
+    try:
+        version = commands.version
+    except SlurmError as error:
+        raise ConfigError(f"pyslurm needs Slurm's commands beside it: {error}") from error
+    if not any(version):
+        raise ConfigError("scontrol --version does not tell Slurm's version")
+    built_for = parse_version(installed.version)
+    if built_for != version:
+        raise ConfigError(
+            f"pyslurm {installed.version} is built for Slurm {_told(built_for)}, "
+            f"this is {_told(version)}"
+        )
+    return PySlurm(installed.load(commands.runner), commands)
+
+
+def _told(version: Version) -> str:
+    major, minor = version
+    return f"{major}.{minor:02}"

@@ -1,0 +1,1 @@
+"""Holds, node lists, requeues, and the record of what hadard has changed."""

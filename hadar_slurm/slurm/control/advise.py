@@ -1,0 +1,58 @@
+"""Mode `advise`: Slurm is told which GPU type a waiting job had better get, and decides itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hadar_slurm.engine.actions import Action, Outcome, Start, Status
+from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.slurm.client.parse import NodeRow
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.updates import Prefer
+from hadar_slurm.slurm.control.intent_log import Ledger
+
+log = logging.getLogger(__name__)
+
+
+def advise(
+    slurm: SlurmAdapter, ledger: Ledger, actions: Sequence[Action], features: Mapping[str, str]
+) -> list[Outcome]:
+    """Have jobs prefer the GPU type that they would be started on now.
+
+    `features` are those of nodes by GPU type. A preference keeps no job waiting: where Slurm cannot
+    follow it, it does without. Jobs that are preferred already, or run, are left alone.
+    """
+    wishes: dict[Action, Prefer] = {}
+    for action in actions:
+        kinds = list(action.gang.gpus_by_type) if isinstance(action, Start) else []
+        feature = features.get(kinds[0].lower(), "") if len(kinds) == 1 else ""
+        if feature:
+            wishes[action] = Prefer(action.job_id, feature)
+    new = {a: wish for a, wish in wishes.items() if ledger[wish.job].preferred != wish.features}
+    faults = dict(zip(new, slurm.change(list(new.values())), strict=True)) if new else {}
+    done = [wish for action, wish in new.items() if faults[action] is None]
+    try:
+        ledger.note({w.job: replace(ledger[w.job], preferred=w.features) for w in done})
+    except LedgerError as error:
+        log.warning("%s", error)
+    return [_outcome(action, wishes.get(action), faults.get(action)) for action in actions]
+
+
+def _outcome(action: Action, wish: Prefer | None, fault: SlurmError | None) -> Outcome:
+    if fault is not None:
+        return Outcome(action, Status.REFUSED, str(fault))
+    if wish is not None:
+        return Outcome(action, Status.DONE, f"prefers {wish.features}")
+    return Outcome(action, Status.SKIPPED, "no advice for it")
+
+
+def features_by_type(nodes: Sequence[NodeRow]) -> dict[str, str]:
+    """Return the feature named after each GPU type, where all nodes with the type carry it."""
+    found: dict[str, frozenset[str]] = {}
+    for row in nodes:
+        for kind, _ in row.node.gpus:
+            named = frozenset(f for f in row.features if f.lower() == kind.lower())
+            found[kind.lower()] = found.get(kind.lower(), named) & named
+    return {kind: min(named) for kind, named in found.items() if named}

@@ -1,0 +1,69 @@
+"""Which jobs may be sent USR1, and which of them died of it although they listened. Pure.
+
+A run is signalled only if it has said that it listens (`handoff.ProgressReport.listens`). One that
+dies of the signal nevertheless was ended by hadard: it is requeued, and never signalled again.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from hadar_slurm.handoff import ProgressReport
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.control.intent_log import Entry
+
+# A suspended process, or one that waits for a file system, gets a signal only when it goes on.
+_DIES_WITHIN_S = 600.0
+# By wait(2): the batch script died of USR1, or ended with the status of a child that did.
+_DEATHS = (int(signal.SIGUSR1), (128 + signal.SIGUSR1) << 8)
+# A message is lost until the batch step of a new run has started.
+TAKES_MESSAGES_AFTER_S = 2.0
+
+
+def why_not_migrated(row: QueueRow, report: ProgressReport | None, entry: Entry) -> str:
+    """Return why a running job must not be sent USR1; empty: it may."""
+    if entry.ended_run:
+        why = (
+            f"USR1 from hadard ended its run {entry.ended_run}, though it had said that it listens"
+        )
+    elif report is None or report.restart != row.restarts:
+        why = "it has not said in this run that it listens for USR1"
+    elif report.state == "done":
+        why = "it has reported that it is done"
+    elif not report.listens:
+        why = (
+            "USR1 would end it or find no handler: its program installs none, or its batch script "
+            "neither handles nor ignores USR1"
+        )
+    else:
+        return ""
+    return f"not migrated: {why}"
+
+
+def is_ended_by_us(row: QueueRow, entry: Entry) -> bool:
+    """Return whether a job has FAILED of USR1 in the very run that we had sent it to."""
+    return (
+        row.state == "FAILED"
+        and row.exit_status in _DEATHS
+        and entry.signalled_run == row.restarts + 1
+        and row.ended_s <= entry.signalled_until_s + _DIES_WITHIN_S
+    )
+
+
+def runs_again(row: QueueRow, entry: Entry, now_s: float) -> bool:
+    """Return whether a job is in the first run after the one that our signal ended."""
+    return (
+        row.state == "RUNNING"
+        and entry.ended_run > 0
+        and entry.ended_run == row.restarts
+        and now_s >= row.started_s + TAKES_MESSAGES_AFTER_S
+    )
+
+
+def message(entry: Entry) -> str:
+    """Return what the output of such a job is to say."""
+    return (
+        f"hadar: USR1 from hadard ended run {entry.ended_run} of this job, which had reported that "
+        "it listens for it. It was requeued to go on from its last checkpoint, and is not migrated "
+        "any more."
+    )

@@ -1,0 +1,1 @@
+"""What Slurm shows, made into the snapshot that a policy decides on."""

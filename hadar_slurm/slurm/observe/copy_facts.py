@@ -1,0 +1,37 @@
+"""Facts for the journal about the copies of forked jobs that a snapshot does not carry."""
+
+from __future__ import annotations
+
+from hadar_slurm.slurm.observe.array_jobs import Fork, Forks
+from hadar_slurm.slurm.observe.parameter_averages import Averages
+
+
+def copy_facts(forks: Forks, averages: Averages) -> dict[str, object]:
+    """Return, by forked job, how often its copies were averaged, when last, and each copy's task.
+
+    The fields are those of `forked` in docs/journal.md; copies are numbered as in `holds`.
+    """
+    facts: dict[str, object] = {}
+    for parent, fork in forks.by_parent.items():
+        if fork.job is None:
+            continue
+        last_s = averages.last_s.get(parent)
+        facts[parent] = {
+            "averages": averages.of(parent),
+            **({} if last_s is None else {"averaged_s": last_s}),
+            "copies": _copies(fork),
+        }
+    return facts
+
+
+def _copies(fork: Fork) -> dict[str, object]:
+    """Return the copies that hold GPUs or are about to, by number."""
+    return {
+        str(number): {
+            "task": task.row.key,
+            **({"steps_per_s": float(f"{task.speed:.5g}")} if task.speed > 0 else {}),
+            **({"pinned": True} if task.job is not None and task.job.is_pinned else {}),
+        }
+        for number, task in enumerate(fork.copies)
+        if task.gang is not None
+    }

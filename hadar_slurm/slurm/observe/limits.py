@@ -1,0 +1,87 @@
+"""Limits of Slurm as they concern one look: which jobs they deny, and which they leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hadar_slurm.core.cluster import JobId, natural_key
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.state import Reading
+from hadar_slurm.slurm.control.claim import is_pinned_by_us
+from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.slurm.observe.array_jobs import Task
+from hadar_slurm.slurm.observe.throttles import Candidate, Throttles, kind_of
+
+# One job beyond a learned limit is tried after this number of pin timeouts.
+_RETRY_TIMEOUTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is known of limits (`throttles`), applied to hadard's jobs (`ledger`)."""
+
+    throttles: Throttles
+    ledger: Ledger
+
+    @classmethod
+    def of(cls, ledger: Ledger, pin_timeout_s: float) -> Limits:
+        """Return a memory in which no limit is known yet."""
+        return cls(Throttles(_RETRY_TIMEOUTS * pin_timeout_s), ledger)
+
+    def denies(self, row: QueueRow) -> bool:
+        """Return whether a limit keeps a job from starting where hadard has pinned it."""
+        return (
+            row.state == "PENDING"
+            and not row.is_held
+            and kind_of(row.reason) is not None
+            and is_pinned_by_us(row, self.ledger)
+        )
+
+    def learn(self, reading: Reading, now_s: float) -> None:
+        """Learn from the jobs that are denied."""
+        rows = reading.queue.values()
+        denied = [
+            Candidate(row, sum(count for _, count in row.gpus_per_node) * len(row.requested_nodes))
+            for row in rows
+            if self.denies(row)
+        ]
+        held = {job: gang.num_gpus for job, gang in reading.gangs.items()}
+        self.throttles.observe(rows, held, denied, reading.throttles, now_s)
+
+    def marked(
+        self,
+        jobs: Sequence[Job],
+        copies: Mapping[JobId, Sequence[Task]],
+        queue: Mapping[JobId, QueueRow],
+        now_s: float,
+    ) -> tuple[list[Job], dict[JobId, list[Task]]]:
+        """Return jobs and copies of forked jobs, those marked that are to be left out.
+
+        Jobs are let in first come, first served.
+        """
+        every = [*jobs, *(task.job for tasks in copies.values() for task in tasks if task.job)]
+        every.sort(key=lambda job: (job.spec.submitted_s, natural_key(job.job_id)))
+        queued = [
+            Candidate(queue[job.job_id], job.spec.num_gpus)
+            for job in every
+            if job.phase is Phase.QUEUED
+        ]
+        starting = [
+            Candidate(queue[job.job_id], job.spec.num_gpus)
+            for job in every
+            if job.phase is Phase.STARTING and queue[job.job_id].state == "PENDING"
+        ]
+        self.throttles.keep(candidate.row for candidate in (*queued, *starting))
+        why = self.throttles.left_out(queued, starting, now_s)
+
+        def mark(job: Job) -> Job:
+            if job.job_id not in why:
+                return job
+            return replace(job, left_out=True, remarks=(*job.remarks, why[job.job_id]))
+
+        return [mark(job) for job in jobs], {
+            parent: [replace(task, job=mark(task.job)) if task.job else task for task in tasks]
+            for parent, tasks in copies.items()
+        }

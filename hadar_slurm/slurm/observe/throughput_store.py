@@ -1,0 +1,151 @@
+"""What jobs were seen to do on this cluster, kept in a SQLite file from one hadard to the next.
+
+It is a memory, not a truth: whatever is wrong with the file, hadard goes on without, and without
+what it held. One that cannot be read, or that a newer hadard has written, is put aside under
+another name and a new one begun; one that somebody else keeps locked is left alone and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hadar_slurm.core.throughput_model import Measured, Place, Speeds, Workload
+from hadar_slurm.jobspec.description import MAX_GPUS, MAX_RATE, MIN_RATE
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "profile.sqlite"
+VERSION = 1
+# Another's look at the file, as for a report, ends sooner.
+_BUSY_S = 0.2
+# Anybody may submit jobs under ever new names.
+MAX_WORKLOADS_OF_USER = 200
+
+_TABLE = """
+CREATE TABLE speeds (
+    user TEXT, workload TEXT, gpu_type TEXT, gpus INTEGER, is_spread INTEGER,
+    steps_per_s REAL, mean REAL, count INTEGER, seen_s REAL,
+    PRIMARY KEY (user, workload, gpu_type, gpus, is_spread)
+) WITHOUT ROWID
+"""
+
+
+@dataclass
+class Profile:
+    """The file at `path`, and in `speeds` what it held and what has come since.
+
+    `fault` says why the file could not be used the last time; empty: it could.
+    """
+
+    path: Path
+    now_s: Callable[[], float] = time.time
+    speeds: Speeds = field(default_factory=Speeds)
+    fault: str = ""
+    _is_read: bool = False
+
+    def sync(self) -> None:
+        """Read the file, if that has not been done yet, and write what is new."""
+        if not self.speeds.news and self._is_read:
+            return
+        try:
+            try:
+                self._exchange()
+            except _UnusableError as error:
+                self._put_aside(str(error))
+                self._exchange()
+        except (sqlite3.Error, OSError, _UnusableError) as error:
+            self.fault = f"{self.path}: measured speeds are not kept: {error}"
+        else:
+            self.fault = ""
+
+    def _exchange(self) -> None:
+        # Job names are nobody else's business.
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            with closing(sqlite3.connect(self.path, timeout=_BUSY_S)) as connection, connection:
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                if version > VERSION:
+                    raise _UnusableError(f"version {version}, this reads {VERSION}")
+                if version and not self._is_read:
+                    self._read(connection)
+                elif not version:
+                    connection.execute(_TABLE)
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                if self.speeds.news:
+                    self._write(connection)
+        except sqlite3.DatabaseError as error:
+            # Locked, no room or no right: the file is whole. SQLITE_ERROR: it is not one of ours.
+            is_whole = isinstance(error, sqlite3.OperationalError)
+            if is_whole and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            raise _UnusableError(str(error)) from error
+        self._is_read = True
+
+    def _read(self, connection: sqlite3.Connection) -> None:
+        faults = [fault for (fault,) in connection.execute("PRAGMA quick_check") if fault != "ok"]
+        if faults:
+            raise _UnusableError(faults[0])
+        for row in connection.execute(
+            "SELECT user, workload, gpu_type, gpus, is_spread, steps_per_s, mean, count FROM speeds"
+        ):
+            user, name, kind, gpus, is_spread, steps_per_s, mean, count = row
+            is_sound = (
+                all(isinstance(text, str) for text in (user, name, kind))
+                and all(isinstance(number, int) for number in (gpus, count))
+                and all(isinstance(number, float) for number in (steps_per_s, mean))
+                and 1 <= gpus <= MAX_GPUS
+                and count >= 1
+                and all(MIN_RATE <= number <= MAX_RATE for number in (steps_per_s, mean))
+            )
+            if not is_sound:
+                continue
+            known = self.speeds.measured.setdefault(Workload(user, name), {})
+            # What has been measured while the file could not be read is newer.
+            known.setdefault(Place(kind, gpus, bool(is_spread)), Measured(steps_per_s, mean, count))
+        self.speeds.has_changed()
+
+    def _write(self, connection: sqlite3.Connection) -> None:
+        now_s = self.now_s()
+        connection.executemany(
+            "INSERT OR REPLACE INTO speeds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    *(workload.user, workload.name, *place),
+                    *(found.steps_per_s, found.mean, found.count, now_s),
+                )
+                for workload, place in self.speeds.news
+                for found in [self.speeds.measured[workload][place]]
+            ],
+        )
+        for user in {workload.user for workload, _ in self.speeds.news}:
+            connection.execute(_FORGET, (user, user, MAX_WORKLOADS_OF_USER))
+        connection.commit()
+        self.speeds.news.clear()
+
+    def _put_aside(self, why: str) -> None:
+        aside = self.path.with_name(f"{self.path.name}.{int(self.now_s())}.aside")
+        self.path.replace(aside)
+        # What SQLite keeps beside a file belongs to that file.
+        for ending in ("-journal", "-wal", "-shm"):
+            self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
+        log.warning("%s cannot be used (%s) and is now %s", self.path, why, aside.name)
+
+
+# Of a user's workloads those are kept that were seen last.
+_FORGET = """
+DELETE FROM speeds WHERE user = ? AND workload NOT IN (
+    SELECT workload FROM speeds WHERE user = ? GROUP BY workload
+    ORDER BY max(seen_s) DESC, workload LIMIT ?
+)
+"""
+
+
+class _UnusableError(Exception):
+    """The file will never be of use to this hadard; says why."""

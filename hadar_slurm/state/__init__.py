@@ -1,0 +1,1 @@
+"""Files in `state_dir` and `spool_dir`: heartbeat, lease, locks, reports, assignments."""

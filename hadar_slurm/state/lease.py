@@ -1,0 +1,200 @@
+"""The lease by which one hadard enforces on a cluster, whatever machine it runs on.
+
+A file in `spool_dir`, which all nodes and so both controllers of a cluster see. Its holder renews
+it every few seconds. Another hadard takes it over only when the holder's process is known to be
+gone, or when the file has not changed for as long as the lease is good, by its own clock; a holder
+that finds the lease taken over stops at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from hadar_slurm import untrusted_files
+from hadar_slurm.errors import DaemonError
+from hadar_slurm.state.heartbeat import SKEW_S
+
+EVERY_S = 5.0
+_MAX_BYTES = 4096
+# Nothing is there, or something else than a small plain file.
+_NO_LEASE = (errno.ENOENT, errno.EFBIG, errno.EINVAL, errno.ELOOP)
+_LOOK_EVERY_S = 0.5
+# Of two that take over at once, the one that wrote last has it.
+_SETTLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A hadard: its machine (name and boot), its process (number and start), and its renewals."""
+
+    token: str
+    host: str
+    boot: str
+    pid: int
+    process: str
+    good_for_s: float
+    renewed_s: float = 0.0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it ran on this machine and its process has ended; False for other machines."""
+        if self.host != socket.gethostname():
+            return False
+        return self.boot != _boot() or self.process != _process(self.pid)
+
+    def is_fresh(self, now_s: float) -> bool:
+        """Return whether it was renewed in time; a time from the future is not believed."""
+        return -SKEW_S <= now_s - self.renewed_s < self.good_for_s + SKEW_S and not self.is_gone
+
+
+@dataclass
+class Lease:
+    """The lease of one cluster; `good_for_s` is how long a hadard may fail to renew it."""
+
+    spool: Path
+    cluster: str
+    good_for_s: float
+    now_s: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    _written_s: float = -EVERY_S
+
+    @property
+    def path(self) -> Path:
+        """Return where the lease lies."""
+        return self.spool / self._name
+
+    @property
+    def _name(self) -> str:
+        return f"hadard-{re.sub(r'[^A-Za-z0-9_-]', '_', self.cluster)}.lease"
+
+    def holder(self) -> Holder | None:
+        """Return who holds the lease; None where none is written or it cannot be believed.
+
+        Raises OSError where that cannot be known.
+        """
+        with untrusted_files.directory(self.spool) as place:
+            trusted = {0, os.geteuid(), os.fstat(place).st_uid}
+            try:
+                facts = os.stat(self._name, dir_fd=place, follow_symlinks=False)
+                if facts.st_uid not in trusted:
+                    return None
+                text = untrusted_files.read(
+                    self._name, max_bytes=_MAX_BYTES, owner_uid=facts.st_uid, dir_fd=place
+                )
+            except OSError as error:
+                if error.errno in _NO_LEASE:
+                    return None
+                raise
+        try:
+            tree = json.loads(text)
+            return Holder(
+                str(tree["token"]),
+                str(tree["host"]),
+                str(tree["boot"]),
+                int(tree["pid"]),
+                str(tree["process"]),
+                min(max(0.0, float(tree["good_for_s"])), 3600.0),
+                float(tree["renewed_s"]),
+            )
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+
+    def take(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """Take the lease, or raise DaemonError; waits while another machine's may still be good.
+
+        Raises OSError where it cannot be read or written.
+        """
+        other = self._other()
+        is_contested = other is not None and not other.is_gone
+        if other is not None and is_contested:
+            self._outwait(other, is_stopping)
+        self._write()
+        if is_contested:
+            self.sleep(_SETTLE_S)
+        if (quicker := self._other()) is not None:
+            raise self._taken_by(quicker)
+
+    def _outwait(self, other: Holder, is_stopping: Callable[[], bool]) -> None:
+        """Wait until a lease has not been renewed for as long as it is good."""
+        deadline_s = time.monotonic() + other.good_for_s + EVERY_S
+        while time.monotonic() < deadline_s and not is_stopping():
+            now = self._other()
+            if now is None:
+                return
+            if other.host == socket.gethostname() or now != other:
+                raise self._taken_by(now)
+            self.sleep(_LOOK_EVERY_S)
+
+    def _taken_by(self, other: Holder) -> DaemonError:
+        return DaemonError(
+            f"another hadard is at work on cluster {self.cluster}: process {other.pid} on "
+            f"{other.host} holds {self.path}; stop it first"
+        )
+
+    def renew(self) -> None:
+        """Renew the lease if it is time; raises DaemonError when another hadard has taken it over.
+
+        Raises OSError where it cannot be read or written.
+        """
+        if 0 <= time.monotonic() - self._written_s < EVERY_S:
+            return
+        if (other := self._other()) is not None:
+            raise self._taken_by(other)
+        self._write()
+
+    def give_up(self) -> None:
+        """Remove the lease if it is held here."""
+        with suppress(OSError):
+            holder = self.holder()
+            if holder is not None and holder.token == self.token:
+                with untrusted_files.directory(self.spool) as place:
+                    os.unlink(self._name, dir_fd=place)
+
+    def _other(self) -> Holder | None:
+        holder = self.holder()
+        return holder if holder is not None and holder.token != self.token else None
+
+    def _write(self) -> None:
+        mine = Holder(
+            self.token,
+            socket.gethostname(),
+            _boot(),
+            os.getpid(),
+            _process(os.getpid()),
+            self.good_for_s,
+            self.now_s(),
+        )
+        with untrusted_files.directory(self.spool) as place:
+            content = json.dumps(asdict(mine)).encode() + b"\n"
+            untrusted_files.replace(self._name, content, mode=0o644, dir_fd=place)
+        self._written_s = time.monotonic()
+
+
+def _boot() -> str:
+    """Return what changes with each start of this machine."""
+    return _text("/proc/sys/kernel/random/boot_id").strip()
+
+
+def _process(pid: int) -> str:
+    """Return when a process started, which distinguishes it from others with its number."""
+    # Its name, in parentheses, may hold anything; the start is the 20th field after it.
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 and fields[0] != "Z" else ""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

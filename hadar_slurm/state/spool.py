@@ -1,0 +1,58 @@
+"""The directories below `spool_dir`, which hadard owns and all nodes see.
+
+`reports` is open to all, with the sticky bit: each user makes one directory there. In `assignments`
+only hadard writes. `spool_dir` itself is closed to others, so that neither can be squatted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from hadar_slurm import untrusted_files
+from hadar_slurm.state.assignments import DIRECTORY_MODE
+
+_REPORTS_MODE = 0o1777
+_OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def make_spool(spool: Path, reports: Path, assignments: Path) -> tuple[str, str, str]:
+    """Make the directories where they are missing; return what is wrong with each, or nothing.
+
+    Jobs run without reports and without assignments, so hadard goes on.
+    """
+    return _fault(spool, None), _fault(reports, _REPORTS_MODE), _fault(assignments, DIRECTORY_MODE)
+
+
+def _fault(path: Path, mode: int | None) -> str:
+    """Make a directory with these permissions, and return what is wrong with it, or nothing."""
+    try:
+        if mode is None:
+            _close_to_others(path)
+        else:
+            untrusted_files.make_directory(path, mode)
+    except untrusted_files.WrongOwner as error:
+        # Made by a hadard that ran as root, or by an administrator: users can report there.
+        if error.uid == 0 and mode == _REPORTS_MODE == stat.S_IMODE(path.lstat().st_mode):
+            return ""
+        return f"{path}: {error.strerror}: make it a directory of uid {os.geteuid()}"
+    except OSError as error:
+        return f"{path}: {error.strerror}: make it a directory of uid {os.geteuid()}, mode 755"
+    return ""
+
+
+def _close_to_others(path: Path) -> None:
+    """Make `spool_dir`, or close one of hadard's own that earlier releases left open to all.
+
+    Root closes nothing: it also owns /tmp. Raises OSError where others may write.
+    """
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with untrusted_files.directory(path) as descriptor:
+        facts = os.fstat(descriptor)
+        if not facts.st_mode & _OPEN_TO_OTHERS:
+            return
+        if facts.st_uid != os.geteuid() or os.geteuid() == 0:
+            raise PermissionError(errno.EPERM, "others may write to it", str(path))
+        os.fchmod(descriptor, 0o755)

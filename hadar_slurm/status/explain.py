@@ -1,0 +1,171 @@
+"""hadar explain: why a job waits, when it will begin and on what, and what would change that. Pure.
+
+Reasons and prices are those of the journal's line, as they were decided. When a job begins is a
+forecast: the line's jobs played on in the simulator, by the same policy (sim/onward.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from hadar_slurm.core.cluster import GpuType, JobId
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.journal import Line, gang_tree, snapshot_of
+from hadar_slurm.policies.policy import Policy
+from hadar_slurm.sim.onward import Begin, begins
+from hadar_slurm.status.jobs import Forked, forked_of, state_of
+
+# So many of those ahead are named.
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one GPU type would give a job: steps/s, seconds to its end, GPUs free now, and price."""
+
+    kind: GpuType
+    steps_per_s: float
+    lasts_s: float
+    free: int
+    price: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """When a job will begin and end, in seconds from the round, and on which GPUs."""
+
+    begins_in_s: float
+    ends_in_s: float
+    gang: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is known of one job by one round; times in seconds.
+
+    `state` is the phase, or `pinned`; `reason` is the policy's, empty for a job that has GPUs;
+    `forked` has the copies of a forked job, `gpus_held` the GPUs of all of them. `ahead` are those
+    that wait now and will begin before it, `if_moved` what would be expected if it could be moved
+    and now cannot. `ends_in_s` is when a job that has GPUs ends if it stays where it is.
+    """
+
+    job: JobId
+    phase: Phase
+    state: str
+    round: int
+    time_s: float
+    policy: str
+    reason: str
+    gpus: int
+    gpus_held: int
+    steps_done: float
+    steps_total: int
+    steps_left: float
+    choices: tuple[Choice, ...]
+    held: Mapping[str, Mapping[str, Mapping[str, int]]]
+    remarks: tuple[str, ...] = ()
+    forked: Forked | None = None
+    ends_in_s: float | None = None
+    ahead: tuple[JobId, ...] = ()
+    expected: Expected | None = None
+    if_moved: Expected | None = None
+
+
+def explain(
+    line: Line,
+    job_id: JobId,
+    policy: Policy,
+    clock: Callable[[], float],
+    limit_s: float,
+    *,
+    forecasts: bool = True,
+) -> Explanation | None:
+    """Return what a round's line tells of a job, and a forecast; None if it is not in the line.
+
+    The forecast takes `limit_s` seconds by `clock` at the most; what is not found by then is left
+    out. Without `forecasts` there is none: no daemon would carry it out. Raises HadarError when
+    it fails.
+    """
+    snapshot = snapshot_of(line)
+    job = snapshot.by_id.get(job_id)
+    if job is None:
+        return None
+    found = Explanation(
+        job=job_id,
+        phase=job.phase,
+        state=state_of(line["jobs"][job_id]),
+        round=int(line["round"]),
+        time_s=snapshot.now_s,
+        policy=str(line["policy"]),
+        reason=str(line["waiting"].get(job_id, "")),
+        gpus=job.spec.num_gpus,
+        gpus_held=sum(gang.num_gpus for gang in job.allocation.gangs),
+        steps_done=job.progress.steps_done,
+        steps_total=job.spec.total_steps,
+        steps_left=job.steps_left,
+        choices=_choices(line, snapshot, job),
+        held={str(number): gang_tree(gang) for number, gang in job.allocation.copies},
+        remarks=job.remarks,
+        forked=forked_of(line, job_id),
+        ends_in_s=_ends_in_s(job),
+    )
+    planned = (line["plan"] or {}).get(job_id)
+    if job.phase is not Phase.QUEUED or planned or not forecasts:
+        return found
+
+    def forecast(snapshot: Snapshot) -> dict[JobId, Begin]:
+        round_s = float(line["length_s"])
+        return begins(
+            snapshot, policy, awaited=job_id, round_s=round_s, clock=clock, limit_s=limit_s
+        )
+
+    begun = forecast(snapshot)
+    found = replace(
+        found,
+        expected=_expected(job, begun),
+        ahead=tuple(name for name in begun if name != job_id),
+    )
+    if job.spec.can_checkpoint:
+        return found
+    movable = replace(job, spec=replace(job.spec, can_checkpoint=True))
+    jobs = tuple(movable if other is job else other for other in snapshot.jobs)
+    moved = replace(snapshot, jobs=jobs)
+    return replace(found, if_moved=_expected(movable, forecast(moved)))
+
+
+def _expected(job: Job, begun: Mapping[JobId, Begin]) -> Expected | None:
+    begin = begun.get(job.job_id)
+    if begin is None:
+        return None
+    rate = begin.gang.rate(job.spec.rates)
+    return Expected(begin.in_s, begin.in_s + job.steps_left / rate, gang_tree(begin.gang))
+
+
+def _ends_in_s(job: Job) -> float | None:
+    rate = sum(gang.rate(job.spec.rates) for gang in job.allocation.gangs)
+    return job.steps_left / rate if rate > 0 and job.phase is not Phase.QUEUED else None
+
+
+def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[Choice, ...]:
+    """Return what each GPU type of the cluster would give a job, the fastest first."""
+    free: Counter[GpuType] = Counter()
+    nodes = snapshot.cluster.by_name
+    left = snapshot.plannable_capacity
+    for other in snapshot.plannable:
+        for gang in other.allocation.gangs if other.phase is not Phase.QUEUED else ():
+            for slot, count in gang.slots:
+                left[slot] -= count
+    for slot, count in left.items():
+        if nodes[slot.node].is_schedulable and job.may_use(slot.node):
+            free[slot.gpu_type] += count
+    figures = line["figures"]
+    choices = []
+    for kind in snapshot.cluster.gpus_by_type:
+        rate = job.spec.rates.on(kind, job.spec.num_gpus)
+        if rate > 0 and job.bound_type in (None, kind):
+            price = figures.get(f"price.{kind}")
+            choices.append(Choice(kind, rate, job.steps_left / rate, free[kind], price))
+    return tuple(sorted(choices, key=lambda choice: choice.lasts_s))

@@ -1,0 +1,137 @@
+"""hadar explain in words: what was found out of a job, or how it has ended."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.console import Console
+from rich.table import Table
+
+from hadar_slurm.status.ended import EndedJob
+from hadar_slurm.status.explain import NAMED, Expected, Explanation
+from hadar_slurm.status.health import Standing
+from hadar_slurm.status.jobs import Forked
+from hadar_slurm.status.words import averages_words, round_words, span
+
+
+def print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
+    """Say how and when a job has ended."""
+    exit_code = f", exit code {ended.exit_code}" if ended.exit_code else ""
+    how = ended.phase + (f" ({ended.state}{exit_code})" if ended.state else "")
+    if ended.ended_s:
+        at = datetime.fromtimestamp(ended.ended_s).astimezone()
+        ago = span(max(0.0, now_s - ended.ended_s))
+        when = f" at {at:%Y-%m-%d %H:%M:%S %Z}, {ago} ago"
+    else:
+        when = ""
+    if ended.phase:
+        console.print(f"job {ended.job} has ended: {how}{when}", markup=False)
+        return
+    seen = round_words(ended.seen_round or 0, ended.seen_s or 0.0, None)
+    console.print(
+        f"job {ended.job} has ended, or was taken out of Hadar's hands, after {seen}; how is not "
+        "known any more",
+        markup=False,
+    )
+
+
+def print_explanation(
+    console: Console, found: Explanation, standing: Standing, *, differs: bool
+) -> None:
+    """Say how a job stands by a round, and what is expected of it unless Slurm differs."""
+    age_s = standing.age_s or 0.0
+    when = round_words(found.round, found.time_s, standing.age_s)
+    gpus = found.gpus if found.forked is None else found.gpus_held or found.gpus
+    shown = f"{gpus} GPUs" if gpus != 1 else "1 GPU"
+    if found.forked is not None and found.forked.copies:
+        number = len(found.forked.copies)
+        shown += f" in {number} {'copy' if number == 1 else 'copies'}"
+    console.print(f"job {found.job}: {found.state}, {shown}, by {when}, policy {found.policy}")
+    if found.reason:
+        console.print(f"Hadar: {found.reason}", markup=False)
+    for remark in found.remarks:
+        console.print(f"Hadar: {remark}", markup=False)
+    share = found.steps_done / found.steps_total
+    if found.forked is not None or found.steps_done:
+        console.print(f"{found.steps_done:,.0f} of {found.steps_total:,} steps done ({share:.0%})")
+    if found.forked is not None:
+        _print_copies(console, found.forked, found.time_s, age_s)
+    if found.ends_in_s is not None and not differs:
+        console.print(_end_words(found.ends_in_s - age_s))
+    console.print(_choices(found))
+    if found.reason and not differs:
+        _print_forecast(console, found, standing)
+
+
+def _end_words(ends_in_s: float) -> str:
+    if ends_in_s < 0:
+        return f"it should have ended {span(-ends_in_s)} ago, if it stayed where it was"
+    return f"it ends in {span(ends_in_s)} if it stays where it is"
+
+
+def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float) -> None:
+    if forked.copies:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("copy", justify="right")
+        table.add_column("job")
+        table.add_column("node")
+        table.add_column("GPUs")
+        table.add_column("steps/s", justify="right")
+        for copy in forked.copies:
+            speed = "" if copy.steps_per_s is None else f"{copy.steps_per_s:.4g}"
+            gpus = ", ".join(f"{count} {kind}" for kind, count in copy.gpus.items())
+            state = "pinned" if copy.is_pinned else speed
+            table.add_row(str(copy.number), copy.task, ", ".join(copy.gang), gpus, state)
+        console.print(table)
+    averaged = averages_words(forked, time_s + age_s)
+    if averaged:
+        console.print(f"its copies were {averaged}")
+
+
+def _choices(found: Explanation) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("GPU type", "steps/s", "takes", "free now", "price"):
+        table.add_column(heading, justify="left" if heading == "GPU type" else "right")
+    for choice in found.choices:
+        table.add_row(
+            choice.kind,
+            f"{choice.steps_per_s:.4g}",
+            span(choice.lasts_s),
+            str(choice.free),
+            "" if choice.price is None else f"{choice.price:.3g}",
+        )
+    return table
+
+
+def _print_forecast(console: Console, found: Explanation, standing: Standing) -> None:
+    """Say when a job that waits begins; times count from now, not from the round."""
+    if standing.hadard_alive is False:
+        console.print(
+            "when it begins is not forecast: no hadard is there to start it; `hadar release` and "
+            "the reaper give held jobs back to Slurm"
+        )
+        return
+    age_s = standing.age_s or 0.0
+    if found.ahead:
+        more = len(found.ahead) - NAMED
+        names = ", ".join(found.ahead[:NAMED]) + (f" and {more} more" if more > 0 else "")
+        console.print(f"before it begin {len(found.ahead)} of those that wait: {names}")
+    if found.expected is None:
+        console.print(
+            "when it begins cannot be told: not within the time for the forecast, or never"
+        )
+    else:
+        console.print(f"if nobody else comes, {_sentence(found.expected, age_s)}")
+    if found.if_moved is not None:
+        sentence = _sentence(found.if_moved, age_s)
+        console.print(f"with --hadar-checkpoint=yes, {sentence}, or sooner if moved")
+
+
+def _sentence(expected: Expected, age_s: float) -> str:
+    places = ", ".join(
+        f"{count} {kind} of {node}"
+        for node, kinds in expected.gang.items()
+        for kind, count in kinds.items()
+    )
+    begins_s, ends_s = (max(0.0, s - age_s) for s in (expected.begins_in_s, expected.ends_in_s))
+    return f"it begins in {span(begins_s)} on {places} and ends in {span(ends_s)}"

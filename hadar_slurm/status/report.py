@@ -1,0 +1,160 @@
+"""hadar report: what was decided in a stretch of time, from the journal. Pure, line by line."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.journal import Line, snapshot_of
+from hadar_slurm.status.status import use_of
+
+_HOUR_S = 3600.0
+# A line tells of no more time than this many rounds: after it nobody was there to see.
+_ROUNDS_TOLD = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHours:
+    """What a GPU type's hours went to; those on closed nodes without a job are left out."""
+
+    ours: float = 0.0
+    others: float = 0.0
+    idle: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The figures of a stretch; times in seconds.
+
+    `failed_rounds` decided nothing or not all, for the reasons in `errors`, most frequent first.
+    `mean_jct_s` is over the jobs that ended well, from submission to end. `moves` are stops that
+    were carried out; `refused` are actions that Slurm refused.
+    """
+
+    from_s: float
+    to_s: float
+    policies: tuple[str, ...]
+    rounds: int
+    failed_rounds: int
+    errors: Mapping[str, int]
+    jobs: int
+    ended: Mapping[str, int]
+    mean_jct_s: float | None
+    starts: int
+    moves: int
+    refused: int
+    decision_s_p50: float
+    decision_s_max: float
+    gpu_hours: Mapping[GpuType, GpuHours]
+
+
+@dataclass
+class Reporter:
+    """Reads lines in order, and keeps of each only what a report needs."""
+
+    _rounds: int = 0
+    _span_s: tuple[float, float] | None = None
+    _policies: dict[str, None] = field(default_factory=dict)
+    _errors: Counter[str] = field(default_factory=Counter)
+    _failed: int = 0
+    _specs: dict[JobId, JobSpec] = field(default_factory=dict)
+    _ends: dict[JobId, tuple[str, float]] = field(default_factory=dict)
+    _actions: Counter[str] = field(default_factory=Counter)
+    _decisions_s: list[float] = field(default_factory=list)
+    _hours: dict[GpuType, GpuHours] = field(default_factory=dict)
+    _open: list[Line] = field(default_factory=list)
+    _cluster: Cluster | None = None
+
+    def read(self, lines: Iterable[Line]) -> None:
+        """Take in lines, each mode's after the other in every round."""
+        for line in lines:
+            if any(line.get("mode") == other.get("mode") for other in self._open):
+                self._close(float(line["time_s"]))
+            self._open.append(line)
+            self._note(line)
+
+    def _note(self, line: Line) -> None:
+        time_s = float(line["time_s"])
+        first_s, _ = self._span_s or (time_s, time_s)
+        self._span_s = first_s, time_s
+        self._policies.setdefault(str(line["policy"]))
+        self._failed += bool(line["errors"])
+        self._errors.update(line["errors"])
+        self._decisions_s.append(float(line["durations_s"].get("plan", 0.0)))
+        for action in line["actions"]:
+            self._actions[f"{action['do']} {action['status']}"] += 1
+        if "jobs" not in line:
+            return
+        snapshot = snapshot_of(line)
+        self._cluster = snapshot.cluster.all_open()
+        for job in snapshot.jobs:
+            known = self._specs.get(job.job_id)
+            # The steps that were left when it was first seen; its speed as it was known last.
+            steps = known.total_steps if known else max(1, round(job.steps_left))
+            self._specs[job.job_id] = replace(job.spec, total_steps=steps)
+        for end in snapshot.ended:
+            if end.end_s >= first_s:
+                self._ends[end.job_id] = str(end.phase), end.end_s
+
+    def _close(self, next_s: float) -> None:
+        """Count the hours of a round's lines, which is over at `next_s`."""
+        lines, self._open = self._open, []
+        self._rounds += 1
+        first = lines[0]
+        lasted_s = min(next_s - float(first["time_s"]), _ROUNDS_TOLD * float(first["length_s"]))
+        seen = [line for line in lines if "jobs" in line]
+        hours = max(0.0, lasted_s) / _HOUR_S
+        for kind, use in use_of(seen).items() if seen else ():
+            so_far = self._hours.get(kind, GpuHours())
+            self._hours[kind] = GpuHours(
+                so_far.ours + use.ours * hours,
+                so_far.others + use.others * hours,
+                so_far.idle + use.free * hours,
+            )
+
+    def workload(self) -> tuple[list[JobSpec], Cluster] | None:
+        """Return the jobs as they came, the first at 0, and the cluster; None without any.
+
+        A job that came before the first line counts as one that came with it, with the steps that
+        were left of it then.
+        """
+        jobs = [spec for spec in self._specs.values() if spec.rates.gpu_types]
+        if not jobs or self._cluster is None or self._span_s is None:
+            return None
+        begins_s = self._span_s[0]
+        came = [replace(spec, submitted_s=max(0.0, spec.submitted_s - begins_s)) for spec in jobs]
+        return came, self._cluster
+
+    def report(self) -> Report | None:
+        """Return the figures, None if nothing was read."""
+        if self._span_s is None:
+            return None
+        if self._open:
+            self._close(self._span_s[1])
+        jcts_s = [
+            end_s - self._specs[job].submitted_s
+            for job, (phase, end_s) in self._ends.items()
+            if phase == "done" and job in self._specs
+        ]
+        ended = Counter(phase for job, (phase, _) in self._ends.items() if job in self._specs)
+        return Report(
+            from_s=self._span_s[0],
+            to_s=self._span_s[1],
+            policies=tuple(self._policies),
+            rounds=self._rounds,
+            failed_rounds=self._failed,
+            errors=dict(self._errors.most_common()),
+            jobs=len(self._specs),
+            ended=dict(sorted(ended.items())),
+            mean_jct_s=statistics.fmean(jcts_s) if jcts_s else None,
+            starts=self._actions["start done"],
+            moves=self._actions["stop done"],
+            refused=sum(n for name, n in self._actions.items() if name.endswith(" refused")),
+            decision_s_p50=statistics.median(self._decisions_s),
+            decision_s_max=max(self._decisions_s),
+            gpu_hours=dict(sorted(self._hours.items())),
+        )

@@ -1,0 +1,134 @@
+"""How hadard is, who has the GPUs, how many jobs wait, by the last lines of a journal. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hadar_slurm.core.cluster import GpuType, Slot
+from hadar_slurm.journal import Line, gang_from_tree
+from hadar_slurm.status.jobs import state_of
+
+
+@dataclass(frozen=True, slots=True)
+class TypeUse:
+    """The GPUs of one type: with jobs of ours, with others', free, and free on closed nodes."""
+
+    total: int = 0
+    ours: int = 0
+    others: int = 0
+    free: int = 0
+    closed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the last round of every mode in use says; times in seconds since the epoch.
+
+    `jobs` counts by phase, `pinned` being one of its own. `waiting` counts the reasons of those
+    that got nothing, `remarks` what is said of jobs that have started or wait, such as why they are
+    not migrated; `prices` are by GPU type, in the policy's unit; `errors` are what kept the last
+    round from being whole.
+    """
+
+    round: int
+    time_s: float
+    length_s: float
+    took_s: float
+    policy: str
+    modes: tuple[str, ...]
+    gpus: Mapping[GpuType, TypeUse]
+    jobs: Mapping[str, int]
+    waiting: Mapping[str, int]
+    prices: Mapping[str, float]
+    errors: tuple[str, ...] = field(default=())
+    remarks: Mapping[str, int] = field(default_factory=dict)
+
+
+def status_of(lines: Sequence[Line]) -> Status | None:
+    """Return how things stand by the last lines of a journal; None where there are none.
+
+    The time is that of the newest.
+    """
+    found = current(lines)
+    if not found:
+        return None
+    last_s = max(float(line["time_s"]) for line in found)
+    jobs: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
+    remarks: Counter[str] = Counter()
+    for line in found:
+        jobs.update(state_of(job) for job in line.get("jobs", {}).values())
+        waiting.update(line.get("waiting", {}).values())
+        for job in line.get("jobs", {}).values():
+            # Where a job is pinned differs from job to job; how many are is counted above.
+            remarks.update(() if job.get("pinned") else job.get("remarks", ()))
+    # The first of a round goes furthest, and its prices count.
+    first = found[0]
+    return Status(
+        round=int(first["round"]),
+        time_s=last_s,
+        length_s=float(first["length_s"]),
+        took_s=sum(sum(line["durations_s"].values()) for line in found),
+        policy=str(first["policy"]),
+        modes=tuple(str(line["mode"]) for line in found if line.get("mode")),
+        gpus=use_of(found),
+        jobs=dict(sorted(jobs.items())),
+        waiting=dict(sorted(waiting.items())),
+        prices={
+            name.removeprefix("price."): float(price)
+            for name, price in first.get("figures", {}).items()
+            if name.startswith("price.")
+        },
+        errors=tuple(error for line in found for error in line["errors"]),
+        remarks=dict(remarks.most_common()),
+    )
+
+
+def current(lines: Sequence[Line]) -> list[Line]:
+    """Return the newest line of each mode in use.
+
+    Each mode in use writes a line a round. One that is a round older than the newest is of a mode
+    that is no longer in use.
+    """
+    newest: dict[str, Line] = {}
+    for line in lines:
+        newest[str(line.get("mode", ""))] = line
+    last_s = max((float(line["time_s"]) for line in newest.values()), default=0.0)
+    return [line for line in newest.values() if last_s - line["time_s"] <= line["length_s"]]
+
+
+def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
+    """Return the use of each GPU type by the lines of one round.
+
+    What one mode's line counts as occupied may be held by a job of another's.
+    """
+    first = lines[0]
+    ours: Counter[Slot] = Counter()
+    for line in lines:
+        ours.update(_held(line))
+    used = _held(first)
+    used.update(dict(gang_from_tree(first.get("occupied", {})).slots))
+    found: dict[GpuType, TypeUse] = {}
+    for name, node in first.get("nodes", {}).items():
+        for kind, total in node["gpus"].items():
+            slot, before = Slot(name, GpuType(kind)), found.get(kind, TypeUse())
+            idle = total - used[slot]
+            found[slot.gpu_type] = TypeUse(
+                before.total + total,
+                before.ours + ours[slot],
+                before.others + used[slot] - ours[slot],
+                before.free + (idle if node["open"] else 0),
+                before.closed + (0 if node["open"] else idle),
+            )
+    return dict(sorted(found.items()))
+
+
+def _held(line: Line) -> Counter[Slot]:
+    """Return the GPUs that a line's jobs hold."""
+    held: Counter[Slot] = Counter()
+    for job in line.get("jobs", {}).values():
+        for tree in job["holds"].values():
+            held.update(dict(gang_from_tree(tree).slots))
+    return held

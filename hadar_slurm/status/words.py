@@ -1,0 +1,44 @@
+"""Times and copies in words, for terminals."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from hadar_slurm.status.jobs import Copy, Forked
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
+
+
+def span(time_s: float) -> str:
+    """Return a stretch of time for people: `50 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    if time_s < 2 * _MINUTE_S:
+        return f"{time_s:.0f} s"
+    if time_s < 2 * _HOUR_S:
+        return f"{time_s / _MINUTE_S:.0f} min"
+    return f"{time_s / _HOUR_S:.1f} h" if time_s < 2 * _DAY_S else f"{time_s / _DAY_S:.1f} days"
+
+
+def round_words(number: int, time_s: float, age_s: float | None) -> str:
+    """Return which round it was and when: `round 812, 14 s ago, at 2026-11-22 08:12:04 UTC`.
+
+    `age_s` of None: the round is a simulation's.
+    """
+    at = datetime.fromtimestamp(time_s).astimezone()
+    ago = "" if age_s is None else f", {span(age_s)} ago,"
+    return f"round {number}{ago} at {at:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def averages_words(forked: Forked, now_s: float) -> str:
+    """Return how often the copies were averaged, and when last; "" where that is not known."""
+    if forked.averages is None:
+        return ""
+    times = "once" if forked.averages == 1 else f"{forked.averages} times"
+    last = forked.averaged_s
+    return f"averaged {times}" + (f", last {span(max(0.0, now_s - last))} ago" if last else "")
+
+
+def copy_words(copy: Copy) -> str:
+    """Return a copy in one phrase: `copy 0 n1:v100:2 at 4.2 steps/s`."""
+    speed = "" if copy.steps_per_s is None else f" at {copy.steps_per_s:.3g} steps/s"
+    pinned = " (pinned)" if copy.is_pinned else ""
+    return f"copy {copy.number} {copy.place}{speed}{pinned}"

@@ -1,0 +1,174 @@
+"""What is believed of speeds that nobody has measured, and how measuring changes it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.core.throughput_model import (
+    Origin,
+    Place,
+    Prior,
+    Speeds,
+    Workload,
+    estimated_rates,
+    published_prior,
+    relative_speed,
+)
+
+K80, P100, V100 = (Place(kind, 1) for kind in ("k80", "p100", "v100"))
+PUBLISHED = {"k80": 240.0, "p100": 732.0, "v100": 900.0}
+KINDS = tuple(PUBLISHED)
+MINE = Workload("ada", "ResNet-50 (batch size 64)")
+
+
+def prior(num_gpus: int = 1) -> Prior:
+    """A job of which nothing is known but that it would do 1 step/s on its slowest type."""
+    return published_prior(PUBLISHED, KINDS, num_gpus, 1.0)
+
+
+def given(**rates: float) -> Prior:
+    return Prior(Rates.of({(kind, 1): Rate(rate) for kind, rate in rates.items()}), Origin.GIVEN)
+
+
+def speed(
+    speeds: Speeds, place: Place, of: Prior | None = None, workload: Workload = MINE
+) -> float:
+    return speeds.estimate(workload, place, of or prior(place.num_gpus)).steps_per_s
+
+
+def measure_all(speeds: Speeds, model: str, ratio: float) -> None:
+    """Have eight workloads of a model measured on both types."""
+    for number in range(8):
+        workload = Workload("ada", f"{model} (batch size {number})")
+        speeds.measure(workload, V100, ratio)
+        speeds.measure(workload, K80, 1.0)
+
+
+def test_without_any_measurement_the_published_speeds_count() -> None:
+    found = [Speeds().estimate(MINE, place, prior()) for place in (K80, P100, V100)]
+    assert [estimate.steps_per_s for estimate in found] == pytest.approx([1.0, 3.05, 3.75])
+    assert {estimate.origin for estimate in found} == {Origin.PUBLISHED}
+
+
+def test_the_first_measurement_replaces_what_was_believed() -> None:
+    speeds = Speeds()
+    assert speeds.measure(MINE, V100, 10.0)
+    estimate = speeds.estimate(MINE, V100, prior())
+    assert (estimate.steps_per_s, estimate.origin) == (10.0, Origin.MEASURED)
+    assert estimate.spread < speeds.estimate(MINE, K80, prior()).spread
+
+
+def test_one_measurement_moves_the_other_types_by_the_published_ratio() -> None:
+    speeds = Speeds()
+    speeds.measure(MINE, V100, 10.0)
+    estimate = speeds.estimate(MINE, K80, prior())
+    assert estimate.steps_per_s == pytest.approx(10.0 * 240 / 900)
+    assert estimate.origin is Origin.SIMILAR
+
+
+def test_ratios_are_learned_from_the_family_more_than_from_others() -> None:
+    speeds = Speeds()
+    measure_all(speeds, "LM", 3.0)
+    measure_all(speeds, "ResNet-50", 10.0)
+    speeds.measure(MINE, V100, 100.0)
+    speeds.measure(Workload("ada", "A3C"), V100, 100.0)
+    resnet = 100.0 / speed(speeds, K80)
+    stranger = 100.0 / speed(speeds, K80, workload=Workload("ada", "A3C"))
+    assert 8.0 < resnet < 10.0
+    assert 4.0 < stranger < 7.0
+
+
+def test_what_a_user_gives_is_not_drawn_to_what_others_do() -> None:
+    speeds = Speeds()
+    measure_all(speeds, "LM", 3.0)
+    own = given(v100=20.0, k80=1.0)
+    assert speed(speeds, K80, own) == 1.0
+    # Slower than was given, and so on the other type, in proportion.
+    speeds.measure(MINE, V100, 10.0)
+    estimate = speeds.estimate(MINE, K80, own)
+    assert estimate.steps_per_s == pytest.approx(0.5)
+    assert estimate.origin is Origin.GIVEN
+
+
+def test_what_does_not_fit_stays_unfit_until_it_is_seen_to_train() -> None:
+    speeds = Speeds()
+    own = given(v100=20.0, k80=0.0)
+    speeds.measure(MINE, V100, 20.0)
+    assert speed(speeds, K80, own) == 0.0
+    speeds.measure(MINE, K80, 2.0)
+    assert speed(speeds, K80, own) == 2.0
+
+
+def test_a_gang_of_another_size_goes_by_its_size() -> None:
+    speeds = Speeds()
+    speeds.measure(MINE, Place("v100", 4), 40.0)
+    assert speed(speeds, Place("v100", 2)) == pytest.approx(20.0)
+    assert speed(speeds, Place("v100", 8)) == pytest.approx(80.0)
+    assert speed(speeds, Place("v100", 4, is_spread=True)) == pytest.approx(0.8 * 40.0)
+
+
+def test_noise_is_no_news() -> None:
+    speeds = Speeds()
+    speeds.measure(MINE, V100, 10.0)
+    version = speeds.version
+    assert not any(speeds.measure(MINE, V100, rate) for rate in (10.2, 9.8, 10.4, 9.7, 10.0))
+    assert (speed(speeds, V100), speeds.version) == (10.0, version)
+
+
+def test_a_speed_that_changes_is_believed_soon() -> None:
+    speeds = Speeds()
+    speeds.measure(MINE, V100, 10.0)
+    for _ in range(5):
+        speeds.measure(MINE, V100, 20.0)
+    assert speed(speeds, V100) == pytest.approx(20.0, rel=0.1)
+
+
+def test_others_measurements_count_until_there_are_own_ones() -> None:
+    speeds = Speeds()
+    for user, rate in (("ben", 9.0), ("cyd", 10.0), ("mallory", 1e9)):
+        speeds.measure(Workload(user, MINE.name), V100, rate)
+    estimate = speeds.estimate(MINE, V100, prior())
+    assert (estimate.steps_per_s, estimate.origin) == (10.0, Origin.SIMILAR)
+    speeds.measure(MINE, V100, 8.0)
+    assert speed(speeds, V100) == 8.0
+
+
+def test_a_type_that_nobody_has_published_is_like_the_middle_of_the_others() -> None:
+    found = published_prior(PUBLISHED, ("k80", "v100", "mystery"), 1, 1.0)
+    assert found.on(Place("mystery", 1)) == pytest.approx(math.sqrt(3.75))
+
+
+def test_all_rates_of_a_gang_come_with_their_origins() -> None:
+    speeds = Speeds()
+    speeds.measure(MINE, Place("v100", 2), 10.0)
+    rates, told = estimated_rates(speeds, MINE, 2, ("V100", "K80"), prior(2))
+    assert rates.on("v100", 2) == 10.0
+    assert rates.on("v100", 2, is_spread=True) == pytest.approx(8.0)
+    assert {kind: estimate.origin for kind, estimate in told.items()} == {
+        "v100": Origin.MEASURED,
+        "k80": Origin.SIMILAR,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("V100", 900.0),
+        ("tesla_v100-sxm2-32gb", 900.0),
+        ("nvidia_a100_80gb_pcie", 1935.0),
+        ("a100", 1555.0),
+        ("nvidia_geforce_rtx_2080_ti", 616.0),
+        ("t400", 80.0),
+        ("l40s", 864.0),
+        ("quantum9", None),
+    ],
+)
+def test_a_type_is_found_under_the_names_that_sites_give_it(
+    kind: str, expected: float | None
+) -> None:
+    table = {"v100": 900.0, "a100": 1555.0, "a10": 600.0, "a10080gb": 1935.0, "t4": 320.0}
+    table |= {"t400": 80.0, "l4": 300.0, "l40": 863.0, "l40s": 864.0, "rtx2080ti": 616.0}
+    assert relative_speed(kind, table) == expected

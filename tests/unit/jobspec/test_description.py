@@ -1,0 +1,230 @@
+"""A job's description in Slurm's comment: what is written is read, and a stranger's is checked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+
+import pytest
+from builders import some_rates
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Shape, uniform_shapes
+from hadar_slurm.core.throughput import Rates
+from hadar_slurm.errors import JobSpecError
+from hadar_slurm.jobspec.description import (
+    MAX_COMMENT,
+    MAX_GPUS,
+    Description,
+    decode,
+    encode,
+    job_spec,
+    parse_shape,
+)
+
+GOOD = {"hadar": 1, "workload": "A3C", "steps": 100}
+
+shapes = st.builds(Shape, st.integers(1, 8), st.integers(1, 8))
+
+
+@st.composite
+def descriptions(draw: st.DrawFn) -> Description:
+    shape = draw(st.none() | shapes)
+    rates = draw(
+        st.dictionaries(st.text(min_size=1, max_size=8), st.floats(1e-9, 1e12), max_size=3)
+    )
+    return Description(
+        steps=draw(st.integers(1, 10**15)),
+        gpus=shape.num_gpus if shape else draw(st.integers(1, 4096)),
+        workload="" if rates else draw(st.text(min_size=1, max_size=30)),
+        rates=rates,
+        shape=shape,
+        checkpoint=draw(st.booleans()),
+        restart_cost_s=draw(st.none() | st.floats(0, 1e9)),
+        comment=draw(st.text(max_size=30)),
+    )
+
+
+@given(description=descriptions())
+def test_a_description_survives_the_comment(description: Description) -> None:
+    """As one printable line without anything that Slurm or a shell could stumble over."""
+    text = encode(description)
+    assert text.isascii()
+    assert text.isprintable()
+    assert len(text) <= MAX_COMMENT
+    assert decode(text) == description
+
+
+def test_the_form_is_the_one_that_jobs_in_the_queue_have() -> None:
+    """Jobs submitted before an update are read after it."""
+    text = (
+        '{"hadar":1,"rates":{"v100":12.5},"steps":5000,"gpus":4,"shape":"2x2",'
+        '"checkpoint":true,"restart_cost_s":10.0,"comment":"mine"}'
+    )
+    description = Description(
+        steps=5000,
+        gpus=4,
+        rates={"v100": 12.5},
+        shape=Shape(nodes=2, gpus_per_node=2),
+        checkpoint=True,
+        restart_cost_s=10.0,
+        comment="mine",
+    )
+    assert decode(text) == description
+    assert encode(description) == text
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["", "a comment", "{", "[]", "3", '"hadar"', "null", "{}", '{"a": 5}', "[" * 1024, "\ud800"],
+)
+def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
+    """Most jobs have nothing to do with us, whatever their comment."""
+    assert decode(comment) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hadar": 2}, "version 2, this reads 1"),
+        ({"hadar": None}, "version None, this reads 1"),
+        ({"hadar": {}}, "version {}, this reads 1"),
+        ({"stepz": 5}, "unknown key 'stepz'"),
+        ({"steps": 0}, "steps must be a whole number, 1 to 1000000000000000, not 0"),
+        ({"steps": -1}, "steps must be a whole number"),
+        ({"steps": 1.5}, "steps must be a whole number"),
+        ({"steps": "5"}, "steps must be a whole number"),
+        ({"steps": True}, "steps must be a whole number"),
+        ({"steps": None}, "steps must be a whole number"),
+        ({"steps": 10**400}, "steps must be a whole number"),
+        ({"gpus": 0}, "GPUs must be a whole number, 1 to 4096, not 0"),
+        ({"gpus": MAX_GPUS + 1}, "GPUs must be a whole number"),
+        ({"gpus": 10**18}, "GPUs must be a whole number"),
+        ({"gpus": [4]}, "GPUs must be a whole number"),
+        ({"workload": ""}, "neither a model nor a throughput"),
+        ({"shape": "2x2"}, "the shape 2x2 is not a gang of 1 GPUs"),
+        ({"shape": "two"}, "expected GPUs per node x nodes"),
+        ({"shape": [2, 2]}, "expected GPUs per node x nodes"),
+        ({"shape": "1x0"}, "expected GPUs per node x nodes"),
+        ({"rates": [1]}, "rates, limit_s or restart_cost_s .* has the wrong form"),
+        ({"rates": None}, "rates, limit_s or restart_cost_s .* has the wrong form"),
+        ({"rates": {"v100": "fast"}}, "throughput of v100 must be a number, not 'fast'"),
+        ({"rates": {"v100": True}}, "throughput of v100 must be a number, not True"),
+        ({"rates": {"v100": None}}, "throughput of v100 must be a number, not None"),
+        ({"rates": {"v100": -1}}, "throughput of v100 must be 0 or 1e-09 to"),
+        ({"rates": {"v100": float("nan")}}, "throughput of v100 must be 0 or"),
+        ({"rates": {"v100": float("inf")}}, "throughput of v100 must be 0 or"),
+        ({"rates": {"v100": 10**400}}, "throughput of v100 must be 0 or"),
+        ({"rates": {"v100": 1e-320}}, "throughput of v100 must be 0 or"),
+        ({"rates": {"v100": 1e300}}, "throughput of v100 must be 0 or"),
+        ({"workload": "", "rates": {"v100": 0}}, "the throughput is 0 on every GPU type"),
+        ({"restart_cost_s": -1}, "restart cost must be 0 to 1e"),
+        ({"restart_cost_s": float("nan")}, "restart cost must be 0 to 1e"),
+        ({"restart_cost_s": float("inf")}, "restart cost must be 0 to 1e"),
+        ({"restart_cost_s": 10**400}, "restart cost must be 0 to 1e"),
+        ({"restart_cost_s": True}, "restart cost must be 0 to 1e"),
+        ({"restart_cost_s": "5"}, "rates, limit_s or restart_cost_s .* has the wrong form"),
+    ],
+)
+def test_a_description_that_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:
+    """A user's comment never brings the daemon down: it is told what is wrong with it."""
+    with pytest.raises(JobSpecError, match=words):
+        decode(json.dumps(GOOD | changes))
+
+
+@pytest.mark.parametrize("value", ["yes", 1, "true", None, [True]])
+def test_only_true_means_that_a_job_can_be_moved(value: object) -> None:
+    """A job that did not clearly say so is not stopped."""
+    description = decode(json.dumps(GOOD | {"checkpoint": value}))
+    assert description is not None
+    assert description.checkpoint is False
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+)
+
+
+@given(
+    tree=st.dictionaries(
+        st.sampled_from(["workload", "rates", "steps", "gpus", "shape", "checkpoint", "comment"])
+        | st.just("restart_cost_s"),
+        json_values | st.integers(min_value=10**300),
+    )
+)
+def test_nothing_but_a_job_spec_error_comes_of_any_comment(tree: dict[str, object]) -> None:
+    """Whatever JSON a user writes, it is a description whose job can be planned, or an error."""
+    with contextlib.suppress(JobSpecError):
+        description = decode(json.dumps({"hadar": 1, **GOOD, **tree}))
+        assert description is not None
+        job_spec(
+            JobId("1"), description, Rates(), total_steps=1, submitted_s=0.0, restart_cost_s=30.0
+        )
+
+
+@given(text=st.text(max_size=50))
+def test_any_text_is_a_comment(text: str) -> None:
+    """Text that is not JSON with our mark is somebody's comment."""
+    assert decode(text) is None
+
+
+def test_a_comment_that_slurm_would_cut_is_refused() -> None:
+    """Half a description would be none."""
+    longest = Description(steps=1, workload="A", comment="x" * 900)
+    assert len(encode(longest)) <= MAX_COMMENT
+    with pytest.raises(JobSpecError, match=r"takes 1\d\d\d of the 1011 characters"):
+        encode(Description(steps=1, workload="A", comment="x" * 1000))
+    # An é is six characters in JSON.
+    with pytest.raises(JobSpecError, match="of the 1011 characters"):
+        encode(Description(steps=1, workload="A", comment="é" * 200))
+
+
+def test_a_job_can_always_leave() -> None:
+    """There is room for the word that says so, however long the description is."""
+    empty = len(encode(Description(steps=1, workload="A", comment="x")))
+    full = Description(steps=1, workload="A", comment="x" * (1011 - empty + 1))
+    assert len(encode(full)) == 1011
+    assert len(encode(replace(full, leaves=True))) == MAX_COMMENT
+
+
+@given(shape=shapes)
+def test_a_shape_is_read_as_it_is_written(shape: Shape) -> None:
+    """GPUs per node, a cross, nodes; the cross may be a capital."""
+    assert parse_shape(str(shape)) == shape
+    assert parse_shape(str(shape).upper()) == shape
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "2x", "x2", "2", "0x2", "2x0", "2x2x2", "-1x2", "2 x 2", "²x1", "١x1", "1.0x2"],
+)
+def test_a_shape_that_is_none_is_refused(text: str) -> None:
+    """Two whole numbers, 1 or more, and nothing else."""
+    with pytest.raises(JobSpecError, match="expected GPUs per node x nodes, such as 4x2"):
+        parse_shape(text)
+
+
+def test_the_spec_takes_what_the_description_says() -> None:
+    """Rates from the table or of its own, shapes all or the one, the site's restart cost or its."""
+    ids = {"total_steps": 5, "submitted_s": 7.0, "restart_cost_s": 30.0, "user": "ada"}
+    rates = some_rates(V100=10.0)
+    plain = job_spec(JobId("1"), Description(steps=5, gpus=4, workload="a3c"), rates, **ids)  # type: ignore[arg-type]
+    assert plain.rates == rates
+    assert plain.shapes == uniform_shapes(4)
+    assert (plain.num_gpus, plain.total_steps, plain.restart_cost_s) == (4, 5, 30.0)
+    assert (plain.submitted_s, plain.user, plain.can_checkpoint) == (7.0, "ada", False)
+    own = Description(
+        steps=5,
+        gpus=4,
+        rates={"V100": 12.0},
+        shape=Shape(nodes=2, gpus_per_node=2),
+        checkpoint=True,
+        restart_cost_s=0.0,
+    )
+    spec = job_spec(JobId("1"), own, rates, **ids)  # type: ignore[arg-type]
+    assert spec.shapes == (Shape(nodes=2, gpus_per_node=2),)
+    assert (spec.restart_cost_s, spec.can_checkpoint) == (0.0, True)

@@ -1,0 +1,158 @@
+"""Cells: what determines a run, what a failure leaves, and that nothing is run twice."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from builders import a_spec, some_rates
+from studies import CLUSTER, a_cell, some_jobs
+
+from hadar_slurm.core.throughput import Rates
+from hadar_slurm.errors import UsageError
+from hadar_slurm.lab.study.bounds import forking_bound_s
+from hadar_slurm.lab.study.compare import (
+    Record,
+    cell_path,
+    read_record,
+    run_cell,
+    run_cells,
+    scale_to_load,
+)
+from hadar_slurm.lab.study.experiment import Settings, forked
+from hadar_slurm.lab.traces.cluster import parse_cluster
+
+
+class Heard:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.started_: list[int] = []
+        self.known: list[int] = []
+        self.made: list[int] = []
+
+    def started(self, index: int) -> None:
+        self.started_.append(index)
+
+    def progressed(self, index: int, jobs_done: int) -> None:
+        assert jobs_done >= 0
+
+    def finished(self, index: int, record: Record, *, was_known: bool) -> None:
+        (self.known if was_known else self.made).append(index)
+
+
+def test_a_key_changes_with_all_that_determines_a_run() -> None:
+    """Jobs, their speeds, the cluster, the policy and the settings each change it."""
+    cell = a_cell()
+    faster = replace(some_jobs()[0], rates=some_rates(V100=11.0, K80=2.0))
+    others = [
+        a_cell("las"),
+        a_cell(specs=some_jobs(3)),
+        a_cell(specs=(faster, *some_jobs()[1:])),
+        a_cell(specs=(replace(some_jobs()[0], restart_cost_s=9.0), *some_jobs()[1:])),
+        a_cell(settings=Settings(round_s=60.0)),
+        a_cell(settings=Settings(rules="gavel")),
+        replace(cell, cluster=parse_cluster("4xV100", gpus_per_node=2)),
+    ]
+    assert len({cell.key, *(other.key for other in others)}) == len(others) + 1
+
+
+def test_a_name_does_not_change_the_key() -> None:
+    """A trace that was renamed needs no new run."""
+    assert a_cell(name="one").key == a_cell(name="other").key
+
+
+def test_a_record_has_the_figures_and_the_bounds() -> None:
+    """Every figure of the table, beside bounds that lie below it."""
+    record = run_cell(a_cell())
+    assert record["status"] == "done"
+    assert record["completed"] == 4
+    assert record["ttd_over_bound"] >= 1.0
+    assert record["mean_jct_over_bound"] >= 1.0
+    assert len(record["jcts_s"]) == len(record["gpu_hours"]) == 4
+    assert record["bound_mean_jct_s"] <= record["bound_mean_jct_gang_s"]
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_a_policy_that_forks_is_held_against_the_forking_bound() -> None:
+    """The gang bound does not hold for copies; it does for other policies on the same jobs."""
+    specs = tuple(forked(some_jobs(), max_copies=2, aggregation_s=10.0))
+    assert not a_cell("srsf", specs=specs).is_forked
+    assert a_cell("hadare", specs=specs).is_forked
+    assert not a_cell("hadare").is_forked
+
+
+def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
+    """A job that runs nowhere fails its own cell, not the others, and is tried again."""
+    hopeless = a_cell(specs=(a_spec("1", rates=Rates()),))
+    cells = [hopeless, a_cell()]
+    for _ in range(2):
+        heard = Heard()
+        records = run_cells(cells, tmp_path, processes=2, watcher=heard)
+        assert [record["status"] for record in records] == ["failed", "done"]
+        assert "never start" in records[0]["error"] or "fit" in records[0]["error"]
+        assert 0 in heard.made
+
+
+def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
+    """A second run takes all from the files, also under another name; a torn file is made anew."""
+    first = run_cells([a_cell()], tmp_path, processes=1, watcher=Heard())
+    heard = Heard()
+    again = run_cells([a_cell(name="renamed")], tmp_path, processes=1, watcher=heard)
+    assert (heard.started_, heard.known) == ([], [0])
+    assert again[0]["trace"] == "renamed"
+    assert again[0]["ttd_s"] == first[0]["ttd_s"]
+    cell_path(tmp_path, a_cell()).write_text('{"version":', encoding="utf-8")
+    heard = Heard()
+    run_cells([a_cell()], tmp_path, processes=1, watcher=heard)
+    assert heard.made == [0]
+
+
+def test_one_file_serves_cells_that_are_the_same(tmp_path: Path) -> None:
+    """Two settings that come to the same run give the same figures."""
+    records = run_cells([a_cell(), a_cell()], tmp_path, processes=2, watcher=Heard())
+    assert records[0]["ttd_s"] == records[1]["ttd_s"]
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 1
+
+
+def test_an_interrupt_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None:
+    """Stopped after the first run, the second is not made, and going on makes only that."""
+
+    class Interrupts(Heard):
+        def finished(self, index: int, record: Record, *, was_known: bool) -> None:
+            super().finished(index, record, was_known=was_known)
+            raise KeyboardInterrupt
+
+    cells = [a_cell(), a_cell("las", specs=some_jobs(12, steps=30_000))]
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(cells, tmp_path, processes=1, watcher=Interrupts())
+    assert read_record(cell_path(tmp_path, cells[0]))
+    assert read_record(cell_path(tmp_path, cells[1])) is None
+    heard = Heard()
+    run_cells(cells, tmp_path, processes=1, watcher=heard)
+    assert (heard.known, heard.made) == ([0], [1])
+    assert not [name for name in os.listdir(tmp_path / "cells") if not name.endswith(".json")]
+
+
+def test_load_is_work_over_the_time_in_which_it_comes() -> None:
+    """At 100 % the jobs' number times their mean gap is the least time to do them all."""
+    specs = some_jobs(6)
+    for load in (50.0, 100.0, 120.0):
+        scaled = scale_to_load(specs, CLUSTER, load)
+        at_once = [replace(spec, submitted_s=0.0) for spec in specs]
+        least_s = forking_bound_s(at_once, CLUSTER)
+        mean_gap_s = scaled[-1].submitted_s / 5
+        assert least_s / (6 * mean_gap_s) == pytest.approx(load / 100.0)
+        gaps = [b.submitted_s - a.submitted_s for a, b in pairwise(scaled)]
+        assert gaps == pytest.approx([mean_gap_s] * 5)
+
+
+def test_jobs_that_come_at_once_have_no_load() -> None:
+    """There is nothing to scale, and the words say what to do."""
+    specs = [replace(spec, submitted_s=0.0) for spec in some_jobs()]
+    with pytest.raises(UsageError, match="give a trace with arrivals"):
+        scale_to_load(specs, CLUSTER, 90.0)

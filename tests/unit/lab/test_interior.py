@@ -1,0 +1,105 @@
+"""The interior point method: the right optimum, a point inside it, and no for an answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.errors import SolverError
+from hadar_slurm.lab.policies.interior import Floats, Inside, ShareProgram, solve_inside
+from hadar_slurm.policies.solver import LinearProgram, Method, solve_lp
+
+positive = st.floats(0.01, 100.0)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> ShareProgram:
+    """Make jobs' rates as high as they can all be, some of them 0, on types large and small."""
+    jobs, kinds = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    rates = np.array(draw(st.lists(positive, min_size=jobs * kinds, max_size=jobs * kinds)))
+    rates = rates.reshape(jobs, kinds)
+    if kinds > 1:
+        # Everybody keeps the first type.
+        rates[:, 1:] *= np.array(
+            draw(st.lists(st.booleans(), min_size=jobs * (kinds - 1), max_size=jobs * (kinds - 1)))
+        ).reshape(jobs, kinds - 1)
+    gangs = draw(st.lists(st.sampled_from((1.0, 2.0, 4.0, 8.0)), min_size=jobs, max_size=jobs))
+    capacity = draw(st.lists(st.sampled_from((1.0, 4.0, 20.0)), min_size=kinds, max_size=kinds))
+    return ShareProgram(np.array(gangs), np.array(capacity), rates=rates, has_level=True)
+
+
+def by_simplex(program: ShareProgram) -> float:
+    """Return the best level as the simplex method finds it."""
+    assert program.rates is not None
+    jobs, kinds = program.rates.shape
+    size, infinite = jobs * kinds, np.inf
+    job, kind = np.divmod(np.arange(size), kinds)
+    rows = np.concatenate([job, np.arange(jobs), jobs + kind, jobs + kinds + job])
+    columns = np.concatenate([np.arange(size), np.full(jobs, size), np.arange(size)])
+    columns = np.concatenate([columns, np.arange(size)])
+    values = np.concatenate(
+        [program.rates.ravel(), -np.ones(jobs), program.gangs[job], np.ones(size)]
+    )
+    found = solve_lp(
+        LinearProgram(
+            cost=np.append(np.zeros(size), -1.0),
+            rows=rows.astype(np.int32),
+            columns=columns.astype(np.int32),
+            values=values,
+            row_lower=np.append(np.zeros(jobs), np.full(kinds + jobs, -infinite)),
+            row_upper=np.concatenate([np.full(jobs, infinite), program.capacity, np.ones(jobs)]),
+            lower=np.zeros(size + 1),
+            upper=np.full(size + 1, infinite),
+        ),
+        method=Method.SIMPLEX,
+    )
+    return -found.objective
+
+
+def assert_feasible(program: ShareProgram, found: Inside) -> None:
+    shares, tiny = found.shares, 1e-6
+    assert shares.min() >= 0
+    assert (shares.sum(axis=1) <= 1 + tiny).all()
+    assert (program.gangs @ shares <= program.capacity * (1 + tiny)).all()
+    if program.rates is not None:
+        needs = 0.0 if program.needs is None else program.needs
+        reached = (program.rates * shares).sum(axis=1)
+        assert (reached >= (needs + found.level) * (1 - tiny)).all()
+
+
+@given(program=programs())
+def test_the_optimum_is_that_of_the_simplex_method(program: ShareProgram) -> None:
+    """Another way to the same value, within all limits."""
+    found = solve_inside(program)
+    assert_feasible(program, found)
+    assert found.level == pytest.approx(by_simplex(program), rel=1e-6)
+
+
+def two_equal_jobs(**more: Floats) -> ShareProgram:
+    """Return two one-GPU jobs on a type of one GPU and a type of two."""
+    return ShareProgram(np.ones(2), np.array([1.0, 2.0]), **more)
+
+
+def test_where_all_is_optimal_the_answer_is_inside() -> None:
+    """Not at a corner: every share, and what is left of every limit, is well above 0."""
+    program = two_equal_jobs(rates=np.array([[4.0, 1.0], [4.0, 1.0]]), needs=np.ones(2))
+    shares = solve_inside(program).shares
+    assert shares.min() > 0.05
+    assert shares.sum(axis=1).max() < 0.95
+    assert shares[:, 0].sum() < 0.95
+
+
+def test_jobs_alike_get_the_very_same_shares() -> None:
+    """To the last bit, so that ties between them are ties."""
+    shares = solve_inside(two_equal_jobs(cost=np.array([[-4.0, -1.0], [-4.0, -1.0]]))).shares
+    assert (shares[0] == shares[1]).all()
+    assert shares[0] == pytest.approx([0.5, 0.5], abs=1e-6)
+
+
+def test_what_cannot_be_is_an_error() -> None:
+    """Three steps/s for each of two jobs, and four in all where there is one GPU."""
+    rates, needs = np.array([[4.0], [4.0]]), np.array([3.0, 3.0])
+    with pytest.raises(SolverError, match="no shares satisfy"):
+        solve_inside(ShareProgram(np.ones(2), np.ones(1), rates=rates, needs=needs))

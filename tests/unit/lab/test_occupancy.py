@@ -1,0 +1,54 @@
+"""Who held which GPU: what a chart shows is what was held."""
+
+from __future__ import annotations
+
+import numpy as np
+from builders import a_cluster, a_gang
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.lab.study.occupancy import MAX_GPUS, NUM_BINS, from_tree, occupancy, to_tree
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.metrics import Segment
+
+NUMBERS = {JobId("a"): 0, JobId("b"): 1}
+
+
+def a_segment(job: str, gang: str, start_s: float, end_s: float) -> Segment:
+    return Segment(JobId(job), a_gang(gang), start_s, end_s)
+
+
+def test_a_chart_shows_each_gpu_over_time() -> None:
+    """A gang of two for the first half, another job on one of the GPUs for the second."""
+    seen = occupancy(
+        [a_segment("a", "n1:V100:2", 0, 50), a_segment("b", "n1:V100:1", 50, 100)],
+        a_cluster("2xV100,1xK80"),
+        NUMBERS,
+        start_s=0,
+        end_s=100,
+    )
+    assert seen is not None
+    half = NUM_BINS // 2
+    # Types in canonical order: K80 on top.
+    assert seen.slots == (("n2", "K80", 1), ("n1", "V100", 2))
+    assert (seen.jobs[0] == -1).all()
+    assert (seen.jobs[1:, :half] == 0).all()
+    assert (seen.jobs[1, half:] == 1).all()
+    assert (seen.jobs[2, half:] == -1).all()
+
+
+def test_a_chart_survives_its_file() -> None:
+    """What is read is what was written."""
+    seen = occupancy(
+        [a_segment("b", "n1:V100:1", 10, 90)], a_cluster("2xV100"), NUMBERS, start_s=0, end_s=100
+    )
+    assert seen is not None
+    again = from_tree(to_tree(seen))
+    assert again.slots == seen.slots
+    assert again.bin_s == seen.bin_s
+    assert np.array_equal(again.jobs, seen.jobs)
+
+
+def test_a_cluster_too_large_to_draw_has_no_chart() -> None:
+    """Rows below a pixel show nothing."""
+    large = parse_cluster(f"{MAX_GPUS + 8}xV100", gpus_per_node=8)
+    assert occupancy([], large, NUMBERS, start_s=0, end_s=100) is None

@@ -1,0 +1,194 @@
+"""The report: one page that stands alone and says all it shows in words as well."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from studies import CLUSTER, a_cell, some_jobs
+
+from hadar_slurm.lab.study.compare import Record, run_cell, scale_to_load
+from hadar_slurm.lab.study.plots import STYLES
+from hadar_slurm.lab.study.report import Comparison, csv_text, json_text, page, write_all
+from hadar_slurm.lab.study.summary import Note, groups, load_series
+from hadar_slurm.policies.registry import POLICY_NAMES
+
+PAPER, NIGHT = "#ffffff", "#15181d"
+VOID = {"meta", "br", "link", "img", "path", "use", "rect", "image", "stop"}
+
+
+@cache
+def some_records() -> tuple[Record, ...]:
+    """Two policies at two loads, and one that failed."""
+    records = []
+    for load in (60.0, 120.0):
+        for policy in ("srsf", "las"):
+            cell = a_cell(policy, specs=tuple(scale_to_load(some_jobs(), CLUSTER, load)))
+            records.append(run_cell(replace(cell, workload=replace(cell.workload, load=load))))
+    failed = {name: records[0][name] for name in a_cell().labels}
+    failed |= {"policy": "slurm", "status": "failed", "error": "HadarError: 1 < 2 & so on"}
+    return (*records, failed)
+
+
+def a_comparison() -> Comparison:
+    found = groups(some_records())
+    notes = [Note("A <note>", ("Words & more.",), (("a", "b"), ("1", "2")))]
+    return Comparison(
+        "Few jobs", "hadar compare 'a b'", some_records(), found, notes, load_series(found)
+    )
+
+
+@cache
+def a_page() -> str:
+    return page(a_comparison())
+
+
+class Page(HTMLParser):
+    """Reads a page and keeps what the tests ask about; raises when tags do not nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.plots: list[dict[str, str | None]] = []
+        self.words = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._see(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._see(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+    def _see(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        for name, value in attrs:
+            if name == "id" and value:
+                self.ids.append(value)
+            if name in ("href", "src", "xlink:href") and value:
+                self.links.append(value)
+        if tag == "svg":
+            self.plots.append(dict(attrs))
+
+
+def test_the_page_stands_alone() -> None:
+    """No scripts, and nothing is fetched from anywhere."""
+    text = a_page()
+    seen = Page(text)
+    assert seen.tags["script"] == seen.tags["link"] == 0
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in seen.links)
+    assert not re.search(r"url\((?!#)", text)
+    assert "@import" not in text
+
+
+def test_the_page_is_sound() -> None:
+    """Tags nest, no id is given twice, and every reference has its target."""
+    seen = Page(a_page())
+    assert [name for name, count in Counter(seen.ids).items() if count > 1] == []
+    wanted = {link[1:] for link in seen.links if link.startswith("#")}
+    assert wanted <= set(seen.ids)
+
+
+def test_every_plot_has_a_title_and_a_description() -> None:
+    """Trade-off, completion times and use for each group, three along the load, and the Gantts."""
+    seen = Page(a_page())
+    assert len(seen.plots) == 2 * 3 + 3 + 2
+    for plot in seen.plots:
+        assert plot["role"] == "img"
+        labels = str(plot["aria-labelledby"]).split()
+        assert len(labels) == 2
+        assert set(labels) <= set(seen.ids)
+
+
+def test_what_failed_is_said_and_escaped() -> None:
+    """A failed run is named with its error, at the top and in its table."""
+    text = a_page()
+    assert "1 run failed." in text
+    assert "1 &lt; 2 &amp; so on" in text
+    assert "failed, see above" in text
+    assert "A &lt;note&gt;" in text
+
+
+def test_colours_follow_the_page() -> None:
+    """No ink of the plots is fixed to black or white, so that both themes can be read."""
+    text = a_page()
+    assert "#010203" not in text
+    assert "#000000" not in text.partition("</style>")[2]
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_policies_have_colours_of_their_own_that_stand_out() -> None:
+    """3:1 or better against the page in light and dark; no two look the same in every way."""
+    assert set(POLICY_NAMES) <= set(STYLES)
+    assert (
+        len(set(STYLES.values())) == len({look.colour for look in STYLES.values()}) == len(STYLES)
+    )
+    assert len({look.marker for look in STYLES.values()}) == len(STYLES)
+    for look in STYLES.values():
+        assert _contrast(look.colour, PAPER) >= 3.0
+        assert _contrast(look.colour, NIGHT) >= 3.0
+
+
+def _contrast(a: str, b: str) -> float:
+    """Return the contrast ratio of WCAG 2."""
+    light, dark = sorted((_luminance(a), _luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_the_csv_has_a_line_a_run() -> None:
+    """Times in seconds under the names of `hadar simulate --json`, a failed run with its error."""
+    rows = list(csv.DictReader(io.StringIO(csv_text(some_records()))))
+    assert len(rows) == 5
+    assert float(rows[0]["ttd_s"]) == pytest.approx(some_records()[0]["ttd_s"])
+    assert 0 <= float(rows[0]["utilization_by_type_V100"]) <= 1
+    assert (rows[4]["ttd_s"], rows[4]["error"]) == ("", "HadarError: 1 < 2 & so on")
+    assert "occupancy" not in rows[0]
+
+
+def test_the_json_has_what_made_it() -> None:
+    """The command, every run and the notes."""
+    tree = json.loads(json_text(a_comparison()))
+    assert tree["command"] == "hadar compare 'a b'"
+    assert [run["policy"] for run in tree["runs"]] == ["srsf", "las", "srsf", "las", "slurm"]
+    assert tree["notes"][0]["table"] == [["a", "b"], ["1", "2"]]
+
+
+def test_all_files_are_written(tmp_path: Path) -> None:
+    """CSV, JSON and the page."""
+    paths = write_all(tmp_path, a_comparison())
+    assert [path.name for path in paths] == ["compare.csv", "compare.json", "report.html"]
+    assert all(path.stat().st_size > 500 for path in paths)
+
+
+def test_a_page_without_results_still_says_so() -> None:
+    """When every run failed there is nothing to plot."""
+    records = some_records()[-1:]
+    text = page(Comparison("Nothing", "hadar compare", records, groups(records)))
+    assert Page(text).plots == []
+    assert "1 run failed." in text

@@ -1,0 +1,209 @@
+"""The rule for rates where a trace has none."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable, parse_table
+from hadar_slurm.errors import UsageError
+from hadar_slurm.lab.traces.speeds import Speeds, parse_gpu_speeds
+from hadar_slurm.resources import data_file
+
+TABLE = parse_table(data_file("throughputs.json").read_text(encoding="utf-8"), "throughputs.json")
+SPEEDS = Speeds(TABLE)
+FAMILIES = ("A3C", "CycleGAN", "LM", "Recommendation", "ResNet-18", "ResNet-50", "Transformer")
+
+
+def mean(values: list[float]) -> float:
+    return math.prod(values) ** (1 / len(values))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["k80", "p100"])
+def test_a_familys_speed_is_the_mean_over_its_batch_sizes(family: str, kind: str) -> None:
+    """The geometric mean of the ratios of rates on one GPU, from the shipped table itself."""
+    tree = json.loads(data_file("throughputs.json").read_text(encoding="utf-8"))["workloads"]
+    ratios = [
+        kinds[kind]["1"][0] / kinds["v100"]["1"][0]
+        for name, kinds in tree.items()
+        if name.split(" (batch size")[0] == family
+    ]
+    assert SPEEDS.speed(kind.upper(), family) == pytest.approx(mean(ratios))
+
+
+@pytest.mark.parametrize("kind", ["k80", "p100", "a100", "t4"])
+def test_a_model_of_no_family_takes_the_mean_of_all(kind: str) -> None:
+    """The geometric mean over families, each counting once."""
+    speeds = [SPEEDS.speed(kind, family) for family in FAMILIES]
+    known = [speed for speed in speeds if speed is not None]
+    assert len(known) == len(FAMILIES)
+    assert SPEEDS.speed(kind, None) == pytest.approx(mean(known))
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("vgg16 (batch size 64)", "ResNet-50"),
+        ("inception3", "ResNet-50"),
+        ("resnet50 (batch size 128)", "ResNet-50"),
+        ("ResNet18", "ResNet-18"),
+        ("bert", "Transformer"),
+        ("gpt2", "Transformer"),
+        ("DeepSpeech2", "LM"),
+        ("lm (batch size 5)", "LM"),
+        ("somenet", None),
+        ("", None),
+    ],
+)
+def test_the_family_of_a_model(name: str, family: str | None) -> None:
+    """By the beginning of its name, without regard to case, punctuation and batch size."""
+    assert SPEEDS.family(name) == family
+
+
+@pytest.mark.parametrize(
+    ("kind", "speed"),
+    [
+        ("V100", 1.0),
+        ("tesla_v100-sxm2-32gb", 1.0),
+        ("A100", 1.54),
+        ("nvidia_a100-sxm4-80gb", 1.54),
+        ("nvidia_geforce_rtx_2080_ti", 0.64),
+        ("rtx2080ti", 0.64),
+        ("quadro_rtx_6000", 0.62),
+        ("tesla_t4", 0.32),
+        ("1g.5gb", 1.54 / 7),
+        ("nvidia_a100_3g.20gb", 1.54 * 3 / 7),
+        ("A100_1g.10gb", 1.54 / 7),
+        ("rtx_6000_ada_generation", None),
+        ("H100", None),
+        ("nvidia_h100_80gb_hbm3_1g.10gb", None),
+        ("v1000", None),
+        ("", None),
+    ],
+)
+def test_a_type_is_known_by_the_names_sites_give_it(kind: str, speed: float | None) -> None:
+    """Slurm's own long names, slices by their share, and nothing taken for what it is not."""
+    found = SPEEDS.speed(kind, "ResNet-50")
+    assert found == (None if speed is None else pytest.approx(speed))
+
+
+def test_speeds_are_relative_to_the_reference() -> None:
+    """With another reference type all ratios stay."""
+    other = Speeds(TABLE, "P100")
+    for family in (*FAMILIES, None):
+        ratio = SPEEDS.speed("v100", family), SPEEDS.speed("p100", family)
+        assert ratio[1] is not None
+        assert other.speed("p100", family) == pytest.approx(1.0)
+        assert other.speed("v100", "LM") == pytest.approx(1 / (SPEEDS.speed("p100", "LM") or 0))
+
+
+def test_speeds_given_go_before_all_others() -> None:
+    """They are for every family, and may bring in types that nobody knows."""
+    told = Speeds(TABLE, given={"k80": 0.5, "h100": 6.0, "1g.5gb": 0.1})
+    for family in (*FAMILIES, None):
+        assert told.speed("K80", family) == 0.5
+        assert told.speed("H100", family) == 6.0
+        assert told.speed("1g.5gb", family) == 0.1
+        assert told.speed("nvidia_h100_80gb_hbm3_2g.20gb", family) == pytest.approx(6.0 * 2 / 7)
+        assert told.speed("P100", family) == SPEEDS.speed("P100", family)
+
+
+def test_an_unknown_reference_knows_only_what_is_given() -> None:
+    """Nothing compares an H100 with the table's types."""
+    speeds = Speeds(TABLE, "H100", {"a40": 0.3})
+    assert speeds.speed("h100", "LM") == 1.0
+    assert speeds.speed("A40", None) == 0.3
+    assert speeds.speed("V100", "LM") is None
+
+
+def test_a_workload_of_the_very_name_brings_its_own_rows() -> None:
+    """Its rows for the gang, within a node and across; zero where it does not fit."""
+    table = ThroughputTable(
+        "site",
+        {
+            "mine": Rates.of(
+                {
+                    ("v100", 2): Rate(10.0, 8.0),
+                    ("k80", 2): Rate(2.0, 1.0),
+                    ("p100", 2): Rate(0.0),
+                }
+            )
+        },
+    )
+    rates = Speeds(table).rates("Mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"])
+    assert rates.on("v100", 2) == pytest.approx(3.0)
+    assert rates.on("v100", 2, is_spread=True) == pytest.approx(2.4)
+    assert rates.on("k80", 2) == pytest.approx(0.6)
+    assert rates.on("k80", 2, is_spread=True) == pytest.approx(0.3)
+    assert rates.on("p100", 2) == 0.0
+    spread = Speeds(table).rates("mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"],
+                                 was_spread=True)  # fmt: skip
+    assert spread.on("v100", 2, is_spread=True) == pytest.approx(3.0)
+
+
+def test_a_table_with_absurd_rates_does_no_harm() -> None:
+    """Ratios beyond all reason are not believed, and never become infinite."""
+    table = ThroughputTable(
+        "odd", {"x": Rates.of({("v100", 1): Rate(1e-300), ("k80", 1): Rate(1e300)})}
+    )
+    rates = Speeds(table).rates("x", num_gpus=1, steps_per_s=1.0, ran_on=["v100"])
+    assert rates.on("v100", 1) == 1.0
+    assert all(math.isfinite(rate.together) for _, rate in rates.rows)
+
+
+@given(
+    name=st.sampled_from(["vgg16", "gpt2", "x", ""]),
+    ran_on=st.sets(
+        st.sampled_from(["V100", "k80", "H100", "1g.5gb", "tesla_t4"]), min_size=1, max_size=3
+    ),
+    num_gpus=st.integers(1, 64),
+    was_spread=st.booleans(),
+)
+def test_where_it_ran_a_job_is_as_fast_as_recorded(
+    name: str, ran_on: set[str], num_gpus: int, *, was_spread: bool
+) -> None:
+    """Whatever the types, the gang it had makes the recorded steps per second."""
+    speeds = Speeds(TABLE, gpu_types=("V100", "P100"))
+    rates = speeds.rates(
+        name, num_gpus=num_gpus, steps_per_s=2.0, ran_on=ran_on, was_spread=was_spread
+    )
+    is_spread = was_spread and num_gpus > 1
+    if num_gpus > 1 or not was_spread:
+        assert rates.of_gang(ran_on, num_gpus, is_spread=is_spread) == pytest.approx(2.0)
+    assert {kind.lower() for kind in ran_on} <= set(rates.gpu_types)
+
+
+def test_speeds_on_the_command_line() -> None:
+    """TYPE=SPEED, names in any case, spaces allowed."""
+    assert parse_gpu_speeds("H100=2.5, A40 = 1.1") == {"h100": 2.5, "a40": 1.1}
+    assert parse_gpu_speeds("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("H100", "--gpu-speeds: 'H100': expected TYPE=SPEED, such as H100=2.5"),
+        ("=2", "--gpu-speeds: '=2': expected TYPE=SPEED"),
+        ("H100=0", "--gpu-speeds: speed of H100 '0': expected a number above 0"),
+        ("H100=-1", "--gpu-speeds: speed of H100 '-1': expected a number, 0 or more"),
+        ("H100=nan", "--gpu-speeds: speed of H100 'nan': expected a number"),
+        ("H100=1e300", "--gpu-speeds: speed of H100 '1e300': expected a number"),
+        ("H100=2,h100=3", "--gpu-speeds: 'h100=3': given twice"),
+        ("H100=2,", "--gpu-speeds: '': expected TYPE=SPEED"),
+    ],
+)
+def test_what_is_no_speed_is_refused(text: str, words: str) -> None:
+    """The part that is wrong is named."""
+    with pytest.raises(UsageError, match=words):
+        parse_gpu_speeds(text)
+
+
+def test_the_reference_has_no_other_speed_than_one() -> None:
+    """A contradiction is named, not settled in silence."""
+    with pytest.raises(UsageError, match="V100 is the reference type, whose speed is 1"):
+        Speeds(TABLE, "V100", {"v100": 2.0})

@@ -1,0 +1,66 @@
+"""Rows that can be compared: what is a group, what is best, what a mean is of."""
+
+from __future__ import annotations
+
+from studies import a_record
+
+from hadar_slurm.lab.study.compare import Record
+from hadar_slurm.lab.study.summary import COLUMNS, Group, groups, load_series
+
+TTD = next(column for column in COLUMNS if column.name == "ttd_h")
+TRAINED = next(column for column in COLUMNS if column.name == "utilization")
+
+
+def only(records: list[Record]) -> Group:
+    (group,) = groups(records)
+    return group
+
+
+def test_runs_are_compared_where_all_but_policy_and_seed_agree() -> None:
+    """Another load is another group; another seed is not."""
+    found = groups(
+        [a_record(), a_record("srsf"), a_record(seed=2), a_record(load=70.0), a_record(restart="0")]
+    )
+    assert [[entry.policy for entry in group.entries] for group in found] == [
+        ["hadar", "srsf"],
+        ["hadar"],
+        ["hadar"],
+    ]
+    assert found[0].num_seeds == 2
+
+
+def test_a_figure_is_the_mean_over_seeds() -> None:
+    """Of those that came through; the others are counted."""
+    group = only(
+        [
+            a_record(ttd_h=2.0, seed=0),
+            a_record(ttd_h=4.0, seed=1),
+            a_record(seed=2, status="failed"),
+        ]
+    )
+    (entry,) = group.entries
+    assert entry.mean(TTD) == 3.0
+    assert entry.status == "1 of 3 failed"
+
+
+def test_best_is_what_looks_best() -> None:
+    """Equal as printed is equal; nobody is best where all are alike or nobody is better."""
+    group = only([a_record("a", ttd_h=2.01), a_record("b", ttd_h=2.04), a_record("c", ttd_h=3.0)])
+    assert group.best(TTD) == {"a", "b"}
+    assert group.best(TRAINED) == frozenset()
+    held = next(column for column in group.columns if column.name == "held_K80")
+    assert group.best(held) == frozenset()
+
+
+def test_a_failed_policy_keeps_its_row() -> None:
+    """It is in the group, without figures."""
+    group = only([a_record(), a_record("srsf", status="failed")])
+    assert [entry.status for entry in group.entries] == ["", "failed"]
+    assert [entry.policy for entry in group.done] == ["hadar"]
+
+
+def test_loads_make_a_series_where_there_are_several() -> None:
+    """One series for each set of groups that differ in load alone."""
+    found = groups([a_record(load=70.0), a_record(load=90.0), a_record(load=70.0, restart="0")])
+    (series,) = load_series(found)
+    assert [load for load, _ in series.points] == [70.0, 90.0]

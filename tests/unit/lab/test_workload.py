@@ -1,0 +1,123 @@
+"""Generated workloads: the mix they promise, from any seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable, parse_table
+from hadar_slurm.errors import UsageError
+from hadar_slurm.lab.traces.workload import (
+    GENERATORS,
+    HADAR_SIZES,
+    gavel_jobs,
+    generate,
+    hadar_jobs,
+)
+from hadar_slurm.resources import data_file
+
+TABLE = parse_table(data_file("throughputs.json").read_text(encoding="utf-8"), "throughputs.json")
+MANY = 4000
+
+
+def model(job: JobSpec) -> str:
+    return job.workload.partition(" (")[0]
+
+
+def run_s(job: JobSpec) -> float:
+    return job.total_steps / job.rates.on("v100", job.num_gpus)
+
+
+def share(jobs: list[JobSpec], **gangs: int) -> float:
+    return sum(job.num_gpus == gangs["of"] for job in jobs) / len(jobs)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_seed_says_it_all(name: str) -> None:
+    """The same seed gives the same jobs, another one others; more jobs begin with the same."""
+    jobs = generate(name, 50, Random(3).random, TABLE, mean_gap_s=60.0)
+    assert jobs == generate(name, 50, Random(3).random, TABLE, mean_gap_s=60.0)
+    assert jobs != generate(name, 50, Random(4).random, TABLE, mean_gap_s=60.0)
+    assert [job.job_id for job in jobs] == [str(number) for number in range(50)]
+
+
+def test_hadars_mix() -> None:
+    """Four sizes alike often, each of its models and GPU-hours; gangs of 1, 2 and 4."""
+    jobs = hadar_jobs(MANY, Random(0).random, TABLE)
+    sizes = {name: size for size, (_, _, models) in HADAR_SIZES.items() for name in models}
+    for job in jobs:
+        least, most, _ = HADAR_SIZES[sizes[model(job)]]
+        assert least * 0.99 < job.num_gpus * run_s(job) / 3600 < most * 1.01
+    for count in Counter(sizes[model(job)] for job in jobs).values():
+        assert count == pytest.approx(MANY / 4, rel=0.1)
+    gangs = [job for job in jobs if model(job) != "CycleGAN"]
+    assert {job.num_gpus for job in jobs if model(job) == "CycleGAN"} == {1}
+    assert [share(gangs, of=size) for size in (1, 2, 4)] == pytest.approx([0.7, 0.1, 0.2], abs=0.03)
+
+
+def test_gavels_mix() -> None:
+    """Every workload alike often, gangs of 1 to 8, and minutes from 31.6 to 10,000."""
+    jobs = gavel_jobs(MANY, Random(0).random, TABLE)
+    assert {job.workload for job in jobs} == set(TABLE.workloads)
+    assert all(31.6 * 60 * 0.99 < run_s(job) < 10_000 * 60 * 1.01 for job in jobs)
+    assert sum(run_s(job) < 60_000 for job in jobs) / MANY == pytest.approx(0.8, abs=0.02)
+    gangs = [job for job in jobs if model(job) not in ("A3C", "CycleGAN", "Recommendation")]
+    found = [share(gangs, of=size) for size in (1, 2, 4, 8)]
+    assert found == pytest.approx([0.70, 0.10, 0.15, 0.05], abs=0.03)
+
+
+def test_gavels_whole_hours() -> None:
+    """Run times of 1 to 24 hours, and gangs no larger than asked for."""
+    jobs = gavel_jobs(MANY, Random(0).random, TABLE, max_gang=4, whole_hours=24)
+    hours = Counter(round(run_s(job) / 3600) for job in jobs)
+    assert set(hours) == set(range(1, 25))
+    assert max(job.num_gpus for job in jobs) == 4
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_arrivals(name: str) -> None:
+    """The first at 0, then at exponential gaps of the mean asked for, in whole seconds."""
+    arrivals = [
+        job.submitted_s for job in generate(name, MANY, Random(1).random, TABLE, mean_gap_s=90.0)
+    ]
+    assert arrivals[0] == 0.0
+    assert arrivals == sorted(arrivals)
+    assert all(arrival == int(arrival) for arrival in arrivals)
+    assert arrivals[-1] / (MANY - 1) == pytest.approx(90.0, rel=0.06)
+    at_once = generate(name, 30, Random(1).random, TABLE)
+    assert {job.submitted_s for job in at_once} == {0.0}
+
+
+@given(
+    values=st.lists(st.floats(0, 1, exclude_max=True), min_size=1),
+    name=st.sampled_from(tuple(GENERATORS)),
+)
+def test_any_numbers_make_jobs(values: list[float], name: str) -> None:
+    """From 0 to just below 1, in any sequence."""
+    numbers = iter(values * 200)
+    for job in generate(name, 5, lambda: next(numbers), TABLE, mean_gap_s=10.0):
+        assert job.total_steps >= 1
+        assert job.rates.on("v100", job.num_gpus) > 0
+
+
+def test_what_cannot_be_generated_is_named() -> None:
+    """Names, numbers, gaps, and models that the table lacks."""
+    draw = Random(0).random
+    with pytest.raises(UsageError, match="generator 'x': expected one of hadar, gavel"):
+        generate("x", 1, draw, TABLE)
+    with pytest.raises(UsageError, match="0 jobs: expected 1 or more"):
+        generate("hadar", 0, draw, TABLE)
+    with pytest.raises(UsageError, match="a mean gap of nan s: expected seconds, 0 or more"):
+        generate("gavel", 1, draw, TABLE, mean_gap_s=float("nan"))
+    other = ThroughputTable("site", {"mine": Rates.of({("a100", 1): Rate(1.0)})})
+    with pytest.raises(UsageError, match=r"has no .* with a rate on one V100"):
+        generate("hadar", 1, draw, other)
+    with pytest.raises(UsageError, match="no workload of the throughput table has a rate on one"):
+        generate("gavel", 1, draw, other)
+    (job,) = gavel_jobs(1, draw, other, reference="A100")
+    assert job.workload == "mine"

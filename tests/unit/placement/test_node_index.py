@@ -1,0 +1,75 @@
+"""The shelf finds the fits that looking at every node finds."""
+
+from __future__ import annotations
+
+from builders import a_cluster
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.cluster import GpuType, NodeName
+from hadar_slurm.placement.node_index import Shelf
+
+V100 = GpuType("V100")
+
+
+def a_shelf(text: str) -> Shelf:
+    """Return all V100s of a cluster in words, free."""
+    return Shelf((node, node.by_type.get(V100, 0)) for node in a_cluster(text).nodes)
+
+
+@st.composite
+def shelves(draw: st.DrawFn) -> tuple[Shelf, dict[NodeName, int], dict[NodeName, bool]]:
+    """A shelf after some changes; what is free on each node, and whether it has one type."""
+    parts = draw(st.lists(st.sampled_from(("4xV100", "2xV100+2xK80", "3xV100")), max_size=6))
+    nodes = a_cluster(",".join(parts)).nodes if parts else ()
+    free = {node.name: node.by_type[V100] for node in nodes}
+    most = dict(free)
+    shelf = Shelf((node, free[node.name]) for node in nodes)
+    for _ in range(draw(st.integers(0, 12)) if nodes else 0):
+        name = draw(st.sampled_from(sorted(free)))
+        now = draw(st.integers(0, most[name]))
+        shelf.change(name, now - free[name])
+        free[name] = now
+    return shelf, free, {node.name: node.has_one_type for node in nodes}
+
+
+@given(made=shelves(), gpus=st.integers(1, 4), num_nodes=st.integers(1, 3), data=st.data())
+def test_the_tightest_nodes_are_found(
+    made: tuple[Shelf, dict[NodeName, int], dict[NodeName, bool]],
+    gpus: int,
+    num_nodes: int,
+    data: st.DataObject,
+) -> None:
+    """Nodes of one type go first, then the least free, then the first by name; asking is free."""
+    shelf, free, is_plain = made
+    among = data.draw(st.none() | st.sets(st.sampled_from(sorted(free)))) if free else None
+    fits = [n for n, left in free.items() if left >= gpus and (among is None or n in among)]
+    fits.sort(key=lambda name: (not is_plain[name], free[name], name))
+    expected = fits[:num_nodes] if len(fits) >= num_nodes else None
+    for _ in range(2):
+        assert shelf.total == sum(free.values())
+        assert shelf.tightest(gpus, num_nodes, among) == expected
+        assert shelf.with_room(gpus, among, num_nodes) == fits[:num_nodes]
+
+
+@given(made=shelves(), gpus=st.integers(1, 9))
+def test_any_gpus_will_do_for_a_scattered_gang(
+    made: tuple[Shelf, dict[NodeName, int], dict[NodeName, bool]], gpus: int
+) -> None:
+    """One node if one has room, else as few as can be; None only where the GPUs are not there."""
+    shelf, free, _ = made
+    counts = shelf.scatter(gpus, None)
+    assert (counts is None) == (sum(free.values()) < gpus)
+    if counts:
+        assert sum(counts.values()) == gpus
+        assert all(0 < count <= free[name] for name, count in counts.items())
+        largest = sorted(free.values(), reverse=True)
+        assert sum(largest[: len(counts) - 1]) < gpus
+
+
+def test_a_node_that_takes_no_work_is_not_on_the_shelf() -> None:
+    """What becomes free on a closed node is of no account."""
+    shelf = a_shelf("2xV100")
+    shelf.change(NodeName("elsewhere"), 4)
+    assert shelf.total == 2
+    assert shelf.scatter(3, None) is None

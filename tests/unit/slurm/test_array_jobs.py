@@ -1,0 +1,680 @@
+"""Tasks of an array as the copies of one job: how far, how fast, who trains how much, the end."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import a_gang
+from fakes.fake_slurm import Asked, FakeSlurm
+from fakes.fake_tools import FakeRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, Phase, Shape
+from hadar_slurm.core.plan import Plan, check_plan
+from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.engine.actions import Outcome, Status, Stop
+from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.handoff import (
+    Assignment,
+    ProgressReport,
+    assignment_path,
+    read_assignment,
+    report_path,
+    user_reports,
+    write_report,
+)
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
+from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
+from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.state.assignments import Assignments
+
+FAST, SLOW, OTHER = a_gang("n1:v100:2"), a_gang("n3:k80:2"), a_gang("n2:v100:2")
+RATES = {"v100": 10.0, "k80": 2.0}
+ROOT = Path(__file__).parents[3]
+
+
+DESCRIBED = Description(
+    steps=1000,
+    gpus=2,
+    rates=RATES,
+    shape=Shape(1, 2),
+    copies=3,
+    checkpoint=True,
+    is_held=True,
+)
+
+
+class Cluster:
+    """A model of Slurm with one forked job of three copies, and hadard's backend on it.
+
+    Its request names a GPU `kind`, or none.
+    """
+
+    def __init__(self, directory: Path, kind: str = "") -> None:
+        self.spool, self.assignments = directory / "spool", directory / "assignments"
+        self.slurm = FakeSlurm("v100:4,v100:4,k80:4", spool=directory / "elsewhere")
+        first = self.slurm.submit(
+            Asked(per_node=((kind, 2),), min_nodes=1, max_nodes=1),
+            tasks=range(3),
+            comment=encode(DESCRIBED),
+            hold="user",
+            work_s=10_000.0,
+            steps=1000,
+        )
+        self.job = JobId(str(first.array))
+        self.settings = Settings(
+            spool=self.spool, grace_s=5.0, assignments=self.assignments, slot_s=100.0
+        )
+        self.ledger = directory / FILE_NAME
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Start hadard, or start it again."""
+        self.backend = SlurmBackend(
+            CommandLine(FakeRunner(slurm=self.slurm)),
+            ThroughputTable("none", {}),
+            self.settings,
+            Ledger(self.ledger),
+            now_s=lambda: self.slurm.now_s,
+            sleep=self.slurm.advance,
+        )
+
+    def task(self, number: int) -> JobId:
+        return JobId(f"{self.job}_{number}")
+
+    def place(self, copies: Mapping[int, Gang]) -> list[Outcome]:
+        """Have the job in these copies, and return what came of each action."""
+        snapshot = self.backend.observe()
+        plan = Plan.of({self.job: Allocation.of(copies)}, {})
+        check_plan(snapshot, plan)
+        outcomes = list(self.backend.apply(reconcile(snapshot, plan)))
+        self.slurm.advance(3.0)
+        return outcomes
+
+    def start(self) -> None:
+        """Start a copy on a fast node, and one on a slow one."""
+        assert {outcome.status for outcome in self.place({0: FAST, 1: SLOW})} == {Status.DONE}
+
+    def report(self, number: int, **told: object) -> None:
+        """Have a copy report."""
+        [job] = self.slurm.find(self.task(number))
+        usual = {"restart": job.restarts, "state": "running", "steps_done": 0}
+        given = {**usual, "time_s": self.slurm.now_s, **told}
+        own = user_reports(self.spool, os.geteuid())
+        write_report(own, str(job.number), ProgressReport(**given))  # type: ignore[arg-type]
+
+    @property
+    def seen(self) -> Job:
+        """Return the job as policies see it."""
+        (job,) = self.backend.observe().jobs
+        return job
+
+    def averages(self) -> int:
+        """Look a second later, and return what has been counted since the last time."""
+        self.slurm.advance(1.0)
+        self.backend.observe()
+        return self.backend.take_averages()
+
+    def quotas(self) -> Mapping[int, int]:
+        """Return what the copies have been told."""
+        told = read_assignment(assignment_path(self.assignments, self.job))
+        assert told is not None
+        assert told.slot_s == self.settings.slot_s
+        return told.quotas
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """A cluster of three nodes."""
+    return Cluster(tmp_path)
+
+
+def test_a_job_is_in_the_partition_that_slurm_tells(tmp_path: Path) -> None:
+    """Once copies run, in those in which they do; before, in all that it may run in."""
+    cluster = Cluster(tmp_path)
+    cluster.slurm.nodes["n3"].partitions += ("long",)
+    for task in cluster.slurm.find(cluster.job):
+        task.partition = "main,long"
+    assert cluster.backend.observe().by_id[cluster.job].partition == "main,long"
+    cluster.start()
+    for number in (0, 1):
+        [task] = cluster.slurm.find(cluster.task(number))
+        task.partition = "main"
+    assert cluster.backend.observe().by_id[cluster.job].partition == "main"
+    task.partition = "long"
+    assert cluster.backend.observe().by_id[cluster.job].partition == "main,long"
+
+
+def test_copies_share_a_slot_by_what_was_said_of_their_speed(cluster: Cluster) -> None:
+    """The whole slot is for training: aggregation comes on top."""
+    cluster.start()
+    assert cluster.quotas() == {0: 1000, 1: 200}
+
+
+def test_what_copies_measure_takes_the_place_of_what_was_said(cluster: Cluster) -> None:
+    """A type that was not measured keeps its proportion to those that were."""
+    cluster.start()
+    cluster.report(0, steps_done=10, own_steps=10, steps_per_s=5.0, aggregation_s=11.0)
+    seen = cluster.seen
+    assert seen.spec.rates.on("v100", 2) == 5.0
+    assert seen.spec.rates.on("k80", 2) == 1.0
+    assert seen.spec.aggregation_cost_s == 11.0
+    cluster.place({0: FAST, 1: SLOW})
+    assert cluster.quotas() == {0: 500, 1: 100}
+
+
+def test_noise_in_what_copies_measure_tells_no_jobs_apart(cluster: Cluster) -> None:
+    """Within a tenth it is what was said; quotas go by what each copy measures all the same."""
+    cluster.start()
+    cluster.report(0, steps_per_s=10.4)
+    cluster.report(1, steps_per_s=1.9)
+    assert dict(cluster.seen.spec.rates.rows) == {
+        ("v100", 2): (10.0, None),
+        ("k80", 2): (2.0, None),
+    }
+    cluster.place({0: FAST, 1: SLOW})
+    assert cluster.quotas() == {0: 1040, 1: 190}
+    cluster.report(1, steps_per_s=1.0)
+    assert cluster.seen.spec.rates.on("k80", 2) == 1.0
+
+
+def test_progress_is_what_is_made_one_and_what_each_has_trained_since(cluster: Cluster) -> None:
+    """A copy that has not yet taken over the last consolidation counts nothing of its own."""
+    cluster.start()
+    cluster.report(0, steps_done=110, own_steps=10)
+    cluster.report(1, steps_done=104, own_steps=4)
+    assert cluster.seen.progress.steps_done == 114
+    cluster.report(0, steps_done=150, own_steps=30)
+    assert cluster.seen.progress.steps_done == 150
+
+
+def test_averages_are_counted_from_look_to_look(cluster: Cluster) -> None:
+    """Once for all copies, whoever tells first, and whatever becomes of the copies."""
+    cluster.start()
+    assert cluster.averages() == 0
+    cluster.report(0, averages=2)
+    cluster.report(1, averages=1)
+    assert cluster.averages() == 2
+    cluster.report(1, averages=2)
+    assert cluster.averages() == 0
+    cluster.report(1, averages=4)
+    cluster.report(0, averages=3)
+    assert cluster.averages() == 2
+    own = user_reports(cluster.spool, os.geteuid())
+    report_path(own, str(cluster.slurm.find(cluster.task(1))[0].number)).unlink()
+    assert cluster.averages() == 0
+    cluster.report(1, averages=5)
+    assert cluster.averages() == 1
+
+
+def test_averages_are_counted_to_the_end_of_a_job(cluster: Cluster) -> None:
+    """The last one is made when no step is left."""
+    cluster.start()
+    assert cluster.averages() == 0
+    cluster.report(0, averages=3, state="done", steps_done=1000)
+    for number in range(3):
+        [task] = cluster.slurm.find(cluster.task(number))
+        cluster.slurm.end(task, "COMPLETED")
+    assert cluster.averages() == 3
+
+
+def test_averages_of_before_hadard_began_are_not_counted(cluster: Cluster) -> None:
+    """It has not seen them, or has counted them before it was restarted."""
+    cluster.start()
+    cluster.report(0, averages=7)
+    cluster.begin_anew()
+    assert cluster.averages() == 0
+    cluster.report(0, averages=8)
+    assert cluster.averages() == 1
+
+
+def test_nobody_makes_the_count_absurd(cluster: Cluster) -> None:
+    """A report is the word of a stranger: more than so many a second are not believed."""
+    cluster.start()
+    cluster.averages()
+    cluster.report(0, averages=10**18)
+    assert 0 < cluster.averages() <= 100
+    cluster.report(1, averages=10**18)
+    assert cluster.averages() == 0
+
+
+def test_a_copy_that_moves_is_one_task_stopped_and_started(cluster: Cluster) -> None:
+    """The other goes on; what it is told follows."""
+    cluster.start()
+    cluster.report(0, steps_done=1)
+    cluster.report(1, steps_done=1)
+    cluster.slurm.advance(10.0)
+    before = [job.restarts for job in cluster.slurm.find(cluster.job)]
+    outcomes = cluster.place({0: FAST, 1: OTHER})
+    assert {outcome.status for outcome in outcomes} == {Status.DONE}
+    after = [job.restarts for job in cluster.slurm.find(cluster.job)]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [0, 1, 0]
+    assert cluster.seen.allocation == Allocation.of({0: FAST, 1: OTHER})
+    assert cluster.quotas() == {0: 1000, 1: 1000}
+
+
+def test_a_copy_that_only_starts_is_not_stopped(cluster: Cluster) -> None:
+    """The signal would kill it; the other one may be stopped."""
+    cluster.start()
+    cluster.report(0, steps_done=1)
+    outcomes = cluster.place({0: FAST})
+    (stop,) = [outcome for outcome in outcomes if isinstance(outcome.action, Stop)]
+    assert (stop.status, stop.action.copy) == (Status.DEFERRED, 1)
+
+
+def test_a_copy_that_has_failed_is_none_any_more(cluster: Cluster) -> None:
+    """The job goes on with the others, and may have one copy less."""
+    cluster.start()
+    [job] = cluster.slurm.find(cluster.task(0))
+    cluster.slurm.end(job, "FAILED")
+    cluster.slurm.advance(10.0)
+    seen = cluster.seen
+    assert seen.spec.max_copies == 2
+    assert seen.allocation == Allocation.of({0: SLOW})
+    cluster.place({0: SLOW, 1: FAST})
+    assert cluster.quotas() == {1: 200, 2: 1000}
+
+
+def test_when_the_training_is_over_the_other_copies_are_let_go(cluster: Cluster) -> None:
+    """As they were submitted, to find out and end; nothing is left to plan."""
+    cluster.start()
+    cluster.report(0, state="done", steps_done=1000)
+    snapshot = cluster.backend.observe()
+    assert snapshot.jobs == ()
+    held = {slot.node for slot, _ in snapshot.occupied}
+    assert held == {"n1", "n3"}
+    cluster.backend.apply(())
+    cluster.slurm.advance(3.0)
+    [third] = cluster.slurm.find(cluster.task(2))
+    assert third.state == "RUNNING"
+    for number in range(3):
+        [job] = cluster.slurm.find(cluster.task(number))
+        cluster.slurm.end(job, "COMPLETED")
+    cluster.slurm.advance(10.0)
+    (ended,) = cluster.backend.observe().ended
+    assert (ended.job_id, ended.phase) == (cluster.job, Phase.DONE)
+    cluster.backend.apply(())
+    assert list(cluster.backend.ledger) == []
+
+
+def test_a_copy_that_ends_early_leaves_the_job_to_the_others(cluster: Cluster) -> None:
+    """Exit status 0 alone does not end the training: the others are still placed and moved."""
+    cluster.start()
+    cluster.report(0, steps_done=300, own_steps=20)
+    cluster.report(1, steps_done=290, own_steps=10)
+    [first] = cluster.slurm.find(cluster.task(0))
+    cluster.slurm.end(first, "COMPLETED")
+    cluster.slurm.advance(10.0)
+    seen = cluster.seen
+    assert seen.phase is Phase.RUNNING
+    assert seen.allocation == Allocation.of({0: SLOW})
+    assert seen.spec.max_copies == 2
+    # Copy 1 moves, copy 2 starts, and the one that has ended is not started again.
+    outcomes = cluster.place({0: OTHER, 1: FAST})
+    assert {outcome.status for outcome in outcomes} == {Status.DONE}
+    states = [cluster.slurm.find(cluster.task(number))[0].state for number in range(3)]
+    assert states == ["COMPLETED", "RUNNING", "RUNNING"]
+    assert set(cluster.quotas()) == {1, 2}
+
+
+def test_a_job_whose_copies_have_all_ended_early_has_ended(cluster: Cluster) -> None:
+    """Though none of them has reported that the training is over."""
+    cluster.start()
+    for number in range(3):
+        [job] = cluster.slurm.find(cluster.task(number))
+        cluster.slurm.end(job, "COMPLETED")
+    cluster.slurm.advance(10.0)
+    snapshot = cluster.backend.observe()
+    assert snapshot.jobs == ()
+    (ended,) = snapshot.ended
+    assert (ended.job_id, ended.phase) == (cluster.job, Phase.DONE)
+
+
+def test_a_training_stays_over_when_slurm_forgets_who_said_so(cluster: Cluster) -> None:
+    """The copies that still wait are released, and end by themselves."""
+    cluster.start()
+    [third] = cluster.slurm.find(cluster.task(2))
+    cluster.report(0, state="done", steps_done=1000)
+    for number in (0, 1):
+        [job] = cluster.slurm.find(cluster.task(number))
+        cluster.slurm.end(job, "COMPLETED")
+    cluster.slurm.advance(10.0)
+    cluster.backend.observe()
+    cluster.slurm.forget_ended()
+    assert [job.task for job in cluster.slurm.jobs] == [2]
+    for _ in range(2):
+        assert cluster.backend.observe().jobs == ()
+        cluster.backend.apply(())
+        cluster.slurm.advance(3.0)
+    assert third.state == "RUNNING"
+    # It exits by the file `done`, without a report.
+    cluster.slurm.end(third, "COMPLETED")
+    cluster.slurm.advance(10.0)
+    (ended,) = cluster.backend.observe().ended
+    assert (ended.job_id, ended.phase) == (cluster.job, Phase.DONE)
+
+
+def test_a_copy_that_was_requeued_after_it_was_done_has_said_so(cluster: Cluster) -> None:
+    """As when its node fails while it ends: there is nothing left to train."""
+    cluster.start()
+    [first] = cluster.slurm.find(cluster.task(0))
+    cluster.report(0, state="done", steps_done=1000)
+    cluster.slurm.requeue(first, hold=True)
+    cluster.slurm.advance(10.0)
+    assert first.restarts == 1
+    assert cluster.backend.observe().jobs == ()
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_every_policy_can_take_over_a_job_in_copies(cluster: Cluster, name: str) -> None:
+    """Though most of them fork none."""
+    cluster.start()
+    for number in (0, 1):
+        cluster.report(number, steps_done=1)
+    snapshot: Snapshot = cluster.backend.observe()
+    assert len(snapshot.jobs[0].allocation.copies) == 2
+    plan = make_policy(name).plan(snapshot, Round(0, snapshot.now_s, 60.0))
+    check_plan(snapshot, plan)
+
+
+def test_what_copies_are_told_is_kept_while_the_job_is_there(tmp_path: Path) -> None:
+    """It is for its owner alone, numbered, and not written again when it says nothing new."""
+    told = Assignments(tmp_path / "assignments")
+    path = assignment_path(told.directory, "7")
+    told.put(JobId("7"), 4321, Assignment(1, {0: 3}, 60.0))
+    first = path.stat()
+    assert (first.st_uid, stat.S_IMODE(first.st_mode)) == (4321, 0o400) or os.geteuid() != 0
+    told.put(JobId("7"), 4321, Assignment(2, {0: 3}, 60.0))
+    assert path.stat().st_ino == first.st_ino
+    told.put(JobId("7"), 4321, Assignment(3, {0: 2, 1: 1}, 60.0))
+    found = read_assignment(path)
+    assert found is not None
+    assert (found.number, found.quotas) == (3, {0: 2, 1: 1})
+    told.keep([JobId("7")])
+    assert path.exists()
+    told.keep([])
+    assert list(told.directory.iterdir()) == []
+
+
+@given(
+    speeds=st.lists(st.floats(0.1, 100.0), min_size=1, max_size=3),
+    slot_s=st.floats(0.5, 1000.0),
+)
+def test_quotas_are_the_slots_budget_in_proportion(
+    tmp_path_factory: pytest.TempPathFactory, speeds: list[float], slot_s: float
+) -> None:
+    """To within a step each, whatever the speeds."""
+    cluster = Cluster(tmp_path_factory.mktemp("forked"))
+    places = [FAST, SLOW, OTHER][: len(speeds)]
+    gangs = dict(enumerate(places))
+    cluster.place(gangs)
+    for number, speed in enumerate(speeds):
+        cluster.report(number, steps_per_s=speed)
+    cluster.backend.observe()
+    seen = cluster.backend._seen
+    assert seen is not None
+    quotas = seen.forks.by_parent[cluster.job].quotas(gangs, slot_s)
+    budget = max(len(speeds), int(sum(speeds) * slot_s))
+    assert sum(quotas.values()) == budget
+    for number, speed in enumerate(speeds):
+        assert abs(quotas[number] - budget * speed / sum(speeds)) <= 1.0
+
+
+# What users, and Slurm alone, may bring about.
+
+
+@pytest.mark.parametrize("speed", [5e-324, 1e-320, 1e18])
+@pytest.mark.parametrize("name", ["hadar", "hadare", "gavel-max-min"])
+def test_a_speed_that_nobody_trains_at_is_not_believed(
+    cluster: Cluster, name: str, speed: float
+) -> None:
+    """It would end in a solver's fault for all users."""
+    cluster.start()
+    cluster.report(0, steps_per_s=speed, aggregation_s=1e18)
+    snapshot = cluster.backend.observe()
+    (seen,) = snapshot.jobs
+    assert seen.spec.rates.on("v100", 2) == 10.0
+    assert seen.spec.aggregation_cost_s <= 1e9
+    check_plan(snapshot, make_policy(name).plan(snapshot, Round(0, snapshot.now_s, 60.0)))
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_copies_that_slurm_has_put_on_one_node_break_no_plan(cluster: Cluster, name: str) -> None:
+    """As when hadard was gone: one of them is planned with, and no further ones are started."""
+    cluster.backend.observe()
+    for job in list(cluster.slurm.jobs):
+        cluster.slurm.release(job)
+    cluster.slurm.advance(10.0)
+    nodes = [node for job in cluster.slurm.jobs for node in job.held]
+    assert len(set(nodes)) < len(nodes) == 3
+    for number in range(3):
+        cluster.report(number, steps_done=1)
+    for _ in range(2):
+        snapshot = cluster.backend.observe()
+        (seen,) = snapshot.jobs
+        assert len(seen.allocation.copies) == len(set(nodes)) == seen.spec.max_copies
+        check_plan(snapshot, make_policy(name).plan(snapshot, Round(0, snapshot.now_s, 60.0)))
+        cluster.slurm.advance(100.0)
+
+
+def test_a_copy_that_its_owner_takes_away_brings_no_others(cluster: Cluster) -> None:
+    """They wait until it has done all the training."""
+    cluster.place({0: FAST})
+    [job] = cluster.slurm.find(cluster.task(0))
+    job.comment = encode(replace(DESCRIBED, leaves=True))
+    assert cluster.backend.observe().jobs == ()
+    cluster.report(0, state="done", steps_done=1000, time_s=cluster.slurm.now_s)
+    cluster.backend.observe()
+    cluster.backend.apply(())
+    cluster.slurm.advance(3.0)
+    assert {job.state for job in cluster.slurm.jobs} == {"RUNNING"}
+
+
+def test_copies_bound_to_a_type_are_placed_there(tmp_path: Path) -> None:
+    """Where Slurm keeps types, a request that names one is no reason to wait for ever."""
+    cluster = Cluster(tmp_path, kind="k80")
+    (seen,) = cluster.backend.observe().jobs
+    bound = cluster.backend.slurm.abilities.keeps_types
+    assert bound
+    assert (seen.bound_type, seen.spec.max_copies) == ("k80", 3)
+    assert {outcome.status for outcome in cluster.place({0: SLOW})} == {Status.DONE}
+
+
+def test_a_report_of_another_run_ends_no_training(cluster: Cluster) -> None:
+    """Nor one of a job that had the number before."""
+    cluster.start()
+    for told in ({"restart": 3}, {"time_s": cluster.slurm.now_s - 1000.0}):
+        cluster.report(0, **{"state": "done", "time_s": cluster.slurm.now_s, **told})
+        assert cluster.backend.observe().jobs != ()
+
+
+def test_a_copy_that_could_not_be_stopped_keeps_its_part(cluster: Cluster) -> None:
+    """It goes on, and would stand idle otherwise."""
+    cluster.start()
+    cluster.report(0, steps_done=1)
+    cluster.place({0: FAST})
+    assert cluster.quotas() == {0: 1000, 1: 200}
+
+
+def test_how_a_copy_has_ended_is_not_forgotten(cluster: Cluster) -> None:
+    """Slurm forgets it minutes later; the job has failed all the same."""
+    cluster.start()
+    [first], [second] = (cluster.slurm.find(cluster.task(number)) for number in (0, 1))
+    cluster.slurm.end(first, "FAILED")
+    cluster.slurm.advance(10.0)
+    cluster.backend.observe()
+    cluster.slurm.forget_ended()
+    assert cluster.backend.observe().ended == ()
+    cluster.slurm.end(second, "COMPLETED")
+    cluster.slurm.cancel(cluster.slurm.find(cluster.task(2))[0])
+    cluster.slurm.advance(10.0)
+    (ended,) = cluster.backend.observe().ended
+    assert ended.phase is Phase.FAILED
+
+
+def test_nobody_else_has_a_file_written_or_a_directory_taken(tmp_path: Path) -> None:
+    """Though the spool is open to all."""
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    told = Assignments(tmp_path / "assignments")
+    told.put(JobId("6"), 0, Assignment(1, {0: 3}, 60.0))
+    (told.directory / "7").symlink_to(tmp_path)
+    told.put(JobId("7"), 0, Assignment(1, {0: 3}, 60.0))
+    assert not (tmp_path / "assignment.json").exists()
+    draft = told.directory / "6" / f".assignment.json.{os.getpid()}"
+    draft.symlink_to(outside)
+    told.put(JobId("6"), 0, Assignment(2, {0: 4}, 60.0))
+    assert outside.read_text() == "mine"
+    found = read_assignment(assignment_path(told.directory, "6"))
+    assert found is not None
+    assert found.number == 2
+
+
+@pytest.mark.parametrize("name", ["7", "assignments"])
+def test_what_lies_behind_a_planted_link_is_not_removed(name: str, tmp_path: Path) -> None:
+    """Neither where a job's directory should be nor where hadard's own should be."""
+    state = tmp_path / "state"
+    state.mkdir()
+    for file in ("ledger.json", "assignment.json"):
+        (state / file).write_text("kept")
+    told = Assignments(tmp_path / "assignments")
+    if name == "7":
+        told.put(JobId("6"), os.geteuid(), Assignment(1, {0: 3}, 60.0))
+        (told.directory / "7").symlink_to(state)
+    else:
+        (tmp_path / "7").symlink_to(state)
+        told.directory.symlink_to(tmp_path)
+    told.keep([])
+    assert {path.name for path in state.iterdir()} == {"ledger.json", "assignment.json"}
+    told.put(JobId("7"), os.geteuid(), Assignment(1, {0: 3}, 60.0))
+    assert (state / "assignment.json").read_text() == "kept"
+    assert str(told.directory) in told.fault
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_a_directory_that_another_user_made_first_is_not_used(tmp_path: Path) -> None:
+    """Copies then share by their own speeds, and hadard says whose directory it is."""
+    told = Assignments(tmp_path / "assignments")
+    told.directory.mkdir()
+    os.chown(told.directory, 65534, -1)
+    told.put(JobId("7"), 4321, Assignment(1, {0: 3}, 60.0))
+    assert list(told.directory.iterdir()) == []
+    assert "belongs to uid 65534, not to uid 0" in told.fault
+    os.chown(told.directory, 0, -1)
+    told.put(JobId("7"), 4321, Assignment(1, {0: 3}, 60.0))
+    assert told.fault == ""
+
+
+def test_a_narrow_umask_keeps_no_owner_out(tmp_path: Path) -> None:
+    """They must be able to come to their file."""
+    before = os.umask(0o077)
+    try:
+        told = Assignments(tmp_path / "assignments")
+        told.put(JobId("7"), 4321, Assignment(1, {0: 3}, 60.0))
+    finally:
+        os.umask(before)
+    path = assignment_path(told.directory, "7")
+    modes = [stat.S_IMODE(place.stat().st_mode) for place in (told.directory, path.parent)]
+    assert modes == [0o711, 0o711]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_a_hadard_without_privileges_lets_the_owner_read_and_nobody_else() -> None:
+    """By an access list: it cannot give its files away."""
+    hadard, owner, other = 65534, 4321, 4322
+    write = "Assignments(place).put('7', {owner}, Assignment(1, {{0: 5}}, 9.0))"
+    read = "print(read_assignment(assignment_path(place, '7')).quotas)"
+    with tempfile.TemporaryDirectory() as name:
+        os.chown(name, hadard, -1)
+        Path(name).chmod(0o755)
+
+        def as_user(uid: int, what: str) -> subprocess.CompletedProcess[str]:
+            code = (
+                "from pathlib import Path\n"
+                "from hadar_slurm.handoff import Assignment, assignment_path, read_assignment\n"
+                "from hadar_slurm.state.assignments import Assignments\n"
+                f"place = Path({name!r}) / 'assignments'\n{what}"
+            )
+            # The interpreter may lie where only root may look, so it changes users itself.
+            first = f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+            imports = "import hadar_slurm.state.assignments\n"
+            become = f"os.setgroups([])\nos.setgid({uid})\nos.setuid({uid})\n"
+            return subprocess.run(
+                [sys.executable, "-c", first + imports + become + code],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+
+        assert as_user(hadard, write.format(owner=owner)).stderr == ""
+        assert as_user(owner, read).stdout == "{0: 5}\n"
+        refused = as_user(other, read)
+        assert refused.returncode != 0
+        assert "Permission denied" in refused.stderr
+
+
+def test_a_copy_let_go_is_not_held_again_for_waiting_on_its_pin(cluster: Cluster) -> None:
+    """It waits in vain on a node that was drained, and the training is over: both in one round."""
+    cluster.start()
+    for number in (0, 1):
+        cluster.report(number, steps_done=1)
+    cluster.slurm.advance(10.0)
+    snapshot = cluster.backend.observe()
+    plan = Plan.of({cluster.job: Allocation.of({0: FAST, 1: SLOW, 2: OTHER})}, {})
+    cluster.backend.apply(reconcile(snapshot, plan))
+    cluster.slurm.nodes["n2"].is_drained = True
+    cluster.slurm.advance(3.0)
+    [third] = cluster.slurm.find(cluster.task(2))
+    assert (third.state, third.asked.nodes) == ("PENDING", ("n2",))
+    cluster.report(0, state="done", steps_done=1000)
+    cluster.backend.observe()
+    cluster.backend.apply(())
+    assert (third.hold, third.asked.nodes) == ("", ())
+
+
+def test_the_journal_is_told_of_copies_and_their_averages(cluster: Cluster) -> None:
+    """By copy its task and measured speed; by job how often it was averaged, and when last."""
+    assert cluster.backend.copy_facts() == {}
+    cluster.start()
+    cluster.averages()
+    cluster.report(0, averages=2, steps_per_s=4.25)
+    cluster.averages()
+    seen_s = cluster.slurm.now_s
+    cluster.averages()
+    assert cluster.backend.copy_facts() == {
+        cluster.job: {
+            "averages": 2,
+            "averaged_s": seen_s,
+            "copies": {
+                "0": {"task": f"{cluster.job}_0", "steps_per_s": 4.25},
+                "1": {"task": f"{cluster.job}_1"},
+            },
+        }
+    }
+
+
+def test_averages_of_before_are_told_without_a_time(cluster: Cluster) -> None:
+    """A daemon that was just started does not know when they were."""
+    cluster.start()
+    cluster.report(0, averages=7)
+    cluster.begin_anew()
+    cluster.averages()
+    facts = cluster.backend.copy_facts()[cluster.job]
+    assert isinstance(facts, dict)
+    assert facts["averages"] == 7
+    assert "averaged_s" not in facts

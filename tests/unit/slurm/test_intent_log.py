@@ -1,0 +1,232 @@
+"""What hadard has done to jobs is on disk before it is done, or it is not done."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.errors import LedgerError
+from hadar_slurm.slurm.client.updates import Request
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.state.locks import LEDGER
+
+ONE, TWO, TASK = JobId("1"), JobId("2"), JobId("3_4")
+PINNED = Entry(
+    is_held=True,
+    before=Request(num_nodes="1-4", per_job="gres/gpu:v100:2", nodes=(NodeName("n1"),)),
+    preferred="v100",
+    asked_when_held=(),
+)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Give a ledger without a file."""
+    return Ledger(tmp_path / FILE_NAME)
+
+
+def test_the_next_daemon_reads_what_was_written(ledger: Ledger) -> None:
+    """Every part of every entry."""
+    ledger.note({ONE: PINNED, TASK: Entry()})
+    ledger.expect_holds({TWO: (), ONE: ()})
+    again = Ledger(ledger.path)
+    assert again.is_whole
+    assert {job: again[job] for job in again} == {
+        ONE: PINNED,
+        TASK: Entry(),
+        TWO: Entry(is_held=True, asked_when_held=()),
+    }
+
+
+def test_who_has_no_entry_was_left_alone(ledger: Ledger) -> None:
+    """An entry that says nothing is not the same as none."""
+    ledger.note({ONE: Entry()})
+    assert ledger[TWO] == Entry()
+    assert ONE in ledger
+    assert TWO not in ledger
+
+
+def test_what_is_gone_is_forgotten_on_disk_too(ledger: Ledger) -> None:
+    """And only that."""
+    ledger.note({ONE: PINNED, TWO: Entry(is_held=True)})
+    ledger.keep({TWO, TASK})
+    assert list(Ledger(ledger.path)) == [TWO]
+
+
+def test_the_file_is_replaced_in_one_step_and_is_nobodys_to_write(ledger: Ledger) -> None:
+    """No half of one is ever there, and no draft is left."""
+    ledger.note({ONE: PINNED})
+    before = ledger.path.stat().st_ino
+    ledger.note({TWO: PINNED})
+    assert ledger.path.stat().st_ino != before
+    assert ledger.path.stat().st_mode & 0o777 == 0o640
+    assert {path.name for path in ledger.path.parent.iterdir()} == {FILE_NAME, LEDGER}
+
+
+def test_no_other_user_can_keep_it_from_being_written(ledger: Ledger) -> None:
+    """The lock is a file that others may not open; a lock on the directory is nobody's concern."""
+    ledger.note({ONE: PINNED})
+    assert (ledger.path.parent / LEDGER).stat().st_mode & 0o777 == 0o600
+    with contextlib.closing(_Descriptor(ledger.path.parent)) as directory:
+        fcntl.flock(directory.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ledger.note({TWO: PINNED})
+    assert TWO in Ledger(ledger.path)
+
+
+class _Descriptor:
+    def __init__(self, path: Path) -> None:
+        self.number = os.open(path, os.O_RDONLY)
+
+    def close(self) -> None:
+        os.close(self.number)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_what_root_writes_belongs_to_hadards_account(ledger: Ledger) -> None:
+    """An operator's `hadar release` must not take hadard's memory from it."""
+    os.chown(ledger.path.parent, 65534, 65534)
+    ledger.note({ONE: PINNED})
+    owners = {path.stat().st_uid for path in ledger.path.parent.iterdir()}
+    assert owners == {65534}
+
+
+def test_a_fault_is_told_until_the_file_can_be_written(ledger: Ledger) -> None:
+    """What hadard goes by to leave jobs to Slurm meanwhile."""
+    ledger.path.mkdir()
+    with pytest.raises(LedgerError):
+        ledger.note({ONE: PINNED})
+    ledger.retry()
+    assert str(ledger.path) in ledger.fault
+    ledger.path.rmdir()
+    ledger.retry()
+    assert ledger.fault == ""
+    assert ledger.path.exists()
+
+
+def test_nothing_is_written_where_nothing_changes(ledger: Ledger) -> None:
+    """A round in which nothing happens costs no disk."""
+    ledger.note({ONE: PINNED})
+    before = ledger.path.stat().st_mtime_ns, ledger.path.stat().st_ino
+    ledger.note({ONE: PINNED})
+    ledger.expect_holds({ONE: ()})
+    ledger.keep({ONE, TWO})
+    assert (ledger.path.stat().st_mtime_ns, ledger.path.stat().st_ino) == before
+
+
+def test_what_cannot_be_written_is_not_believed_either(ledger: Ledger) -> None:
+    """The entries stay as they are on disk, the fault names the file, and no draft is left."""
+    ledger.path.mkdir()
+    with pytest.raises(LedgerError, match=FILE_NAME):
+        ledger.note({ONE: PINNED})
+    assert ONE not in ledger
+    with pytest.raises(LedgerError):
+        ledger.expect_holds({ONE: ()})
+    assert {path.name for path in ledger.path.parent.iterdir()} == {FILE_NAME, LEDGER}
+
+
+def test_a_missing_directory_is_a_fault_and_no_crash(tmp_path: Path) -> None:
+    """As when somebody removed it while hadard runs."""
+    with pytest.raises(LedgerError):
+        Ledger(tmp_path / "gone" / FILE_NAME).note({ONE: PINNED})
+
+
+def test_a_draft_that_is_a_link_is_not_followed(ledger: Ledger) -> None:
+    """Whoever may write to the directory cannot have another file written."""
+    other = ledger.path.parent / "other"
+    other.write_text("kept")
+    ledger.path.with_name(f".{FILE_NAME}.{os.getpid()}").symlink_to(other)
+    ledger.note({ONE: PINNED})
+    assert other.read_text() == "kept"
+    assert ONE in Ledger(ledger.path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no json",
+        "[]",
+        '{"version": 1}',
+        '{"version": 2, "jobs": {}}',
+        '{"version": 1, "jobs": {"1": 7}}',
+        '{"version": 1, "jobs": {"1": {"before": {"colour": "red"}}}}',
+    ],
+)
+def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    """It says so, since a hold may then be anybody's."""
+    (tmp_path / FILE_NAME).write_text(text)
+    ledger = Ledger(tmp_path / FILE_NAME)
+    assert not ledger.is_whole
+    assert list(ledger) == []
+
+
+def test_a_ledger_becomes_whole_by_what_is_found(ledger: Ledger) -> None:
+    """Written down at once, though it be nothing, and kept beside what is known."""
+    ledger.note({ONE: PINNED})
+    ledger.adopt({TWO: Entry(is_held=True)})
+    again = Ledger(ledger.path)
+    assert again.is_whole
+    assert {job: again[job] for job in again} == {ONE: PINNED, TWO: Entry(is_held=True)}
+
+
+def test_the_file_can_be_read_by_people(ledger: Ledger) -> None:
+    """Jobs by id; what is not so is not listed."""
+    ledger.note({ONE: Entry(is_held=True)})
+    assert json.loads(ledger.path.read_text()) == {"version": 1, "jobs": {"1": {"is_held": True}}}
+
+
+_numbers = st.one_of(
+    st.integers(), st.floats(), st.sampled_from([10**400, -1, float("inf"), float("nan")])
+)
+_trees = st.recursive(
+    st.one_of(st.none(), st.booleans(), _numbers, st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                "jobs version is_held released_s requeued before pinned per_node nodes".split()
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    content=st.one_of(
+        st.binary(max_size=300),
+        _trees.map(lambda tree: json.dumps({"version": 1, "jobs": {"1": tree}}).encode()),
+        _trees.map(lambda tree: json.dumps(tree).encode()),
+        st.sampled_from(
+            [
+                b'{"version":1,"jobs":{"1":{"released_s":1e999}}}',
+                b'{"version":1,"jobs":{"1":{"requeued":1e999}}}',
+                b"[" * 200_000,
+                b'{"version":1,"jobs":{"1":{"before":' + b'{"nodes":' * 50_000 + b"}}}",
+                b'{"version":1,"jobs":{"1":{"before":{"per_node":5}}}}',
+                b'{"version":1,"jobs":{"1":{"before":{"colour":"red"}}}}',
+            ]
+        ),
+    )
+)
+def test_any_bytes_are_a_ledger_or_none(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A file that something else has written ends neither hadard nor `hadar release`."""
+    path = tmp_path_factory.mktemp("state") / FILE_NAME
+    path.write_bytes(content)
+    ledger = Ledger(path)
+    if not ledger.is_whole:
+        assert list(ledger) == []
+    ledger.note({ONE: PINNED})
+    assert Ledger(path)[ONE].pinned == PINNED.pinned

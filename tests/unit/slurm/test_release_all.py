@@ -1,0 +1,307 @@
+"""`hadar release` lets go of all that hadard holds, of nothing else, and only when it should."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
+from fakes.fake_tools import FakeRunner
+
+from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.errors import SlurmError, SlurmUnavailable
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.protocol import Site
+from hadar_slurm.slurm.client.updates import Change, Hold, Request
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all
+from hadar_slurm.slurm.control.restore import Returned
+from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.state.lease import Holder, Lease
+from hadar_slurm.state.locks import DAEMON, only_daemon
+
+NOW_S = 1000.0
+TWO = Asked(per_job=parse_gpus("gpu:2"))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Give a cluster that no other test has the lock of."""
+    return Site(f"releasing-{os.getpid()}", str(tmp_path))
+
+
+def kept(place: Path, *, only_expired: bool, now_s: float = NOW_S) -> str:
+    """Return why jobs are not released; all directories are one."""
+    lease = Lease(place, "c", 30.0)
+    return reason_to_keep(place, place, lease, only_expired=only_expired, now_s=lambda: now_s)
+
+
+def begun(place: Path, time_s: float) -> None:
+    """Have the hadard at work started at this time."""
+    os.utime(place / DAEMON, (time_s, time_s))
+
+
+@pytest.mark.parametrize("only_expired", [False, True])
+def test_a_living_hadard_keeps_its_jobs(site: Site, tmp_path: Path, only_expired: bool) -> None:
+    """Its sign of life is good and it holds its lock; or it has only just begun."""
+    with only_daemon(site, tmp_path):
+        begun(tmp_path, NOW_S - 5)
+        assert kept(tmp_path, only_expired=only_expired) == "hadard is at work"
+        write_heartbeat(tmp_path, Heartbeat(1, "c", NOW_S + 5, "/spool"))
+        assert kept(tmp_path, only_expired=only_expired) == "hadard is at work"
+
+
+@pytest.mark.parametrize("only_expired", [False, True])
+def test_a_hung_hadard_does_not(site: Site, tmp_path: Path, only_expired: bool) -> None:
+    """It is there, and its sign has run out, or it has never given one."""
+    with only_daemon(site, tmp_path):
+        begun(tmp_path, NOW_S - 31)
+        assert kept(tmp_path, only_expired=only_expired) == ""
+        begun(tmp_path, NOW_S - 1)
+        write_heartbeat(tmp_path, Heartbeat(1, "c", NOW_S, "/spool"))
+        assert kept(tmp_path, only_expired=only_expired) == ""
+
+
+@pytest.mark.parametrize("only_expired", [False, True])
+def test_a_hadard_on_another_machine_keeps_its_jobs(tmp_path: Path, only_expired: bool) -> None:
+    """For as long as its lease is good; what it holds is not this machine's to release."""
+    holder = Holder("t", "elsewhere", "boot", 1, "1", 30.0, NOW_S - 10)
+    Lease(tmp_path, "c", 30.0).path.write_text(json.dumps(asdict(holder)))
+    said = kept(tmp_path, only_expired=only_expired)
+    assert said == "hadard is at work on elsewhere"
+    assert kept(tmp_path, only_expired=only_expired, now_s=NOW_S + 1000) == ""
+
+
+def test_a_dead_hadard_may_come_back_until_its_sign_runs_out(tmp_path: Path) -> None:
+    """The reaper waits for that; who was told to release does not."""
+    write_heartbeat(tmp_path, Heartbeat(1, "c", NOW_S + 5, "/spool"))
+    assert kept(tmp_path, only_expired=True) == "hadard was alive a moment ago"
+    assert kept(tmp_path, only_expired=False) == ""
+    assert kept(tmp_path, only_expired=True, now_s=NOW_S + 5) == ""
+
+
+def test_without_any_sign_all_may_go(tmp_path: Path) -> None:
+    """Also with one that cannot be read."""
+    assert kept(tmp_path, only_expired=True) == ""
+    (tmp_path / "heartbeat.json").write_text("{")
+    assert kept(tmp_path, only_expired=True) == ""
+
+
+class Bench:
+    """A cluster and a ledger."""
+
+    def __init__(self, directory: Path) -> None:
+        self.fake = FakeSlurm("v100:4,v100:4,v100:4")
+        self.slurm = CommandLine(FakeRunner(slurm=self.fake))
+        self.ledger = Ledger(directory / FILE_NAME)
+        self.ledger.adopt({})
+
+    def submit(self, *, mark: bool = False, hold: str = "user", text: str = "") -> FakeJob:
+        """Submit a described job; `mark` says that its hold is hadard's."""
+        described = Description(steps=5, gpus=2, rates={"v100": 1.0}, is_held=mark)
+        return self.fake.submit(TWO, hold=hold, comment=text or encode(described))
+
+    def release(self, limit_s: float = 5.0) -> dict[str, str]:
+        """Release all, and return what was wrong by job."""
+        answers = release_all(
+            self.slurm,
+            self.ledger,
+            limit_s=limit_s,
+            now_s=lambda: self.fake.now_s,
+            sleep=self.fake.advance,
+        )
+        return {answer.job: answer.fault for answer in answers}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Give an empty cluster."""
+    return Bench(tmp_path)
+
+
+def test_what_is_ours_goes_and_nothing_else(bench: Bench) -> None:
+    """Marked at submission, or noted since; users' holds and operators' stay, described or not."""
+    marked, noted = bench.submit(mark=True), bench.submit()
+    spoiled = bench.submit(text='{"hadar": 99}')
+    bench.ledger.expect_holds({JobId(noted.key): (), JobId(spoiled.key): ()})
+    users, plain = bench.submit(), bench.submit(text="mine")
+    operators = bench.submit(mark=True, hold="admin")
+    operators.reason = "JobHeldAdmin"
+    assert bench.release() == {marked.key: "", noted.key: "", spoiled.key: ""}
+    assert [job.hold for job in (users, plain, operators)] == ["user", "user", "admin"]
+    bench.fake.advance(1.0)
+    assert {job.state for job in (marked, noted, spoiled)} == {"RUNNING"}
+    assert bench.release() == {}
+
+
+def test_a_job_on_its_way_off_its_gpus_is_waited_for(bench: Bench) -> None:
+    """It is held only when it has left them."""
+    job = bench.submit(hold="")
+    bench.fake.advance(1.0)
+    bench.ledger.expect_holds({JobId(job.key): ()})
+    bench.fake.requeue(job, hold=True)
+    assert job.state == "COMPLETING"
+    assert bench.release() == {job.key: ""}
+    assert not job.hold
+
+
+def test_what_does_not_leave_in_time_is_told(bench: Bench) -> None:
+    """The limit is one, and the answer says which job."""
+    job = bench.submit(hold="")
+    bench.fake.advance(1.0)
+    bench.ledger.expect_holds({JobId(job.key): ()})
+    bench.fake.requeue(job, hold=True)
+    begun_s = bench.fake.now_s
+    assert release_all(
+        bench.slurm,
+        bench.ledger,
+        limit_s=3.0,
+        now_s=lambda: bench.fake.now_s,
+        sleep=lambda seconds: setattr(bench.fake, "now_s", bench.fake.now_s + seconds),
+    ) == (Returned(JobId(job.key), "it has not yet left its GPUs"),)
+    assert 3.0 <= bench.fake.now_s - begun_s < 4.0
+
+
+def test_what_slurm_refuses_is_tried_again_until_it_takes_it(bench: Bench) -> None:
+    """And is told when it does not."""
+    job = bench.submit(mark=True)
+    runner = bench.slurm.runner
+    assert isinstance(runner, FakeRunner)
+    tries: list[int] = []
+
+    def refuse(argv: object) -> str | None:
+        if "release" not in argv:  # type: ignore[operator]
+            return None
+        tries.append(1)
+        return "Slurm is in no mood" if len(tries) < 3 else None
+
+    runner.before.append(refuse)
+    assert bench.release() == {job.key: ""}
+    assert len(tries) == 3
+    other = bench.submit(mark=True)
+    runner.before[:] = [lambda argv: "Slurm is in no mood" if "release" in argv else None]
+    assert "no mood" in bench.release()[other.key]
+
+
+def test_a_slurm_that_does_not_answer_is_a_fault(bench: Bench) -> None:
+    """The caller tries again."""
+    bench.submit(mark=True)
+    bench.fake.is_away = True
+    with pytest.raises(SlurmUnavailable):
+        bench.release()
+
+
+def test_nodes_that_have_not_reported_are_waited_for(bench: Bench) -> None:
+    """slurmctld, just started, could start a job without its GPUs; half the limit at the most."""
+    job = bench.submit(mark=True)
+    bench.fake.restart()
+    begun_s = bench.fake.now_s
+    assert bench.release(limit_s=60.0) == {job.key: ""}
+    assert 4.0 <= bench.fake.now_s - begun_s < 10.0
+    other = bench.submit(mark=True)
+    bench.fake.nodes["n1"].has_reported = False
+    begun_s = bench.fake.now_s
+    assert bench.release(limit_s=20.0) == {other.key: ""}
+    assert 10.0 <= bench.fake.now_s - begun_s < 20.0
+
+
+def test_a_pin_of_ours_goes_with_the_hold(bench: Bench) -> None:
+    """Also from a job that only waits for its nodes."""
+    job = bench.submit()
+    key = JobId(job.key)
+    reading = bench.slurm.read()
+    own = reading.request(reading.queue[key])
+    bench.ledger.note({key: Entry(before=own, pinned=(NodeName("n2"),))})
+    assert bench.slurm.change([Hold(key)]) == [None]
+    job.asked.nodes, job.asked.per_job, job.asked.per_node = ("n2",), (), (("", 2),)
+    bench.fake.release(job)
+    assert bench.release() == {job.key: ""}
+    [given_back] = bench.fake.find(job.key)
+    assert given_back.asked.nodes == ()
+    assert given_back.asked.per_node == ()
+    assert given_back.asked.per_job == (("", 2),)
+
+
+def test_a_job_that_starts_meanwhile_is_not_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be changed any more, and need not be."""
+    job = bench.submit(mark=True)
+    job.asked = replace(job.asked)
+    before = Request(num_nodes="1-2", per_job="gres:gpu:2")
+    entry = Entry(is_held=True, before=before, pinned=(NodeName("n1"),))
+    bench.ledger.note({JobId(job.key): entry})
+    job.asked.nodes = ("n1",)
+    change, begun_s = CommandLine.change, bench.fake.now_s
+
+    def once_started(self: CommandLine, changes: Sequence[Change]) -> list[SlurmError | None]:
+        if job.state == "PENDING":
+            bench.fake.release(job)
+            bench.fake.advance(1.0)
+        return change(self, changes)
+
+    monkeypatch.setattr(CommandLine, "change", once_started)
+    assert bench.release(limit_s=60.0) == {}
+    assert job.state == "RUNNING"
+    assert bench.fake.now_s - begun_s < 10.0
+
+
+def landed(bench: Bench) -> FakeJob:
+    """Return a job that runs, and that a hold of ours has come too late for."""
+    job = bench.submit(hold="")
+    key = JobId(job.key)
+    bench.ledger.expect_holds({key: ()})
+    bench.fake.advance(1.0)
+    assert bench.slurm.change([Hold(key)]) == [None]
+    assert (job.state, job.hold) == ("RUNNING", "user")
+    return job
+
+
+def test_a_hold_that_came_too_late_is_taken_back(bench: Bench) -> None:
+    """And forgotten: one that comes after it is the owner's."""
+    job = landed(bench)
+    assert bench.release() == {}
+    assert (job.state, job.hold) == ("RUNNING", "")
+    assert not bench.ledger[JobId(job.key)].is_held
+    bench.fake.hold(job, "user")
+    assert bench.release() == {}
+    assert job.hold == "user"
+
+
+def test_a_hold_that_cannot_be_taken_back_is_told(bench: Bench) -> None:
+    """At the end of the limit; the next `hadar release` knows of it still."""
+    job = landed(bench)
+    assert isinstance(bench.slurm.runner, FakeRunner)
+    bench.slurm.runner.before.append(lambda argv: "no" if argv[1] == "release" else None)
+    assert bench.release() == {job.key: "it runs, and is held should it be requeued"}
+    bench.slurm.runner.before.clear()
+    assert bench.release() == {}
+    assert job.hold == ""
+
+
+def test_an_operators_hold_on_a_job_that_runs_stays(bench: Bench) -> None:
+    """It came in the place of ours."""
+    job = landed(bench)
+    bench.fake.hold(job, "admin")
+    assert bench.release() == {}
+    assert job.hold == "admin"
+
+
+def test_an_operators_hold_ends_ours_for_good(bench: Bench) -> None:
+    """Its owner's, once the operator has let go, is not taken for the one that hadard noted."""
+    job = bench.submit(mark=True)
+    bench.ledger.expect_holds({JobId(job.key): ()})
+    bench.fake.hold(job, "admin")
+    job.reason = "JobHeldAdmin"
+    assert bench.release() == {}
+    bench.fake.release(job)
+    job.begin_s = bench.fake.now_s + 1000.0
+    bench.fake.hold(job, "user")
+    job.reason = "JobHeldUser"
+    assert bench.release() == {}
+    assert job.hold == "user"

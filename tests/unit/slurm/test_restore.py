@@ -1,0 +1,263 @@
+"""A job that goes back to Slurm starts as its owner submitted it, or stays held and is told of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import a_gang
+from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
+from fakes.fake_tools import FakeRunner
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.jobspec.description import Description, decode_or_none, encode
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.scontrol import request_for
+from hadar_slurm.slurm.client.updates import Ask, Change, Clear, Hold, Release
+from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.restore import Returned, give_back
+
+NODES = "v100:4,p100:4,v100:2+k80:2"
+DESCRIBED = Description(steps=100, gpus=2, rates={"v100": 1.0, "p100": 1.0}, is_held=True)
+
+
+class Bench:
+    """A cluster with a ledger, and what tests do there."""
+
+    def __init__(self, directory: Path, version: tuple[int, int, int] = (26, 5, 5)) -> None:
+        self.fake = FakeSlurm(NODES, version=version)
+        self.runner = FakeRunner(slurm=self.fake)
+        self.slurm = CommandLine(self.runner)
+        self.ledger = Ledger(directory / FILE_NAME)
+        self.ledger.adopt({})
+
+    def submit(self, asked: Asked, *, described: Description | None = DESCRIBED) -> FakeJob:
+        """Submit a job that is held."""
+        comment = encode(described) if described else "mine"
+        return self.fake.submit(asked, hold="user", comment=comment)
+
+    def pin(self, job: FakeJob, gang: str, *, released: bool = False, noted: bool = True) -> None:
+        """Pin a job as hadard does, and write down what it asked for."""
+        key = JobId(job.key)
+        reading = self.slurm.read()
+        if noted:
+            own = reading.request(reading.queue[key])
+            nodes = tuple(a_gang(gang).gpus_by_node)
+            self.ledger.note({key: Entry(is_held=not released, before=own, pinned=nodes)})
+        request = request_for(a_gang(gang), self.slurm.version, names_type="k80" in gang)
+        changes: list[Change] = [Hold(key), Clear(key), Ask(key, request)]
+        changes += [Release(key)] if released else []
+        assert self.slurm.change(changes) == [None] * len(changes)
+
+    def give_back(self, *jobs: FakeJob) -> list[Returned]:
+        """Give jobs back."""
+        queue = self.slurm.queue()
+        rows = [queue[JobId(job.key)] for job in jobs]
+        waiting = {row.key: (row, decode_or_none(row.comment)) for row in rows}
+        return give_back(self.slurm, self.ledger, waiting)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Give a cluster that forgets types."""
+    return Bench(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Asked(per_job=parse_gpus("gpu:2")),
+        Asked(per_job=parse_gpus("gpu:p100:2")),
+        Asked(per_node=parse_gpus("gpu:2"), max_nodes=1),
+        Asked(per_node=parse_gpus("gpu:1"), min_nodes=2, max_nodes=2),
+        Asked(per_job=parse_gpus("gpu:2"), min_nodes=1, max_nodes=2),
+        Asked(per_task=parse_gpus("gpu:2")),
+        Asked(per_socket=parse_gpus("gpu:2"), max_nodes=1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("released", [False, True], ids=["held", "pinned"])
+def test_the_request_is_the_owners_again(bench: Bench, asked: Asked, released: bool) -> None:
+    """In every part, the number of nodes too; then the job is released, once, and starts."""
+    job = bench.submit(asked)
+    bench.pin(job, "n1:v100:2", released=released)
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    for part in ("per_node", "per_job", "per_task", "per_socket"):
+        assert (getattr(job.asked, part) or ()) == (getattr(asked, part) or ())
+    assert (job.asked.nodes, job.asked.min_nodes) == ((), asked.min_nodes)
+    assert job.asked.max_nodes is None or asked.max_nodes or job.asked.max_nodes >= 3
+    assert not bench.ledger[JobId(job.key)].is_held
+    bench.fake.advance(1.0)
+    assert (job.state, job.num_gpus) == ("RUNNING", 2)
+
+
+def test_a_job_that_was_only_held_is_only_released(bench: Bench) -> None:
+    """Nothing of its request is touched."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    said: list[str] = []
+
+    def listen(argv: Sequence[str]) -> None:
+        said.append(argv[1])
+
+    bench.runner.before.append(listen)
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert [word for word in said if word in ("update", "uhold", "release")] == ["release"]
+    assert not job.hold
+
+
+def test_nodes_that_the_owner_named_are_kept(bench: Bench) -> None:
+    """They are no pin of ours."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2"), nodes=("n2",)))
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert job.asked.nodes == ("n2",)
+    bench.fake.advance(1.0)
+    assert job.held.keys() == {"n2"}
+
+
+def test_nodes_that_the_owner_named_after_a_pin_of_ours_are_kept(bench: Bench) -> None:
+    """The request from before that pin has none, and comes back with theirs."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2")
+    job.asked = replace(job.asked, nodes=("n2",))
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert (job.asked.nodes, job.asked.per_job) == (("n2",), (("", 2),))
+
+
+def test_without_a_record_the_description_tells_what_was_asked_for(tmp_path: Path) -> None:
+    """A pin whose entry was lost is taken off all the same."""
+    bench = Bench(tmp_path)
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2", released=True, noted=False)
+    (tmp_path / FILE_NAME).unlink()
+    bench.ledger = Ledger(tmp_path / FILE_NAME)
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert (job.asked.nodes, job.asked.per_job) == ((), (("", 2),))
+
+
+def test_where_types_are_kept_the_type_stays(tmp_path: Path) -> None:
+    """22.05 takes no untyped request any more, and the job must not stay held for that."""
+    bench = Bench(tmp_path, (22, 5, 8))
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n3:k80:2")
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert (job.asked.per_job, job.asked.nodes) == ((("k80", 2),), ())
+    bench.fake.advance(1.0)
+    assert dict(job.gpus) == {("n3", "k80"): 2}
+
+
+def test_a_job_that_ran_begins_soon(bench: Bench) -> None:
+    """Not after the two minutes that a requeue brings."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2", released=True)
+    bench.fake.advance(1.0)
+    assert job.state == "RUNNING"
+    bench.fake.requeue(job, hold=True)
+    bench.fake.advance(1.0)
+    bench.ledger.expect_holds({JobId(job.key): ()})
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    bench.fake.advance(3.0)
+    assert job.state == "RUNNING"
+
+
+@pytest.mark.parametrize("word", ["TresPerNode=", "TresPerJob=gres/gpu:2", "release"])
+def test_what_fails_keeps_the_job_held_and_is_done_the_next_time(bench: Bench, word: str) -> None:
+    """It never starts without GPUs, and no other job waits for it."""
+    stuck, other = (bench.submit(Asked(per_job=parse_gpus("gpu:2"))) for _ in range(2))
+    for job in (stuck, other):
+        bench.pin(job, "n1:v100:2")
+
+    def refuse(argv: Sequence[str]) -> str | None:
+        is_its = stuck.key in argv or f"JobId={stuck.key}" in argv
+        return "Slurm is in no mood" if is_its and word in argv else None
+
+    bench.runner.before.append(refuse)
+    first, second = bench.give_back(stuck, other)
+    assert "Slurm is in no mood" in first.fault
+    assert second == Returned(JobId(other.key))
+    bench.fake.advance(1.0)
+    assert (stuck.state, stuck.hold, other.state) == ("PENDING", "user", "RUNNING")
+    assert bench.ledger[JobId(stuck.key)].is_held
+    bench.runner.before.clear()
+    assert bench.give_back(stuck) == [Returned(JobId(stuck.key))]
+    bench.fake.advance(1.0)
+    assert (stuck.state, stuck.num_gpus) == ("RUNNING", 2)
+
+
+def test_an_update_that_lies_is_noticed(bench: Bench) -> None:
+    """Slurm says that all is well and shows another request: the job stays held."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2")
+
+    def lie(argv: Sequence[str]) -> None:
+        if "release" in argv or argv[0] == "squeue":
+            job.asked.per_job = ()
+
+    bench.runner.before.append(lie)
+    [returned] = bench.give_back(job)
+    assert "another request" in returned.fault
+    bench.fake.advance(1.0)
+    assert (job.state, job.hold) == ("PENDING", "user")
+
+
+def test_a_ledger_that_cannot_be_written_keeps_nobody_held(bench: Bench) -> None:
+    """The job is held already: that is the worst that not writing it down could come to."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2")
+    bench.ledger.path.unlink()
+    bench.ledger.path.mkdir()
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert not job.hold
+
+
+@pytest.mark.parametrize("hold", ["user", "admin"])
+def test_under_anothers_hold_the_pin_goes_and_the_hold_stays(bench: Bench, hold: str) -> None:
+    """Its owner's or an operator's; released, the job starts at once and as it was submitted."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2", released=True)
+    bench.fake.hold(job, hold)
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert (job.hold, job.asked.nodes, job.asked.per_job) == (hold, (), (("", 2),))
+    assert not job.asked.per_node
+    assert not bench.ledger[JobId(job.key)].is_held
+    bench.fake.release(job)
+    bench.fake.advance(2.0)
+    assert (job.state, job.num_gpus) == ("RUNNING", 2)
+
+
+@pytest.mark.parametrize("word", ["TresPerNode=", "TresPerJob=gres/gpu:2"])
+def test_a_job_released_while_its_request_is_cut_does_not_start_without_gpus(
+    bench: Bench, word: str
+) -> None:
+    """No hold of ours is on it, yet it waits for the other half, and for another attempt at it."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2", released=True)
+    bench.fake.hold(job, "user")
+
+    def meddle(argv: Sequence[str]) -> str | None:
+        if word not in argv:
+            return None
+        bench.fake.release(job)
+        bench.fake.advance(5.0)
+        return "Slurm is in no mood"
+
+    bench.runner.before.append(meddle)
+    [returned] = bench.give_back(job)
+    assert "Slurm is in no mood" in returned.fault
+    assert (job.state, job.hold) == ("PENDING", "")
+    bench.runner.before.clear()
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    bench.fake.advance(60.0)
+    assert (job.state, job.num_gpus, job.asked.nodes) == ("RUNNING", 2, ())
+
+
+def test_a_begin_time_that_the_owner_has_chosen_stays(bench: Bench) -> None:
+    """It keeps the job from starting in the meantime just as well."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2", released=True)
+    bench.ledger.now_s = lambda: bench.fake.now_s
+    job.begins_s = begins_s = bench.fake.now_s + 3600.0
+    bench.fake.hold(job, "user")
+    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert (job.hold, job.asked.nodes, job.begins_s) == ("user", (), begins_s)

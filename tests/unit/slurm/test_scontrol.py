@@ -1,0 +1,138 @@
+"""Changes as Slurm's commands: the exact words, before and after each change in their form."""
+
+from __future__ import annotations
+
+import pytest
+from builders import a_gang
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.slurm.client.scontrol import (
+    command,
+    keeps_types,
+    parse_version,
+    request_for,
+    requested_gpus,
+)
+from hadar_slurm.slurm.client.updates import (
+    Ask,
+    AskToSave,
+    Change,
+    Clear,
+    Hold,
+    Prefer,
+    PutOff,
+    Release,
+    Request,
+    Requeue,
+)
+
+JOB = JobId("31_2")
+TWO_NODES = a_gang("n1:v100:2 n2:v100:2")
+MIXED = a_gang("n1:v100:1 n3:k80:1")
+OLD, NEW = (22, 5), (24, 11)
+
+
+def ask(
+    gang: Gang, version: tuple[int, int], *, names_type: bool = False, begins_soon: bool = False
+) -> Ask:
+    return Ask(JOB, request_for(gang, version, names_type=names_type), begins_soon)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            Clear(JOB),
+            "scontrol update JobId=31_2 TresPerNode= TresPerJob= TresPerTask= TresPerSocket= "
+            "ReqNodeList=",
+        ),
+        (
+            ask(TWO_NODES, OLD, names_type=True),
+            "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1-2] "
+            "TresPerNode=gres:gpu:v100:2",
+        ),
+        (
+            ask(TWO_NODES, NEW, names_type=True),
+            "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1-2] "
+            "TresPerNode=gres/gpu:v100:2",
+        ),
+        (
+            ask(TWO_NODES, OLD, begins_soon=True),
+            "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1-2] TresPerNode=gres:gpu:2 "
+            "StartTime=now+1",
+        ),
+        (
+            ask(MIXED, OLD),
+            "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1,3] TresPerNode=gres:gpu:1",
+        ),
+        (
+            ask(a_gang("gpu7:k80:4"), NEW, begins_soon=True),
+            "scontrol update JobId=31_2 NumNodes=1-1 ReqNodeList=gpu7 TresPerNode=gres/gpu:4 "
+            "StartTime=now+1",
+        ),
+        (
+            # A site that names no types: what squeue calls gpu is no type to ask for.
+            ask(a_gang("n1:gpu:2"), NEW, names_type=True),
+            "scontrol update JobId=31_2 NumNodes=1-1 ReqNodeList=n1 TresPerNode=gres/gpu:2",
+        ),
+        (
+            Ask(JOB, Request(num_nodes="1-4", per_job="gres:gpu:4")),
+            "scontrol update JobId=31_2 NumNodes=1-4 TresPerJob=gres:gpu:4",
+        ),
+        (
+            Ask(JOB, Request(per_task="gres:gpu:1", per_socket="gres:gpu:2"), begins_soon=True),
+            "scontrol update JobId=31_2 NumNodes=1 TresPerTask=gres:gpu:1 "
+            "TresPerSocket=gres:gpu:2 StartTime=now+1",
+        ),
+        (Hold(JOB), "scontrol uhold 31_2"),
+        (Release(JOB), "scontrol release 31_2"),
+        (AskToSave(JOB), "scancel --signal=USR1 --batch 31_2"),
+        (Requeue(JOB), "scontrol requeuehold 31_2"),
+        (PutOff(JOB), "scontrol update JobId=31_2 StartTime=now+60"),
+        (Prefer(JOB, "v100"), "scontrol update JobId=31_2 Prefer=v100"),
+        (Prefer(JOB, ""), "scontrol update JobId=31_2 Prefer="),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_words_of_a_command(change: Change, words: str) -> None:
+    """Every word stands alone; nothing is left to a shell."""
+    assert command(change) == words.split()
+
+
+def test_what_a_node_is_asked_for() -> None:
+    """The type where it is named, else GPUs of any."""
+    assert requested_gpus(TWO_NODES, names_type=True) == (("v100", 2),)
+    assert requested_gpus(TWO_NODES, names_type=False) == (("gpu", 2),)
+    assert requested_gpus(MIXED, names_type=False) == (("gpu", 1),)
+
+
+def test_nodes_are_folded() -> None:
+    """A gang on many nodes fits a command line."""
+    many = a_gang(" ".join(f"gpu{number:03}:k80:1" for number in (1, 2, 3, 7, 10)))
+    assert "ReqNodeList=gpu[001-003,007,010]" in command(ask(many, NEW))
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("slurm-wlm 22.05.8", (22, 5)),
+        ("slurm 24.11.5", (24, 11)),
+        ("slurm 26.05.0-0rc1", (26, 5)),
+        ("slurm 23.02", (23, 2)),
+        ("", (0, 0)),
+        ("slurm of the future", (0, 0)),
+    ],
+)
+def test_versions(text: str, version: tuple[int, int]) -> None:
+    """Year and month; without them the oldest is assumed."""
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("version", "keeps"),
+    [((0, 0), True), ((22, 5), True), ((24, 5), True), ((24, 11), False), ((26, 5), False)],
+)
+def test_old_versions_keep_types(version: tuple[int, int], *, keeps: bool) -> None:
+    """Measured on 22.05.8 and 24.11.5; versions in between count as the older."""
+    assert keeps_types(version) is keeps

@@ -1,0 +1,107 @@
+"""Which adapter is taken, and what is said of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hadar_slurm.errors import ConfigError, SlurmUnavailable
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.pyslurm import Installed, PySlurm
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.select import make_adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Runner):
+    """A runner that knows Slurm's version and nothing else; without one, nothing is installed."""
+
+    says: str = "slurm-wlm 26.05.5"
+
+    def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
+        """Return what scontrol says of its version."""
+        assert argv == ["scontrol", "--version"]
+        if not self.says:
+            raise SlurmUnavailable("scontrol is not installed or not on PATH")
+        return self.says + "\n"
+
+
+LIBRARY: Any = object()
+FITTING = Installed("26.5.0", lambda runner: LIBRARY)
+
+
+def wrecked(runner: Runner) -> Any:
+    """Stand for a pyslurm that cannot be loaded."""
+    raise ConfigError("pyslurm cannot be loaded: libslurmfull.so is missing")
+
+
+NOT_FITTING = [
+    (None, Versioned(), "pyslurm is not installed"),
+    (
+        Installed("25.11.2", lambda runner: LIBRARY),
+        Versioned(says="slurm-wlm 22.05.8"),
+        "pyslurm 25.11.2 is built for Slurm 25.11, this is 22.05",
+    ),
+    (FITTING, Versioned(says=""), "pyslurm needs Slurm's commands beside it: scontrol is not"),
+    (Installed("26.5.1", wrecked), Versioned(), "cannot be loaded: libslurmfull.so is missing"),
+]
+
+
+@pytest.mark.parametrize("name", ["auto", "pyslurm"])
+def test_pyslurm_is_taken_where_it_fits(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so in one line."""
+    caplog.set_level(logging.INFO)
+    adapter = make_adapter(name, Versioned(), lambda: FITTING)
+    assert isinstance(adapter, PySlurm)
+    assert adapter.library is LIBRARY
+    assert adapter.version == (26, 5)
+    assert caplog.messages == ["using pyslurm, built for Slurm 26.05"]
+
+
+@pytest.mark.parametrize(("installed", "runner", "reason"), NOT_FITTING)
+def test_where_it_does_not_fit_the_commands_are_taken(
+    installed: Installed | None, runner: Runner, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says why in one line; that there is none is worth a line only to those who debug."""
+    caplog.set_level(logging.DEBUG)
+    assert isinstance(make_adapter("auto", runner, lambda: installed), CommandLine)
+    (line,) = caplog.records
+    assert reason in line.getMessage()
+    assert line.getMessage().endswith(": using the command line")
+    assert line.levelno == (logging.INFO if installed else logging.DEBUG)
+
+
+@pytest.mark.parametrize(("installed", "runner", "reason"), NOT_FITTING)
+def test_who_asks_for_pyslurm_is_told_why_it_cannot_be(
+    installed: Installed | None, runner: Runner, reason: str
+) -> None:
+    """And what to do about it."""
+    with pytest.raises(ConfigError) as caught:
+        make_adapter("pyslurm", runner, lambda: installed)
+    message = str(caught.value)
+    assert reason in message
+    assert "docs/adapters.md" in message
+    assert "command-line" in message
+
+
+def test_who_asks_for_the_commands_gets_them(caplog: pytest.LogCaptureFixture) -> None:
+    """pyslurm is not even looked for, and there is nothing to say."""
+    caplog.set_level(logging.DEBUG)
+
+    def find() -> Installed | None:
+        raise AssertionError("looked for pyslurm")
+
+    assert isinstance(make_adapter("command-line", Versioned(), find), CommandLine)
+    assert caplog.messages == []
+
+
+def test_what_is_not_a_version_fits_nothing() -> None:
+    """A pyslurm from a working copy may call itself anything."""
+    odd = Installed("unknown", lambda runner: LIBRARY)
+    assert isinstance(make_adapter("auto", Versioned(), lambda: odd), CommandLine)
+    both_odd = make_adapter("auto", Versioned(says="slurm-wlm"), lambda: odd)
+    assert isinstance(both_odd, CommandLine)

@@ -1,0 +1,159 @@
+"""What was measured outlives hadard; what is wrong with the file does not keep it from working."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import stat
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hadar_slurm.core.throughput_model import Measured, Place, Workload
+from hadar_slurm.slurm.observe.throughput_store import MAX_WORKLOADS_OF_USER, VERSION, Profile
+
+ADAS = Workload("ada", "ResNet-50 (batch size 64)")
+V100 = Place("v100", 4, is_spread=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "profile.sqlite"
+
+
+def opened(path: Path, now_s: Callable[[], float] = time.time) -> Profile:
+    profile = Profile(path, now_s)
+    profile.sync()
+    return profile
+
+
+def filled(path: Path) -> None:
+    profile = opened(path)
+    for rate in (10.0, 20.0):
+        profile.speeds.measure(ADAS, V100, rate)
+    profile.sync()
+
+
+def test_what_is_measured_is_there_after_a_restart(path: Path) -> None:
+    filled(path)
+    speeds = opened(path).speeds
+    assert speeds.measured == {ADAS: {V100: Measured(15.0, 15.0, 2)}}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_only_news_is_written(path: Path) -> None:
+    profile = opened(path)
+    before = path.stat().st_mtime_ns
+    profile.sync()
+    assert path.stat().st_mtime_ns == before
+    profile.speeds.measure(ADAS, V100, 1.0)
+    profile.sync()
+    assert not profile.speeds.news
+
+
+def corrupt(path: Path) -> None:
+    path.write_bytes(b"no database at all" * 100)
+
+
+def torn(path: Path) -> None:
+    filled(path)
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def newer(path: Path) -> None:
+    filled(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+
+
+def another(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE speeds (something TEXT)")
+
+
+def another_of_this_version(path: Path) -> None:
+    another(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+@pytest.mark.parametrize("spoil", [corrupt, torn, newer, another, another_of_this_version])
+def test_a_file_that_is_of_no_use_is_put_aside(
+    path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole, under another name, with a warning; what comes then is kept in a new one."""
+    spoil(path)
+    content = path.read_bytes()
+    with caplog.at_level(logging.WARNING):
+        profile = opened(path, now_s=lambda: 5.0)
+    assert profile.speeds.measured == {}
+    aside = path.with_name("profile.sqlite.5.aside")
+    assert aside.read_bytes() == content
+    [told] = caplog.messages
+    assert str(path) in told
+    assert aside.name in told
+    profile.speeds.measure(ADAS, V100, 10.0)
+    profile.sync()
+    assert set(opened(path).speeds.measured) == {ADAS}
+
+
+def test_a_locked_file_is_tried_again(path: Path) -> None:
+    """Nothing of it is lost, nor of what is measured meanwhile, and the fault is told till then."""
+    filled(path)
+    other = Workload("ben", "A3C")
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        profile = opened(path)
+        profile.speeds.measure(other, V100, 3.0)
+        profile.sync()
+        assert set(profile.speeds.measured) == {other}
+        assert "locked" in profile.fault
+        holder.execute("ROLLBACK")
+    profile.sync()
+    assert profile.fault == ""
+    assert set(profile.speeds.measured) == {ADAS, other}
+    assert set(opened(path).speeds.measured) == {ADAS, other}
+
+
+def test_where_nothing_can_be_written_hadard_goes_on(tmp_path: Path) -> None:
+    """What was measured holds, and the fault is told."""
+    profile = opened(tmp_path / "nowhere" / "profile.sqlite")
+    profile.speeds.measure(ADAS, V100, 3.0)
+    profile.sync()
+    assert set(profile.speeds.measured) == {ADAS}
+    assert "nowhere" in profile.fault
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("ada", "x", "v100", 0, 0, 1.0, 1.0, 1, 0.0),
+        ("ada", "x", "v100", 1, 0, -1.0, 1.0, 1, 0.0),
+        ("ada", "x", "v100", 1, 0, 1.0, 1e300, 1, 0.0),
+        ("ada", "x", "v100", "many", 0, 1.0, 1.0, 1, 0.0),
+        ("ada", "x", "v100", 1, 0, 1.0, 1.0, 0, 0.0),
+    ],
+)
+def test_a_row_that_cannot_be_is_passed_over(path: Path, row: tuple[object, ...]) -> None:
+    filled(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO speeds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    assert set(opened(path).speeds.measured) == {ADAS}
+
+
+def test_a_user_has_room_for_so_many_workloads(path: Path) -> None:
+    """Whoever invents new names pushes out their own older ones, and nobody else's."""
+    filled(path)
+    now_s = iter(range(10_000))
+    profile = opened(path, now_s=lambda: float(next(now_s)))
+    for number in range(MAX_WORKLOADS_OF_USER + 5):
+        profile.speeds.measure(Workload("mallory", f"w{number}"), V100, 1.0)
+        if number % 50 == 0:
+            profile.sync()
+    profile.sync()
+    kept = opened(path).speeds.measured
+    assert len(kept) == MAX_WORKLOADS_OF_USER + 1
+    assert ADAS in kept

@@ -1,0 +1,106 @@
+"""Why a job waits is what the plan said; when it begins is what would come of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from builders import a_job, a_plan, a_snapshot, some_rates
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.plan import WaitReason
+from hadar_slurm.core.snapshot import Round
+from hadar_slurm.engine.loop import RoundRecord
+from hadar_slurm.errors import ConfigError
+from hadar_slurm.journal import as_line
+from hadar_slurm.policies.hadar.policy import Hadar
+from hadar_slurm.status.explain import Choice, Expected, Explanation, explain
+
+BOTH = some_rates(V100=10.0, K80=1.0)
+
+
+def explained(
+    job: str, *jobs: Job, nodes: str = "1xV100,1xK80", plan: dict[str, str] | None = None
+) -> Explanation | None:
+    """Return what is said of a job; those without a place in `plan` wait for room."""
+    snapshot = a_snapshot(nodes, *jobs, now_s=1000.0)
+    given = plan or {}
+    waits = {
+        one.job_id: WaitReason.INSUFFICIENT
+        for one in jobs
+        if one.phase is Phase.QUEUED and one.job_id not in given
+    }
+    made = replace(a_plan(given, waits), figures=(("price.K80", 0.0), ("price.V100", 0.5)))
+    line = as_line(RoundRecord(Round(7, 1000.0, 360.0), "round end", "hadar", snapshot, made))
+    return explain(line, JobId(job), Hadar(), time.monotonic, 20.0)
+
+
+def fixed(job: Job) -> Job:
+    return replace(job, spec=replace(job.spec, can_checkpoint=False))
+
+
+def test_who_is_not_there_is_not_explained() -> None:
+    assert explained("9", a_job("1")) is None
+
+
+def test_each_type_is_told_with_what_it_gives() -> None:
+    runs = a_job("1", on="n1:V100:1", rates=BOTH)
+    found = explained("2", runs, a_job("2", steps=2000, done=1000.0, rates=BOTH))
+    assert found is not None
+    assert found.choices == (
+        Choice("V100", 10.0, 100.0, 0, 0.5),
+        Choice("K80", 1.0, 1000.0, 1, 0.0),
+    )
+    assert (found.round, found.time_s, found.policy, found.gpus) == (7, 1000.0, "hadar", 1)
+
+
+def test_who_waits_is_told_when_and_on_what_it_begins() -> None:
+    """The V100 is free in 100 s, and then goes to the longer one, which makes the end later."""
+    runs = fixed(a_job("1", on="n1:V100:1", rates=BOTH))
+    other = fixed(a_job("2", rates=BOTH, steps=2000))
+    waits = fixed(a_job("3", rates=BOTH))
+    found = explained("3", runs, other, waits)
+    assert found is not None
+    assert found.reason == str(WaitReason.INSUFFICIENT)
+    assert found.expected == Expected(300.0, 400.0, {"n1": {"V100": 1}})
+    assert found.ahead == ("2",)
+
+
+def test_what_moving_would_change_is_told_of_who_cannot() -> None:
+    """It could begin on the K80 at once."""
+    runs = fixed(a_job("1", on="n1:V100:1", rates=BOTH))
+    found = explained("2", runs, fixed(a_job("2", rates=BOTH)))
+    assert found is not None
+    assert found.expected == Expected(100.0, 200.0, {"n1": {"V100": 1}})
+    assert found.if_moved is not None
+    assert found.if_moved.begins_in_s == 0.0
+    movable = explained("2", runs, a_job("2", rates=BOTH))
+    assert movable is not None
+    assert movable.if_moved is None
+
+
+def test_who_has_gpus_is_told_when_it_ends() -> None:
+    found = explained("1", a_job("1", on="n2:K80:1", done=400.0, rates=BOTH))
+    assert found is not None
+    assert (found.reason, found.ends_in_s, found.expected) == ("", 600.0, None)
+    assert found.held == {"0": {"n2": {"K80": 1}}}
+
+
+def test_who_is_to_start_does_not_wait() -> None:
+    found = explained("1", a_job("1", rates=BOTH), plan={"1": "n1:V100:1"})
+    assert found is not None
+    assert (found.reason, found.expected, found.ahead) == ("", None, ())
+
+
+def test_who_never_begins_is_told_so() -> None:
+    found = explained("1", a_job("1", 4, rates=BOTH))
+    assert found is not None
+    assert found.expected is None
+
+
+def test_a_round_that_saw_nothing_explains_nothing() -> None:
+    line = as_line(RoundRecord(Round(0, 5.0, 360.0), "start", "p", errors=("no squeue",)))
+    with pytest.raises(ConfigError, match="round 0: nothing was seen: no squeue"):
+        explain(line, JobId("1"), Hadar(), time.monotonic, 1.0)
