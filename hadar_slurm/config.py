@@ -7,7 +7,9 @@ narrow enough to refuse a slip such as 1e-9. slurm_conf/hadar.yaml says them.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,28 +17,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hadar_slurm.errors import ConfigError
-
-# Written out because configuration lies below policies; a test holds it to their table.
-PolicyName = Literal[
-    "hadar",
-    "hadar-paper",
-    "hadare",
-    "gavel-max-min",
-    "gavel-makespan",
-    "gavel-max-sum",
-    "gavel-ftf",
-    "gavel-fifo",
-    "tiresias",
-    "hare-offline",
-    "hlas",
-    "e-las",
-    "a-srpt",
-    "sampling",
-    "yarn-cs",
-    "srsf",
-    "las",
-    "slurm",
-]
+from hadar_slurm.state.heartbeat import RUN_DIR_VARIABLE
 
 ModeName = Literal["observe", "advise", "enforce"]
 
@@ -57,6 +38,15 @@ def _absolute(path: Path) -> Path:
     return path
 
 
+def _known_policy(name: str) -> str:
+    """Refuse a name that no installed package registers as a policy (policies/registry.py)."""
+    names = entry_points(group="hadar_slurm.policies").names
+    if name not in names:
+        raise ValueError(f"expected one of {', '.join(sorted(names))}")
+    return name
+
+
+PolicyName = Annotated[str, AfterValidator(_known_policy)]
 Number = Annotated[float, BeforeValidator(_not_bool)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
@@ -124,6 +114,27 @@ def load_config(path: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return parse_config(text, str(path))
+
+
+def read_config(path: Path | None) -> Config:
+    """Return the configuration in `path`, else in the default place, else the defaults."""
+    if path is None and DEFAULT_PATH.exists():
+        path = DEFAULT_PATH
+    return Config() if path is None else load_config(path)
+
+
+def read_config_to_answer(path: Path | None) -> Config:
+    """Return the configuration for a command that only reads hadard's heartbeat.
+
+    Its place is the one that `run_dir` in the file of --config names, else HADAR_RUN_DIR, else that
+    of the default file. hadard and commands that change jobs go by the configuration alone, so that
+    they agree.
+    """
+    config = read_config(path)
+    chosen = os.environ.get(RUN_DIR_VARIABLE)
+    if not chosen or (path is not None and "run_dir" in config.model_fields_set):
+        return config
+    return config.model_copy(update={"run_dir": Path(chosen)})
 
 
 def parse_config(text: str, origin: str) -> Config:

@@ -4,6 +4,7 @@ HadarError
 ├── UsageError              the caller's words are wrong; commands exit with status 2
 │   ├── ConfigError             a configuration, cluster or table file
 │   ├── JobSpecError            the description of a job
+│   ├── PolicyError             a policy whose package cannot be imported
 │   └── TraceError              a workload trace
 ├── InvalidPlan             our fault: a policy proposed what cannot be
 ├── PhaseError              our fault: a job moved between phases that do not follow
@@ -38,6 +39,10 @@ class ConfigError(UsageError):
 
 class JobSpecError(UsageError):
     """The description of a job is wrong."""
+
+
+class PolicyError(UsageError):
+    """A policy's package cannot be imported."""
 
 
 class TraceError(UsageError):

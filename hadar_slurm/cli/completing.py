@@ -68,7 +68,7 @@ def own_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _config(ctx: typer.Context) -> Config:
     # It completes its own arguments by this module.
-    from hadar_slurm.cli.release import read_config
+    from hadar_slurm.config import read_config
 
     given = ctx.params.get("config")
     return read_config(Path(str(given)) if given else None)

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 import yaml
 
-from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
-from hadar_slurm.config import DEFAULT_PATH, Config, load_config
+from hadar_slurm.cli.release import ConfigOption, JsonOption
+from hadar_slurm.config import DEFAULT_PATH, Config, load_config, read_config
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.resources import operators_file

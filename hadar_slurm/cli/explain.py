@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from hadar_slurm.cli.completing import known_jobs
-from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config_to_answer
+from hadar_slurm.cli.release import ConfigOption, JsonOption
 from hadar_slurm.cli.status import (
     JournalOption,
     last_lines,
@@ -23,7 +23,7 @@ from hadar_slurm.cli.status import (
     problem_lines,
     warnings,
 )
-from hadar_slurm.config import Config
+from hadar_slurm.config import Config, read_config_to_answer
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.daemon.main import policy_of
 from hadar_slurm.errors import SlurmError, UsageError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from hadar_slurm.cli.completing import own_jobs
-from hadar_slurm.config import DEFAULT_PATH, Config, load_config
+from hadar_slurm.config import DEFAULT_PATH, Config, load_config, read_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.daemon.signs_of_life import good_for_s
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
@@ -25,7 +24,7 @@ from hadar_slurm.slurm.client.updates import BeginSoon, Release
 from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all, waiting_for_us
 from hadar_slurm.slurm.control.restore import Returned
-from hadar_slurm.state.heartbeat import RUN_DIR_VARIABLE, remove_heartbeat
+from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock
 from hadar_slurm.state.reaper_count import add_expired
@@ -169,24 +168,3 @@ def leave(
             typer.echo(f"job {job} is left to Slurm")
     if failed:
         raise typer.Exit(1)
-
-
-def read_config(path: Path | None) -> Config:
-    """Return the configuration in `path`, else in the default place, else the defaults."""
-    if path is None and DEFAULT_PATH.exists():
-        path = DEFAULT_PATH
-    return Config() if path is None else load_config(path)
-
-
-def read_config_to_answer(path: Path | None) -> Config:
-    """Return the configuration for a command that only reads hadard's heartbeat.
-
-    Its place is the one that `run_dir` in the file of --config names, else HADAR_RUN_DIR, else that
-    of the default file. hadard and commands that change jobs go by the configuration alone, so that
-    they agree.
-    """
-    config = read_config(path)
-    chosen = os.environ.get(RUN_DIR_VARIABLE)
-    if not chosen or (path is not None and "run_dir" in config.model_fields_set):
-        return config
-    return config.model_copy(update={"run_dir": Path(chosen)})

@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config
+from hadar_slurm.cli.release import ConfigOption, JsonOption
 from hadar_slurm.cli.status import JournalOption
+from hadar_slurm.config import read_config
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.errors import HadarError, UsageError

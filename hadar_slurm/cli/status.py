@@ -14,8 +14,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hadar_slurm.cli.release import ConfigOption, JsonOption, read_config_to_answer
-from hadar_slurm.config import Config
+from hadar_slurm.cli.release import ConfigOption, JsonOption
+from hadar_slurm.config import Config, read_config_to_answer
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Line, read_last
 from hadar_slurm.slurm.control.modes import Mode

@@ -20,8 +20,7 @@ from types import FrameType
 from typing import NoReturn
 
 from hadar_slurm import __version__
-from hadar_slurm.cli.release import read_config
-from hadar_slurm.config import DEFAULT_PATH, Config
+from hadar_slurm.config import DEFAULT_PATH, Config, read_config
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.daemon.signs_of_life import SignsOfLife, good_for_s
@@ -228,7 +227,7 @@ def _run(options: argparse.Namespace, world: World) -> int:
     if enforces:
         _make_directory(config.state_dir, "state_dir")
     with (
-        only_daemon(cluster, config.state_dir, is_required=enforces),
+        only_daemon(cluster.name, cluster.address, config.state_dir, is_required=enforces),
         _signals() as asked,
         _leased(config, cluster, asked) as lease,
     ):

@@ -2,8 +2,7 @@
 
 For policies that go through jobs in an order of their own. A board first keeps what may not be
 moved. A policy then reserves GPU types, job by job (`choose`), and has nodes found for all of them
-at once (`settle`): who keeps its type stays in place, the others follow, the largest first, each
-where it fits most tightly (`seating.py`). Or it places a job at once (`start`). At the end `fill`
+at once (`node_assignment.assign_nodes`). Or it places a job at once (`start`). At the end `fill`
 gives what is left to whoever can use it, and `plan` tells every other job why it waits.
 """
 
@@ -21,7 +20,6 @@ from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import Rates
 from hadar_slurm.placement.eligibility import Reach
-from hadar_slurm.placement.node_assignment import Seating
 from hadar_slurm.placement.node_index import Shelf
 
 
@@ -139,11 +137,11 @@ class Board:
         self._chosen[job.job_id] = (job, kind)
         return True
 
-    def settle(self) -> list[Job]:
-        """Give nodes to all reservations; return the jobs for which none could be found."""
+    def take_reservations(self) -> list[tuple[Job, GpuType]]:
+        """Return the reservations in the order in which they were made, and clear them."""
         chosen, self._chosen = list(self._chosen.values()), {}
         self._reserved = dict.fromkeys(self.kinds, 0)
-        return Seating(self).place(chosen)
+        return chosen
 
     def keep(self, job: Job) -> bool:
         """Leave a job where it runs, whatever its types, unless others reserved that; say whether.

@@ -19,14 +19,17 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, JobId, Slot
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase, Shape
+from hadar_slurm.placement.allocator import Board
 
-if TYPE_CHECKING:
-    from hadar_slurm.placement.allocator import Board
+
+def assign_nodes(board: Board) -> list[Job]:
+    """Give nodes to all reservations of a board; return the jobs for which there are none."""
+    return _Assignment(board).place(board.take_reservations())
 
 
 class _Seat(NamedTuple):
@@ -38,7 +41,7 @@ class _Seat(NamedTuple):
 
 
 @dataclass(eq=False)
-class Seating:
+class _Assignment:
     """Places jobs on a board, each on the type that was chosen for it."""
 
     board: Board

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.policies.solver import SolverLimits
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """What a policy is made with; each takes what it has a use for."""
+
+    # The objective of hadar-paper: `throughput`, `jct` or `ftf`.
+    utility: str = "throughput"
+    # Of each program that the policy solves.
+    limits: SolverLimits = field(default_factory=SolverLimits)
 
 
 class Policy(Protocol):

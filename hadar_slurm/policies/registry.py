@@ -1,59 +1,38 @@
-"""The policies by name."""
+"""The policies by name: entry points of the group `hadar_slurm.policies`, ours and a site's own.
+
+An entry point names a callable that takes `PolicyOptions` and returns a policy
+(docs/writing-a-policy.md). A policy's module is imported when the policy is made, so that hadard
+loads the one it runs and no other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 
-from hadar_slurm.lab.policies.a_srpt import AdaptiveSrpt
-from hadar_slurm.lab.policies.e_las import Elas
-from hadar_slurm.lab.policies.gavel_rounds import GAVEL_OBJECTIVES, Gavel
-from hadar_slurm.lab.policies.greedy import las, srsf
-from hadar_slurm.lab.policies.hare_offline import HareOffline
-from hadar_slurm.lab.policies.hlas import Hlas
-from hadar_slurm.lab.policies.sampling import Sampling
-from hadar_slurm.lab.policies.tiresias import Tiresias
-from hadar_slurm.policies.backfill import SlurmBackfill
-from hadar_slurm.policies.fifo import YarnCapacity
-from hadar_slurm.policies.hadar.policy import Hadar
-from hadar_slurm.policies.hadar_paper.policy import HadarPaper
-from hadar_slurm.policies.hadare.policy import Hadare
-from hadar_slurm.policies.policy import Policy
+from hadar_slurm.errors import PolicyError
+from hadar_slurm.policies.policy import Policy, PolicyOptions
 from hadar_slurm.policies.solver import SolverLimits
 
+GROUP = "hadar_slurm.policies"
 DEFAULT_POLICY = "hadar"
 
-Maker = Callable[[str, SolverLimits], Policy]
+_ENTRIES = {entry.name: entry for entry in sorted(entry_points(group=GROUP))}
 
-
-def _gavel(objective: str) -> Maker:
-    return lambda _, limits: Gavel(objective)
-
-
-_MAKERS: Mapping[str, Maker] = {
-    "hadar": lambda _, limits: Hadar(limits=limits),
-    "hadar-paper": lambda utility, limits: HadarPaper(utility=utility, limits=limits),
-    "hadare": lambda _, limits: Hadare(limits=limits),
-    **{f"gavel-{objective}": _gavel(objective) for objective in GAVEL_OBJECTIVES},
-    "tiresias": lambda _, limits: Tiresias(),
-    "hare-offline": lambda _, limits: HareOffline(),
-    "hlas": lambda _, limits: Hlas(),
-    "e-las": lambda _, limits: Elas(),
-    "a-srpt": lambda _, limits: AdaptiveSrpt(),
-    "sampling": lambda _, limits: Sampling(limits=limits),
-    "yarn-cs": lambda _, limits: YarnCapacity(),
-    "srsf": lambda _, limits: srsf(),
-    "las": lambda _, limits: las(),
-    "slurm": lambda _, limits: SlurmBackfill(),
-}
-
-POLICY_NAMES = tuple(_MAKERS)
+POLICY_NAMES = tuple(sorted(_ENTRIES))
 
 
 def make_policy(
     name: str, *, utility: str = "throughput", limits: SolverLimits | None = None
 ) -> Policy:
-    """Return the policy called `name`; raises KeyError for a name not in `POLICY_NAMES`.
+    """Return the policy called `name`; `utility` is for hadar-paper alone.
 
-    `utility` is for hadar-paper alone; others have their objective in their name.
+    Raises KeyError for a name not in `POLICY_NAMES`, PolicyError where its package cannot be
+    imported.
     """
-    return _MAKERS[name](utility, limits or SolverLimits())
+    entry = _ENTRIES[name]
+    try:
+        make = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise PolicyError(f"policy {name}: {entry.value} cannot be loaded: {error}") from error
+    policy: Policy = make(PolicyOptions(utility, limits or SolverLimits()))
+    return policy

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from hadar_slurm import untrusted_files
 from hadar_slurm.errors import DaemonError
-from hadar_slurm.slurm.client.protocol import Site
 
 DAEMON, RELEASE, LEDGER = "hadard.lock", "release.lock", "ledger.lock"
 _TRY_EVERY_S = 0.05
@@ -29,7 +28,9 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 @contextmanager
-def only_daemon(cluster: Site, state_dir: Path, *, is_required: bool = True) -> Iterator[None]:
+def only_daemon(
+    cluster: str, address: str, state_dir: Path, *, is_required: bool = True
+) -> Iterator[None]:
     """Be the one hadard of a cluster on this machine; raises DaemonError when another is.
 
     Where `is_required` is not, as for a hadard that only observes, a `state_dir` that cannot be
@@ -43,10 +44,9 @@ def only_daemon(cluster: Site, state_dir: Path, *, is_required: bool = True) -> 
                 raise DaemonError(f"{state_dir / DAEMON}: {error.strerror}") from error
             is_only = True
         # The same cluster with other directories.
-        if not is_only or not held.enter_context(_only_on_machine(cluster)):
+        if not is_only or not held.enter_context(_only_on_machine(cluster, address)):
             raise DaemonError(
-                f"another hadard is at work on cluster {cluster.name} ({cluster.address}); "
-                "stop it first"
+                f"another hadard is at work on cluster {cluster} ({address}); stop it first"
             )
         yield
 
@@ -99,13 +99,13 @@ def _open(state_dir: Path, name: str, *, may_make: bool) -> Iterator[int]:
 
 
 @contextmanager
-def _only_on_machine(cluster: Site) -> Iterator[bool]:
+def _only_on_machine(cluster: str, address: str) -> Iterator[bool]:
     """Hold a name that this machine gives out once; gives whether no other hadard has it.
 
     It is the name of a unix socket without a file, which any user may take: one that another user
     than root or ours holds does not count.
     """
-    digest = hashlib.sha256(f"{cluster.name} {cluster.address}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{cluster} {address}".encode()).hexdigest()
     name = f"\0hadard-{digest[:32]}"
     with socket.socket(socket.AF_UNIX) as held:
         try:

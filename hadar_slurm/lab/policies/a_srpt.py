@@ -28,6 +28,7 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.placement.allocator import Board
+from hadar_slurm.policies.policy import PolicyOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +110,8 @@ def _size(job: Job, board: Board) -> float:
     """Return a job's GPU-seconds on its fastest type; 0 if it trains on none."""
     best = max((board.rate(job, kind) for kind in board.by_speed(job)), default=0.0)
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0
+
+
+def make(_: PolicyOptions) -> AdaptiveSrpt:
+    """Return the policy, as its entry point asks for it."""
+    return AdaptiveSrpt()

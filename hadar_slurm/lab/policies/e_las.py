@@ -25,6 +25,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.lab.policies.tiresias import serve_by_plenty
 from hadar_slurm.placement.allocator import Board
+from hadar_slurm.policies.policy import PolicyOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +54,8 @@ def service_left(job: Job) -> float:
     """Return the GPU-seconds a job still needs at its epoch progress rate so far."""
     done = min(1.0, job.progress.steps_done / job.spec.total_steps)
     return job.progress.service_gpu_s * (1.0 - done) / done if done > 0 else 0.0
+
+
+def make(_: PolicyOptions) -> Elas:
+    """Return the policy, as its entry point asks for it."""
+    return Elas()

@@ -41,6 +41,8 @@ from hadar_slurm.lab.policies.gavel import OBJECTIVES, Demand, equal_shares, iso
 from hadar_slurm.lab.policies.interior import Floats
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.node_assignment import assign_nodes
+from hadar_slurm.policies.policy import PolicyOptions
 
 GAVEL_OBJECTIVES = tuple(OBJECTIVES)
 
@@ -77,7 +79,7 @@ class Gavel:
             chosen, withheld = self._choose(ledger, board, round_.length_s)
         for job, kind in chosen:
             board.choose(job, kind)
-        board.settle()
+        assign_nodes(board)
         if not withheld:
             board.fill(sorted(board.jobs, key=lambda job: job.spec.submitted_s))
         figures = {"shares_computed": float(is_new), "solver_fallback": float(ledger.is_fallback)}
@@ -326,3 +328,28 @@ def _order_of_types(kinds: Sequence[GpuType], rates: Floats) -> tuple[int, ...]:
     best = rates.max(axis=1, initial=0.0, keepdims=True)
     speeds = (rates / np.where(best > 0, best, 1.0)).sum(axis=0)
     return tuple(sorted(range(len(kinds)), key=lambda column: (-round(speeds[column], 9), column)))
+
+
+def max_min(_: PolicyOptions) -> Gavel:
+    """Return the policy with the objective `max-min`."""
+    return Gavel("max-min")
+
+
+def makespan(_: PolicyOptions) -> Gavel:
+    """Return the policy with the objective `makespan`."""
+    return Gavel("makespan")
+
+
+def max_sum(_: PolicyOptions) -> Gavel:
+    """Return the policy with the objective `max-sum`."""
+    return Gavel("max-sum")
+
+
+def ftf(_: PolicyOptions) -> Gavel:
+    """Return the policy with the objective `ftf`."""
+    return Gavel("ftf")
+
+
+def fifo(_: PolicyOptions) -> Gavel:
+    """Return the policy with the objective `fifo`."""
+    return Gavel("fifo")

@@ -2,7 +2,7 @@
 
 Both go through the jobs in an order of their own, and each job takes the fastest GPU type that
 still has room for its gang. Neither looks ahead, and neither asks what a move costs; a job that
-keeps its type keeps its place all the same (`Board.settle`).
+keeps its type keeps its place all the same (`assign_nodes`).
 
 * `srsf`, shortest remaining service first: GPUs of the gang x seconds it still needs on its fastest
   type. The order that Tiresias (NSDI'19, section 3) takes as the best when sizes are known; the
@@ -28,6 +28,8 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import Rates
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.node_assignment import assign_nodes
+from hadar_slurm.policies.policy import PolicyOptions
 
 
 def remaining_service(job: Job, kinds: tuple[GpuType, ...]) -> float:
@@ -70,16 +72,16 @@ class Greedy:
             if not board.has_room:
                 break
             any(board.choose(job, kind) for kind in board.by_speed(job))
-        board.settle()
+        assign_nodes(board)
         board.fill(order)
         return board.plan()
 
 
-def srsf() -> Greedy:
+def srsf(_: PolicyOptions | None = None) -> Greedy:
     """Return the policy of shortest remaining service first."""
     return Greedy("srsf", remaining_service, knows_lengths=True)
 
 
-def las() -> Greedy:
+def las(_: PolicyOptions | None = None) -> Greedy:
     """Return the policy of least attained service first."""
     return Greedy("las", attained_service, knows_lengths=False)

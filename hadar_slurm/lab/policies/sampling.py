@@ -34,6 +34,8 @@ from hadar_slurm.lab.policies.greedy import remaining_service
 from hadar_slurm.lab.policies.sharing import CATEGORIES, Counts, Market, share
 from hadar_slurm.placement.allocator import Board
 from hadar_slurm.placement.copies import Copies, held_by, may_fork, with_one_copy
+from hadar_slurm.placement.node_assignment import assign_nodes
+from hadar_slurm.policies.policy import PolicyOptions
 from hadar_slurm.policies.solver import SolverLimits
 
 _STAYS = 1.05
@@ -172,7 +174,7 @@ def _place(board: Board, jobs: Sequence[Job], counts: Counts) -> None:
         first = sorted(kinds, key=lambda kind: (kind not in held, rank[kind]))
         if any(board.choose(with_one_copy(job, kind), kind) for kind in first):
             wanted.append((job, kinds))
-    board.settle()
+    assign_nodes(board)
     placed = [(job, kinds) for job, kinds in wanted if job.job_id in board.placed]
     for job, _ in placed:
         copies.give(job, board.placed[job.job_id].gangs)
@@ -197,3 +199,8 @@ def _leftovers(board: Board, order: Sequence[Job]) -> None:
             copies.give(job, [gang])
         else:
             board.start(job, board.by_speed(job))
+
+
+def make(options: PolicyOptions) -> Sampling:
+    """Return the policy, as its entry point asks for it."""
+    return Sampling(limits=options.limits)

@@ -25,6 +25,8 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.node_assignment import assign_nodes
+from hadar_slurm.policies.policy import PolicyOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,11 @@ def serve_by_plenty(board: Board, order: Sequence[Job]) -> Plan:
         held = board.runs_on(job)
         if not (held and board.choose(job, held)) and not board.keep(job):
             any(board.choose(job, kind) for kind in board.by_room(job))
-    board.settle()
+    assign_nodes(board)
     board.fill(order, board.by_room)
     return board.plan()
+
+
+def make(_: PolicyOptions) -> Tiresias:
+    """Return the policy, as its entry point asks for it."""
+    return Tiresias()

@@ -43,9 +43,11 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
 from hadar_slurm.placement.allocator import Board
 from hadar_slurm.placement.comparative_advantage import advantages
+from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_end_on_nodes, settles
 from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
+from hadar_slurm.policies.policy import PolicyOptions
 from hadar_slurm.policies.solver import SolverLimits
 
 # A job is critical when its planned time is this share of what is left of the horizon.
@@ -96,7 +98,7 @@ class Hadar:
                 own = board.runs_on(job)
                 types = [*([own] if own else []), *board.by_speed(job)]
                 any(board.choose(job, one) for one in types)
-        for job in board.settle():
+        for job in assign_nodes(board):
             if job.job_id in settling and (first := first_end_on_nodes(board, job)):
                 board.start(job, [first])
         board.fill(entry.job for entry in queue if entry.job.job_id not in settling)
@@ -373,3 +375,8 @@ def _choose_types(
             for item, _ in loose:
                 chosen[item.place] = kind if item.place in better else None
     return chosen, refits
+
+
+def make(options: PolicyOptions) -> Hadar:
+    """Return the policy, as its entry point asks for it."""
+    return Hadar(limits=options.limits)

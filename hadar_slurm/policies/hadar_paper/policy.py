@@ -41,6 +41,7 @@ from hadar_slurm.policies.hadar_paper.candidates import Candidate, CandidateSour
 from hadar_slurm.policies.hadar_paper.packing import Packing, pack
 from hadar_slurm.policies.hadar_paper.prices import ExponentialPrice, exponential_prices
 from hadar_slurm.policies.hadar_paper.utility import UTILITIES, Appraisal
+from hadar_slurm.policies.policy import PolicyOptions
 from hadar_slurm.policies.solver import SolverLimits, solve
 
 # Price steps per GPU type in the ILP; more would not change who runs at the sizes we know.
@@ -303,3 +304,8 @@ def _as_plan(
         },
         figures,
     )
+
+
+def make(options: PolicyOptions) -> HadarPaper:
+    """Return the policy, as its entry point asks for it."""
+    return HadarPaper(utility=options.utility, limits=options.limits)

@@ -35,7 +35,9 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
 from hadar_slurm.placement.allocator import Board
 from hadar_slurm.placement.copies import Copies, held_by, may_fork, restart_s, with_one_copy
+from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadare.fork_lp import Demand, Forking, solve_forking
+from hadar_slurm.policies.policy import PolicyOptions
 from hadar_slurm.policies.solver import SolverLimits
 
 # A job is good at a type from this worth on: less is lost there than aggregation would take.
@@ -172,7 +174,7 @@ class _Deal:
                 self.board.choose(with_one_copy(job, kind), kind) for kind in contender.good()
             ):
                 chosen.append(job)
-        self.board.settle()
+        assign_nodes(self.board)
         for job in chosen:
             if job.job_id in self.board.placed:
                 self.copies.give(job, self.board.placed[job.job_id].gangs)
@@ -224,3 +226,8 @@ class _Deal:
 
     def _rate(self, job: Job, gangs: Sequence[Gang]) -> float:
         return sum(self.board.rules.rate(gang, job.spec.rates) for gang in gangs)
+
+
+def make(options: PolicyOptions) -> Hadare:
+    """Return the policy, as its entry point asks for it."""
+    return Hadare(limits=options.limits)

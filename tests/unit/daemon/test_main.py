@@ -176,7 +176,8 @@ def test_two_daemons_do_not_serve_one_cluster(
     """The second one ends at once and says so; afterwards the way is free."""
     state = toy.parent / "state"
     state.mkdir()
-    with only_daemon(CommandLine(Runner()).site(), state):
+    here = CommandLine(Runner()).site()
+    with only_daemon(here.name, here.address, state):
         status, _, err = ended_with(["--config", str(toy), "--once"], capsys)
         assert status == 1
         assert "another hadard is at work on cluster toy" in err

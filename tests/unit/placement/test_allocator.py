@@ -15,6 +15,7 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.throughput import Rate, Rates
 from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 V100, P100, K80 = GpuType("V100"), GpuType("P100"), GpuType("K80")
@@ -31,7 +32,7 @@ def a_board(
 def choose_all(board: Board, kind: GpuType = V100) -> list[str]:
     """Reserve a type for every job and settle; return the jobs without nodes."""
     assert all(board.choose(job, kind) for job in board.jobs)
-    return [str(job.job_id) for job in board.settle()]
+    return [str(job.job_id) for job in assign_nodes(board)]
 
 
 def test_what_may_not_move_is_placed_first() -> None:

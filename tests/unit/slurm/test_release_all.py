@@ -49,7 +49,7 @@ def begun(place: Path, time_s: float) -> None:
 @pytest.mark.parametrize("only_expired", [False, True])
 def test_a_living_hadard_keeps_its_jobs(site: Site, tmp_path: Path, only_expired: bool) -> None:
     """Its sign of life is good and it holds its lock; or it has only just begun."""
-    with only_daemon(site, tmp_path):
+    with only_daemon(site.name, site.address, tmp_path):
         begun(tmp_path, NOW_S - 5)
         assert kept(tmp_path, only_expired=only_expired) == "hadard is at work"
         write_heartbeat(tmp_path, Heartbeat(1, "c", NOW_S + 5, "/spool"))
@@ -59,7 +59,7 @@ def test_a_living_hadard_keeps_its_jobs(site: Site, tmp_path: Path, only_expired
 @pytest.mark.parametrize("only_expired", [False, True])
 def test_a_hung_hadard_does_not(site: Site, tmp_path: Path, only_expired: bool) -> None:
     """It is there, and its sign has run out, or it has never given one."""
-    with only_daemon(site, tmp_path):
+    with only_daemon(site.name, site.address, tmp_path):
         begun(tmp_path, NOW_S - 31)
         assert kept(tmp_path, only_expired=only_expired) == ""
         begun(tmp_path, NOW_S - 1)

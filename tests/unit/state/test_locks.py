@@ -55,17 +55,17 @@ def test_one_daemon_a_cluster(site: Site, tmp_path: Path) -> None:
     """By its state directory, and on one machine with any directories."""
     other = tmp_path / "other"
     other.mkdir()
-    with only_daemon(site, tmp_path):
+    with only_daemon(site.name, site.address, tmp_path):
         for place in (tmp_path, other):
             with (
                 pytest.raises(DaemonError, match="another hadard is at work"),
-                only_daemon(site, place),
+                only_daemon(site.name, site.address, place),
             ):
                 pass
         elsewhere = Site(f"{site.name}-2", "localhost")
-        with only_daemon(elsewhere, other):
+        with only_daemon(elsewhere.name, elsewhere.address, other):
             pass
-    with only_daemon(site, tmp_path):
+    with only_daemon(site.name, site.address, tmp_path):
         pass
 
 
@@ -74,13 +74,13 @@ def test_a_name_that_another_user_has_taken_keeps_no_hadard_from_starting(
     site: Site, tmp_path: Path
 ) -> None:
     """Abstract sockets belong to whoever binds them first: only root's and hadard's own count."""
-    with only_daemon(site, tmp_path):
+    with only_daemon(site.name, site.address, tmp_path):
         names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
     [name] = {name for name in names if name.startswith("@hadard-")} - _names()
     take = (
         "held = socket.socket(socket.AF_UNIX)\nheld.bind('\\0' + sys.argv[1][1:])\nheld.listen(1)"
     )
-    with another_user(take, name), only_daemon(site, tmp_path):
+    with another_user(take, name), only_daemon(site.name, site.address, tmp_path):
         pass
 
 
@@ -106,7 +106,7 @@ def test_another_user_cannot_hold_a_lock(site: Site, name: str, seen_by_all: Pat
     with another_user(take, str(seen_by_all)):
         with lock(seen_by_all, name) as is_ours:
             assert is_ours
-        with only_daemon(site, seen_by_all):
+        with only_daemon(site.name, site.address, seen_by_all):
             pass
 
 
@@ -121,7 +121,7 @@ def test_a_lock_that_is_held_is_waited_for_and_no_longer(tmp_path: Path) -> None
 def test_it_is_known_since_when_a_hadard_is_at_work(site: Site, tmp_path: Path) -> None:
     """And that none is."""
     assert started_s(tmp_path) is None
-    with only_daemon(site, tmp_path):
+    with only_daemon(site.name, site.address, tmp_path):
         os.utime(tmp_path / DAEMON, (1000, 1000))
         assert started_s(tmp_path) == 1000
     assert started_s(tmp_path) is None
@@ -129,9 +129,12 @@ def test_it_is_known_since_when_a_hadard_is_at_work(site: Site, tmp_path: Path) 
 
 def test_a_hadard_that_only_observes_needs_no_state(site: Site, tmp_path: Path) -> None:
     """An ordinary user may watch; one that enforces must have its directory."""
-    with only_daemon(site, tmp_path / "none", is_required=False):
+    with only_daemon(site.name, site.address, tmp_path / "none", is_required=False):
         pass
-    with pytest.raises(DaemonError, match="No such file"), only_daemon(site, tmp_path / "none"):
+    with (
+        pytest.raises(DaemonError, match="No such file"),
+        only_daemon(site.name, site.address, tmp_path / "none"),
+    ):
         pass
 
 
