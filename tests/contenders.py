@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
-from hadar_slurm.policies.policy import Policy
+from hadar_slurm.policies.policy import Policy, SolverLimits
 from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
-from hadar_slurm.policies.solver import SolverLimits
 
 # A solver that may not take any time gives nothing, and the greedy form decides.
 NO_TIME = SolverLimits(time_limit_s=0.0)

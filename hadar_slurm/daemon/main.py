@@ -30,9 +30,8 @@ from hadar_slurm.engine.backend import Wake
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import ConfigError, HadarError, UsageError
 from hadar_slurm.journal import Journal, as_line
-from hadar_slurm.policies.policy import Policy
+from hadar_slurm.policies.policy import Policy, SolverLimits
 from hadar_slurm.policies.registry import make_policy
-from hadar_slurm.policies.solver import SolverLimits
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter

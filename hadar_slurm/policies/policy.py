@@ -7,7 +7,14 @@ from typing import Protocol
 
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.policies.solver import SolverLimits
+
+
+@dataclass(frozen=True, slots=True)
+class SolverLimits:
+    """How long a solve may take, in seconds, and how far from the optimum it may stop."""
+
+    time_limit_s: float = 5.0
+    gap: float = 1e-3
 
 
 @dataclass(frozen=True, slots=True)

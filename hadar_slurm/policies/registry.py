@@ -10,15 +10,15 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from hadar_slurm.errors import PolicyError
-from hadar_slurm.policies.policy import Policy, PolicyOptions
-from hadar_slurm.policies.solver import SolverLimits
+from hadar_slurm.policies.policy import Policy, PolicyOptions, SolverLimits
 
 GROUP = "hadar_slurm.policies"
 DEFAULT_POLICY = "hadar"
 
-_ENTRIES = {entry.name: entry for entry in sorted(entry_points(group=GROUP))}
+_ENTRIES = {entry.name: entry for entry in entry_points(group=GROUP)}
 
-POLICY_NAMES = tuple(sorted(_ENTRIES))
+# Hadar's own first.
+POLICY_NAMES = tuple(sorted(_ENTRIES, key=lambda name: (not name.startswith("hadar"), name)))
 
 
 def make_policy(

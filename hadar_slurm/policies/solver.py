@@ -20,17 +20,10 @@ import pulp
 from numpy.typing import NDArray
 
 from hadar_slurm.errors import SolverError, SolverTimeout
+from hadar_slurm.policies.policy import SolverLimits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class SolverLimits:
-    """How long a solve may take, in seconds, and how far from the optimum it may stop."""
-
-    time_limit_s: float = 5.0
-    gap: float = 1e-3
 
 
 class Method(StrEnum):

@@ -37,7 +37,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hadar_slurm.policies.solver import Floats, LinearProgram, SolverLimits, solve_lp
+from hadar_slurm.policies.policy import SolverLimits
+from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 
 # Of such a share of its right side an inequality may be violated.
 _TOLERANCE = 1e-6

@@ -35,8 +35,7 @@ from hadar_slurm.lab.policies.sharing import CATEGORIES, Counts, Market, share
 from hadar_slurm.placement.allocator import Board
 from hadar_slurm.placement.copies import Copies, held_by, may_fork, with_one_copy
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import PolicyOptions
-from hadar_slurm.policies.solver import SolverLimits
+from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
 
 _STAYS = 1.05
 # Shares are worked out again when a job came or ended, and after so many seconds in any case.

@@ -43,7 +43,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hadar_slurm.errors import SolverError
-from hadar_slurm.policies.solver import Floats, LinearProgram, SolverLimits, solve_lp
+from hadar_slurm.policies.policy import SolverLimits
+from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 
 Counts = NDArray[np.int64]
 

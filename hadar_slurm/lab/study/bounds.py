@@ -38,7 +38,8 @@ import numpy as np
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.policies.solver import Floats, LinearProgram, Method, SolverLimits, solve_lp
+from hadar_slurm.policies.policy import SolverLimits
+from hadar_slurm.policies.solver import Floats, LinearProgram, Method, solve_lp
 
 # A bound closer than this, relatively, is not worth another linear program.
 _CLOSE = 1e-5

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.policies.solver import Floats, LinearProgram, SolverLimits, solve_lp
+from hadar_slurm.policies.policy import SolverLimits
+from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 
 # A share of the horizon below which a planned time is rounding.
 _NOTHING = 1e-6

@@ -47,8 +47,7 @@ from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_end_on_nodes, settles
 from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
-from hadar_slurm.policies.policy import PolicyOptions
-from hadar_slurm.policies.solver import SolverLimits
+from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
 
 # A job is critical when its planned time is this share of what is left of the horizon.
 _CRITICAL = 0.95

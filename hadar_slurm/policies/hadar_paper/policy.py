@@ -41,8 +41,8 @@ from hadar_slurm.policies.hadar_paper.candidates import Candidate, CandidateSour
 from hadar_slurm.policies.hadar_paper.packing import Packing, pack
 from hadar_slurm.policies.hadar_paper.prices import ExponentialPrice, exponential_prices
 from hadar_slurm.policies.hadar_paper.utility import UTILITIES, Appraisal
-from hadar_slurm.policies.policy import PolicyOptions
-from hadar_slurm.policies.solver import SolverLimits, solve
+from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
+from hadar_slurm.policies.solver import solve
 
 # Price steps per GPU type in the ILP; more would not change who runs at the sizes we know.
 _PRICE_STEPS = 16

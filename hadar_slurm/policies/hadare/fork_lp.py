@@ -23,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hadar_slurm.core.cluster import GpuType
-from hadar_slurm.policies.solver import Floats, LinearProgram, SolverLimits, solve_lp
+from hadar_slurm.policies.policy import SolverLimits
+from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 
 # A type is free of charge if all of it is worth less than this share of everything.
 _FREE = 1e-9

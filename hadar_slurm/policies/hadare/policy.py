@@ -37,8 +37,7 @@ from hadar_slurm.placement.allocator import Board
 from hadar_slurm.placement.copies import Copies, held_by, may_fork, restart_s, with_one_copy
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadare.fork_lp import Demand, Forking, solve_forking
-from hadar_slurm.policies.policy import PolicyOptions
-from hadar_slurm.policies.solver import SolverLimits
+from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
 
 # A job is good at a type from this worth on: less is lost there than aggregation would take.
 _GOOD = 0.99

@@ -11,7 +11,7 @@ from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.errors import SolverError
 from hadar_slurm.lab.study.bounds import forking_bound_s
 from hadar_slurm.policies.hadare.fork_lp import Demand, solve_forking
-from hadar_slurm.policies.solver import SolverLimits
+from hadar_slurm.policies.policy import SolverLimits
 
 V100, K80 = GpuType("V100"), GpuType("K80")
 PLENTY = {V100: 99, K80: 99}

@@ -22,7 +22,8 @@ from hadar_slurm.lab.study.compare import FORKING
 from hadar_slurm.lab.study.experiment import Settings, forked, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
-from hadar_slurm.policies.solver import SolverLimits, _solver
+from hadar_slurm.policies.policy import SolverLimits
+from hadar_slurm.policies.solver import _solver
 from hadar_slurm.resources import data_file
 
 MAX_LINES = 200

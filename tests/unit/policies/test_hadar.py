@@ -8,7 +8,7 @@ from builders import ROUND, a_cluster, a_job, a_snapshot, placed_by, some_rates
 
 from hadar_slurm.core.job import Job
 from hadar_slurm.policies.hadar.policy import Hadar
-from hadar_slurm.policies.solver import SolverLimits
+from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 V100 = some_rates(V100=10.0)

@@ -35,7 +35,7 @@ from hadar_slurm.policies.hadar_paper.candidates import Candidate, CandidateSour
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper, _select_by_ilp, _select_greedily
 from hadar_slurm.policies.hadar_paper.prices import ExponentialPrice, exponential_prices
 from hadar_slurm.policies.hadar_paper.utility import UTILITIES, Appraisal
-from hadar_slurm.policies.solver import SolverLimits
+from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.sim.backend import SimBackend
 
 NO_TIME = SolverLimits(time_limit_s=0.0)

@@ -22,7 +22,7 @@ from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, mix
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.policies.hadare.policy import Hadare
-from hadar_slurm.policies.solver import SolverLimits
+from hadar_slurm.policies.policy import SolverLimits
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 FLAT = some_rates(V100=1.0, P100=1.0, K80=1.0)

@@ -13,7 +13,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.lab.study.bounds import gang_bound_s
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
-from hadar_slurm.policies.solver import SolverLimits
+from hadar_slurm.policies.policy import SolverLimits
 
 KINDS = ("K80", "V100")
 

@@ -9,7 +9,8 @@ import pulp
 import pytest
 
 from hadar_slurm.errors import SolverError, SolverTimeout
-from hadar_slurm.policies.solver import SolverLimits, solve
+from hadar_slurm.policies.policy import SolverLimits
+from hadar_slurm.policies.solver import solve
 
 
 def a_problem(*, at_least: float = 0.0) -> tuple[pulp.LpProblem, pulp.LpVariable]:
