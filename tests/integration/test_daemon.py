@@ -7,8 +7,10 @@ import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from fakes import policy_page
 from integration.site import LIMIT_S, Site, eventually, gpu_tree
 
 from hadar_slurm.core.cluster import JobId
@@ -187,6 +189,16 @@ def test_no_job_starts_before_its_node_has_reported_to_slurm(site: Site) -> None
     site.cluster.restart_controller()
     site.until_completed(first, second)
     assert site.segments(second)[0]["gpus"] == {"n1": {"v100": 2}}
+
+
+def test_a_policy_of_a_separate_wheel_runs_under_hadard(site: Site, tmp_path: Path) -> None:
+    """It is installed beside hadar_slurm, and named in the configuration."""
+    site.environment["PYTHONPATH"] = str(policy_page.install(tmp_path))
+    site.start(policy=policy_page.NAME)
+    job = site.train({"v100": 20.0}, steps=20)
+    site.until_completed(job)
+    site.check_training(job, 20)
+    assert {line["policy"] for line in site.lines()} == {policy_page.NAME}
 
 
 def test_the_default_policy_moves_jobs_and_loses_nothing(site: Site) -> None:

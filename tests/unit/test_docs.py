@@ -1,10 +1,10 @@
 """What the documents show is true of the code."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import yaml
+from fakes import policy_page
 
 from hadar_slurm.config import Config, SolverConfig, load_config
 from hadar_slurm.core.throughput import parse_table
@@ -13,7 +13,7 @@ from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.policies.hadar_paper.utility import UTILITIES
-from hadar_slurm.policies.policy import Policy
+from hadar_slurm.policies.policy import Policy, PolicyOptions
 from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
@@ -24,11 +24,9 @@ TRACE = "LM (batch size 80)\t\t\t\t0\t900\t{gang}\t1\t-1\t{arrival}"
 
 
 def _policy_of_the_page() -> Policy:
-    page = (ROOT / "docs" / "writing-a-policy.md").read_text(encoding="utf-8")
-    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(source, "writing-a-policy.md", "exec", dont_inherit=True), names)
-    policy: Policy = names["FirstCome"]()
+    exec(compile(policy_page.source(), "writing-a-policy.md", "exec", dont_inherit=True), names)
+    policy: Policy = names["make"](PolicyOptions())
     return policy
 
 
