@@ -1,3 +1,3 @@
 """Heterogeneity-aware GPU scheduling for an unmodified Slurm."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
