@@ -21,7 +21,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import BeginSoon, Release
-from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all, waiting_for_us
 from hadar_slurm.slurm.control.restore import Returned
 from hadar_slurm.state.heartbeat import remove_heartbeat

@@ -37,8 +37,8 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.select import make_adapter
-from hadar_slurm.slurm.control.intent_log import FILE_NAME as LEDGER_FILE
-from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME as LEDGER_FILE
+from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.observe.throughput_store import FILE_NAME as PROFILE_FILE
 from hadar_slurm.slurm.observe.throughput_store import Profile

@@ -25,7 +25,7 @@ from hadar_slurm.slurm.client.state import Reading
 from hadar_slurm.slurm.client.updates import Ask, AskToSave, Change, Clear, Notify, Release, Requeue
 from hadar_slurm.slurm.control.advise import advise, features_by_type
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, message
-from hadar_slurm.slurm.control.intent_log import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Entry, Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins

@@ -19,7 +19,7 @@ from hadar_slurm.lab.demo.runs import Daemon
 from hadar_slurm.policies.registry import DEFAULT_POLICY
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.updates import Clear, Requeue
-from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.state.heartbeat import read_heartbeat
 
 pytestmark = pytest.mark.slurm

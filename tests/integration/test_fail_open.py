@@ -26,7 +26,7 @@ from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.journal import Line, read_journal
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen
 from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
 

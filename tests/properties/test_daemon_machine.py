@@ -28,7 +28,7 @@ from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import invents_the_most
-from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.control.release_all import release_all
 from hadar_slurm.slurm.control.restore import Returned

@@ -11,7 +11,7 @@ from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.slurm.client.parse import NodeRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Prefer
-from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.slurm.control.ledger import Ledger
 
 log = logging.getLogger(__name__)
 

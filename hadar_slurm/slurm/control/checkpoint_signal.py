@@ -10,7 +10,7 @@ import signal
 
 from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.intent_log import Entry
+from hadar_slurm.slurm.control.ledger import Entry
 
 # A suspended process, or one that waits for a file system, gets a signal only when it goes on.
 _DIES_WITHIN_S = 600.0

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.intent_log import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Entry, Ledger
 from hadar_slurm.slurm.control.modes import Mode
 
 

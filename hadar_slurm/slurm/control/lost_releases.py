@@ -16,7 +16,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.control.claim import has_landed, is_free
-from hadar_slurm.slurm.control.intent_log import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Entry, Ledger
 
 # What a slurmctld has not forgotten after so many seconds it has saved. 22.05.8 forgot 15.
 SAVED_AFTER_S = 60.0

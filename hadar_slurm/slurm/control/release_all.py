@@ -16,7 +16,7 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
 from hadar_slurm.slurm.client.updates import Release
 from hadar_slurm.slurm.control.claim import bears_of_us, has_landed, was_submitted_held
-from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.control.restore import Returned, Waiting, give_back
 from hadar_slurm.state.heartbeat import read_heartbeat

@@ -27,7 +27,7 @@ from hadar_slurm.slurm.client.updates import (
     Request,
 )
 from hadar_slurm.slurm.control.claim import is_held_by_others, is_pinned_by_us, was_submitted_held
-from hadar_slurm.slurm.control.intent_log import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Entry, Ledger
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: for so long jobs are not given back. A node that is dead counts as down by and by.

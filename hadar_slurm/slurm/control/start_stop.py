@@ -26,7 +26,7 @@ from hadar_slurm.slurm.client.state import Reading
 from hadar_slurm.slurm.client.updates import Ask, AskToSave, Change, Clear, Hold, Release, Requeue
 from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
 from hadar_slurm.slurm.control.claim import is_held_by_others, is_pinned_by_us, was_submitted_held
-from hadar_slurm.slurm.control.intent_log import Ledger
+from hadar_slurm.slurm.control.ledger import Ledger
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0

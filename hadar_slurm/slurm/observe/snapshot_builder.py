@@ -30,7 +30,7 @@ from hadar_slurm.slurm.control.claim import (
     is_pinned_by_us,
     stance,
 )
-from hadar_slurm.slurm.control.intent_log import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Entry, Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins

@@ -18,7 +18,7 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us
-from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
 from hadar_slurm.slurm.control.lost_releases import SAVED_AFTER_S
 from hadar_slurm.slurm.settings import Settings
 

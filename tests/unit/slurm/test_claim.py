@@ -18,7 +18,7 @@ from hadar_slurm.slurm.control.claim import (
     is_pinned_by_us,
     stance,
 )
-from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
 from hadar_slurm.slurm.control.modes import Mode
 
 JOB = JobId("7")

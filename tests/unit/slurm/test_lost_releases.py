@@ -12,7 +12,7 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Site
-from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
 from hadar_slurm.slurm.control.lost_releases import SAVED_AFTER_S, as_seen, lost_releases
 
 JOB = JobId("1")

@@ -18,7 +18,7 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Site
 from hadar_slurm.slurm.client.updates import Change, Hold, Request
-from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
 from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all
 from hadar_slurm.slurm.control.restore import Returned
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat

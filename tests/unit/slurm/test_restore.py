@@ -16,7 +16,7 @@ from hadar_slurm.jobspec.description import Description, decode_or_none, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import Ask, Change, Clear, Hold, Release
-from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
 from hadar_slurm.slurm.control.restore import Returned, give_back
 
 NODES = "v100:4,p100:4,v100:2+k80:2"

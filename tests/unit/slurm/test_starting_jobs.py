@@ -19,7 +19,7 @@ from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.control.intent_log import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.settings import Settings
 

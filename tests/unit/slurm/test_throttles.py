@@ -20,7 +20,7 @@ from hadar_slurm.policies.registry import DEFAULT_POLICY, make_policy
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow, array_throttles, parse_queue
-from hadar_slurm.slurm.control.intent_log import FILE_NAME, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.observe.throttles import Candidate, Kind, Throttles, kind_of, scope_of
 from hadar_slurm.slurm.settings import Settings
 
