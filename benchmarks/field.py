@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hadar_slurm.lab.inputs import Reading, read_cluster, read_table, read_workload
+from hadar_slurm.lab.inputs import TraceOptions, read_cluster, read_table, read_workload
 from hadar_slurm.lab.policies.predicting import Predicting
 from hadar_slurm.lab.study.bounds import bounds
 from hadar_slurm.lab.study.compare import FORKING
@@ -105,7 +105,7 @@ def play(data: Path, trace: str, policy: str, error: float) -> dict[str, Any]:
     """Return the figures of a run, times in hours."""
     nodes = read_cluster(CLUSTER, gpus_per_node=GPUS_PER_NODE)
     table = read_table(data / "gavel_simulation_throughputs.json")
-    reading = Reading(table, nodes, costs=parse_restart_costs(f"{RESTART_S:g}"))
+    reading = TraceOptions(table, nodes, costs=parse_restart_costs(f"{RESTART_S:g}"))
     specs, _ = read_workload(str(data / f"{trace}.trace"), reading)
     is_forked = policy in FORKING
     if is_forked:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.lab.policies.gavel_rounds import Gavel
-from hadar_slurm.lab.study.experiment import Settings, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 
@@ -97,7 +97,7 @@ def replay(row: Row, data: Path) -> Match:
     lines = (data / f"{row.trace}.trace").read_text(encoding="utf-8").splitlines()
     jobs = parse_gavel_trace(lines, table, row.trace, restart_cost_s=0.0)[: row.jobs]
     cluster = parse_cluster(CLUSTER, gpus_per_node=GPUS_PER_NODE)
-    result = run_experiment(jobs, cluster, Gavel(row.objective), Settings(rules="gavel"))
+    result = run_experiment(jobs, cluster, Gavel(row.objective), ExperimentSettings(rules="gavel"))
     return Match(row, result.ttd_s / 3600.0, result.mean_jct_s / 3600.0, result.cpu_s)
 
 

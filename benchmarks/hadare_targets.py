@@ -32,9 +32,9 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rate, Rates, parse_table
+from hadar_slurm.core.throughput import Rate, Throughputs, parse_table
 from hadar_slurm.lab.study.bounds import forking_bound_s
-from hadar_slurm.lab.study.experiment import Result, Settings, forked, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, forked, run_experiment
 from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, even_mix, mix
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
@@ -99,7 +99,7 @@ def play_trace(player: tuple[str, str], data: Path) -> Finding:
     specs = parse_gavel_trace(lines, table, "hadar480_static", restart_cost_s=cost_s)[:120]
     cluster = parse_cluster("20xV100,20xP100,20xK80", gpus_per_node=4)
     specs = forked(specs, max_copies=len(cluster.nodes), aggregation_s=cost_s)
-    result = run_experiment(specs, cluster, make_policy(policy), Settings(360.0, rules))
+    result = run_experiment(specs, cluster, make_policy(policy), ExperimentSettings(360.0, rules))
     return Finding.of(result, forking_bound_s(specs, cluster))
 
 
@@ -108,7 +108,7 @@ def play_mix(cell: tuple[str, str, int, int]) -> Finding:
     policy, kind, size, seed = cell
     cluster = parse_cluster(MIX_CLUSTER, gpus_per_node=1)
     specs = MIXES[kind](size, Random(f"M-{size} {seed}"))
-    result = run_experiment(specs, cluster, make_policy(policy), Settings(180.0))
+    result = run_experiment(specs, cluster, make_policy(policy), ExperimentSettings(180.0))
     return Finding.of(result, forking_bound_s(specs, cluster))
 
 
@@ -120,13 +120,15 @@ def speedup(cell: tuple[int, float]) -> float:
         job_id=JobId("0"),
         num_gpus=1,
         total_steps=round(1000.0 * hours * HOUR_S),
-        rates=Rates.of({(f"x{speed:g}", 1): Rate(1000.0 * speed) for speed in speeds}),
+        rates=Throughputs.of({(f"x{speed:g}", 1): Rate(1000.0 * speed) for speed in speeds}),
         restart_cost_s=COST_S,
         max_copies=num_nodes,
         aggregation_cost_s=COST_S,
     )
     nodes = [Node.of(f"n{number}", {f"x{speed:g}": 1}) for number, speed in enumerate(speeds)]
-    result = run_experiment([spec], Cluster.of(nodes), make_policy("hadare"), Settings(180.0))
+    result = run_experiment(
+        [spec], Cluster.of(nodes), make_policy("hadare"), ExperimentSettings(180.0)
+    )
     return hours * HOUR_S / result.ttd_s
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 
 from hadar_slurm.core.throughput import ThroughputTable, parse_table
-from hadar_slurm.core.throughput_model import Place, Speeds, Workload, published_prior
+from hadar_slurm.core.throughput_model import Place, ThroughputModel, Workload, published_prior
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.resources import data_file
 
@@ -32,7 +32,7 @@ def faults(estimator: Estimator, *, learns: bool) -> Iterator[float]:
     for name, rates in workloads.items():
         truth = {kind: rates.on(kind, 1) for kind in KINDS if rates.on(kind, 1) > 0}
         for known in truth:
-            speeds = Speeds()
+            speeds = ThroughputModel()
             for other, found in workloads.items():
                 for kind in KINDS:
                     is_seen = kind == known if other == name else learns

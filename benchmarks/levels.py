@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from hadar_slurm.lab.inputs import Reading, read_cluster, read_table, read_workload
+from hadar_slurm.lab.inputs import TraceOptions, read_cluster, read_table, read_workload
 from hadar_slurm.lab.study.experiment import run_experiment
 from hadar_slurm.lab.traces.restart import parse_restart_costs
 from hadar_slurm.policies.registry import make_policy
@@ -29,7 +29,7 @@ def main() -> None:
     """Print a table."""
     trace, table, first = sys.argv[1:]
     nodes = read_cluster(CLUSTER, gpus_per_node=4)
-    reading = Reading(read_table(Path(table)), nodes, costs=parse_restart_costs("30"))
+    reading = TraceOptions(read_table(Path(table)), nodes, costs=parse_restart_costs("30"))
     specs, _ = read_workload(trace, reading, seed=0, first=int(first))
     print(
         "| | mean JCT h | p95 h | mean queueing h | TTD h | moves |\n|---|---:|---:|---:|---:|---:|"

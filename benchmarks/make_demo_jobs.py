@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hadar_slurm.core.throughput import Rates, ThroughputTable, parse_table
+from hadar_slurm.core.throughput import Throughputs, ThroughputTable, parse_table
 from hadar_slurm.resources import data_file
 
 NUM_JOBS = 24
@@ -135,7 +135,7 @@ def _demo_job(
 ) -> dict[str, object]:
     workload = WORKLOADS[job.model]
     num_gpus = min(job.num_gpus, MAX_GPUS)
-    rates = table.rates(workload) or Rates()
+    rates = table.rates(workload) or Throughputs()
     return {
         "id": f"demo-{number:02d}",
         "submit_s": round(submit_s, 3),

@@ -38,9 +38,9 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.select import make_adapter
-from hadar_slurm.slurm.client.updates import Change, Hold, Release
+from hadar_slurm.slurm.client.updates import Hold, Release, Update
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 
 COMMENT = '{"hadar":1,"workload":"ResNet-50 (batch size 64)","steps":100000,"gpus":1,"held":true}'
 GPUS = 2
@@ -89,7 +89,7 @@ def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float |
     jobs = [JobId(row.raw_id) for row in queue.values() if row.key.startswith(f"{array}_")]
     rates = {}
     for kind in (Release, Hold):
-        batch: list[Change] = [kind(job) for job in jobs[:changes]]
+        batch: list[Update] = [kind(job) for job in jobs[:changes]]
         began_s = time.perf_counter()
         faults = [fault for fault in slurm.change(batch) if fault is not None]
         rates[kind] = len(batch) / (time.perf_counter() - began_s)
@@ -117,7 +117,7 @@ def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float |
 def move(way: str, directory: Path) -> dict[str, float | int | str]:
     """Return the figures of a round in which every job of a full cluster moves."""
     slurm = make_adapter(way, RUNNER)
-    settings = Settings(spool=REPORTS, restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
+    settings = BackendSettings(spool=REPORTS, restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
     table = ThroughputTable("none", {})
     backend = SlurmBackend(slurm, table, settings, Ledger(directory / FILE_NAME))
     places = [

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hadar_slurm.lab.study.summary import Entry, Group, groups
+from hadar_slurm.lab.study.summary import Group, PolicyRecords, groups
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results.md"
@@ -362,7 +362,7 @@ def _peers(group: Group, data: str) -> dict[str, tuple[float, float]]:
         }
 
 
-def _peer_cells(entry: Entry, peer: tuple[float, float] | None) -> list[str]:
+def _peer_cells(entry: PolicyRecords, peer: tuple[float, float] | None) -> list[str]:
     if peer is None:
         return ["", "", "", ""]
     ours = [float(entry.records[0][name]) / 3600.0 for name in ("ttd_s", "mean_jct_s")]

@@ -43,9 +43,9 @@ from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.updates import Change, Hold, Prefer
+from hadar_slurm.slurm.client.updates import Hold, Prefer, Update
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from fakes.fake_slurm import Asked, FakeSlurm
@@ -70,7 +70,9 @@ def a_cluster(nodes: str, timeout_s: float = 120.0) -> Iterator[LocalCluster]:
 
 def a_backend(slurm: SlurmAdapter, directory: Path, spool: Path) -> SlurmBackend:
     """Return a backend with files in `directory`."""
-    settings = Settings(spool=spool / "reports", restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
+    settings = BackendSettings(
+        spool=spool / "reports", restart_cost_s=1.0, grace_s=30.0, poll_s=5.0
+    )
     return SlurmBackend(slurm, TABLE, settings, Ledger(directory / FILE_NAME))
 
 
@@ -132,7 +134,7 @@ def look(options: argparse.Namespace) -> Iterator[Figures]:
 
 def change(slurm: SlurmAdapter, jobs: list[JobId]) -> Iterator[Figures]:
     """Measure batches."""
-    kinds: dict[str, list[Change]] = {
+    kinds: dict[str, list[Update]] = {
         "holds": [Hold(job) for job in jobs],
         "updates": [Prefer(job, "v100") for job in jobs],
     }
@@ -161,7 +163,7 @@ def rounds(options: argparse.Namespace) -> Iterator[Figures]:
         directory = Path(name)
         fake = FakeSlurm(SIX_NODES, version=(24, 11, 5), spool=directory / "spool")
         runner = FakeRunner(slurm=fake)
-        settings = Settings(spool=directory / "spool", restart_cost_s=30.0, poll_s=360.0)
+        settings = BackendSettings(spool=directory / "spool", restart_cost_s=30.0, poll_s=360.0)
         backend = SlurmBackend(
             CommandLine(runner),
             TABLE,

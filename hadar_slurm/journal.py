@@ -21,7 +21,7 @@ from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, na
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
-from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.core.throughput import Rate, Throughputs
 from hadar_slurm.engine.actions import Outcome
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
@@ -155,7 +155,7 @@ def _job_from(job_id: JobId, tree: Line) -> Job:
         job_id=job_id,
         num_gpus=tree["gpus"],
         total_steps=tree["steps"],
-        rates=Rates.of(rates),
+        rates=Throughputs.of(rates),
         submitted_s=tree["submitted_s"],
         shapes=tuple(Shape(*shape) for shape in tree.get("layouts", ())),
         can_checkpoint=not tree.get("stays", False),

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hadar_slurm import handoff
-from hadar_slurm.core.throughput import Rate, Rates, parse_table
+from hadar_slurm.core.throughput import Rate, Throughputs, parse_table
 from hadar_slurm.errors import HadarError, SlurmError, UsageError
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.client.gres import parse_gpu_detail
@@ -434,7 +434,7 @@ def _numbers(ranges: str) -> list[str]:
     return numbers
 
 
-def gang_rate(rates: Rates, gpus: Gpus, workload: str) -> float:
+def gang_rate(rates: Throughputs, gpus: Gpus, workload: str) -> float:
     """Return the steps/s of a job that holds `gpus`."""
     kinds = [kind for here in gpus.values() for kind in here]
     num_gpus = sum(sum(here.values()) for here in gpus.values())
@@ -447,10 +447,10 @@ def gang_rate(rates: Rates, gpus: Gpus, workload: str) -> float:
     return rate
 
 
-def chosen_rates(options: argparse.Namespace) -> Rates:
+def chosen_rates(options: argparse.Namespace) -> Throughputs:
     """Return the rates of --rate, or those of --workload in the table."""
     if options.rate:
-        return Rates.of({(kind, 1): Rate(rate) for kind, rate in options.rate})
+        return Throughputs.of({(kind, 1): Rate(rate) for kind, rate in options.rate})
     if options.workload is None:
         raise UsageError("name a --workload of the throughput table, or rates by --rate TYPE=RATE")
     try:

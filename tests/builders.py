@@ -14,7 +14,7 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
-from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.core.throughput import Rate, Throughputs
 from hadar_slurm.journal import Line, gang_from_tree
 
 ROUND = Round(0, 0.0, 360.0)
@@ -38,9 +38,9 @@ def a_gang(text: str) -> Gang:
     return Gang.of({(node, kind): int(count) for node, kind, count in parts})
 
 
-def some_rates(**steps_per_s: float) -> Rates:
+def some_rates(**steps_per_s: float) -> Throughputs:
     """Return rates of one GPU per type; a gang's are in proportion, 0.8 of it across nodes."""
-    return Rates.of({(kind, 1): Rate(speed) for kind, speed in steps_per_s.items()})
+    return Throughputs.of({(kind, 1): Rate(speed) for kind, speed in steps_per_s.items()})
 
 
 def a_spec(
@@ -48,7 +48,7 @@ def a_spec(
     gpus: int = 1,
     *,
     steps: int = 1000,
-    rates: Rates | None = None,
+    rates: Throughputs | None = None,
     shapes: Iterable[Shape] = (),
     submitted_s: float = 0.0,
     restart_cost_s: float = 0.0,
@@ -84,7 +84,7 @@ def a_job(
     steps: int = 1000,
     done: float = 0.0,
     service_gpu_s: float = 0.0,
-    rates: Rates | None = None,
+    rates: Throughputs | None = None,
     shapes: Iterable[Shape] = (),
     submitted_s: float = 0.0,
     restart_cost_s: float = 0.0,

@@ -13,7 +13,7 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, uniform_shapes
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Snapshot
-from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.core.throughput import Rate, Throughputs
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure
 
 KINDS = ("V100", "P100", "K80")
@@ -35,7 +35,7 @@ speeds = st.sampled_from((0.25, 1.0, 2.5, 4.0, 10.0, 37.5))
 
 
 @st.composite
-def rates(draw: st.DrawFn, *, may_lack: bool = True) -> Rates:
+def rates(draw: st.DrawFn, *, may_lack: bool = True) -> Throughputs:
     """Rates on the three types: some unknown, some 0, some with rows for larger gangs."""
     rows: dict[tuple[str, int], Rate] = {}
     for kind in KINDS:
@@ -50,7 +50,7 @@ def rates(draw: st.DrawFn, *, may_lack: bool = True) -> Rates:
             if form == "rows":
                 rows[kind, 2] = Rate(1.5 * speed, draw(st.sampled_from((None, 0.75 * speed))))
                 rows[kind, 4] = Rate(2.5 * speed)
-    return Rates.of(rows)
+    return Throughputs.of(rows)
 
 
 @st.composite
@@ -191,7 +191,7 @@ def spread_gangs(draw: st.DrawFn) -> Snapshot:
             str(number + 7),
             size,
             steps=draw(st.integers(1, 1_000_000)),
-            rates=Rates.of(rows),
+            rates=Throughputs.of(rows),
             shapes=uniform_shapes(size),
             submitted_s=float(number),
             restart_cost_s=draw(st.sampled_from((30.0, 120.0))),

@@ -7,8 +7,8 @@ from typing import Any
 from builders import a_spec, some_rates
 
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.lab.study.compare import Cell, Record, Workload
-from hadar_slurm.lab.study.experiment import Settings
+from hadar_slurm.lab.study.compare import Cell, Record, StudyWorkload
+from hadar_slurm.lab.study.experiment import ExperimentSettings
 from hadar_slurm.lab.traces.cluster import parse_cluster
 
 CLUSTER = parse_cluster("2xV100,2xK80", gpus_per_node=2)
@@ -28,15 +28,15 @@ def a_cell(
     *,
     specs: tuple[JobSpec, ...] | None = None,
     name: str = "few",
-    settings: Settings | None = None,
+    settings: ExperimentSettings | None = None,
 ) -> Cell:
     """Return a run of a few jobs on four GPUs."""
     return Cell(
-        workload=Workload(name=name, specs=some_jobs() if specs is None else specs),
+        workload=StudyWorkload(name=name, specs=some_jobs() if specs is None else specs),
         cluster=CLUSTER,
         cluster_name="2xV100,2xK80",
         policy=policy,
-        settings=settings or Settings(),
+        settings=settings or ExperimentSettings(),
     )
 
 

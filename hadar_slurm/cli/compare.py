@@ -21,10 +21,10 @@ from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.inputs import (
-    Reading,
     ReferenceOption,
     SpeedsOption,
     TableOption,
+    TraceOptions,
     UnfitOption,
     complete_workload,
     is_generated,
@@ -33,8 +33,8 @@ from hadar_slurm.lab.inputs import (
     read_workload,
     workload_label,
 )
-from hadar_slurm.lab.study.compare import FORKING, Cell, Workload, scale_to_load
-from hadar_slurm.lab.study.experiment import ORACLE, RULES, SPEEDS, Settings, forked
+from hadar_slurm.lab.study.compare import FORKING, Cell, StudyWorkload, scale_to_load
+from hadar_slurm.lab.study.experiment import ORACLE, RULES, SPEEDS, ExperimentSettings, forked
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices, Scenario
 from hadar_slurm.lab.study.summary import groups, load_series
 from hadar_slurm.lab.study.tables import run_with_bars, show
@@ -134,7 +134,7 @@ def compare(
     else:
         nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
         chosen_rules = _choices("--rules", rules, RULES)
-        reading = Reading(
+        reading = TraceOptions(
             read_table(throughputs),
             nodes,
             reference=reference,
@@ -158,7 +158,7 @@ def compare(
             for cell in _cells(
                 workload,
                 choices.policies or POLICY_NAMES,
-                Settings(round_s=_round_s(round_seconds), rules=name, speeds=known),
+                ExperimentSettings(round_s=_round_s(round_seconds), rules=name, speeds=known),
                 nodes,
                 cluster,
                 copying,
@@ -275,7 +275,7 @@ class _Drawn:
 
 
 def _drawn(
-    traces: Sequence[str], reading: Reading, choices: Choices, console: Console
+    traces: Sequence[str], reading: TraceOptions, choices: Choices, console: Console
 ) -> Iterator[_Drawn]:
     """Yield the jobs of every trace and seed, telling what a reader should know of them."""
     if choices.seeds and not any(is_generated(text) for text in traces):
@@ -305,7 +305,7 @@ def _workloads(
     nodes: Cluster,
     loads: Sequence[float] | None,
     restarts: Sequence[str],
-) -> Iterator[Workload]:
+) -> Iterator[StudyWorkload]:
     """Yield the jobs once for each restart cost and load."""
     for jobs in drawn:
         for restart in restarts:
@@ -313,15 +313,15 @@ def _workloads(
             specs = [replace(s, restart_cost_s=costs.of(s.workload)) for s in jobs.specs]
             for load in loads or (None,):
                 scaled = specs if load is None else scale_to_load(specs, nodes, load)
-                yield Workload(
+                yield StudyWorkload(
                     name=jobs.name, specs=tuple(scaled), load=load, seed=jobs.seed, restart=restart
                 )
 
 
 def _cells(
-    workload: Workload,
+    workload: StudyWorkload,
     policies: Sequence[str],
-    settings: Settings,
+    settings: ExperimentSettings,
     nodes: Cluster,
     cluster_name: str,
     copying: Callable[[Sequence[JobSpec]], list[JobSpec]],

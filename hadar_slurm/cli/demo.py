@@ -31,9 +31,9 @@ from hadar_slurm.lab.demo.report import (
 )
 from hadar_slurm.lab.demo.runs import (
     Daemon,
+    DemoTally,
     JobRun,
     Submitter,
-    Tally,
     fresh_directory,
     job_environment,
     run_jobs,
@@ -138,7 +138,7 @@ def _both_runs(
 
 
 @contextmanager
-def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[Tally], None]]:
+def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[DemoTally], None]]:
     """Show how a run comes along: a bar on a terminal, a line now and then elsewhere."""
     if console.is_terminal:
         with Progress(
@@ -156,7 +156,7 @@ def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[Tal
     begun_s = time.monotonic()
     told_s = -_LINE_EVERY_S
 
-    def show(tally: Tally) -> None:
+    def show(tally: DemoTally) -> None:
         nonlocal told_s
         now_s = time.monotonic() - begun_s
         if now_s - told_s >= _LINE_EVERY_S or tally.finished == total:

@@ -20,7 +20,7 @@ from hadar_slurm.jobspec.description import decode, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.updates import BeginSoon, Release
+from hadar_slurm.slurm.client.updates import Release, SetStartNow
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all, waiting_for_us
 from hadar_slurm.slurm.control.restore import Returned
@@ -157,7 +157,7 @@ def leave(
             comment = encode(replace(description, leaves=True))
             runner.run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
             if any(row.is_held_by_user for row in rows):
-                soon = [BeginSoon(JobId(job))] if any(row.restarts for row in rows) else []
+                soon = [SetStartNow(JobId(job))] if any(row.restarts for row in rows) else []
                 for fault in slurm.change([*soon, Release(JobId(job))]):
                     if fault is not None:
                         raise fault

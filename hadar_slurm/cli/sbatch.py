@@ -19,7 +19,7 @@ from hadar_slurm.submit.request import (
     HELP,
     JSON,
     USAGE,
-    Request,
+    SbatchRequest,
     parse_words,
     with_script,
     without_hadar,
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _NO_COMMAND_STATUS
 
 
-def _answer(request: Request) -> int:
+def _answer(request: SbatchRequest) -> int:
     is_passed_on = is_second_call(os.environ)
     if not is_passed_on and _asks_for_help(request):
         print(USAGE)
@@ -62,20 +62,20 @@ def _answer(request: Request) -> int:
     return _dry_run(request) if DRY_RUN in request.flags else _submit(request)
 
 
-def _asks_for_help(request: Request) -> bool:
+def _asks_for_help(request: SbatchRequest) -> bool:
     """Return whether to list our options: installed in sbatch's place, --help is sbatch's."""
     is_sbatch = os.path.basename(sys.argv[0]) == "sbatch"
     return HELP in request.flags or (request.given("help") and not is_sbatch)
 
 
-def _read(request: Request) -> Request:
+def _read(request: SbatchRequest) -> SbatchRequest:
     name = request.script_name
     if name is None:
         return request
     return with_script(request, read_script(name, request.last("chdir") or ""))
 
 
-def _dry_run(request: Request) -> int:
+def _dry_run(request: SbatchRequest) -> int:
     from hadar_slurm.submit.call import call_for, load_estimator
     from hadar_slurm.submit.preview import as_json, as_text
 
@@ -86,7 +86,7 @@ def _dry_run(request: Request) -> int:
     return 0
 
 
-def _submit(request: Request) -> int:
+def _submit(request: SbatchRequest) -> int:
     environment = user_environment()
     sbatch = find_sbatch(os.environ, sys.argv[0])
     if JSON not in request.flags:
@@ -104,7 +104,7 @@ def _submit(request: Request) -> int:
 
 
 def _planned(
-    request: Request, environment: Mapping[str, str]
+    request: SbatchRequest, environment: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return the sbatch call and the variables to add; print whether hadard places the job.
 
@@ -126,7 +126,7 @@ def _planned(
     return without_hadar(request), {}
 
 
-def _tell_user(request: Request, *notes: str) -> None:
+def _tell_user(request: SbatchRequest, *notes: str) -> None:
     """Print notes that are no faults, unless the user or the site wants none."""
     if JSON in request.flags or request.given("quiet", "parsable"):
         return

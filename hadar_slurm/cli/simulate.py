@@ -21,10 +21,10 @@ from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError, UsageError
 from hadar_slurm.journal import Journal
 from hadar_slurm.lab.inputs import (
-    Reading,
     ReferenceOption,
     SpeedsOption,
     TableOption,
+    TraceOptions,
     UnfitOption,
     complete_workload,
     read_cluster,
@@ -37,8 +37,8 @@ from hadar_slurm.lab.study.experiment import (
     ORACLE,
     RULES,
     SPEEDS,
+    ExperimentSettings,
     Result,
-    Settings,
     forked,
     run_experiment,
 )
@@ -139,7 +139,7 @@ def simulate(
     if restart_seconds is None:
         restart_seconds = "0" if rules == _GAVEL else "30"
     nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
-    reading = Reading(
+    reading = TraceOptions(
         read_table(throughputs),
         nodes,
         costs=parse_restart_costs(restart_seconds),
@@ -157,7 +157,7 @@ def simulate(
             specs, max_copies=copies or len(nodes.nodes), aggregation_s=aggregation_seconds
         )
     failures = _failures(node_mtbf_hours, node_repair_hours, seed, specs, nodes, least)
-    settings = Settings(
+    settings = ExperimentSettings(
         round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, seed=seed
     )
     result = _run(specs, nodes, policy, utility, settings, journal)
@@ -194,7 +194,7 @@ def _run(
     nodes: Cluster,
     policy: str,
     utility: str,
-    settings: Settings,
+    settings: ExperimentSettings,
     journal: Path | None,
 ) -> Result:
     with (

@@ -21,7 +21,7 @@ from hadar_slurm.journal import Line, read_last
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.status.health import Standing, standing_of
-from hadar_slurm.status.status import Status, current, status_of
+from hadar_slurm.status.status import ClusterStatus, current, status_of
 from hadar_slurm.status.words import round_words, span
 
 # Remarks are sentences; of many different ones the most frequent are shown.
@@ -117,7 +117,7 @@ def problem_lines(life: Mapping[str, object]) -> list[Text]:
 
 
 def status_parts(
-    life: Mapping[str, object], found: Status | None, fault: str, standing: Standing
+    life: Mapping[str, object], found: ClusterStatus | None, fault: str, standing: Standing
 ) -> list[RenderableType]:
     """Return what is to be printed, line by line and table by table."""
     names = life["enforces"]

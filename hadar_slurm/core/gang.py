@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hadar_slurm.core.cluster import GpuType, NodeName, Slot
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Gang:
         """Whether the gang spans nodes."""
         return len(self.gpus_by_node) > 1
 
-    def rate(self, rates: Rates, *, counts_spread: bool = True) -> float:
+    def rate(self, rates: Throughputs, *, counts_spread: bool = True) -> float:
         """Return the gang's steps/s under `rates`; without `counts_spread`, as if on one node."""
         is_spread = counts_spread and self.is_spread
         return rates.of_gang(self.gpus_by_type, self.num_gpus, is_spread=is_spread)
@@ -89,6 +89,6 @@ class Allocation:
     def __bool__(self) -> bool:
         return bool(self.copies)
 
-    def rate(self, rates: Rates, *, counts_spread: bool = True) -> float:
+    def rate(self, rates: Throughputs, *, counts_spread: bool = True) -> float:
         """Return the steps/s of all copies together under `rates`."""
         return sum(gang.rate(rates, counts_spread=counts_spread) for gang in self.gangs)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError, PhaseError
 
 
@@ -52,7 +52,7 @@ class JobSpec:
     job_id: JobId
     num_gpus: int
     total_steps: int
-    rates: Rates
+    rates: Throughputs
     submitted_s: float = 0.0
     shapes: tuple[Shape, ...] = ()
     can_checkpoint: bool = True

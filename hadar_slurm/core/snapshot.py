@@ -10,7 +10,7 @@ from functools import cached_property
 from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase, Shape
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class GangRules:
     naming_binds: bool = False
     counts_spread: bool = True
 
-    def rate(self, gang: Gang, rates: Rates) -> float:
+    def rate(self, gang: Gang, rates: Throughputs) -> float:
         """Return a gang's steps/s where these rules hold."""
         return gang.rate(rates, counts_spread=self.counts_spread)
 

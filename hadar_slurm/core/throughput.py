@@ -46,13 +46,13 @@ class Rate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rates:
+class Throughputs:
     """One workload's rows: ((gpu type in lower case, gang size), Rate), sorted."""
 
     rows: tuple[tuple[tuple[str, int], Rate], ...] = ()
 
     @classmethod
-    def of(cls, rows: Mapping[tuple[str, int], Rate]) -> Rates:
+    def of(cls, rows: Mapping[tuple[str, int], Rate]) -> Throughputs:
         """Return rates from a mapping of (GPU type, gang size) to `Rate`."""
         return cls(
             tuple(sorted(((kind.lower(), size), rate) for (kind, size), rate in rows.items()))
@@ -106,14 +106,14 @@ class ThroughputTable:
     """Rates by workload name, such as `ResNet-50 (batch size 64)`."""
 
     source: str
-    workloads: Mapping[str, Rates]
+    workloads: Mapping[str, Throughputs]
 
-    def rates(self, workload: str) -> Rates | None:
+    def rates(self, workload: str) -> Throughputs | None:
         """Return a workload's rates, its name matched without regard to case."""
         return self._by_lower_case.get(workload.lower())
 
     @cached_property
-    def _by_lower_case(self) -> Mapping[str, Rates]:
+    def _by_lower_case(self) -> Mapping[str, Throughputs]:
         """The workloads for look-ups: a trace asks once a line."""
         return {name.lower(): rates for name, rates in self.workloads.items()}
 
@@ -166,7 +166,7 @@ def parse_table(text: str, origin: str) -> ThroughputTable:
             raise ConfigError(
                 f"{origin}: {name}: given already as {other}; upper and lower case are one workload"
             )
-    return ThroughputTable(source, {name: Rates.of(pairs) for name, pairs in rows.items()})
+    return ThroughputTable(source, {name: Throughputs.of(pairs) for name, pairs in rows.items()})
 
 
 def _is_gavels(tree: Mapping[str, object]) -> bool:

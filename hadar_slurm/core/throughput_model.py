@@ -26,7 +26,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.core.throughput import Rate, Throughputs
 
 # How long a job with so many steps is taken to train on its slowest type until it is measured, in
 # seconds.
@@ -109,7 +109,7 @@ class Measured:
 
 
 @dataclass
-class Speeds:
+class ThroughputModel:
     """All that has been measured; grows with `measure`, tells with `estimate`.
 
     `version` changes with what is believed; `news` are measurements that nobody has written down.
@@ -176,7 +176,7 @@ class Speeds:
 class Prior:
     """What is believed of a workload's speeds before any is measured: `rates` in steps/s."""
 
-    rates: Rates
+    rates: Throughputs
     origin: Origin
 
     def on(self, place: Place) -> float:
@@ -243,8 +243,8 @@ def _nearest(known: Iterable[Place], place: Place) -> list[Place]:
 
 
 def estimated_rates(
-    speeds: Speeds, workload: Workload, num_gpus: int, kinds: Iterable[str], prior: Prior
-) -> tuple[Rates, dict[str, Estimate]]:
+    speeds: ThroughputModel, workload: Workload, num_gpus: int, kinds: Iterable[str], prior: Prior
+) -> tuple[Throughputs, dict[str, Estimate]]:
     """Return a gang's rates on GPU types, and by type the estimates of it within a node."""
     rows: dict[tuple[str, int], Rate] = {}
     told: dict[str, Estimate] = {}
@@ -254,7 +254,7 @@ def estimated_rates(
         spread = speeds.estimate(workload, Place(lower, num_gpus, is_spread=True), prior)
         rows[lower, num_gpus] = Rate(together.steps_per_s, spread.steps_per_s)
         told[lower] = together
-    return Rates.of(rows), told
+    return Throughputs.of(rows), told
 
 
 def relative_speed(gpu_type: str, published: Mapping[str, float]) -> float | None:
@@ -282,7 +282,7 @@ def published_prior(
     relative = {kind: value or middle for kind, value in found.items()}
     unit = slowest / num_gpus / min(relative.values(), default=1.0)
     return Prior(
-        Rates.of({(kind, 1): Rate(unit * value) for kind, value in relative.items()}),
+        Throughputs.of({(kind, 1): Rate(unit * value) for kind, value in relative.items()}),
         Origin.PUBLISHED,
     )
 

@@ -42,7 +42,7 @@ from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.observe.throughput_store import FILE_NAME as PROFILE_FILE
 from hadar_slurm.slurm.observe.throughput_store import Profile
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
 from hadar_slurm.slurm.wakeup import make_wake_file
 from hadar_slurm.state.heartbeat import remove_heartbeat
@@ -187,7 +187,7 @@ def _backend(
         table = parse_table(table_path.read_text(encoding="utf-8"), str(table_path))
     except OSError as error:
         raise ConfigError(f"throughputs: {table_path}: {error.strerror}") from error
-    settings = Settings(
+    settings = BackendSettings(
         spool=config.reports,
         modes=modes(config),
         restart_cost_s=config.restart_cost_seconds,

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError
 
 VERSION = 1
@@ -189,7 +189,7 @@ def parse_shape(text: str) -> Shape:
 def job_spec(
     job_id: JobId,
     description: Description,
-    rates: Rates,
+    rates: Throughputs,
     *,
     total_steps: int,
     submitted_s: float,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
+from hadar_slurm.core.throughput import Rate, Throughputs, ThroughputTable
 from hadar_slurm.core.throughput_model import (
     EXPECTED_S,
     SPREADS,
     Estimate,
     Origin,
     Prior,
-    Speeds,
+    ThroughputModel,
     Workload,
     estimated_rates,
     parse_published,
@@ -31,7 +31,7 @@ _STEPS_A_SECOND = 1000.0
 # Beyond so many answers they are worked out anew.
 _MOST_KNOWN = 20_000
 
-Known = tuple[Rates, Mapping[str, Estimate]]
+Known = tuple[Throughputs, Mapping[str, Estimate]]
 
 
 @dataclass
@@ -40,17 +40,19 @@ class Estimator:
 
     table: ThroughputTable
     published: Mapping[str, float]
-    speeds: Speeds = field(default_factory=Speeds)
+    speeds: ThroughputModel = field(default_factory=ThroughputModel)
     _known: dict[object, Known] = field(default_factory=dict)
     _version: int = 0
 
     @classmethod
-    def shipped(cls, table: ThroughputTable, speeds: Speeds | None = None) -> Estimator:
+    def shipped(cls, table: ThroughputTable, speeds: ThroughputModel | None = None) -> Estimator:
         """Return one that begins with the published speeds that come with the package."""
         path = data_file("gpu_speeds.json")
-        return cls(table, parse_published(path.read_text(encoding="utf-8")), speeds or Speeds())
+        return cls(
+            table, parse_published(path.read_text(encoding="utf-8")), speeds or ThroughputModel()
+        )
 
-    def rates(self, description: Description, user: str, kinds: Iterable[str]) -> Rates:
+    def rates(self, description: Description, user: str, kinds: Iterable[str]) -> Throughputs:
         """Return the rates of a user's job on GPU types, in steps/s of the whole gang."""
         return self._of(description, user, kinds)[0]
 
@@ -60,7 +62,7 @@ class Estimator:
         """Return, by GPU type in lower case, what is believed within a node, and how surely."""
         return self._of(description, user, kinds)[1]
 
-    def total_steps(self, description: Description, rates: Rates) -> int:
+    def total_steps(self, description: Description, rates: Throughputs) -> int:
         """Return the steps that a job has in all.
 
         Where nobody knows them they are what its time limit has room for on the slowest type: so
@@ -115,7 +117,7 @@ class Estimator:
             for name in names
             if name not in listed
         }
-        return Prior(Rates.of({**dict(rows.rows), **others}), Origin.PUBLISHED)
+        return Prior(Throughputs.of({**dict(rows.rows), **others}), Origin.PUBLISHED)
 
 
 def workload_of(description: Description, user: str) -> Workload:
@@ -126,6 +128,6 @@ def workload_of(description: Description, user: str) -> Workload:
 def _as_given(description: Description) -> Known:
     rates = {kind.lower(): float(rate) for kind, rate in description.rates.items()}
     return (
-        Rates.of({(kind, description.gpus): Rate(rate) for kind, rate in rates.items()}),
+        Throughputs.of({(kind, description.gpus): Rate(rate) for kind, rate in rates.items()}),
         {kind: Estimate(rate, Origin.GIVEN, SPREADS[Origin.GIVEN]) for kind, rate in rates.items()},
     )

@@ -48,7 +48,7 @@ _GENERATED = re.compile(r"([a-z]+)([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TraceOptions:
     """How traces are read: rates, nodes, and what is known of GPU types without rates.
 
     Jobs that could never run are an error, or left out and told of with `leaves_out_unfit`.
@@ -103,7 +103,7 @@ def workload_label(text: str) -> str:
 
 def read_workload(
     text: str,
-    reading: Reading,
+    reading: TraceOptions,
     *,
     seed: int = 0,
     first: int | None = None,

@@ -18,12 +18,12 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
-from hadar_slurm.core.throughput import Rates
-from hadar_slurm.placement.eligibility import Reach
-from hadar_slurm.placement.node_index import Shelf
+from hadar_slurm.core.throughput import Throughputs
+from hadar_slurm.placement.eligibility import Eligibility
+from hadar_slurm.placement.node_index import NodeIndex
 
 
-class Board:
+class Allocator:
     """Who holds which GPUs in the coming round, as far as it is decided.
 
     `kinds` are the cluster's GPU types in canonical order. `jobs` are those that a policy decides
@@ -37,10 +37,10 @@ class Board:
         self.kinds: tuple[GpuType, ...] = tuple(snapshot.cluster.gpus_by_type)
         self.placed: dict[JobId, Allocation] = {}
         self.free: dict[Slot, int] = snapshot.plannable_capacity
-        self._reach = Reach(snapshot)
+        self._reach = Eligibility(snapshot)
         self._nodes = snapshot.cluster.by_name
         self._shelves = {
-            kind: Shelf(
+            kind: NodeIndex(
                 (node, self.free.get(Slot(node.name, kind), 0))
                 for node in snapshot.cluster.nodes
                 if node.is_schedulable and kind in node.by_type
@@ -350,7 +350,7 @@ class Board:
         return request.reason
 
     def _would_tie(self, request: _Request) -> bool:
-        """Return whether a job waits only because a start would tie it to a GPU type (`Reach`)."""
+        """Return whether a job waits only because a start would tie it to a GPU type."""
         job = request.job
         is_free = job.spec.can_checkpoint and job.bound_type is None
         if not (self.rules.naming_binds and is_free) or self._all_plain:
@@ -393,7 +393,7 @@ class _Request:
 
 
 @lru_cache(maxsize=4096)
-def speeds(rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...]) -> tuple[GpuType, ...]:
+def speeds(rates: Throughputs, num_gpus: int, kinds: tuple[GpuType, ...]) -> tuple[GpuType, ...]:
     """Return the types of `kinds` on which such a gang trains at all, the fastest first."""
     ordered = sorted((-rates.on(kind, num_gpus), kind) for kind in kinds)
     return tuple(kind for speed, kind in ordered if speed < 0)
@@ -403,7 +403,7 @@ def speeds(rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...]) -> tuple[Gpu
 def fits_alone(
     cluster: Cluster,
     rules: GangRules,
-    rates: Rates,
+    rates: Throughputs,
     num_gpus: int,
     shapes: tuple[Shape, ...],
     allowed_nodes: frozenset[NodeName] | None,
@@ -427,5 +427,5 @@ def fits_alone(
     job = Job(spec, allowed_nodes=allowed_nodes, bound_type=bound_type)
     usable = cluster if only_open else cluster.all_open()
     alone = Snapshot.of(now_s=0.0, cluster=usable, jobs=(), rules=rules)
-    board = Board(alone, Round(0, 0.0, 1.0))
+    board = Allocator(alone, Round(0, 0.0, 1.0))
     return board.start(job, board.by_speed(job))

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 
 # A job that runs counts as so much better suited to the type that it is on: a move costs a restart.
 _STAYS = 1.1
 
 
-def advantages(board: Board, job: Job) -> Mapping[GpuType, float]:
+def advantages(board: Allocator, job: Job) -> Mapping[GpuType, float]:
     """Return a job's speed on each type where it trains, over its mean speed on all types.
 
     That on which it runs counts for a tenth more.

@@ -9,14 +9,14 @@ from itertools import count
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase, Shape
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
     """Places copies on a board."""
 
-    board: Board
+    board: Allocator
 
     def places(self, job: Job, kinds: Sequence[GpuType], gangs: Sequence[Gang]) -> Iterator[Gang]:
         """Yield where copies could go, each on a node of its own; held places before tight fits."""

@@ -11,7 +11,7 @@ from hadar_slurm.core.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
-class Reach:
+class Eligibility:
     """Answers for one snapshot; the same question of like jobs is answered once."""
 
     snapshot: Snapshot

@@ -24,10 +24,10 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import GpuType, JobId, Slot
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase, Shape
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 
 
-def assign_nodes(board: Board) -> list[Job]:
+def assign_nodes(board: Allocator) -> list[Job]:
     """Give nodes to all reservations of a board; return the jobs for which there are none."""
     return _Assignment(board).place(board.take_reservations())
 
@@ -44,7 +44,7 @@ class _Seat(NamedTuple):
 class _Assignment:
     """Places jobs on a board, each on the type that was chosen for it."""
 
-    board: Board
+    board: Allocator
     # Jobs that may be asked to make room, by where all of their GPUs are.
     _movable: defaultdict[Slot, dict[JobId, Job]] = field(default_factory=lambda: defaultdict(dict))
 

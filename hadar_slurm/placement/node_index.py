@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from hadar_slurm.core.cluster import Node, NodeName
 
 
-class Shelf:
+class NodeIndex:
     """Open nodes with GPUs of one type.
 
     Nodes of a single type go before all others, so that a request need not name the type; among

@@ -31,9 +31,9 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.core.throughput import Rates
-from hadar_slurm.placement.allocator import Board
-from hadar_slurm.placement.eligibility import Reach
+from hadar_slurm.core.throughput import Throughputs
+from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.placement.eligibility import Eligibility
 from hadar_slurm.policies.policy import PolicyOptions
 
 _Place = tuple[Slot, bool]
@@ -47,7 +47,7 @@ class SlurmBackfill:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot, round_)
+        board = Allocator(snapshot, round_)
         nodes = _NodesInOrder(board)
         waiting = [job for job in board.jobs if not board.stay(job)]
         ahead: _Reservation | None = None
@@ -81,7 +81,9 @@ def time_limit_s(job: Job, kinds: tuple[GpuType, ...]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _slowest(rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...], *, may_spread: bool) -> float:
+def _slowest(
+    rates: Throughputs, num_gpus: int, kinds: tuple[GpuType, ...], *, may_spread: bool
+) -> float:
     layouts = (False, True) if may_spread else (False,)
     found = (rates.on(kind, num_gpus, is_spread=spread) for kind in kinds for spread in layouts)
     return min((rate for rate in found if rate > 0), default=0.0)
@@ -109,7 +111,7 @@ class _Reservation:
             self.left[slot] = min(free[slot], self.spare[slot])
 
 
-def _reserve(job: Job, board: Board, nodes: _NodesInOrder) -> _Reservation | None:
+def _reserve(job: Job, board: Allocator, nodes: _NodesInOrder) -> _Reservation | None:
     """Return the earliest start of a job by the time limits of all that run, or None."""
     ends = sorted(_ends(board), key=lambda end: end[0])
     times = [end_s for end_s, _ in ends]
@@ -133,7 +135,7 @@ def _reserve(job: Job, board: Board, nodes: _NodesInOrder) -> _Reservation | Non
     return None
 
 
-def _ends(board: Board) -> Iterator[tuple[float, Gang]]:
+def _ends(board: Allocator) -> Iterator[tuple[float, Gang]]:
     """Yield when each gang is free again by its job's time limit."""
     now_s, jobs = board.snapshot.now_s, board.snapshot.by_id
     for job_id, allocation in board.placed.items():
@@ -147,9 +149,9 @@ def _ends(board: Board) -> Iterator[tuple[float, Gang]]:
 class _NodesInOrder:
     """Finds a job the first nodes of the cluster that have room."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Allocator) -> None:
         self._board = board
-        self._reach = Reach(board.snapshot)
+        self._reach = Eligibility(board.snapshot)
         self._requests: dict[object, object] = {}
         self._places: dict[object, list[_Place]] = {}
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.policy import PolicyOptions
 
 
@@ -29,7 +29,7 @@ class YarnCapacity:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot, round_)
+        board = Allocator(snapshot, round_)
         waiting = [job for job in board.jobs if not board.stay(job)]
         for job in sorted(waiting, key=lambda job: job.spec.submitted_s):
             if not board.start(job, board.by_room(job)) and board.could_start(job):

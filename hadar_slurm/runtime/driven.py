@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from hadar_slurm.runtime.batches import Batches
 from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.membership.surroundings import Surroundings
-from hadar_slurm.runtime.rates import Rates, Scheduled
+from hadar_slurm.runtime.rates import LearningRates, Scheduled
 from hadar_slurm.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Driven:
         # How many steps were asked for; a number alone may come twice, where a slot was lost.
         self.turn = 0
         self._steps: Iterator[int] = iter(())
-        self._rates: Rates | None = None
+        self._rates: LearningRates | None = None
 
     def begin(
         self,
@@ -59,7 +59,7 @@ class Driven:
 
         `known_as` is what schedulers take for the optimiser; `scaler` that of half precision.
         """
-        self._rates = Rates(optimiser, scheduled, known_as)
+        self._rates = LearningRates(optimiser, scheduled, known_as)
         copy = Copy(
             model,
             optimiser,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hadar_slurm.runtime.averaging.identity import Identity, check_command, next_number, text
 from hadar_slurm.runtime.membership.choosing import Choice, choose, is_over
-from hadar_slurm.runtime.membership.claim import Claim, Run, run_path
+from hadar_slurm.runtime.membership.claim import Claim, ClaimedRun, run_path
 from hadar_slurm.runtime.membership.lost import check_parent
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
@@ -37,7 +37,7 @@ def join(where: Surroundings, what: Identity, settings: Settings) -> Joined:
     missing.
     """
     check_parent(where)
-    mine = Run.of(where, what.command, what.number)
+    mine = ClaimedRun.of(where, what.command, what.number)
     while True:
         choice = Choice(where.directory) if where.is_named else choose(where.directory, mine)
         is_new = not choice.directory.exists()

@@ -24,7 +24,7 @@ Scheduled = tuple[Any, Callable[[int], bool]]
 _CHANGED = ("lr", "momentum", "betas")
 
 
-class Rates:
+class LearningRates:
     """The rates of an optimiser's groups by the job's steps.
 
     `optimiser` is the one that trains, `known_as` what the schedulers take for it. Raises

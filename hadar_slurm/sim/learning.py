@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import (
     EXPECTED_S,
     Place,
-    Speeds,
+    ThroughputModel,
     Workload,
     estimated_rates,
     published_prior,
@@ -37,7 +37,7 @@ class LearningBackend:
     published: Mapping[str, float]
     measures: bool = True
     noise: Callable[[], float] = lambda: 1.0
-    speeds: Speeds = field(default_factory=Speeds)
+    speeds: ThroughputModel = field(default_factory=ThroughputModel)
     _specs: dict[JobId, JobSpec] = field(default_factory=dict)
     _versions: dict[JobId, int] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class LearningBackend:
             self._versions[job.job_id] = self.speeds.version
         return replace(job, spec=spec)
 
-    def _rates(self, spec: JobSpec) -> Rates:
+    def _rates(self, spec: JobSpec) -> Throughputs:
         kinds = [
             str(kind)
             for kind in self.world.cluster.gpus_by_type

@@ -15,7 +15,7 @@ _FRACTION = 1e-6
 
 
 @dataclass(slots=True)
-class Copy:
+class SimCopy:
     """A gang at work; its steps count from `ready_s` on. `unsaved` would be lost with its node."""
 
     gang: Gang
@@ -36,7 +36,7 @@ class Run:
 
     spec: JobSpec
     phase: Phase = Phase.QUEUED
-    copies: dict[int, Copy] = field(default_factory=dict)
+    copies: dict[int, SimCopy] = field(default_factory=dict)
     trained_steps: float = 0.0
     lost_steps: float = 0.0
     service: dict[GpuType, float] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Run:
         if not self.copies:
             self._move_to(Phase.RUNNING)
         self.restarts += self.has_run
-        self.copies[number] = Copy(gang, rate, ready_s)
+        self.copies[number] = SimCopy(gang, rate, ready_s)
         self._changed()
 
     def stop(self, number: int, *, keeps_steps: bool = True) -> Gang:

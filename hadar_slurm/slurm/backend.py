@@ -21,20 +21,28 @@ from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.state import Reading
-from hadar_slurm.slurm.client.updates import Ask, AskToSave, Change, Clear, Notify, Release, Requeue
+from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.updates import (
+    ClearRequest,
+    Notify,
+    Release,
+    Requeue,
+    SetRequest,
+    SignalCheckpoint,
+    Update,
+)
 from hadar_slurm.slurm.control.advise import advise, features_by_type
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, message
-from hadar_slurm.slurm.control.ledger import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Claim, Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.restore import NODES_REPORT_WITHIN_S, give_back
 from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
 from hadar_slurm.slurm.observe.copy_facts import copy_facts
-from hadar_slurm.slurm.observe.snapshot_builder import Seen, View
+from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
 from hadar_slurm.slurm.observe.throughput_store import Profile
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.wakeup import WakeFile
 from hadar_slurm.state.assignments import Assignments
 
@@ -59,7 +67,7 @@ class SlurmBackend:
 
     slurm: SlurmAdapter
     table: ThroughputTable
-    settings: Settings
+    settings: BackendSettings
     ledger: Ledger
     mode: Mode = Mode.ENFORCE
     profile: Profile | None = None
@@ -69,12 +77,12 @@ class SlurmBackend:
     now_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     _pins: Pins = field(init=False)
-    _view: View = field(init=False)
+    _view: SnapshotBuilder = field(init=False)
     _wake: WakeFile = field(init=False)
     _assignments: Assignments | None = field(init=False)
-    _reading: Reading | None = None
-    _seen: Seen | None = None
-    _lost: Mapping[JobId, Entry] = field(default_factory=dict)
+    _reading: SlurmState | None = None
+    _seen: Observation | None = None
+    _lost: Mapping[JobId, Claim] = field(default_factory=dict)
     _put_off_since_s: float = math.inf
     _planned_for: frozenset[tuple[str, str]] = frozenset()
     _notified: frozenset[JobId] = frozenset()
@@ -86,7 +94,7 @@ class SlurmBackend:
         self._wake = WakeFile(self.settings.wake_file)
         place = self.settings.assignments
         self._assignments = Assignments(place) if place is not None else None
-        self._view = View(
+        self._view = SnapshotBuilder(
             self.slurm,
             Estimator.shipped(self.table, self.profile.speeds if self.profile else None),
             self.settings,
@@ -227,13 +235,13 @@ class SlurmBackend:
         """Return the commands that an action comes to when nothing gets in its way."""
         action = self._on_task(action)
         job = action.job_id
-        changes: list[Change] = []
+        changes: list[Update] = []
         if isinstance(action, Stop):
-            changes = [AskToSave(job), Requeue(job)]
+            changes = [SignalCheckpoint(job), Requeue(job)]
         elif isinstance(action, Start):
             names_type = self._names_type(action)
             request = scontrol.request_for(action.gang, self.slurm.version, names_type=names_type)
-            changes = [Clear(job), Ask(job, request), Release(job)]
+            changes = [ClearRequest(job), SetRequest(job, request), Release(job)]
         return [scontrol.command(change) for change in changes]
 
     def _on_task(self, action: Action) -> Action:
@@ -348,7 +356,7 @@ class SlurmBackend:
         now_s = self.ledger.now_s()
         self._note({job: as_seen(self.ledger[job], queue[job], now_s) for job in known})
 
-    def _note(self, changed: Mapping[JobId, Entry]) -> None:
+    def _note(self, changed: Mapping[JobId, Claim]) -> None:
         try:
             self.ledger.note(changed)
         except LedgerError as error:

@@ -9,7 +9,7 @@ from hadar_slurm.slurm.control.modes import Mode, Modes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class BackendSettings:
     """Times are in seconds.
 
     `modes` says what may be done in which partition. `grace_s` is how long a job may take to save

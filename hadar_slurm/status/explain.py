@@ -23,7 +23,7 @@ NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TypeForecast:
     """What one GPU type would give a job: steps/s, seconds to its end, GPUs free now, and price."""
 
     kind: GpuType
@@ -64,7 +64,7 @@ class Explanation:
     steps_done: float
     steps_total: int
     steps_left: float
-    choices: tuple[Choice, ...]
+    choices: tuple[TypeForecast, ...]
     held: Mapping[str, Mapping[str, Mapping[str, int]]]
     remarks: tuple[str, ...] = ()
     forked: Forked | None = None
@@ -149,7 +149,7 @@ def _ends_in_s(job: Job) -> float | None:
     return job.steps_left / rate if rate > 0 and job.phase is not Phase.QUEUED else None
 
 
-def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[Choice, ...]:
+def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ...]:
     """Return what each GPU type of the cluster would give a job, the fastest first."""
     free: Counter[GpuType] = Counter()
     nodes = snapshot.cluster.by_name
@@ -167,5 +167,5 @@ def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[Choice, ...]:
         rate = job.spec.rates.on(kind, job.spec.num_gpus)
         if rate > 0 and job.bound_type in (None, kind):
             price = figures.get(f"price.{kind}")
-            choices.append(Choice(kind, rate, job.steps_left / rate, free[kind], price))
+            choices.append(TypeForecast(kind, rate, job.steps_left / rate, free[kind], price))
     return tuple(sorted(choices, key=lambda choice: choice.lasts_s))

@@ -20,7 +20,7 @@ def state_of(job: Line) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CopyState:
     """One copy of a forked job: its gang, and its measured steps/s (None: not yet).
 
     `task` is Slurm's id of it, "" where the journal lacks it.
@@ -51,7 +51,7 @@ class Forked:
     the last of these; both None where the journal lacks them.
     """
 
-    copies: tuple[Copy, ...]
+    copies: tuple[CopyState, ...]
     averages: int | None = None
     averaged_s: float | None = None
 
@@ -72,7 +72,7 @@ def forked_of(line: Line, job_id: str) -> Forked | None:
     facts = facts or {}
     told = facts.get("copies", {})
     copies = [
-        Copy(
+        CopyState(
             int(number),
             str(told.get(number, {}).get("task", "")),
             gang,

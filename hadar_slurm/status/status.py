@@ -23,7 +23,7 @@ class TypeUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ClusterStatus:
     """What the last round of every mode in use says; times in seconds since the epoch.
 
     `jobs` counts by phase, `pinned` being one of its own. `waiting` counts the reasons of those
@@ -46,7 +46,7 @@ class Status:
     remarks: Mapping[str, int] = field(default_factory=dict)
 
 
-def status_of(lines: Sequence[Line]) -> Status | None:
+def status_of(lines: Sequence[Line]) -> ClusterStatus | None:
     """Return how things stand by the last lines of a journal; None where there are none.
 
     The time is that of the newest.
@@ -66,7 +66,7 @@ def status_of(lines: Sequence[Line]) -> Status | None:
             remarks.update(() if job.get("pinned") else job.get("remarks", ()))
     # The first of a round goes furthest, and its prices count.
     first = found[0]
-    return Status(
+    return ClusterStatus(
         round=int(first["round"]),
         time_s=last_s,
         length_s=float(first["length_s"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from hadar_slurm.status.jobs import Copy, Forked
+from hadar_slurm.status.jobs import CopyState, Forked
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 
@@ -37,7 +37,7 @@ def averages_words(forked: Forked, now_s: float) -> str:
     return f"averaged {times}" + (f", last {span(max(0.0, now_s - last))} ago" if last else "")
 
 
-def copy_words(copy: Copy) -> str:
+def copy_words(copy: CopyState) -> str:
     """Return a copy in one phrase: `copy 0 n1:v100:2 at 4.2 steps/s`."""
     speed = "" if copy.steps_per_s is None else f" at {copy.steps_per_s:.3g} steps/s"
     pinned = " (pinned)" if copy.is_pinned else ""

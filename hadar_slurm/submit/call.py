@@ -20,7 +20,7 @@ from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.decision import Decision, why_chosen, why_left, why_place_chosen
 from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model
-from hadar_slurm.submit.request import PREFIX, Request, without_hadar
+from hadar_slurm.submit.request import PREFIX, SbatchRequest, without_hadar
 from hadar_slurm.submit.served import find_hadard
 
 
@@ -46,7 +46,7 @@ class Call:
 
 
 def call_for(
-    request: Request, environment: Mapping[str, str], *, is_parsable: bool = False
+    request: SbatchRequest, environment: Mapping[str, str], *, is_parsable: bool = False
 ) -> Call:
     """Return the call for a request; raises JobSpecError naming what cannot be.
 
@@ -61,7 +61,7 @@ def call_for(
     return replace(call, argv=(name, "--parsable", *words))
 
 
-def _call(request: Request, environment: Mapping[str, str]) -> Call:
+def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
     why = why_left(request)
     if why:
         return _left_to_slurm(request, why)
@@ -84,7 +84,7 @@ def _call(request: Request, environment: Mapping[str, str]) -> Call:
 
 
 def _placed(
-    request: Request,
+    request: SbatchRequest,
     environment: Mapping[str, str],
     beat: Heartbeat | None,
     unserved: str,
@@ -126,7 +126,7 @@ def _placed(
     return Call(argv, decision, variables, tuple(notes), description, own_cluster)
 
 
-def _left_to_slurm(request: Request, why: str) -> Call:
+def _left_to_slurm(request: SbatchRequest, why: str) -> Call:
     return Call(without_hadar(request), Decision(False, why))
 
 

@@ -8,10 +8,10 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.submit.gpu_options import gpu_options
-from hadar_slurm.submit.request import Request
+from hadar_slurm.submit.request import SbatchRequest
 
 
-def compose(request: Request, description: Description, *, is_held: bool) -> tuple[str, ...]:
+def compose(request: SbatchRequest, description: Description, *, is_held: bool) -> tuple[str, ...]:
     """Return the sbatch call: ours first where the user said nothing, then all of the user's."""
     if not is_held:
         # Plain Slurm would not place the copies on separate nodes.
@@ -38,7 +38,7 @@ def compose(request: Request, description: Description, *, is_held: bool) -> tup
     return ("sbatch", *added, *kept, *request.script)
 
 
-def check_exports(request: Request) -> None:
+def check_exports(request: SbatchRequest) -> None:
     """Raise JobSpecError if a forked job's tasks would not see that they are copies.
 
     Each would train all by itself.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hadar_slurm.submit.gpu_options import PER_TASK, gpu_options, other_resources
-from hadar_slurm.submit.request import NO_HADAR, Request
+from hadar_slurm.submit.request import NO_HADAR, SbatchRequest
 
 # Options by which a user chooses the place: hadard could only disagree.
 _PLACES = ("nodelist", "exclude", "constraint", "reservation", "nodefile", "clusters")
@@ -29,7 +29,7 @@ class Decision(NamedTuple):
         return f"plain Slurm places this job: {self.why}"
 
 
-def why_left(request: Request) -> str:
+def why_left(request: SbatchRequest) -> str:
     """Return why the words of a submission leave the job to plain Slurm; "" if they do not.
 
     A --hadar-... option asks for hadard: then what it cannot place is refused by name, later.
@@ -50,7 +50,7 @@ def why_left(request: Request) -> str:
     )
 
 
-def why_left_here(request: Request, environment: Mapping[str, str]) -> str:
+def why_left_here(request: SbatchRequest, environment: Mapping[str, str]) -> str:
     """Return why a job is left to plain Slurm, also where no hadard is there that would place it.
 
     A job with --hadar-... options is described even so.
@@ -63,17 +63,17 @@ def why_left_here(request: Request, environment: Mapping[str, str]) -> str:
     return find_hadard(request, environment)[1]
 
 
-def why_chosen(request: Request) -> str:
+def why_chosen(request: SbatchRequest) -> str:
     """Return which option chooses the job's place or time itself, so that hadard cannot."""
     return why_place_chosen(request) or ("--hold is given" if request.given("hold") else "")
 
 
-def why_place_chosen(request: Request) -> str:
+def why_place_chosen(request: SbatchRequest) -> str:
     """Return which option chooses the job's place itself."""
     return next((f"--{name} is given" for name in _PLACES if request.given(name)), "")
 
 
-def _why_not_any_gpus(request: Request) -> str:
+def _why_not_any_gpus(request: SbatchRequest) -> str:
     """Return why a job does not ask for a number of GPUs of any type."""
     asked = gpu_options(request)
     by_task = [option.name for option in asked if option.name in PER_TASK]
@@ -90,7 +90,7 @@ def _why_not_any_gpus(request: Request) -> str:
     return f"{others} asks for other resources too" if others else ""
 
 
-def _why_whole_nodes(request: Request) -> str:
+def _why_whole_nodes(request: SbatchRequest) -> str:
     """Return why a job's place depends on more than GPUs, which is all that hadard counts.
 
     Pinned to a node with free GPUs, it would wait there for the jobs of others to end.
@@ -99,7 +99,7 @@ def _why_whole_nodes(request: Request) -> str:
     return "--exclusive is given; hadard counts GPUs, not nodes" if given else ""
 
 
-def _why_no_limit(request: Request) -> str:
+def _why_no_limit(request: SbatchRequest) -> str:
     """Return why it is not known how long a job may run."""
     from hadar_slurm.submit.time_limit import parse_time_limit
 

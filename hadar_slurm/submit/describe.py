@@ -14,7 +14,7 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description, parse_shape
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.gpu_options import PER_TASK, gpu_options
-from hadar_slurm.submit.request import PREFIX, Request
+from hadar_slurm.submit.request import PREFIX, SbatchRequest
 from hadar_slurm.submit.time_limit import format_time_limit, parse_time_limit
 
 # With many more copies each step counts for less (docs/runtime.md).
@@ -24,7 +24,9 @@ _OF_A_JOB = "job:"
 _MOST_OF_A_NAME = 100
 
 
-def describe(request: Request, estimator: Estimator, cluster: Cluster | None = None) -> Description:
+def describe(
+    request: SbatchRequest, estimator: Estimator, cluster: Cluster | None = None
+) -> Description:
     """Return what hadard is to know of the job; raises JobSpecError naming the wrong value.
 
     On a known `cluster` it has no more copies than there are nodes that suit.
@@ -62,7 +64,7 @@ def describe(request: Request, estimator: Estimator, cluster: Cluster | None = N
     return replace(found, copies=_copies(own["copies"], found, estimator, cluster))
 
 
-def _shape_of_tasks(request: Request, gpus: int) -> Shape:
+def _shape_of_tasks(request: SbatchRequest, gpus: int) -> Shape:
     """Return the layout of a job that says how many tasks each node has.
 
     Slurm 22.05 keeps the number of tasks of the widest layout that a job has had: in a narrower one
@@ -77,13 +79,13 @@ def _shape_of_tasks(request: Request, gpus: int) -> Shape:
     return Shape(nodes, gpus // nodes)
 
 
-def _nodes(request: Request) -> int:
+def _nodes(request: SbatchRequest) -> int:
     """Return the most nodes that sbatch's options ask for, one if they do not say."""
     text = (request.last("nodes") or "1").split("-")[-1]
     return parse_count(text, "--nodes", JobSpecError)
 
 
-def _limit_s(request: Request) -> float:
+def _limit_s(request: SbatchRequest) -> float:
     """Return the job's time limit in seconds, 0 where there is none.
 
     What cannot be read sbatch will refuse in its own words.
@@ -91,7 +93,7 @@ def _limit_s(request: Request) -> float:
     return parse_time_limit(request.last("time") or "") or 0.0
 
 
-def _shape_of_copy(request: Request, gpus: int, shape: Shape | None) -> Shape:
+def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Shape:
     """Return how one copy of a forked job lies; raises JobSpecError for what cannot be forked."""
     name = PREFIX + "copies"
     if request.given("array"):
@@ -132,7 +134,7 @@ def _copies(
     return max(1, min(most, sum(suits)))
 
 
-def _workload(request: Request, table: ThroughputTable) -> str:
+def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
     """Return the name under which the job's speed is known or will be."""
     own = request.own
     if "throughput" in own:
@@ -148,7 +150,7 @@ def _workload(request: Request, table: ThroughputTable) -> str:
     return f"{_OF_A_JOB}{_job_name(request)}"[:_MOST_OF_A_NAME]
 
 
-def _job_name(request: Request) -> str:
+def _job_name(request: SbatchRequest) -> str:
     """Return the name that tells this user's work from other work of theirs."""
     return request.last("job-name") or Path(request.script_name or "wrap").name
 
@@ -166,7 +168,7 @@ def unknown_model(description: Description, table: ThroughputTable) -> str | Non
     )
 
 
-def summary(description: Description, request: Request, table: ThroughputTable) -> str:
+def summary(description: Description, request: SbatchRequest, table: ThroughputTable) -> str:
     """Return what hadard is given to place, in a few words."""
     named = [gpu_type for option in gpu_options(request) for gpu_type in option.gpu_types]
     of_type = f"type {', '.join(named)}" if named else "any type"
@@ -200,7 +202,7 @@ def _rates(text: str) -> dict[str, float]:
     return rates
 
 
-def _gang(request: Request) -> tuple[int, Shape | None]:
+def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
     text = request.own.get("gang")
     if text is None:
         return _gang_from_sbatch(request)
@@ -210,7 +212,7 @@ def _gang(request: Request) -> tuple[int, Shape | None]:
     return _whole(text, "gang"), None
 
 
-def _gang_from_sbatch(request: Request) -> tuple[int, Shape | None]:
+def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
     """Return the gang that sbatch's own options ask for, else a single GPU."""
     asked = {option.name: option for option in gpu_options(request)}
     per_node = asked.get("gpus-per-node") or asked.get("gres")

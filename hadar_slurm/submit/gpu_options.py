@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hadar_slurm.submit.request import Request
+from hadar_slurm.submit.request import SbatchRequest
 
 # What these give depends on the number of tasks and sockets, which Slurm settles at the start.
 PER_TASK = ("gpus-per-task", "gpus-per-socket", "tres-per-task")
@@ -25,7 +25,7 @@ class GpuOption(NamedTuple):
     gpu_types: tuple[str, ...]
 
 
-def gpu_options(request: Request) -> list[GpuOption]:
+def gpu_options(request: SbatchRequest) -> list[GpuOption]:
     """Return the options that ask for GPUs."""
     found = []
     for name in _PER_JOB_OR_NODE:
@@ -40,7 +40,7 @@ def gpu_options(request: Request) -> list[GpuOption]:
     return found
 
 
-def other_resources(request: Request) -> str:
+def other_resources(request: SbatchRequest) -> str:
     """Return the option that asks for generic resources that are no GPUs, or an empty string."""
     gres = request.last("gres")
     if gres is not None and not all(map(_is_gpu, gres.split(","))):
@@ -52,7 +52,7 @@ def _is_gpu(part: str) -> bool:
     return part.split(":")[0] == "gpu"
 
 
-def _asks_by_task(request: Request, name: str) -> bool:
+def _asks_by_task(request: SbatchRequest, name: str) -> bool:
     text = request.last(name)
     return text is not None and (name != "tres-per-task" or "gpu" in text)
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import uniform_shapes
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import Estimate
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
@@ -18,7 +18,7 @@ from hadar_slurm.submit.call import Call
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TypePreview:
     """One GPU type: how many there are, and what the gang would make of it.
 
     `steps_per_s` and `hours` are None where it would not run, and then `why_not` says why;
@@ -35,7 +35,7 @@ class Choice:
     why_not: str = ""
 
 
-def choices(description: Description, cluster: Cluster, estimator: Estimator) -> list[Choice]:
+def choices(description: Description, cluster: Cluster, estimator: Estimator) -> list[TypePreview]:
     """Return what each GPU type of the cluster would give, alone: the fastest first."""
     kinds = cluster.gpus_by_type
     rates = estimator.rates(description, "", kinds)
@@ -54,12 +54,12 @@ def _on_nodes(cluster: Cluster, kind: GpuType) -> list[int]:
 
 def _choice(
     description: Description,
-    rates: Rates,
+    rates: Throughputs,
     steps: int,
     told: Estimate | None,
     cluster: Cluster,
     kind: GpuType,
-) -> Choice:
+) -> TypePreview:
     gpus, on_nodes = cluster.gpus_by_type[kind], _on_nodes(cluster, kind)
     shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
     speeds = [
@@ -68,11 +68,13 @@ def _choice(
         if sum(count >= shape.gpus_per_node for count in on_nodes) >= shape.nodes
     ]
     if not speeds:
-        return Choice(kind, gpus, why_not="too few for the gang by themselves")
+        return TypePreview(kind, gpus, why_not="too few for the gang by themselves")
     speed = max(speeds)
     if speed <= 0 or told is None:
-        return Choice(kind, gpus, why_not="no speed is given" if told is None else "does not fit")
-    return Choice(
+        return TypePreview(
+            kind, gpus, why_not="no speed is given" if told is None else "does not fit"
+        )
+    return TypePreview(
         kind,
         gpus,
         speed if description.steps else None,
@@ -107,7 +109,7 @@ def as_text(call: Call, estimator: Estimator) -> str:
     return "\n".join([" ".join([*variables, shlex.join(call.argv)]), *_lines(call, estimator)])
 
 
-def _choices(call: Call, estimator: Estimator) -> list[Choice]:
+def _choices(call: Call, estimator: Estimator) -> list[TypePreview]:
     if call.description is None or call.cluster is None:
         return []
     return choices(call.description, call.cluster, estimator)

@@ -56,7 +56,7 @@ FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)
 _WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
 
 
-class Request(NamedTuple):
+class SbatchRequest(NamedTuple):
     """A parsed command line: our options, sbatch's, and the script with its arguments.
 
     `own` describes the job; `flags` say what to do with it. Of sbatch's, `inherited` come from the
@@ -100,7 +100,7 @@ class Request(NamedTuple):
         return names[0] if names else ""
 
 
-def without_hadar(request: Request) -> tuple[str, ...]:
+def without_hadar(request: SbatchRequest) -> tuple[str, ...]:
     """Return the user's own sbatch call."""
     words = [word for option in request.options for word in option.words]
     return ("sbatch", *words, *request.script)
@@ -110,7 +110,7 @@ def parse_request(
     words: Sequence[str],
     read_script: Callable[[str, str], str],
     environment: Mapping[str, str] | None = None,
-) -> Request:
+) -> SbatchRequest:
     """Return the parsed command line and script.
 
     `read_script` gives the text of a script by its name and the directory of --chdir, "" if it
@@ -123,14 +123,14 @@ def parse_request(
     return with_script(request, read_script(name, request.last("chdir") or ""))
 
 
-def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> Request:
+def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchRequest:
     """Return what stands on the command line and in the environment."""
     options, script = split_options(words, _WITH_VALUE)
     own, flags, rest = _take_own(options)
-    return Request(own, rest, script, inherited=options_in(environment), flags=flags)
+    return SbatchRequest(own, rest, script, inherited=options_in(environment), flags=flags)
 
 
-def with_script(request: Request, text: str) -> Request:
+def with_script(request: SbatchRequest, text: str) -> SbatchRequest:
     """Return the request with what the script's lines add; the command line wins."""
     if NO_HADAR in request.flags:
         return request

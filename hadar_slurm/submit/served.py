@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping
 
 from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat, run_dir
-from hadar_slurm.submit.request import Request
+from hadar_slurm.submit.request import SbatchRequest
 
 
-def find_hadard(request: Request, environment: Mapping[str, str]) -> tuple[Heartbeat | None, str]:
+def find_hadard(
+    request: SbatchRequest, environment: Mapping[str, str]
+) -> tuple[Heartbeat | None, str]:
     """Return hadard's heartbeat, and why it would not place the job; "" where it would."""
     directory = run_dir(environment)
     beat = read_heartbeat(directory)

@@ -9,14 +9,14 @@ from hadar_slurm.journal import Line
 from hadar_slurm.metrics import Segment
 from hadar_slurm.web import tables
 from hadar_slurm.web.gantt import MAX_GPUS, gantt, kinds_of
-from hadar_slurm.web.view import HOURS, View
+from hadar_slurm.web.view import HOURS, PageRequest
 from hadar_slurm.web.words import clean, link
 
 # Rows of the table that has the picture in words.
 _MAX_WORDS = 100
 
 
-def chart(view: View) -> str:
+def chart(view: PageRequest) -> str:
     """Return who held which GPU; use it under the follower's lock."""
     history, window = view.history, view.window
     nodes, kinds = history.now.nodes, kinds_of(history.now.nodes)
@@ -47,7 +47,7 @@ def chart(view: View) -> str:
     )
 
 
-def _choices(view: View, kinds: Sequence[str], chosen: str, *, has_all: bool) -> str:
+def _choices(view: PageRequest, kinds: Sequence[str], chosen: str, *, has_all: bool) -> str:
     def address(hours: int, kind: str) -> str:
         return f"/?{urlencode({'hours': hours} | ({'type': clean(kind)} if kind else {}))}#chart"
 
@@ -88,7 +88,7 @@ def _first(nodes: Mapping[str, Line]) -> dict[str, Line]:
     return found
 
 
-def _in_words(view: View, seen: Sequence[Segment], chosen: str) -> str:
+def _in_words(view: PageRequest, seen: Sequence[Segment], chosen: str) -> str:
     segments = [s for s in seen if not chosen or chosen in s.gang.gpus_by_type]
     segments.sort(key=lambda s: (s.start_s, s.job_id), reverse=True)
     shown = segments[:_MAX_WORDS]

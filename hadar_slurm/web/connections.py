@@ -37,7 +37,7 @@ _LINGER_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Bounds for clients.
 
     A request has to be whole within `head_s` seconds from the connection and `head_bytes`, its
@@ -54,7 +54,7 @@ class Limits:
     metrics: int = 128
 
 
-class Site(Protocol):
+class Application(Protocol):
     """What answers."""
 
     def respond(self, head: bytes) -> bytes:
@@ -83,7 +83,9 @@ class _Client:
 class Connections:
     """Serves a site on a listening socket."""
 
-    def __init__(self, listener: socket.socket, site: Site, limits: Limits) -> None:
+    def __init__(
+        self, listener: socket.socket, site: Application, limits: ConnectionLimits
+    ) -> None:
         self._listener = listener
         self._site = site
         self._limits = limits

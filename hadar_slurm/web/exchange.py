@@ -29,7 +29,7 @@ _HEADERS = {
 log = logging.getLogger(__name__)
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What is sent back."""
 
     body: bytes
@@ -43,7 +43,7 @@ class Web(Protocol):
     def is_for_us(self, host: str) -> bool:
         """Return whether a Host header is one by which it may be asked for."""
 
-    def answer(self, target: str, accept: str) -> Answer:
+    def answer(self, target: str, accept: str) -> Response:
         """Return the answer to a GET."""
 
 
@@ -103,9 +103,9 @@ class Exchange(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _say(self, status: HTTPStatus, words: str) -> None:
-        self._send(Answer(f"{words}\n".encode(), PLAIN, status))
+        self._send(Response(f"{words}\n".encode(), PLAIN, status))
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: Response) -> None:
         self.close_connection = True
         self.send_response(answer.status)
         for name, value in _HEADERS.items():

@@ -16,7 +16,7 @@ from hadar_slurm.web import tables
 from hadar_slurm.web.chart import chart
 from hadar_slurm.web.gantt import Window
 from hadar_slurm.web.history import History
-from hadar_slurm.web.view import View
+from hadar_slurm.web.view import PageRequest
 from hadar_slurm.web.words import count, duration, link, safe
 
 # Rows of a table on the first page, and on one of the pages with all.
@@ -24,7 +24,7 @@ FEW, MANY = 15, 100
 _REFRESH_S = 10
 
 
-def overview(view: View) -> str:
+def overview(view: PageRequest) -> str:
     """Return the first page."""
     with view.follower.lock:
         history = view.history
@@ -44,7 +44,7 @@ def overview(view: View) -> str:
         return _page("Hadar", "\n".join(body), "/")
 
 
-def listing(view: View) -> str:
+def listing(view: PageRequest) -> str:
     """Return one page of all jobs that wait or run."""
     with view.follower.lock:
         history = view.history
@@ -116,7 +116,7 @@ def _page(title: str, body: str, here: str) -> str:
     )
 
 
-def _head(view: View) -> str:
+def _head(view: PageRequest) -> str:
     history, now = view.history, view.history.now
     path = f'<code class="path">{safe(view.follower.path)}</code>'
     if history.is_empty:
@@ -136,7 +136,7 @@ def _head(view: View) -> str:
     return f'<h1>Hadar</h1>\n<p>{said}</p>\n<p class="soft">{path}</p>'
 
 
-def _alerts(view: View) -> str:
+def _alerts(view: PageRequest) -> str:
     history = view.history
     said: list[str] = []
     if view.follower.fault:
@@ -159,7 +159,7 @@ def _alerts(view: View) -> str:
     return f'<div class="alert" role="status">{items}</div>\n' if said else ""
 
 
-def _life(view: View) -> list[str]:
+def _life(view: PageRequest) -> list[str]:
     """Return what to know before the last round is believed: is hadard there, can it work?"""
     history, now = view.history, view.history.now
     if not history.is_empty and not history.is_epoch:
@@ -190,11 +190,11 @@ def _jobs(history: History) -> tuple[list[str], list[str]]:
     return tables.in_order(jobs.keys() - runs, jobs), tables.in_order(runs, jobs)
 
 
-def _age_from(view: View) -> float:
+def _age_from(view: PageRequest) -> float:
     return view.now_s if view.history.is_epoch else view.history.now.time_s
 
 
-def _tiles(view: View, waits: Sequence[str], runs: Sequence[str]) -> str:
+def _tiles(view: PageRequest, waits: Sequence[str], runs: Sequence[str]) -> str:
     gpus = view.history.now.gpus.values()
     total, held = sum(g.total for g in gpus), sum(g.held for g in gpus)
     jobs = view.history.now.jobs
@@ -209,7 +209,7 @@ def _tiles(view: View, waits: Sequence[str], runs: Sequence[str]) -> str:
     return f'<ul class="tiles">{items}</ul>'
 
 
-def _types(view: View) -> str:
+def _types(view: PageRequest) -> str:
     window = view.window or Window(view.until_s - 1.0, view.until_s)
     spoken = _span(view.hours)
     return (
@@ -226,7 +226,7 @@ def _span(hours: int) -> str:
     return f"the last {hours} h" if hours < 48 else f"the last {hours // 24} days"
 
 
-def _waiting(view: View, waits: Sequence[str]) -> str:
+def _waiting(view: PageRequest, waits: Sequence[str]) -> str:
     body = (
         tables.waiting(view.history, waits[:FEW], _age_from(view))
         if waits
@@ -235,7 +235,7 @@ def _waiting(view: View, waits: Sequence[str]) -> str:
     return f"<section>\n<h2>Waiting: {len(waits):,}</h2>\n{body}{_more(waits, 'waiting')}</section>"
 
 
-def _running(view: View, runs: Sequence[str]) -> str:
+def _running(view: PageRequest, runs: Sequence[str]) -> str:
     body = (
         tables.running(view.history, runs[:FEW], view.history.places(), view.clock)
         if runs
@@ -250,6 +250,6 @@ def _more(jobs: Sequence[str], state: str) -> str:
     return f'<p><a href="/jobs?state={state}">All {len(jobs):,}</a></p>'
 
 
-def _rounds(view: View) -> str:
+def _rounds(view: PageRequest) -> str:
     rows = list(view.history.rounds)[-FEW:][::-1]
     return f"<section>\n<h2>Last rounds</h2>\n{tables.rounds(rows, view.clock)}</section>"

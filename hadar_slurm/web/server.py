@@ -16,13 +16,13 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from hadar_slurm.errors import UsageError
-from hadar_slurm.web.connections import Connections, Limits
-from hadar_slurm.web.exchange import Answer, Exchange
+from hadar_slurm.web.connections import ConnectionLimits, Connections
+from hadar_slurm.web.exchange import Exchange, Response
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.page import listing, missing, overview
 from hadar_slurm.web.pulse import Pulse
-from hadar_slurm.web.view import Query, View
+from hadar_slurm.web.view import PageRequest, Query
 
 DEFAULT_ADDRESS = "127.0.0.1:8642"
 _STATIC = Path(__file__).parent / "static"
@@ -81,7 +81,7 @@ class Server:
         hosts: Collection[str] = (),
         now_s: Callable[[], float] = time.time,
         pulse: Pulse | None = None,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         self._follower = follower
         self._pulse = pulse
@@ -93,7 +93,7 @@ class Server:
         except OSError as error:
             where = f"{address.host}:{address.port}"
             raise UsageError(f"--address {where}: {error.strerror or error}") from error
-        self._connections = Connections(listener, self, limits or Limits())
+        self._connections = Connections(listener, self, limits or ConnectionLimits())
         self.port = int(listener.getsockname()[1])
         shown = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{shown}:{self.port}/"
@@ -126,20 +126,20 @@ class Server:
             return name.lower().rstrip(".") in self.names
         return True
 
-    def answer(self, target: str, accept: str) -> Answer:
+    def answer(self, target: str, accept: str) -> Response:
         """Return the answer to a GET."""
         parts = urlsplit(target)
         if parts.path == "/metrics":
-            return Answer(*exposition(self._follower, accept, self._now_s(), self._pulse))
+            return Response(*exposition(self._follower, accept, self._now_s(), self._pulse))
         if parts.path in _FILES:
             name, kind = _FILES[parts.path]
-            return Answer((_STATIC / name).read_bytes(), kind)
-        view = View(self._follower, self._now_s(), _query(parts.query), pulse=self._pulse)
+            return Response((_STATIC / name).read_bytes(), kind)
+        view = PageRequest(self._follower, self._now_s(), _query(parts.query), pulse=self._pulse)
         if parts.path == "/":
-            return Answer(overview(view).encode(), _HTML)
+            return Response(overview(view).encode(), _HTML)
         if parts.path == "/jobs":
-            return Answer(listing(view).encode(), _HTML)
-        return Answer(missing().encode(), _HTML, HTTPStatus.NOT_FOUND)
+            return Response(listing(view).encode(), _HTML)
+        return Response(missing().encode(), _HTML, HTTPStatus.NOT_FOUND)
 
 
 def _query(text: str) -> Query:

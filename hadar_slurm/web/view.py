@@ -20,7 +20,7 @@ Query = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageRequest:
     """What a page is made from: the journal, the clock's time, and the words after the `?`."""
 
     follower: Follower

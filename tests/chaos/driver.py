@@ -33,8 +33,8 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.select import make_adapter
-from hadar_slurm.slurm.client.state import Reading
-from hadar_slurm.slurm.client.updates import Change
+from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.updates import Update
 from hadar_slurm.slurm.control.modes import Mode
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Sabotaged:
 
     real: SlurmAdapter
     saboteur: Saboteur
-    last: Reading | None = None
+    last: SlurmState | None = None
     looked_s: float = 0.0
     shares: dict[str, float] = field(default_factory=dict)
     _blind_until_s: float = 0.0
@@ -91,7 +91,7 @@ class Sabotaged:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    def read(self) -> Reading:
+    def read(self) -> SlurmState:
         """Look at everything."""
         self._look()
         self.last = self.saboteur.around("look", self.real.read)
@@ -108,7 +108,7 @@ class Sabotaged:
         self.shares = dict(self.real.fair_shares())
         return self.shares
 
-    def change(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Make changes, all or as many as ordered."""
         step = step_of(changes)
         return self.saboteur.around(step, lambda: self._change(step, changes))
@@ -121,7 +121,7 @@ class Sabotaged:
         if time.monotonic() < self._blind_until_s:
             raise SlurmUnavailable("squeue gave no answer: so the chaos test has it")
 
-    def _change(self, step: str, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def _change(self, step: str, changes: Sequence[Update]) -> list[SlurmError | None]:
         control = self.saboteur.control
         if len(changes) > 1 and (order := self.saboteur.due(step, "inside")):
             made = 1 + int(order.share * (len(changes) - 1))
@@ -143,7 +143,7 @@ class Sabotaged:
             changes
         )
 
-    def _really(self, step: str, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def _really(self, step: str, changes: Sequence[Update]) -> list[SlurmError | None]:
         jobs = [str(change.job) for change in changes]
         self.saboteur.control.note("changes", step=step, jobs=jobs, is_begun=True)
         faults = self.real.change(changes)
@@ -161,7 +161,7 @@ class Replayed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.seen.real, name)
 
-    def read(self) -> Reading:
+    def read(self) -> SlurmState:
         """Return the last reading."""
         assert self.seen.last is not None
         return self.seen.last

@@ -15,30 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from hadar_slurm.slurm.client.updates import (
-    Ask,
-    AskToSave,
-    BeginSoon,
-    Change,
-    Clear,
+    ClearRequest,
     Hold,
     Prefer,
     Release,
     Requeue,
+    SetRequest,
+    SetStartNow,
+    SignalCheckpoint,
+    Update,
 )
 
 _STEPS = {
-    AskToSave: "ask",
+    SignalCheckpoint: "ask",
     Requeue: "requeue",
-    Clear: "pin",
-    Ask: "pin",
+    ClearRequest: "pin",
+    SetRequest: "pin",
     Hold: "hold",
-    BeginSoon: "release",
+    SetStartNow: "release",
     Release: "release",
     Prefer: "prefer",
 }
 
 
-def step_of(changes: Sequence[Change]) -> str:
+def step_of(changes: Sequence[Update]) -> str:
     """Return what a batch of changes is for; a hold in one that pins is part of the pinning."""
     steps = {_STEPS[type(change)] for change in changes}
     return "pin" if "pin" in steps else min(steps, default="none")

@@ -14,18 +14,18 @@ from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import (
-    Ask,
-    AskToSave,
-    BeginSoon,
-    Change,
-    Clear,
+    ClearRequest,
+    DelayStart,
     Hold,
     Notify,
     Prefer,
-    PutOff,
     Release,
     Request,
     Requeue,
+    SetRequest,
+    SetStartNow,
+    SignalCheckpoint,
+    Update,
 )
 
 NOBODY = JobId("999999")
@@ -36,7 +36,7 @@ def row(world: SlurmWorld, job: JobId) -> QueueRow:
     return world.slurm.queue()[job]
 
 
-def make(world: SlurmWorld, *changes: Change) -> None:
+def make(world: SlurmWorld, *changes: Update) -> None:
     """Make changes, all of which must go well."""
     assert world.slurm.change(changes) == [None] * len(changes)
 
@@ -152,14 +152,14 @@ def test_hold_and_release(slurm_world: SlurmWorld) -> None:
 def test_a_request_is_cleared_then_made_anew(slurm_world: SlurmWorld) -> None:
     """Between the two the job asks for nothing; then it gets exactly what it asked for."""
     job = slurm_world.sbatch("--gpus=2", "--hold")
-    make(slurm_world, Clear(job))
+    make(slurm_world, ClearRequest(job))
     assert asked(row(slurm_world, job)) == (set(), (), ())
     gang = a_gang("n2:v100:1 n4:p100:1")
-    make(slurm_world, Ask(job, request(slurm_world, gang)))
+    make(slurm_world, SetRequest(job, request(slurm_world, gang)))
     assert asked(row(slurm_world, job)) == ({"n2", "n4"}, (("gpu", 1),), ())
-    make(slurm_world, Clear(job))
+    make(slurm_world, ClearRequest(job))
     gang = a_gang("n6:k80:2")
-    make(slurm_world, Ask(job, request(slurm_world, gang, names_type=True)))
+    make(slurm_world, SetRequest(job, request(slurm_world, gang, names_type=True)))
     assert asked(row(slurm_world, job)) == ({"n6"}, (("k80", 2),), ())
     make(slurm_world, Release(job))
     until_state(slurm_world, job, "RUNNING")
@@ -172,8 +172,8 @@ def test_a_request_goes_back_to_what_it_was(slurm_world: SlurmWorld) -> None:
     pair = slurm_world.sbatch("--gpus=4", "--nodes=2", "--hold")
     reading = slurm_world.slurm.read()
     for job, gang in ((alone, a_gang("n1:v100:4")), (pair, a_gang("n2:v100:4"))):
-        make(slurm_world, Clear(job), Ask(job, request(slurm_world, gang)))
-        make(slurm_world, Clear(job), Ask(job, reading.request(reading.queue[job])))
+        make(slurm_world, ClearRequest(job), SetRequest(job, request(slurm_world, gang)))
+        make(slurm_world, ClearRequest(job), SetRequest(job, reading.request(reading.queue[job])))
         make(slurm_world, Release(job))
     for job in (alone, pair):
         until_state(slurm_world, job, "RUNNING")
@@ -190,12 +190,12 @@ def test_a_running_job_is_asked_to_save_requeued_and_begins_soon(slurm_world: Sl
     make(slurm_world, Release(job))
     until_state(slurm_world, job, "RUNNING")
     slurm_world.settle()
-    make(slurm_world, AskToSave(job), Requeue(job))
+    make(slurm_world, SignalCheckpoint(job), Requeue(job))
     slurm_world.until(lambda: row(slurm_world, job).is_held_by_user, "requeued and held")
     assert row(slurm_world, job).restarts == 1
     now_s = slurm_world.now_s()
     assert row(slurm_world, job).started_s > now_s + 60
-    make(slurm_world, Clear(job), Ask(job, own, begins_soon=True))
+    make(slurm_world, ClearRequest(job), SetRequest(job, own, begins_soon=True))
     assert row(slurm_world, job).started_s <= now_s + 10
     make(slurm_world, Release(job))
     until_state(slurm_world, job, "RUNNING")
@@ -206,13 +206,13 @@ def test_how_a_job_has_ended_is_read(slurm_world: SlurmWorld) -> None:
     job = slurm_world.sbatch("--gpus=1", "--requeue")
     until_state(slurm_world, job, "RUNNING")
     slurm_world.settle()
-    make(slurm_world, AskToSave(job))
+    make(slurm_world, SignalCheckpoint(job))
     until_state(slurm_world, job, "FAILED")
     assert row(slurm_world, job).exit_status == 10
     make(slurm_world, Requeue(job))
     slurm_world.until(lambda: row(slurm_world, job).is_held_by_user, "requeued and held")
     assert row(slurm_world, job).restarts == 1
-    make(slurm_world, BeginSoon(job), Release(job))
+    make(slurm_world, SetStartNow(job), Release(job))
     until_state(slurm_world, job, "RUNNING")
 
 
@@ -251,7 +251,9 @@ def test_a_hold_may_come_when_the_job_runs(slurm_world: SlurmWorld) -> None:
     for job in (first, second):
         until_state(slurm_world, job, "RUNNING")
         assert not row(slurm_world, job).is_held_as_it_runs
-    faults = slurm_world.slurm.change([Hold(first), Clear(first), Hold(second), Release(second)])
+    faults = slurm_world.slurm.change(
+        [Hold(first), ClearRequest(first), Hold(second), Release(second)]
+    )
     assert [fault is None for fault in faults] == [True, False, True, True]
     assert row(slurm_world, first).is_held_as_it_runs
     assert row(slurm_world, first).reason == "JobHeldUser"
@@ -264,11 +266,11 @@ def test_a_job_that_is_put_off_does_not_start_for_a_minute(slurm_world: SlurmWor
     job = slurm_world.sbatch("--gpus=1", "--hold")
     own = slurm_world.slurm.read().request(row(slurm_world, job))
     now_s = slurm_world.now_s()
-    make(slurm_world, PutOff(job), Clear(job), Release(job))
+    make(slurm_world, DelayStart(job), ClearRequest(job), Release(job))
     assert now_s + 50 < row(slurm_world, job).started_s < now_s + 90
     slurm_world.until(lambda: row(slurm_world, job).reason == "BeginTime", "Slurm has looked at it")
     assert row(slurm_world, job).state == "PENDING"
-    make(slurm_world, Ask(job, own, begins_soon=True))
+    make(slurm_world, SetRequest(job, own, begins_soon=True))
     until_state(slurm_world, job, "RUNNING")
 
 
@@ -287,7 +289,12 @@ def test_a_task_of_an_array_is_changed_alone(slurm_world: SlurmWorld) -> None:
     array = slurm_world.sbatch("--gpus=1", "--array=0-3", "--hold")
     tasks = [JobId(f"{array}_{number}") for number in range(4)]
     gang = a_gang("n3:p100:2")
-    make(slurm_world, Clear(tasks[1]), Ask(tasks[1], request(slurm_world, gang)), Release(tasks[1]))
+    make(
+        slurm_world,
+        ClearRequest(tasks[1]),
+        SetRequest(tasks[1], request(slurm_world, gang)),
+        Release(tasks[1]),
+    )
     until_state(slurm_world, tasks[1], "RUNNING")
     make(slurm_world, Release(tasks[3]))
     until_state(slurm_world, tasks[3], "RUNNING")
@@ -312,22 +319,22 @@ def test_each_fault_is_told_of_its_own_change(slurm_world: SlurmWorld) -> None:
         until_state(slurm_world, job, "RUNNING")
     there = request(slurm_world, a_gang("n1:v100:1"))
     nowhere = request(slurm_world, a_gang("n77:v100:1"))
-    batch: list[tuple[Change, bool]] = [
+    batch: list[tuple[Update, bool]] = [
         (Release(NOBODY), False),
-        (Clear(held[0]), True),
-        (Ask(held[0], there), True),
+        (ClearRequest(held[0]), True),
+        (SetRequest(held[0], there), True),
         (Hold(NOBODY), False),
-        (Ask(NOBODY, there), False),
-        (Clear(held[1]), True),
-        (Ask(held[1], nowhere), False),
+        (SetRequest(NOBODY, there), False),
+        (ClearRequest(held[1]), True),
+        (SetRequest(held[1], nowhere), False),
         (Requeue(held[2]), False),
         (Requeue(runs), True),
         (Requeue(NOBODY), False),
-        (AskToSave(NOBODY), False),
-        (AskToSave(jobs[1]), True),
+        (SignalCheckpoint(NOBODY), False),
+        (SignalCheckpoint(jobs[1]), True),
         (Release(JobId(f"{NOBODY}_3")), False),
         (Release(held[3]), True),
-        (Clear(NOBODY), False),
+        (ClearRequest(NOBODY), False),
         (Hold(held[4]), True),
     ]
     faults = slurm_world.slurm.change([change for change, _ in batch])
@@ -350,7 +357,7 @@ def test_no_answer_is_not_a_refusal(slurm_world: SlurmWorld) -> None:
         for look in (slurm_world.slurm.read, slurm_world.slurm.queue, slurm_world.slurm.nodes):
             with pytest.raises(SlurmUnavailable):
                 look()
-        faults = slurm_world.slurm.change([Hold(job), AskToSave(job), Release(job)])
+        faults = slurm_world.slurm.change([Hold(job), SignalCheckpoint(job), Release(job)])
         assert [type(fault) for fault in (faults[0], faults[2])] == [SlurmUnavailable] * 2
     assert row(slurm_world, job).is_held_by_user
 

@@ -37,7 +37,7 @@ from hadar_slurm.slurm.client.parse import HOLDING_STATES, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.submit.compose import compose
 from hadar_slurm.submit.describe import describe
 from hadar_slurm.submit.request import parse_request
@@ -171,7 +171,9 @@ class FakeWorld:
 
     def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
         """Return a backend on the fake's clock."""
-        settings = Settings(spool=self.directory, restart_cost_s=0.5, grace_s=20.0, poll_s=0.2)
+        settings = BackendSettings(
+            spool=self.directory, restart_cost_s=0.5, grace_s=20.0, poll_s=0.2
+        )
         ledger = Ledger(self.directory / "ledger.json")
         return SlurmBackend(
             slurm, TABLE, settings, ledger, now_s=self.now_s, sleep=self.fake.advance
@@ -245,7 +247,9 @@ class LocalWorld:
 
     def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
         """Return a backend in this process."""
-        settings = Settings(spool=self.site.reports, restart_cost_s=0.5, grace_s=20.0, poll_s=0.2)
+        settings = BackendSettings(
+            spool=self.site.reports, restart_cost_s=0.5, grace_s=20.0, poll_s=0.2
+        )
         self.site.state_dir.mkdir(exist_ok=True)
         return SlurmBackend(slurm, TABLE, settings, Ledger(self.site.state_dir / "ledger.json"))
 
@@ -350,7 +354,9 @@ class DockerWorld:
 
     def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
         """Return a backend in this process."""
-        settings = Settings(spool=self.directory, restart_cost_s=0.5, grace_s=GRACE_S, poll_s=0.2)
+        settings = BackendSettings(
+            spool=self.directory, restart_cost_s=0.5, grace_s=GRACE_S, poll_s=0.2
+        )
         return SlurmBackend(slurm, TABLE, settings, Ledger(self.directory / "ledger.json"))
 
     def now_s(self) -> float:

@@ -12,7 +12,7 @@ import pytest
 
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.lab.policies.gavel_rounds import Gavel
-from hadar_slurm.lab.study.experiment import Settings, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 
@@ -48,7 +48,7 @@ def test_a_run_is_that_of_gavels_simulator(objective: str, theirs: str) -> None:
     trace = shared("hadar480_static.trace").splitlines()[:NUM_JOBS]
     jobs = parse_gavel_trace(trace, table, "hadar480_static", restart_cost_s=0.0)
     cluster = parse_cluster("20xV100,20xP100,20xK80", gpus_per_node=4)
-    result = run_experiment(jobs, cluster, Gavel(objective), Settings(rules="gavel"))
+    result = run_experiment(jobs, cluster, Gavel(objective), ExperimentSettings(rules="gavel"))
     near, nearer = (0.01, 0.02) if objective == "max-min" else (1e-4, 1e-4)
     assert result.ttd_s / 3600.0 == pytest.approx(float(peer["ttd_h"]), rel=near)
     assert result.mean_jct_s / 3600.0 == pytest.approx(float(peer["mean_jct_h"]), rel=nearer)

@@ -30,7 +30,7 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import read_queue
 from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 # Far above what anything takes here, for machines that do a lot besides.
@@ -192,7 +192,9 @@ class Site:
     def backend(self, runner: Runner | None = None, *, grace_s: float = 20.0) -> SlurmBackend:
         """Return a backend in this process."""
         table = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
-        settings = Settings(spool=self.reports, restart_cost_s=0.5, grace_s=grace_s, poll_s=0.2)
+        settings = BackendSettings(
+            spool=self.reports, restart_cost_s=0.5, grace_s=grace_s, poll_s=0.2
+        )
         slurm = CommandLine(runner or self.runner)
         self.state_dir.mkdir(exist_ok=True)
         return SlurmBackend(slurm, table, settings, Ledger(self.state_dir / "ledger.json"))

@@ -18,7 +18,7 @@ from hadar_slurm.lab.demo.report import plan_mismatches
 from hadar_slurm.lab.demo.runs import Daemon
 from hadar_slurm.policies.registry import DEFAULT_POLICY
 from hadar_slurm.slurm.client import scontrol
-from hadar_slurm.slurm.client.updates import Clear, Requeue
+from hadar_slurm.slurm.client.updates import ClearRequest, Requeue
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.state.heartbeat import read_heartbeat
 
@@ -66,7 +66,7 @@ def test_a_job_left_half_moved_is_placed_by_the_next_daemon(site: Site) -> None:
     Ledger(site.state_dir / "ledger.json").expect_holds({job: ()})
     site.run(scontrol.command(Requeue(job)))
     eventually(lambda: site.queue()[job].is_held_by_user, lambda: site.told(job))
-    site.run(scontrol.command(Clear(job)))
+    site.run(scontrol.command(ClearRequest(job)))
     assert site.queue()[job].gpus_per_node == ()
     site.start()
     site.until_completed(job)

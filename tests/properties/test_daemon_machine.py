@@ -32,7 +32,7 @@ from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.control.release_all import release_all
 from hadar_slurm.slurm.control.restore import Returned
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 
 NODES = "v100:4,v100:2,p100:4,v100:2+k80:2"
 # Jobs of the second partition, which is n3, are observed only.
@@ -149,7 +149,7 @@ class Daemon(RuleBasedStateMachine):
 
     def new_daemon(self) -> Memory:
         """Return a daemon that has just started."""
-        settings = Settings(
+        settings = BackendSettings(
             spool=self.directory / "spool",
             modes=MODES,
             restart_cost_s=1.0,

@@ -25,7 +25,7 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Job, JobSpec, Phase, uniform_shapes
 from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
-from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.core.throughput import Rate, Throughputs
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import POLICY_NAMES
 
@@ -284,7 +284,7 @@ def test_twice_the_throughput_changes_nobodys_place(name: str, snapshot: Snapsho
             key: Rate(2 * rate.together, None if rate.spread is None else 2 * rate.spread)
             for key, rate in job.spec.rates.rows
         }
-        return replace(job, spec=replace(job.spec, rates=Rates.of(rows)))
+        return replace(job, spec=replace(job.spec, rates=Throughputs.of(rows)))
 
     faster = replace(snapshot, jobs=tuple(map(doubled, snapshot.jobs)))
     policy = CONTENDERS[name]()

@@ -32,7 +32,7 @@ from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import HadarError, SlurmUnavailable
 from hadar_slurm.journal import Line, as_line
 from hadar_slurm.lab.study.bounds import bounds
-from hadar_slurm.lab.study.experiment import RULES, Result, Settings, run_experiment
+from hadar_slurm.lab.study.experiment import RULES, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.metrics import segments, summarize
@@ -142,7 +142,7 @@ def test_a_run_does_all_work_and_keeps_its_books(
     gang_rules = GAVEL_RULES if rules == "gavel" else GangRules()
     cluster, jobs = data.draw(traces(gang_rules=gang_rules, may_fork=may_fork))
     failures = data.draw(failures_of(cluster)) if rules == "hadar" else ()
-    rules_of_play = Settings(length_s, rules, failures)
+    rules_of_play = ExperimentSettings(length_s, rules, failures)
     result, lines = play(name, cluster, jobs, rules_of_play)
     ended = {job_id: end["end_s"] for line in lines for job_id, end in line["ended"].items()}
     event(f"{result.moves} moves")
@@ -156,7 +156,7 @@ def test_a_run_does_all_work_and_keeps_its_books(
 
 
 def play(
-    name: str, cluster: Cluster, jobs: Sequence[JobSpec], rules: Settings
+    name: str, cluster: Cluster, jobs: Sequence[JobSpec], rules: ExperimentSettings
 ) -> tuple[Result, list[Line]]:
     """Run an experiment and return its figures and its journal without times of day."""
     records: list[RoundRecord] = []

@@ -14,7 +14,7 @@ import pytest
 from hadar_slurm.cli.main import load_command
 from hadar_slurm.config import Config
 from hadar_slurm.resources import operators_file
-from hadar_slurm.web.connections import Limits
+from hadar_slurm.web.connections import ConnectionLimits
 from hadar_slurm.web.server import DEFAULT_ADDRESS, parse_address
 
 UNITS = sorted(operators_file("systemd").iterdir())
@@ -78,7 +78,7 @@ def test_the_page_is_served_by_words_that_hadar_takes() -> None:
 def test_the_page_may_have_a_socket_for_every_client() -> None:
     """The unit sets no limit of its own, and systemd's usual one is 1024."""
     service = read_unit("hadar-web.service")["Service"]
-    assert Limits().connections < int(service.get("LimitNOFILE", "1024")) / 2
+    assert ConnectionLimits().connections < int(service.get("LimitNOFILE", "1024")) / 2
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import hadar_slurm
-from hadar_slurm.core.throughput import Rates, ThroughputTable, parse_table
+from hadar_slurm.core.throughput import Throughputs, ThroughputTable, parse_table
 from hadar_slurm.resources import data_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def output_of(name: str, source: Path) -> str:
     return done.stdout
 
 
-def rates_of(table: ThroughputTable, workload: str) -> Rates:
+def rates_of(table: ThroughputTable, workload: str) -> Throughputs:
     rates = table.rates(workload)
     assert rates is not None, f"{workload} is not in the table"
     return rates

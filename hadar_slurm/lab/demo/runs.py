@@ -114,7 +114,7 @@ class Submitter:
 
 
 @dataclass
-class Tally:
+class DemoTally:
     """How far a run has come."""
 
     total: int
@@ -129,7 +129,7 @@ def run_jobs(
     runner: Runner,
     *,
     limit_s: float,
-    on_progress: Callable[[Tally], None],
+    on_progress: Callable[[DemoTally], None],
 ) -> list[JobRun]:
     """Submit every job at its time, wait until all have ended, and return what they did.
 
@@ -138,7 +138,7 @@ def run_jobs(
     start_s = time.time()
     submitted: dict[JobId, tuple[DemoJob, float]] = {}
     todo = list(jobs)
-    tally = Tally(len(jobs))
+    tally = DemoTally(len(jobs))
     while True:
         while todo and time.time() - start_s >= todo[0].submit_s:
             job = todo.pop(0)

@@ -27,7 +27,7 @@ from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.policy import PolicyOptions
 
 
@@ -39,7 +39,7 @@ class AdaptiveSrpt:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot, round_)
+        board = Allocator(snapshot, round_)
         machine = round_.memory if isinstance(round_.memory, Machine) else Machine()
         speed = sum(snapshot.cluster.capacity.values())
         arrivals = [
@@ -106,7 +106,7 @@ class Machine:
         return (not has_ended, when, natural_key(job_id))
 
 
-def _size(job: Job, board: Board) -> float:
+def _size(job: Job, board: Allocator) -> float:
     """Return a job's GPU-seconds on its fastest type; 0 if it trains on none."""
     best = max((board.rate(job, kind) for kind in board.by_speed(job)), default=0.0)
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0

@@ -24,7 +24,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.lab.policies.tiresias import serve_by_plenty
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.policy import PolicyOptions
 
 
@@ -37,7 +37,7 @@ class Elas:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(unknown_lengths(snapshot), round_)
+        board = Allocator(unknown_lengths(snapshot), round_)
         jobs = snapshot.by_id
         order = sorted(board.jobs, key=lambda job: self._place_in_line(jobs[job.job_id]))
         return serve_by_plenty(board, order)

@@ -1,9 +1,9 @@
 """Gavel's objectives: which part of its time each job is to spend on which GPU type.
 
 Source: Gavel (OSDI'20, section 4) and its published simulator; the variants that know throughputs
-("perf"). An objective turns a `Demand` into shares X, one row a job and one column a GPU type, with
-X >= 0, at most all of a job's time in its row and a type's GPUs, sum of gang x X, in its column.
-Who runs in which round follows from the shares (`gavel_rounds`).
+("perf"). An objective turns a `GavelDemand` into shares X, one row a job and one column a GPU type,
+with X >= 0, at most all of a job's time in its row and a type's GPUs, sum of gang x X, in its
+column. Who runs in which round follows from the shares (`gavel_rounds`).
 
 With gang sizes s, rates T and steps left R of job m:
 
@@ -45,7 +45,7 @@ _RATIO_TRIES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class GavelDemand:
     """The jobs that want GPUs, one row each, and what there is, one column a GPU type.
 
     `gangs` in GPUs, `rates` in steps/s of the whole gang (0 where it does not run; every job runs
@@ -61,16 +61,16 @@ class Demand:
     capacity: Floats
 
 
-Objective = Callable[[Demand], Floats]
+Objective = Callable[[GavelDemand], Floats]
 
 
-def max_min(demand: Demand) -> Floats:
+def max_min(demand: GavelDemand) -> Floats:
     """Return shares that make the smallest gain over an equal share of every type largest."""
     equal = demand.rates @ (demand.capacity / demand.capacity.sum())
     return _most_level(demand, demand.rates * (demand.gangs / equal)[:, None]).shares
 
 
-def makespan(demand: Demand) -> Floats:
+def makespan(demand: GavelDemand) -> Floats:
     """Return shares with which all jobs end within nearly the shortest time possible."""
     longest_s = float((demand.steps_left / demand.rates.max(axis=1)).max())
     best = _most_level(demand, demand.rates * (longest_s / demand.steps_left)[:, None])
@@ -86,13 +86,13 @@ def makespan(demand: Demand) -> Floats:
         return best.shares
 
 
-def max_sum(demand: Demand) -> Floats:
+def max_sum(demand: GavelDemand) -> Floats:
     """Return shares with the most steps per second in all."""
     program = ShareProgram(demand.gangs, demand.capacity, cost=-demand.rates)
     return solve_inside(program).shares
 
 
-def finish_time_fairness(demand: Demand) -> Floats:
+def finish_time_fairness(demand: GavelDemand) -> Floats:
     """Return shares that make the largest ratio of finish times, shared to isolated, smallest."""
     alone_s = demand.isolated_s + demand.steps_left / isolated_rates(demand)
 
@@ -115,7 +115,7 @@ def finish_time_fairness(demand: Demand) -> Floats:
     return shares
 
 
-def fifo(demand: Demand) -> Floats:
+def fifo(demand: GavelDemand) -> Floats:
     """Return whole types for the first jobs in order of arrival, until one finds no room."""
     shares = np.zeros(demand.rates.shape)
     room = demand.capacity.copy()
@@ -139,13 +139,13 @@ OBJECTIVES: Mapping[str, Objective] = {
 }
 
 
-def equal_shares(demand: Demand) -> Floats:
+def equal_shares(demand: GavelDemand) -> Floats:
     """Return the shares that give every GPU of every gang the same part of every type."""
     part = demand.capacity / demand.gangs.sum()
     return np.tile(part / max(1.0, float(part.sum())), (len(demand.gangs), 1))
 
 
-def isolated_rates(demand: Demand) -> Floats:
+def isolated_rates(demand: GavelDemand) -> Floats:
     """Return each job's steps/s on an own 1/n of every type.
 
     A gang of W GPUs runs there 1/W of the time; all rows are scaled so that the largest is 1.
@@ -172,7 +172,7 @@ def search_horizon(shortest_s: float) -> float:
     return found
 
 
-def _most_level(demand: Demand, rates: Floats) -> Inside:
+def _most_level(demand: GavelDemand, rates: Floats) -> Inside:
     """Return the shares that make the smallest of sum(rates x shares) over the jobs largest."""
     program = ShareProgram(demand.gangs, demand.capacity, rates=rates, has_level=True)
     return solve_inside(program)

@@ -37,10 +37,10 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
-from hadar_slurm.lab.policies.gavel import OBJECTIVES, Demand, equal_shares, isolated_rates
+from hadar_slurm.lab.policies.gavel import OBJECTIVES, GavelDemand, equal_shares, isolated_rates
 from hadar_slurm.lab.policies.interior import Floats
 from hadar_slurm.lab.policies.lengths import unknown_lengths
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import PolicyOptions
 
@@ -68,7 +68,7 @@ class Gavel:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`; the shares are those in its memory if still good."""
         knows_lengths = self.objective in _KNOW_LENGTHS
-        board = Board(snapshot if knows_lengths else unknown_lengths(snapshot), round_)
+        board = Allocator(snapshot if knows_lengths else unknown_lengths(snapshot), round_)
         ledger = _Ledger.carried_on(round_.memory, snapshot, board.kinds)
         is_new = ledger.is_due(self.least_gap_s)
         if is_new:
@@ -86,7 +86,7 @@ class Gavel:
         return board.plan(figures=figures, memory=ledger)
 
     def _choose(
-        self, ledger: _Ledger, board: Board, length_s: float
+        self, ledger: _Ledger, board: Allocator, length_s: float
     ) -> tuple[list[tuple[Job, GpuType]], bool]:
         """Return who is to run on which type, and whether anybody is withheld from running."""
         is_strict = self.is_strict and not board.rules.counts_spread
@@ -214,7 +214,7 @@ class _Ledger:
         is_old = self.computed_s == 0.0 or self.now_s - self.computed_s >= least_gap_s
         return self.computed_for is None or is_old
 
-    def with_new_shares(self, objective: str, board: Board) -> _Ledger:
+    def with_new_shares(self, objective: str, board: Allocator) -> _Ledger:
         """Return the ledger with shares for now, times counted from now on."""
         books, rates = self.books, _rates(board, self.jobs)
         capacity = np.array(self.capacity, dtype=float)
@@ -224,7 +224,7 @@ class _Ledger:
         isolated_s = self._isolated_s()
         is_fallback = False
         if rows.size:
-            demand = Demand(
+            demand = GavelDemand(
                 gangs=np.array([self.jobs[row].spec.num_gpus for row in rows], dtype=float),
                 rates=rates[np.ix_(rows, columns)],
                 steps_left=np.array([max(1.0, self.jobs[row].steps_left) for row in rows]),
@@ -311,7 +311,7 @@ def _open_gpus(snapshot: Snapshot, kinds: Sequence[GpuType]) -> tuple[int, ...]:
     return tuple(gpus[kind] for kind in kinds)
 
 
-def _rates(board: Board, jobs: Sequence[Job]) -> Floats:
+def _rates(board: Allocator, jobs: Sequence[Job]) -> Floats:
     """Return the steps/s of each job on each type, 0 where it could not run."""
     rates = [
         [board.rate(job, kind) if board.may_use(job, kind) else 0.0 for kind in board.kinds]

@@ -25,9 +25,9 @@ from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.lab.policies.lengths import unknown_lengths
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import PolicyOptions
 
@@ -39,8 +39,8 @@ def remaining_service(job: Job, kinds: tuple[GpuType, ...]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _best_rate(rates: Rates, num_gpus: int, kinds: tuple[GpuType, ...]) -> float:
-    """Return `Rates.best`; thousands of jobs ask it of a few dozen rates in every round."""
+def _best_rate(rates: Throughputs, num_gpus: int, kinds: tuple[GpuType, ...]) -> float:
+    """Return `Throughputs.best`; thousands of jobs ask it of a few dozen rates in every round."""
     return rates.best(kinds, num_gpus)
 
 
@@ -65,7 +65,7 @@ class Greedy:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot if self.knows_lengths else unknown_lengths(snapshot), round_)
+        board = Allocator(snapshot if self.knows_lengths else unknown_lengths(snapshot), round_)
         # The board's order is the canonical one, and sorting keeps it among equals.
         order = sorted(board.jobs, key=lambda job: self.key(job, board.kinds))
         for job in order:

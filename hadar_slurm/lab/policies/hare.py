@@ -67,7 +67,7 @@ class RoundJob:
         return min(map(sum, zip(self.train_s, self.sync_s, strict=True)))
 
 
-class Task(NamedTuple):
+class HareTask(NamedTuple):
     """A task that was placed: job and round by number, GPU, start and end of its training."""
 
     job: int
@@ -81,7 +81,7 @@ class Task(NamedTuple):
 class Timetable:
     """All tasks, in the order in which they start, and the end of each job."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[HareTask, ...]
     ends_s: tuple[float, ...]
 
     def weighted_s(self, jobs: Sequence[RoundJob]) -> float:
@@ -131,7 +131,7 @@ def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0
     num_gpus = len(jobs[0].train_s)
     states = [_State(job.tasks, job.arrival_s) for job in jobs]
     free_s, last = [0.0] * num_gpus, [-1] * num_gpus
-    tasks: list[Task] = []
+    tasks: list[HareTask] = []
     now_s = min(job.arrival_s for job in jobs)
     while any(state.round < job.rounds for job, state in zip(jobs, states, strict=True)):
         ready = [
@@ -152,7 +152,7 @@ def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0
                 ends_s = [start_s + job.train_s[m] for m, start_s in enumerate(starts_s)]
                 best = min(range(num_gpus), key=lambda m: (ends_s[m] + job.sync_s[m], m))
                 if promised_s[best] <= now_s:
-                    tasks.append(Task(n, state.round, best, starts_s[best], ends_s[best]))
+                    tasks.append(HareTask(n, state.round, best, starts_s[best], ends_s[best]))
                     free_s[best], last[best] = ends_s[best], n
                     state.left -= 1
                     state.end_s = max(state.end_s, ends_s[best] + job.sync_s[best])

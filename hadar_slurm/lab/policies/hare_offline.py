@@ -28,7 +28,7 @@ from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import PolicyOptions
 
@@ -41,7 +41,7 @@ class HareOffline:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot, round_)
+        board = Allocator(snapshot, round_)
         order = sorted(board.jobs, key=lambda job: mean_work(job, snapshot))
         free_s = {kind: [0.0] * board.room(kind) for kind in board.kinds}
         for pool in free_s.values():
@@ -75,7 +75,9 @@ def mean_work(job: Job, snapshot: Snapshot) -> float:
     return size * job.steps_left * seconds / gpus if gpus else math.inf
 
 
-def _first_end(board: Board, job: Job, free_s: Mapping[GpuType, Sequence[float]]) -> GpuType | None:
+def _first_end(
+    board: Allocator, job: Job, free_s: Mapping[GpuType, Sequence[float]]
+) -> GpuType | None:
     """Return the type with which a job ends first, the fastest of equals."""
     ends_s = {}
     for kind in board.by_speed(job):
@@ -93,7 +95,7 @@ def _take(job: Job, pool: list[float], lasts_s: float) -> float:
     return taken[-1]
 
 
-def _lasts_s(board: Board, job: Job, kind: GpuType) -> float:
+def _lasts_s(board: Allocator, job: Job, kind: GpuType) -> float:
     """Return how long a job takes on a type from its beginning there, in seconds."""
     has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
     moves = has_run and board.runs_on(job) != kind

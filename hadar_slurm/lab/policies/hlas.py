@@ -30,7 +30,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.lengths import normalised_service, unknown_lengths
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.comparative_advantage import advantages
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import PolicyOptions
@@ -45,7 +45,7 @@ class Hlas:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(unknown_lengths(snapshot), round_)
+        board = Allocator(unknown_lengths(snapshot), round_)
         places = {job.job_id: self._place_in_line(job, board.kinds) for job in board.jobs}
         order = sorted(board.jobs, key=lambda job: (places[job.job_id], job.spec.submitted_s))
         for _, alike in groupby(order, key=lambda job: places[job.job_id]):
@@ -61,7 +61,7 @@ class Hlas:
         return (queue, job.phase is Phase.QUEUED)
 
 
-def _serve(board: Board, jobs: Iterable[Job]) -> None:
+def _serve(board: Allocator, jobs: Iterable[Job]) -> None:
     """Reserve types for jobs of one queue, the pair of greatest advantage first."""
     pairs = []
     for place, job in enumerate(jobs):

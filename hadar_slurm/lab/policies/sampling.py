@@ -32,7 +32,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.greedy import remaining_service
 from hadar_slurm.lab.policies.sharing import CATEGORIES, Counts, Market, share
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.copies import Copies, held_by, may_fork, with_one_copy
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
@@ -52,7 +52,7 @@ class Sampling:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where, in how many copies."""
-        board = Board(snapshot, round_)
+        board = Allocator(snapshot, round_)
         order = sorted(board.jobs, key=lambda job: remaining_service(job, board.kinds))
         solved, figures = round_.memory, {"categories": 0.0}
         if isinstance(solved, _Solved) and solved.holds_for(snapshot):
@@ -67,7 +67,7 @@ class Sampling:
         copies = sum(len(allocation.copies) for allocation in board.placed.values())
         return board.plan(figures={**figures, "copies": float(copies)}, memory=solved)
 
-    def _share_out(self, board: Board, order: Sequence[Job]) -> int:
+    def _share_out(self, board: Allocator, order: Sequence[Job]) -> int:
         """Give jobs their shares; return the number of categories looked at."""
         jobs = list(_let_in(board, order))
         if not jobs:
@@ -98,7 +98,7 @@ class _Solved:
         return is_recent and self.jobs == {job.job_id for job in snapshot.plannable}
 
 
-def _let_in(board: Board, order: Sequence[Job]) -> Iterator[Job]:
+def _let_in(board: Allocator, order: Sequence[Job]) -> Iterator[Job]:
     """Yield jobs for which there is a type each, all at once.
 
     A gang that no type alone can hold has none to be counted on: at the head of the line it is
@@ -118,11 +118,11 @@ def _let_in(board: Board, order: Sequence[Job]) -> Iterator[Job]:
             yield job
 
 
-def _types_of(board: Board, job: Job) -> Sequence[GpuType]:
+def _types_of(board: Allocator, job: Job) -> Sequence[GpuType]:
     return [kind for kind in board.by_speed(job) if board.may_use(job, kind)]
 
 
-def _market(board: Board, jobs: Sequence[Job]) -> Market:
+def _market(board: Allocator, jobs: Sequence[Job]) -> Market:
     """Return the jobs and what there is for them, in the form that is shared out."""
     speeds = np.zeros((len(jobs), len(board.kinds)))
     most_on = np.zeros((len(jobs), len(board.kinds)), dtype=np.int64)
@@ -162,7 +162,7 @@ def _seed(jobs: Sequence[Job]) -> int:
     return int.from_bytes(hashlib.sha256(names.encode()).digest()[:8], "big")
 
 
-def _place(board: Board, jobs: Sequence[Job], counts: Counts) -> None:
+def _place(board: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
     """Give jobs their shares, as far as there are nodes: first one copy each, then the others."""
     copies = Copies(board)
     wanted: list[tuple[Job, dict[GpuType, int]]] = []
@@ -187,7 +187,7 @@ def _place(board: Board, jobs: Sequence[Job], counts: Counts) -> None:
         copies.give(job, gangs[: job.spec.max_copies])
 
 
-def _leftovers(board: Board, order: Sequence[Job]) -> None:
+def _leftovers(board: Allocator, order: Sequence[Job]) -> None:
     """Give jobs that were given nothing a gang that they hold, or whatever they can train on."""
     copies = Copies(board)
     for job in order:

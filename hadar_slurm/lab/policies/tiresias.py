@@ -24,7 +24,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.lengths import unknown_lengths
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import PolicyOptions
 
@@ -38,7 +38,7 @@ class Tiresias:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(unknown_lengths(snapshot), round_)
+        board = Allocator(unknown_lengths(snapshot), round_)
         order = sorted(board.jobs, key=self._place_in_line)
         return serve_by_plenty(board, order)
 
@@ -49,7 +49,7 @@ class Tiresias:
         return (queue, job.phase is Phase.QUEUED, job.spec.submitted_s)
 
 
-def serve_by_plenty(board: Board, order: Sequence[Job]) -> Plan:
+def serve_by_plenty(board: Allocator, order: Sequence[Job]) -> Plan:
     """Give GPUs to jobs in order: who runs stays if it can, others take the type with most room."""
     for job in order:
         if not board.has_room:

@@ -30,11 +30,17 @@ from typing import Any, Protocol
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
-from hadar_slurm.lab.study.experiment import ORACLE, RULES, Result, Settings, run_experiment
+from hadar_slurm.lab.study.experiment import (
+    ORACLE,
+    RULES,
+    ExperimentSettings,
+    Result,
+    run_experiment,
+)
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
 from hadar_slurm.policies.registry import make_policy
 
@@ -54,7 +60,7 @@ _JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class StudyWorkload:
     """The jobs of a run, and how they came about: what the tables call them.
 
     `load` is the offered load in per cent that the arrivals were scaled to, None where they are
@@ -72,11 +78,11 @@ class Workload:
 class Cell:
     """One run to be made."""
 
-    workload: Workload
+    workload: StudyWorkload
     cluster: Cluster
     cluster_name: str
     policy: str
-    settings: Settings = field(default_factory=Settings)
+    settings: ExperimentSettings = field(default_factory=ExperimentSettings)
 
     @cached_property
     def key(self) -> str:
@@ -132,7 +138,7 @@ def _specs_digest(specs: Sequence[JobSpec]) -> str:
     """Return a digest of all that the jobs say; thousands of them share a few tables of rates."""
     digest = hashlib.sha256()
     tables: dict[int, str] = {}
-    empty = Rates()
+    empty = Throughputs()
     for spec in specs:
         rows = tables.get(id(spec.rates))
         if rows is None:

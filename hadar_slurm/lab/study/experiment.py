@@ -37,7 +37,7 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ExperimentSettings:
     """How a run is played: the round's length in seconds, whose rules, which nodes fail when.
 
     `speeds` is what policies know of the jobs' rates: all (`oracle`), what jobs are seen to do
@@ -115,7 +115,7 @@ def run_experiment(
     specs: Sequence[JobSpec],
     cluster: Cluster,
     policy: Policy,
-    settings: Settings | None = None,
+    settings: ExperimentSettings | None = None,
     *,
     on_progress: Callable[[int], None] | None = None,
     on_round: Callable[[RoundRecord], None] | None = None,
@@ -125,7 +125,7 @@ def run_experiment(
     `on_progress` is told the number of jobs done after each round, `on_round` the round itself.
     Raises HadarError when a round fails or when the accounts do not balance at the end.
     """
-    settings = settings or Settings()
+    settings = settings or ExperimentSettings()
     is_gavels = settings.rules == "gavel"
     world = SimBackend(
         cluster,
@@ -164,7 +164,7 @@ def run_experiment(
     return _result(policy.name, world, cluster, ended, segments, rounds, decisions_s, started_s)
 
 
-def _as_known(world: SimBackend, settings: Settings) -> Backend:
+def _as_known(world: SimBackend, settings: ExperimentSettings) -> Backend:
     """Return the world as policies are to know it."""
     if settings.speeds == ORACLE:
         return world

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hadar_slurm.lab.study import occupancy
-from hadar_slurm.lab.study.summary import HOUR_S, Entry, Group, Series
+from hadar_slurm.lab.study.summary import HOUR_S, Group, PolicyRecords, Series
 from hadar_slurm.policies.solver import Floats
 
 
@@ -229,7 +229,7 @@ def along(series: Series, name: str, slug: str) -> str:
         )
 
 
-def gantt(entry: Entry, slug: str, *, until_h: float) -> str:
+def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
     """Return what every GPU did under a policy, up to `until_h`, jobs coloured by their size."""
     record = entry.records[0]
     seen = occupancy.from_tree(record["occupancy"])
@@ -276,12 +276,12 @@ def gantt(entry: Entry, slug: str, *, until_h: float) -> str:
 # Parts of plots.
 
 
-def _mean(entry: Entry, name: str) -> float:
+def _mean(entry: PolicyRecords, name: str) -> float:
     """Return a time's mean over the seeds, in hours."""
     return float(np.mean([record[name] for record in entry.records])) / HOUR_S
 
 
-def _by_jct(group: Group) -> list[Entry]:
+def _by_jct(group: Group) -> list[PolicyRecords]:
     return sorted(group.done, key=lambda entry: _mean(entry, "mean_jct_s"))
 
 

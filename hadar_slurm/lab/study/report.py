@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hadar_slurm.lab.study import plots
 from hadar_slurm.lab.study.compare import Record
-from hadar_slurm.lab.study.summary import HOUR_S, Column, Entry, Group, Note, Series
+from hadar_slurm.lab.study.summary import HOUR_S, Column, Group, Note, PolicyRecords, Series
 
 # Too long for a table; they stay in the cells' own files.
 _NOT_IN_TABLES = ("jcts_s", "gpu_hours", "occupancy", "detail", "version")
@@ -200,7 +200,7 @@ def _table(group: Group) -> str:
     )
 
 
-def _row(entry: Entry, columns: Sequence[Column], best: dict[str, frozenset[str]]) -> str:
+def _row(entry: PolicyRecords, columns: Sequence[Column], best: dict[str, frozenset[str]]) -> str:
     key = f'<span class="key" style="background:{plots.style(entry.policy).colour}"></span>'
     head = f'<th scope="row">{key}{escape(entry.policy)}</th>'
     if not entry.records:

@@ -16,9 +16,9 @@ from random import Random
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
-from hadar_slurm.lab.study.compare import Cell, Workload, scale_to_load
-from hadar_slurm.lab.study.experiment import Settings, forked
+from hadar_slurm.core.throughput import Rate, Throughputs, ThroughputTable
+from hadar_slurm.lab.study.compare import Cell, StudyWorkload, scale_to_load
+from hadar_slurm.lab.study.experiment import ExperimentSettings, forked
 from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series, load_series
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.workload import hadar_jobs
@@ -78,7 +78,7 @@ def even_mix(k: int, rng: Random) -> list[JobSpec]:
 
 def _mix_of(hours: Sequence[float]) -> list[JobSpec]:
     """Return jobs as long as these on the fastest node; 10 s a move, 10 s a slot for copies."""
-    rates = Rates.of({(kind, 1): Rate(_STEPS_PER_S * v) for kind, v in NODE_SPEEDS.items()})
+    rates = Throughputs.of({(kind, 1): Rate(_STEPS_PER_S * v) for kind, v in NODE_SPEEDS.items()})
     return forked(
         [
             JobSpec(
@@ -107,7 +107,7 @@ def _mix_cells(
     cluster = parse_cluster(MIX_CLUSTER, gpus_per_node=1)
     return [
         Cell(
-            workload=Workload(
+            workload=StudyWorkload(
                 name=f"M-{k}",
                 specs=tuple(draw(k, Random(f"M-{k} {seed}"))),
                 seed=seed,
@@ -116,7 +116,7 @@ def _mix_cells(
             cluster=cluster,
             cluster_name=MIX_CLUSTER,
             policy=policy,
-            settings=Settings(round_s=180.0),
+            settings=ExperimentSettings(round_s=180.0),
         )
         for k in range(1, (choices.first or 12) + 1)
         for seed in choices.seeds or tuple(range(10))
@@ -238,7 +238,7 @@ _ANY_GAP_S = 600.0
 
 def _paper_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
     cluster = parse_cluster(PAPER_CLUSTER, gpus_per_node=_PAPER_GPUS_PER_NODE)
-    workloads: list[Workload] = []
+    workloads: list[StudyWorkload] = []
     for seed in choices.seeds or (0,):
         drawn = hadar_jobs(_PAPER_JOBS, Random(seed).random, table, mean_gap_s=_ANY_GAP_S)
         specs = [replace(spec, restart_cost_s=_PAPER_RESTART_S) for spec in drawn[: choices.first]]
@@ -246,19 +246,21 @@ def _paper_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
         for size in (*sizes, len(specs)):
             at_once = tuple(replace(spec, submitted_s=0.0) for spec in specs[:size])
             workloads.append(
-                Workload(name=f"hadar{size} at once", specs=at_once, seed=seed, restart="10")
+                StudyWorkload(name=f"hadar{size} at once", specs=at_once, seed=seed, restart="10")
             )
         for load in choices.loads or _PAPER_LOADS:
             scaled = tuple(scale_to_load(specs, cluster, load))
             name = f"hadar{len(specs)}"
-            workloads.append(Workload(name=name, specs=scaled, load=load, seed=seed, restart="10"))
+            workloads.append(
+                StudyWorkload(name=name, specs=scaled, load=load, seed=seed, restart="10")
+            )
     return [
         Cell(
             workload=workload,
             cluster=cluster,
             cluster_name=PAPER_CLUSTER,
             policy=policy,
-            settings=Settings(round_s=360.0),
+            settings=ExperimentSettings(round_s=360.0),
         )
         for workload in workloads
         for policy in choices.policies or _PAPER_POLICIES

@@ -130,7 +130,7 @@ LAST_COLUMNS: tuple[Column, ...] = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class PolicyRecords:
     """One policy in a group: the records of its seeds that came through, and those that failed."""
 
     policy: str
@@ -157,10 +157,10 @@ class Group:
     """Runs that differ in policy and seed only, and so can be compared."""
 
     labels: Mapping[str, object]
-    entries: tuple[Entry, ...]
+    entries: tuple[PolicyRecords, ...]
 
     @cached_property
-    def done(self) -> tuple[Entry, ...]:
+    def done(self) -> tuple[PolicyRecords, ...]:
         """Return the entries with at least one run that came through."""
         return tuple(entry for entry in self.entries if entry.records)
 
@@ -222,7 +222,7 @@ def groups(records: Sequence[Record]) -> list[Group]:
         Group(
             dict(zip(GROUP_LABELS, key, strict=True)),
             tuple(
-                Entry(
+                PolicyRecords(
                     policy,
                     tuple(r for r in runs if r["status"] == "done"),
                     tuple(r for r in runs if r["status"] != "done"),

@@ -11,14 +11,14 @@ from hadar_slurm.core.throughput import workload_name
 from hadar_slurm.errors import TraceError
 from hadar_slurm.lab.traces.fields import gang_size, seconds, shown, steps
 from hadar_slurm.lab.traces.model import Trace, by_arrival
-from hadar_slurm.lab.traces.speeds import Speeds
+from hadar_slurm.lab.traces.speeds import SpeedTable
 
 _NEEDED = ("job_id", "submission_time", "num_iteration", "model_name", "num_gpu", "duration")
 _LEAST_S = 1e-3
 
 
 def read_elasticflow(
-    lines: Sequence[str], speeds: Speeds, origin: str, *, restart_cost_s: float = 30.0
+    lines: Sequence[str], speeds: SpeedTable, origin: str, *, restart_cost_s: float = 30.0
 ) -> Trace:
     """Return a trace in ElasticFlow's form, its times counted from the first submission.
 
@@ -90,7 +90,7 @@ def _heading(values: Sequence[str], place: str) -> list[str]:
 
 
 def _job(
-    job_id: JobId, row: Mapping[str, str], place: str, speeds: Speeds, restart_cost_s: float
+    job_id: JobId, row: Mapping[str, str], place: str, speeds: SpeedTable, restart_cost_s: float
 ) -> JobSpec:
     model = row["model_name"].strip()
     if not model:
@@ -120,7 +120,7 @@ def _job(
     )
 
 
-def _notes(jobs: Sequence[JobSpec], speeds: Speeds) -> tuple[str, ...]:
+def _notes(jobs: Sequence[JobSpec], speeds: SpeedTable) -> tuple[str, ...]:
     """Return what was assumed about the speeds of the models."""
     by_family: dict[str, set[str]] = {}
     for name in {job.workload for job in jobs}:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rates, ThroughputTable
+from hadar_slurm.core.throughput import Throughputs, ThroughputTable
 from hadar_slurm.errors import TraceError
 from hadar_slurm.lab.traces.fields import gang_size, seconds, shown, steps
 from hadar_slurm.lab.traces.model import Trace
@@ -26,7 +26,7 @@ def read_gavel(
     """
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
-    known: dict[str, Rates] = {}
+    known: dict[str, Throughputs] = {}
     num_weighted = 0
     last_s = 0.0
     for number, text in enumerate(lines, start=1):
@@ -92,7 +92,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _rates(workload: str, table: ThroughputTable, place: str) -> Rates:
+def _rates(workload: str, table: ThroughputTable, place: str) -> Throughputs:
     rates = table.rates(workload)
     if rates is None:
         known = ", ".join(sorted(table.workloads)[:5])

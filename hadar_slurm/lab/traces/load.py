@@ -16,7 +16,7 @@ from hadar_slurm.lab.traces.fit import check_fits, without_unfit
 from hadar_slurm.lab.traces.gavel import as_gavel_trace, read_gavel
 from hadar_slurm.lab.traces.model import Skipped, Trace
 from hadar_slurm.lab.traces.sacct import read_sacct
-from hadar_slurm.lab.traces.speeds import DEFAULT_REFERENCE, Speeds, parse_gpu_speeds
+from hadar_slurm.lab.traces.speeds import DEFAULT_REFERENCE, SpeedTable, parse_gpu_speeds
 
 __all__ = [
     "DEFAULT_REFERENCE",
@@ -59,7 +59,7 @@ def parse_trace(
     if form == "gavel":
         return read_gavel(lines, table, origin, restart_cost_s=restart_cost_s)
     kinds = tuple(cluster.gpus_by_type) if cluster else ()
-    speeds = Speeds(table, reference, gpu_speeds or {}, kinds)
+    speeds = SpeedTable(table, reference, gpu_speeds or {}, kinds)
     read = read_sacct if form == "sacct" else read_elasticflow
     return read(lines, speeds, origin, restart_cost_s=restart_cost_s)
 

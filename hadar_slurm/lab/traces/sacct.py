@@ -23,7 +23,7 @@ from hadar_slurm.core.units import parse_count
 from hadar_slurm.errors import TraceError
 from hadar_slurm.lab.traces.fields import MAX_GANG, MAX_TIME_S, gang_size, seconds, shown
 from hadar_slurm.lab.traces.model import Tally, Trace, by_arrival
-from hadar_slurm.lab.traces.speeds import Speeds
+from hadar_slurm.lab.traces.speeds import SpeedTable
 
 _NEEDED = ("jobid", "submit", "elapsedraw", "alloctres", "state")
 # As they are spelled in messages, and those that a record may lack.
@@ -55,7 +55,7 @@ class _Gpus:
 
 
 def read_sacct(
-    lines: Sequence[str], speeds: Speeds, origin: str, *, restart_cost_s: float = 30.0
+    lines: Sequence[str], speeds: SpeedTable, origin: str, *, restart_cost_s: float = 30.0
 ) -> Trace:
     """Return a workload from Slurm's history, its times counted from the first submission.
 
@@ -240,7 +240,12 @@ def _num_nodes(tres: str) -> int:
 
 
 def _job(
-    job_id: JobId, record: Record, gpus: _Gpus, place: str, speeds: Speeds, restart_cost_s: float
+    job_id: JobId,
+    record: Record,
+    gpus: _Gpus,
+    place: str,
+    speeds: SpeedTable,
+    restart_cost_s: float,
 ) -> JobSpec:
     submitted_s = parse_time(record["submit"].strip())
     assert submitted_s is not None, "unusable records were sorted out"
@@ -265,7 +270,7 @@ def _job(
     )
 
 
-def _workload(record: Record, speeds: Speeds) -> str:
+def _workload(record: Record, speeds: SpeedTable) -> str:
     """Return the first of job name, account and partition that the table of rates has."""
     names = (record.get(key, "").strip() for key in ("jobname", "account", "partition"))
     return next((name for name in names if name and speeds.names(name)), "")
@@ -290,7 +295,7 @@ def _assumptions(record: Record, gpus: _Gpus, name: str) -> Iterable[str]:
 
 
 def _notes(
-    counts: Counter[str], jobs: Iterable[JobSpec], kinds: Iterable[str], speeds: Speeds
+    counts: Counter[str], jobs: Iterable[JobSpec], kinds: Iterable[str], speeds: SpeedTable
 ) -> tuple[str, ...]:
     named = ", ".join(sorted({job.workload for job in jobs if job.workload}))
     notes = [

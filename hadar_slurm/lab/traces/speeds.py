@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hadar_slurm.core.throughput import SPREAD_FACTOR, Rate, Rates, ThroughputTable
+from hadar_slurm.core.throughput import SPREAD_FACTOR, Rate, Throughputs, ThroughputTable
 from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import UsageError
 
@@ -100,7 +100,7 @@ def parse_gpu_speeds(text: str, what: str = "--gpu-speeds") -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Speeds:
+class SpeedTable:
     """How GPU types compare, 1 being one GPU of type `reference`.
 
     `given` are speeds of the user's own, names in lower case. `gpu_types` are those that jobs will
@@ -127,7 +127,7 @@ class Speeds:
         steps_per_s: float,
         ran_on: Iterable[str],
         was_spread: bool = False,
-    ) -> Rates:
+    ) -> Throughputs:
         """Return the rates of a job that made `steps_per_s` with `num_gpus` on types `ran_on`.
 
         A gang of several types went at the pace of its slowest. What ran on several nodes
@@ -141,7 +141,7 @@ class Speeds:
             if relative is None:
                 relative = self._find_relative(name, num_gpus, types, was_spread=was_spread)
                 self._relative[kind_of_job] = relative
-            self._rates[key] = Rates.of(
+            self._rates[key] = Throughputs.of(
                 {
                     (kind, num_gpus): Rate(
                         rate.together * steps_per_s,
@@ -199,7 +199,7 @@ class Speeds:
         return {}
 
     @cached_property
-    def _rates(self) -> dict[object, Rates]:
+    def _rates(self) -> dict[object, Throughputs]:
         return {}
 
     def _find_relative(
@@ -230,7 +230,7 @@ class Speeds:
 
     def _by_rows(
         self,
-        rows: Rates,
+        rows: Throughputs,
         num_gpus: int,
         kinds: Iterable[str],
         ran_on: frozenset[str],
@@ -306,7 +306,7 @@ class Speeds:
         return families
 
 
-def _ratio(rates: Rates, kind: str, anchor: str) -> float | None:
+def _ratio(rates: Throughputs, kind: str, anchor: str) -> float | None:
     """Return how much faster a type is than another, by the smallest gang measured on both."""
     sizes = {size for (_, size), _ in rates.rows}
     both = ((rates.on(kind, size), rates.on(anchor, size)) for size in sorted(sizes))

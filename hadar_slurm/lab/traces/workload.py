@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rates, ThroughputTable
+from hadar_slurm.core.throughput import Throughputs, ThroughputTable
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.traces.speeds import DEFAULT_REFERENCE
 
@@ -168,7 +168,7 @@ def _gang(draw: Draw, name: str, table: ThroughputTable, reference: str, max_gan
 
 
 def _rate(table: ThroughputTable, name: str, reference: str, gang: int) -> float:
-    return (table.rates(name) or Rates()).on(reference, gang)
+    return (table.rates(name) or Throughputs()).on(reference, gang)
 
 
 def _job(
@@ -180,7 +180,7 @@ def _job(
     table: ThroughputTable,
     reference: str,
 ) -> JobSpec:
-    rates = table.rates(name) or Rates()
+    rates = table.rates(name) or Throughputs()
     return JobSpec(
         job_id=JobId(str(number)),
         num_gpus=gang,

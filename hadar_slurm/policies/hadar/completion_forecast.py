@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.core.job import Job, Phase
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 
 
 class _Release(NamedTuple):
@@ -41,7 +41,7 @@ _Pool = list[_Release]  # a heap
 _OVERTAKEN = 2.0
 
 
-def settles(board: Board, job: Job) -> bool:
+def settles(board: Allocator, job: Job) -> bool:
     """Return whether a job will stay where it begins: it waits, and cannot be checkpointed.
 
     A gang that no type alone could hold has no choice, and is none of these.
@@ -53,7 +53,7 @@ def settles(board: Board, job: Job) -> bool:
 class Forecast:
     """When the GPUs of a board come free, for `jobs`, who are given them one after the other."""
 
-    def __init__(self, board: Board, jobs: Iterable[Job]) -> None:
+    def __init__(self, board: Allocator, jobs: Iterable[Job]) -> None:
         self._board = board
         reaches = {
             (kind, id(nodes)): nodes
@@ -125,7 +125,7 @@ class Forecast:
             yield release, pool
 
 
-def first_end_on_nodes(board: Board, job: Job) -> GpuType | None:
+def first_end_on_nodes(board: Allocator, job: Job) -> GpuType | None:
     """Return the type on which a job ends first, by single nodes, if it could start there now."""
     releases = {slot: sorted(found) for slot, found in _releases(board).items()}
     begins_s = {
@@ -159,7 +159,7 @@ def _begin_on_nodes(slots: Iterable[Sequence[_Release]], nodes: int, gpus: int) 
     return nsmallest(nodes, begins_s)[-1] if len(begins_s) >= nodes else math.inf
 
 
-def _first_end(board: Board, job: Job, begins_s: Mapping[GpuType, float]) -> GpuType | None:
+def _first_end(board: Allocator, job: Job, begins_s: Mapping[GpuType, float]) -> GpuType | None:
     """Return the type on which a job ends first, the fastest of equals; None: on none ever."""
     ends_s = {
         kind: _OVERTAKEN * begin_s + _lasts_s(board, job, kind)
@@ -169,12 +169,12 @@ def _first_end(board: Board, job: Job, begins_s: Mapping[GpuType, float]) -> Gpu
     return min(ends_s, key=lambda kind: ends_s[kind], default=None)
 
 
-def _lasts_s(board: Board, job: Job, kind: GpuType) -> float:
+def _lasts_s(board: Allocator, job: Job, kind: GpuType) -> float:
     """Return how long a job takes on a type, in seconds."""
     return job.steps_left / board.rate(job, kind)
 
 
-def _releases(board: Board) -> dict[Slot, _Pool]:
+def _releases(board: Allocator) -> dict[Slot, _Pool]:
     """Return when the GPUs of each slot come free, as far as they are placed and not chosen."""
     found = {slot: [_Release(0.0, free)] for slot, free in board.free.items() if free > 0}
     jobs = board.snapshot.by_id

@@ -41,7 +41,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.comparative_advantage import advantages
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_end_on_nodes, settles
@@ -80,7 +80,7 @@ class Hadar:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
-        board = Board(snapshot, round_)
+        board = Allocator(snapshot, round_)
         prospects = _Prospects(board)
         horizon, is_new = self._horizon(snapshot, round_, prospects)
         queue = _Queue(snapshot.now_s, prospects, horizon).ranked(board.jobs)
@@ -174,7 +174,7 @@ class _Prospect:
 class _Prospects:
     """The prospects of the jobs on one board."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Allocator) -> None:
         self.board = board
         self._by_kind: dict[object, _Prospect] = {}
         self._by_job: dict[JobId, _Prospect] = {}
@@ -307,7 +307,7 @@ def _worth(entry: _Entry) -> float:
 
 
 def _choose_types(
-    board: Board, queue: Sequence[_Entry], settling: Set[JobId]
+    board: Allocator, queue: Sequence[_Entry], settling: Set[JobId]
 ) -> tuple[list[int | None], int]:
     """Return for each entry the index of its type, and on how many types a better fit was found.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase, Shape
-from hadar_slurm.placement.eligibility import Reach
+from hadar_slurm.placement.eligibility import Eligibility
 from hadar_slurm.policies.hadar_paper.utility import Appraisal
 
 # Beyond this many nodes a mixed gang takes two types at most: every mix of more would be listed.
@@ -64,7 +64,7 @@ class Way(NamedTuple):
 class CandidateSource:
     """Lists candidates of the jobs of one snapshot, given what may be taken of each slot."""
 
-    reach: Reach
+    reach: Eligibility
     appraisal: Appraisal
     free: Mapping[Slot, int]
     _known: dict[object, tuple[Way, ...]] = field(default_factory=dict)

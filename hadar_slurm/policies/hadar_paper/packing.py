@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot, natural_key
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.placement.eligibility import Reach
+from hadar_slurm.placement.eligibility import Eligibility
 from hadar_slurm.policies.hadar_paper.candidates import Candidate
 
 
@@ -16,7 +16,7 @@ from hadar_slurm.policies.hadar_paper.candidates import Candidate
 class Packing:
     """Gangs placed so far in one round, and what is left of every slot."""
 
-    reach: Reach
+    reach: Eligibility
     free: dict[Slot, int]
     placed: dict[JobId, tuple[Candidate, Gang]] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class Packing:
         return [name for _, left, _, name in sorted(fits) if left >= candidate.gpus_per_node]
 
 
-def pack(reach: Reach, free: Mapping[Slot, int], chosen: Iterable[Candidate]) -> Packing:
+def pack(reach: Eligibility, free: Mapping[Slot, int], chosen: Iterable[Candidate]) -> Packing:
     """Place the chosen candidates: those that stay, then the others, large pieces first."""
     packing = Packing(reach, dict(free))
     order = sorted(

@@ -36,7 +36,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
-from hadar_slurm.placement.eligibility import Reach
+from hadar_slurm.placement.eligibility import Eligibility
 from hadar_slurm.policies.hadar_paper.candidates import Candidate, CandidateSource
 from hadar_slurm.policies.hadar_paper.packing import Packing, pack
 from hadar_slurm.policies.hadar_paper.prices import ExponentialPrice, exponential_prices
@@ -74,7 +74,7 @@ class HadarPaper:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`; it looks at nothing but the snapshot."""
-        reach = Reach(snapshot)
+        reach = Eligibility(snapshot)
         free = reach.capacity()
         appraisal = Appraisal.of(snapshot, UTILITIES[self.utility])
         source = CandidateSource(reach, appraisal, free)
@@ -239,7 +239,7 @@ def _select_greedily(
 
 
 def _best_packing(
-    reach: Reach, pinned: Packing, chosen: Iterable[Candidate], candidates: Candidates
+    reach: Eligibility, pinned: Packing, chosen: Iterable[Candidate], candidates: Candidates
 ) -> Packing:
     """Pack around those that stay, or everybody anew where that is worth more."""
     chosen = list(chosen)
@@ -288,7 +288,7 @@ class _Reasons:
         """Return whether the job could start if nothing else ran and every node took work."""
         nodes = (replace(node, is_schedulable=True) for node in self.snapshot.cluster.nodes)
         empty = replace(self.snapshot, cluster=Cluster.of(nodes), jobs=(), occupied=())
-        source = CandidateSource(Reach(empty), self.appraisal, empty.cluster.capacity)
+        source = CandidateSource(Eligibility(empty), self.appraisal, empty.cluster.capacity)
         return any(candidate.present is None for candidate in source.of(job))
 
 

@@ -26,7 +26,7 @@ from hadar_slurm.policies.hadar_paper.utility import Appraisal
 _LEAST_RATIO = 1e-9
 
 
-class Segment(NamedTuple):
+class PriceSegment(NamedTuple):
     """`units` GPUs that cost `price` each, in units of utility."""
 
     units: float
@@ -46,13 +46,13 @@ class ExponentialPrice:
         share = min(1.0, max(0.0, taken / self.capacity))
         return self.u_min * math.exp(share * math.log(self.u_max / self.u_min))
 
-    def segments(self, most: int) -> Iterator[Segment]:
+    def segments(self, most: int) -> Iterator[PriceSegment]:
         """Yield the price as at most `most` steps of rising cost that cover the capacity."""
         count = min(most, self.capacity)
         for index in range(count):
             start = self.capacity * index / count
             end = self.capacity * (index + 1) / count
-            yield Segment(end - start, self.at((start + end) / 2))
+            yield PriceSegment(end - start, self.at((start + end) / 2))
 
 
 def exponential_prices(

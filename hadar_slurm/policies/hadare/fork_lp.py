@@ -32,7 +32,7 @@ _FREE = 1e-9
 _DONE = 1e-6
 
 
-class Demand(NamedTuple):
+class ForkDemand(NamedTuple):
     """One job: d_jr in seconds and m_jr, by the types on which it could run; g_j and m_j."""
 
     alone_s: Mapping[GpuType, float]
@@ -52,7 +52,7 @@ class Forking(NamedTuple):
 
 
 def solve_forking(
-    demands: Sequence[Demand], gpus: Mapping[GpuType, int], limits: SolverLimits | None = None
+    demands: Sequence[ForkDemand], gpus: Mapping[GpuType, int], limits: SolverLimits | None = None
 ) -> Forking:
     """Return the optimum on so many GPUs of each type, all above 0; raises SolverError.
 

@@ -33,10 +33,10 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.copies import Copies, held_by, may_fork, restart_s, with_one_copy
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.hadare.fork_lp import Demand, Forking, solve_forking
+from hadar_slurm.policies.hadare.fork_lp import ForkDemand, Forking, solve_forking
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
 
 # A job is good at a type from this worth on: less is lost there than aggregation would take.
@@ -57,7 +57,7 @@ class Hadare:
         slot_end = round_.memory
         if round_.may_move or not isinstance(slot_end, _SlotEnd):
             slot_end = _SlotEnd(snapshot.now_s + round_.length_s)
-        board = Board(snapshot, round_)
+        board = Allocator(snapshot, round_)
         horizon_s = 0.0
         if any(board.free.values()):
             contenders, horizon_s = _contenders(board, self.limits)
@@ -84,7 +84,7 @@ class _Contender:
 
     job: Job
     kinds: Sequence[GpuType]
-    demand: Demand
+    demand: ForkDemand
     worth: Mapping[GpuType, float]
 
     def rank(self, horizon_s: float) -> tuple[bool, float]:
@@ -116,7 +116,9 @@ class _Contender:
         return sorted(self.kinds, key=lambda kind: -self.worth.get(kind, 0.0))
 
 
-def _contenders(board: Board, limits: SolverLimits | None) -> tuple[Sequence[_Contender], float]:
+def _contenders(
+    board: Allocator, limits: SolverLimits | None
+) -> tuple[Sequence[_Contender], float]:
     """Return the jobs in the order in which they are served, and the horizon in seconds."""
     nodes = board.snapshot.cluster.by_name
     gpus: Counter[GpuType] = Counter()
@@ -136,7 +138,9 @@ def _contenders(board: Board, limits: SolverLimits | None) -> tuple[Sequence[_Co
     return sorted(contenders, key=lambda one: one.rank(found.horizon_s)), found.horizon_s
 
 
-def _demand(board: Board, job: Job, gpus: Mapping[GpuType, int], room: dict[object, int]) -> Demand:
+def _demand(
+    board: Allocator, job: Job, gpus: Mapping[GpuType, int], room: dict[object, int]
+) -> ForkDemand:
     """Return what a job asks for; `room` keeps, for jobs alike, on how many nodes one fits."""
     spec, capacity = job.spec, board.snapshot.cluster.capacity
     held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
@@ -151,14 +155,14 @@ def _demand(board: Board, job: Job, gpus: Mapping[GpuType, int], room: dict[obje
             room[key] = sum(capacity[slot] >= spec.num_gpus for slot in slots)
         alone_s[kind] = max(job.steps_left, 1.0) / board.rate(job, kind)
         copies[kind] = max(1, room[key])
-    return Demand(alone_s, copies, spec.num_gpus, spec.max_copies if may_fork(job) else 1)
+    return ForkDemand(alone_s, copies, spec.num_gpus, spec.max_copies if may_fork(job) else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Deal:
     """Gives out a board's GPUs to contenders, in order, for the `rest_s` seconds left of a slot."""
 
-    board: Board
+    board: Allocator
     contenders: Sequence[_Contender]
     rest_s: float
     copies: Copies

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from hadar_slurm.runtime.averaging.slots import Slots
-from hadar_slurm.runtime.membership.claim import Run, State, read_run, run_path
+from hadar_slurm.runtime.membership.claim import ClaimedRun, State, read_run, run_path
 
 _COPY = 0  # the number of a copy that is alone
 
@@ -26,7 +26,7 @@ class Choice:
     is_over: bool = False
 
 
-def choose(first: Path, mine: Run) -> Choice:
+def choose(first: Path, mine: ClaimedRun) -> Choice:
     """Return the directory for a run, `first` or one numbered after it."""
     passed: list[Path] = []
     for number in count(1):
@@ -44,12 +44,12 @@ def numbered(first: Path, number: int) -> Path:
     return first if number == 1 else first.with_name(f"{first.name}-{number}")
 
 
-def is_over(directory: Path, last: Run | None) -> bool:
+def is_over(directory: Path, last: ClaimedRun | None) -> bool:
     """Return whether the training in a directory is over: done, or ended early as it wished."""
     return Slots(directory).is_done() or (last is not None and last.state is State.OVER)
 
 
-def _is_for(mine: Run, last: Run | None, is_over: bool) -> bool:
+def _is_for(mine: ClaimedRun, last: ClaimedRun | None, is_over: bool) -> bool:
     """Return whether a run belongs into a directory whose last run is known, if there was any."""
     if last is None:
         # New, or written by a release that noted no runs.

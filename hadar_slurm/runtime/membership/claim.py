@@ -44,7 +44,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ClaimedRun:
     """One run of a copy: who trains, of which Slurm job, which training of its process."""
 
     host: str
@@ -57,7 +57,7 @@ class Run:
     state: State = State.HERE
 
     @classmethod
-    def of(cls, where: Surroundings, command: tuple[str, ...], number: int) -> Run:
+    def of(cls, where: Surroundings, command: tuple[str, ...], number: int) -> ClaimedRun:
         """Return this very run."""
         try:
             boot = _BOOT_ID.read_text().strip()
@@ -66,7 +66,7 @@ class Run:
         host = socket.gethostname()
         return cls(host, boot, os.getpid(), where.job, where.restart, command, number)
 
-    def follows(self, other: Run) -> bool:
+    def follows(self, other: ClaimedRun) -> bool:
         """Return whether Slurm has started this run after the `other`, of the same job."""
         return self.job is not None and self.job == other.job and self.restart > other.restart
 
@@ -83,10 +83,10 @@ class Claim:
 
     directory: Path
     copy: int
-    mine: Run
+    mine: ClaimedRun
     gone_after_s: float
     poll_s: float
-    before: Run | None = None
+    before: ClaimedRun | None = None
     _descriptor: int = -1
     _first_sign: str | None = None
     _begun_s: float = 0.0
@@ -97,7 +97,7 @@ class Claim:
         """Return the file that is locked."""
         return run_path(self.directory, self.copy)
 
-    def take(self) -> Run | None:
+    def take(self) -> ClaimedRun | None:
         """Become the copy, and return its last run; raises HeldError where another process is it.
 
         Where the file cannot be had, for a full disk say, training goes on without.
@@ -120,7 +120,7 @@ class Claim:
         """Leave a note of this run."""
         self._write(replace(self.mine, state=state))
 
-    def leave(self, state: State | Run | None) -> None:
+    def leave(self, state: State | ClaimedRun | None) -> None:
         """Give the copy up; `state` is how this run ends, or the run to note in its place."""
         self._write(replace(self.mine, state=state) if isinstance(state, State) else state)
         _HELD.pop(self._key, None)
@@ -195,7 +195,7 @@ class Claim:
         log.warning("copy %d waits for the end of %s", self.copy, who)
         return True
 
-    def _held(self, by: Run | None, why: str = "") -> HeldError:
+    def _held(self, by: ClaimedRun | None, why: str = "") -> HeldError:
         who = by.text if by else "another process"
         return HeldError(
             f"{self.directory.resolve()}: copy {self.copy} is trained by {who}"
@@ -219,7 +219,7 @@ class Claim:
             return True  # says nothing of the file
         return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
-    def _write(self, run: Run | None) -> None:
+    def _write(self, run: ClaimedRun | None) -> None:
         if self._descriptor < 0 or not self._is_in_place():
             return
         contents = json.dumps(asdict(run)).encode() + b"\n" if run else b""
@@ -238,7 +238,7 @@ def run_path(directory: Path, copy: int) -> Path:
     return directory / "runs" / f"copy-{copy:05}.json"
 
 
-def read_run(path: Path) -> Run | None:
+def read_run(path: Path) -> ClaimedRun | None:
     """Return the last run of a copy, or None where none is known.
 
     Not for a copy that this process is: to close the file would release the lock.
@@ -251,11 +251,11 @@ def read_run(path: Path) -> Run | None:
         return None
 
 
-def _parse(contents: bytes) -> Run | None:
+def _parse(contents: bytes) -> ClaimedRun | None:
     try:
         facts = json.loads(contents)
         facts["command"], facts["state"] = tuple(facts["command"]), State(facts["state"])
-        return Run(**facts)
+        return ClaimedRun(**facts)
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -20,8 +20,8 @@ from hadar_slurm.slurm.client.fairshare import parse_fair_shares
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Site
 from hadar_slurm.slurm.client.runner import Runner, is_unreachable
-from hadar_slurm.slurm.client.state import Reading, read_all, read_nodes, read_queue
-from hadar_slurm.slurm.client.updates import AskToSave, Change
+from hadar_slurm.slurm.client.state import SlurmState, read_all, read_nodes, read_queue
+from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
 
 # What can stand in a line of scontrol's standard input without being taken apart there.
 _PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+")
@@ -68,16 +68,18 @@ class CommandLine:
         """Return every node."""
         return read_nodes(self.runner)
 
-    def read(self) -> Reading:
+    def read(self) -> SlurmState:
         """Return the queue, the nodes and the GPUs that jobs hold."""
         return replace(
             read_all(self.runner), invents_the_most=scontrol.invents_the_most(self.version)
         )
 
-    def change(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Attempt every change in order, each kind of command in batches."""
         faults: list[SlurmError | None] = []
-        for is_signal, group in groupby(changes, lambda change: isinstance(change, AskToSave)):
+        for is_signal, group in groupby(
+            changes, lambda change: isinstance(change, SignalCheckpoint)
+        ):
             batch = list(group)
             faults += self._signal(batch) if is_signal else self._control(batch)
         return faults
@@ -96,7 +98,7 @@ class CommandLine:
         default = next((name[:-1] for name in listed if name.endswith("*")), "")
         return Partitions(tuple(sorted({name.rstrip("*") for name in listed})), default)
 
-    def _signal(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def _signal(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Ask all of the jobs at once; scancel names those it could not reach."""
         *argv, _ = scontrol.command(changes[0])
         jobs = [str(change.job) for change in changes]
@@ -117,7 +119,7 @@ class CommandLine:
             ]
         return [None] * len(jobs)
 
-    def _control(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def _control(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Have one scontrol make the changes, and tell its complaints apart.
 
         After each command comes a word that scontrol does not know: what stands on its error stream

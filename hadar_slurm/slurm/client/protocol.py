@@ -13,8 +13,8 @@ from typing import Protocol
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
-from hadar_slurm.slurm.client.state import Reading
-from hadar_slurm.slurm.client.updates import Change
+from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.updates import Update
 
 Version = tuple[int, int]
 
@@ -81,7 +81,7 @@ class SlurmAdapter(Protocol):
         """Return every node."""
         ...
 
-    def read(self) -> Reading:
+    def read(self) -> SlurmState:
         """Return the queue, the nodes and the GPUs that jobs hold.
 
         The queue is read first: a job that starts right after it is not in the reading at all and
@@ -89,7 +89,7 @@ class SlurmAdapter(Protocol):
         """
         ...
 
-    def change(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Attempt every change in order and return what was wrong with each.
 
         None is Slurm's word for having done it, which is not always true: read back. A refused

@@ -43,8 +43,8 @@ from hadar_slurm.slurm.client.parse import (
 from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Site, Version
 from hadar_slurm.slurm.client.runner import Runner, is_unreachable
 from hadar_slurm.slurm.client.squeue import Fields
-from hadar_slurm.slurm.client.state import Reading
-from hadar_slurm.slurm.client.updates import AskToSave, Change, Release, Request, Requeue
+from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.updates import Release, Request, Requeue, SignalCheckpoint, Update
 
 # What pyslurm does not tell, or not as Slurm wrote it: it reads the first task of an array and what
 # is no task alike.
@@ -71,7 +71,7 @@ Loaded = TypeVar("Loaded")
 _loaded: dict[str, Library] = {}
 
 
-class JobRecord(Protocol):
+class PyslurmJob(Protocol):
     """What is read of a `pyslurm.Job`. Zero reads None, except in a priority or a user's number."""
 
     id: int
@@ -134,7 +134,7 @@ class JobHandle(Protocol):
 class Jobs(Protocol):
     """`pyslurm.Jobs`."""
 
-    def load(self) -> Mapping[int, JobRecord]:
+    def load(self) -> Mapping[int, PyslurmJob]:
         """Return all jobs."""
         ...
 
@@ -156,10 +156,10 @@ class Library(Protocol):
     RPCError: type[Exception]
 
 
-_CALLS: Mapping[type[Change], Callable[[JobHandle], None]] = {
+_CALLS: Mapping[type[Update], Callable[[JobHandle], None]] = {
     Release: lambda job: job.release(),
     Requeue: lambda job: job.requeue(hold=True),
-    AskToSave: lambda job: job.send_signal("SIGUSR1", steps="batch"),
+    SignalCheckpoint: lambda job: job.send_signal("SIGUSR1", steps="batch"),
 }
 
 
@@ -197,7 +197,7 @@ class PySlurm:
         """Return every node."""
         return tuple(_node_row(node) for node in self._load(self.library.Nodes.load).values())
 
-    def read(self) -> Reading:
+    def read(self) -> SlurmState:
         """Return the queue and the GPUs that jobs hold, which are of one instant, and the nodes."""
         jobs = self._jobs()
         nodes = self.nodes()
@@ -207,7 +207,7 @@ class PySlurm:
             for row in rows
             if row.state in HOLDING_STATES
         }
-        return Reading(
+        return SlurmState(
             {row.key: row for _, rows in jobs for row in rows},
             nodes,
             {key: gang for key, gang in gangs.items() if gang.slots},
@@ -227,7 +227,7 @@ class PySlurm:
             invents_the_most=True,  # every Slurm that such a pyslurm is built for
         )
 
-    def change(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Attempt every change in order, each by the way that can make it.
 
         Once slurmctld has not answered, nothing more is tried: every attempt would wait as long.
@@ -249,7 +249,7 @@ class PySlurm:
         """Return the names of all partitions, and which one jobs go to that name none."""
         return self.commands.partitions()
 
-    def _call(self, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def _call(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Make changes by the library, one call for each."""
         faults: list[SlurmError | None] = []
         for change in changes:
@@ -263,7 +263,7 @@ class PySlurm:
                 faults.append(None)
         return faults
 
-    def _jobs(self) -> list[tuple[JobRecord, list[QueueRow]]]:
+    def _jobs(self) -> list[tuple[PyslurmJob, list[QueueRow]]]:
         """Return every job with its rows; of an array's tasks that wait together there are many.
 
         A job that has come after the library was asked is not in it, and is seen by the next look.
@@ -290,7 +290,7 @@ class PySlurm:
             raise SlurmUnavailable(f"pyslurm: {error}") from error
 
 
-def _is_call(change: Change) -> bool:
+def _is_call(change: Update) -> bool:
     """Return whether the library can make a change; it knows jobs by plain numbers alone."""
     return type(change) in _CALLS and change.job.isdigit()
 
@@ -320,7 +320,7 @@ def _parse_asked(text: str, mark: str) -> dict[int, dict[str, str]]:
     return asked
 
 
-def _rows(job: JobRecord, asked: Mapping[str, str], user: str) -> list[QueueRow]:
+def _rows(job: PyslurmJob, asked: Mapping[str, str], user: str) -> list[QueueRow]:
     """Return a job's row, or one for every task of an array that still waits with others."""
     per_node, per_job = asked["tres-per-node"], asked["tres-per-job"]
     per_task, per_socket = asked["tres-per-task"], asked["tres-per-socket"]
@@ -368,7 +368,7 @@ def _rows(job: JobRecord, asked: Mapping[str, str], user: str) -> list[QueueRow]
     return [replace(row, key=JobId(f"{job.array_id}_{task}")) for task in tasks]
 
 
-def _asked_nodes(job: JobRecord, row: QueueRow) -> str:
+def _asked_nodes(job: PyslurmJob, row: QueueRow) -> str:
     """Return the number of nodes that a pending job asks for, such as `2-4`."""
     told = f" NumNodes={job.num_nodes}-{job.max_nodes} " if job.max_nodes else ""
     return asked_nodes(told, row.request.num_nodes)
@@ -385,7 +385,7 @@ def _tasks(text: str) -> Iterator[int]:
         raise SlurmOutputError(f"array tasks: {error}", text) from error
 
 
-def _comment(job: JobRecord) -> str:
+def _comment(job: PyslurmJob) -> str:
     """Return a job's comment; what is not UTF-8 in it is replaced, as in what squeue prints."""
     try:
         comment = job.comment
@@ -405,7 +405,7 @@ def _asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
     return asked_gpus(text)
 
 
-def _held_gang(job: JobRecord, nodes: Sequence[NodeName]) -> Gang:
+def _held_gang(job: PyslurmJob, nodes: Sequence[NodeName]) -> Gang:
     """Return the GPUs that a job holds; nodes that it has left by now are not in `nodes`."""
     layout = job.get_resource_layout_per_node()
     return Gang.of(
@@ -506,7 +506,7 @@ def _needed() -> Iterator[str]:
     """Yield what is used of pyslurm; what its classes are called has changed over the years."""
     yield from ("RPCError", "Jobs.load", "Nodes.load")
     yield from ("Job.release", "Job.requeue", "Job.send_signal", "Job.get_resource_layout_per_node")
-    yield from (f"Job.{name}" for name in JobRecord.__annotations__)
+    yield from (f"Job.{name}" for name in PyslurmJob.__annotations__)
     yield from (f"Node.{name}" for name in NodeRecord.__annotations__)
 
 

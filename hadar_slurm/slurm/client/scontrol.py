@@ -11,18 +11,18 @@ from ClusterShell.NodeSet import NodeSet
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.slurm.client.parse import UNTYPED
 from hadar_slurm.slurm.client.updates import (
-    Ask,
-    AskToSave,
-    BeginSoon,
-    Change,
-    Clear,
+    ClearRequest,
+    DelayStart,
     Hold,
     Notify,
     Prefer,
-    PutOff,
     Release,
     Request,
     Requeue,
+    SetRequest,
+    SetStartNow,
+    SignalCheckpoint,
+    Update,
 )
 
 Argv = list[str]
@@ -70,7 +70,7 @@ def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Re
     )
 
 
-def command(change: Change) -> Argv:
+def command(change: Update) -> Argv:
     """Return the command that makes one change."""
     match change:
         case Hold(job):
@@ -79,21 +79,21 @@ def command(change: Change) -> Argv:
             return ["scontrol", "release", str(job)]
         case Requeue(job):
             return ["scontrol", "requeuehold", str(job)]
-        case AskToSave(job):
+        case SignalCheckpoint(job):
             return ["scancel", "--signal=USR1", "--batch", str(job)]
         case Prefer(job, features):
             return ["scontrol", "update", f"JobId={job}", f"Prefer={features}"]
         case Notify(job, text):
             # scontrol joins the words again.
             return ["scontrol", "notify", str(job), *text.split()]
-        case BeginSoon(job):
+        case SetStartNow(job):
             return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
-        case PutOff(job):
+        case DelayStart(job):
             return ["scontrol", "update", f"JobId={job}", "StartTime=now+60"]
-        case Clear(job):
+        case ClearRequest(job):
             keys = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList")
             return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in keys)]
-        case Ask(job, request, begins_soon):
+        case SetRequest(job, request, begins_soon):
             given = {
                 "NumNodes": request.num_nodes,
                 "ReqNodeList": str(NodeSet.fromlist(list(request.nodes))),

@@ -30,7 +30,7 @@ from hadar_slurm.slurm.client.updates import Request
 
 
 @dataclass(frozen=True)
-class Reading:
+class SlurmState:
     """What Slurm showed at one instant.
 
     `gangs` are the GPUs of jobs that hold any, `set_apart` the pending jobs that squeue alone does
@@ -112,7 +112,7 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
     return tuple(parse_nodes(runner.run(["scontrol", "-a", "show", "node", "-o"])))
 
 
-def read_all(runner: Runner) -> Reading:
+def read_all(runner: Runner) -> SlurmState:
     """Return the queue, the nodes and what squeue does not tell of jobs, in three calls.
 
     The calls are not one instant. The queue is read first: a job that starts right after it is
@@ -122,7 +122,7 @@ def read_all(runner: Runner) -> Reading:
     nodes = read_nodes(runner)
     live = [row for row in queue.values() if row.is_live]
     if not live:
-        return Reading(queue, nodes, {})
+        return SlurmState(queue, nodes, {})
     known = {row.raw_id for row in queue.values()}
     details = split_job_details(_shown_jobs(runner), known)
     gangs = {
@@ -130,7 +130,7 @@ def read_all(runner: Runner) -> Reading:
         for row in live
         if row.state in HOLDING_STATES
     }
-    return Reading(
+    return SlurmState(
         queue,
         nodes,
         {key: gang for key, gang in gangs.items() if gang.slots},

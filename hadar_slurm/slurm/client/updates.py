@@ -43,14 +43,14 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Clear:
+class ClearRequest:
     """First half of changing a request: the job asks for no GPU and no node."""
 
     job: JobId
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SetRequest:
     """Second half: the job asks for `request`; it `begins_soon` where Slurm would have it wait.
 
     That is a second later: a job that begins in the one in which it ended fails ("Job credential
@@ -63,21 +63,21 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginSoon:
+class SetStartNow:
     """Let a requeued job begin now, not after the two minutes that Slurm would have it wait."""
 
     job: JobId
 
 
 @dataclass(frozen=True, slots=True)
-class PutOff:
+class DelayStart:
     """Keep a pending job from beginning within the next minute, whoever may release it."""
 
     job: JobId
 
 
 @dataclass(frozen=True, slots=True)
-class AskToSave:
+class SignalCheckpoint:
     """Send USR1 to the batch script of a running job."""
 
     job: JobId
@@ -109,4 +109,15 @@ class Notify:
     text: str
 
 
-Change = Hold | Release | Clear | Ask | BeginSoon | PutOff | AskToSave | Requeue | Prefer | Notify
+Update = (
+    Hold
+    | Release
+    | ClearRequest
+    | SetRequest
+    | SetStartNow
+    | DelayStart
+    | SignalCheckpoint
+    | Requeue
+    | Prefer
+    | Notify
+)

@@ -10,7 +10,7 @@ import signal
 
 from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.ledger import Entry
+from hadar_slurm.slurm.control.ledger import Claim
 
 # A suspended process, or one that waits for a file system, gets a signal only when it goes on.
 _DIES_WITHIN_S = 600.0
@@ -20,7 +20,7 @@ _DEATHS = (int(signal.SIGUSR1), (128 + signal.SIGUSR1) << 8)
 TAKES_MESSAGES_AFTER_S = 2.0
 
 
-def why_not_migrated(row: QueueRow, report: ProgressReport | None, entry: Entry) -> str:
+def why_not_migrated(row: QueueRow, report: ProgressReport | None, entry: Claim) -> str:
     """Return why a running job must not be sent USR1; empty: it may."""
     if entry.ended_run:
         why = (
@@ -40,7 +40,7 @@ def why_not_migrated(row: QueueRow, report: ProgressReport | None, entry: Entry)
     return f"not migrated: {why}"
 
 
-def is_ended_by_us(row: QueueRow, entry: Entry) -> bool:
+def is_ended_by_us(row: QueueRow, entry: Claim) -> bool:
     """Return whether a job has FAILED of USR1 in the very run that we had sent it to."""
     return (
         row.state == "FAILED"
@@ -50,7 +50,7 @@ def is_ended_by_us(row: QueueRow, entry: Entry) -> bool:
     )
 
 
-def runs_again(row: QueueRow, entry: Entry, now_s: float) -> bool:
+def runs_again(row: QueueRow, entry: Claim, now_s: float) -> bool:
     """Return whether a job is in the first run after the one that our signal ended."""
     return (
         row.state == "RUNNING"
@@ -60,7 +60,7 @@ def runs_again(row: QueueRow, entry: Entry, now_s: float) -> bool:
     )
 
 
-def message(entry: Entry) -> str:
+def message(entry: Claim) -> str:
     """Return what the output of such a job is to say."""
     return (
         f"hadar: USR1 from hadard ended run {entry.ended_run} of this job, which had reported that "

@@ -9,17 +9,17 @@ from enum import StrEnum
 
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.ledger import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Claim, Ledger
 from hadar_slurm.slurm.control.modes import Mode
 
 
-class Stance(StrEnum):
+class Disposition(StrEnum):
     """What to do with a job."""
 
-    PLACE = "place"
-    LEAVE = "leave"
+    MANAGE = "manage"
+    IGNORE = "ignore"
     # It waits under a hold or a pin of ours and is not ours to place: it must not wait for us.
-    GIVE_BACK = "give back"
+    RESTORE = "restore"
 
 
 def stance(
@@ -31,7 +31,7 @@ def stance(
     plans_for: Mode,
     is_excluding: bool,
     can_run: bool,
-) -> Stance:
+) -> Disposition:
     """Return what to do with a described job that waits or holds GPUs.
 
     `mode` is that of its partition, `plans_for` that of the plan at hand. `is_excluding` says that
@@ -48,22 +48,22 @@ def stance(
     if row.state != "PENDING":
         # Moved, it would be requeued and released: its owner's hold would be gone.
         is_theirs = is_theirs or row.is_held_as_it_runs
-        return Stance.LEAVE if is_theirs or mode is not plans_for else Stance.PLACE
+        return Disposition.IGNORE if is_theirs or mode is not plans_for else Disposition.MANAGE
     is_ours = waits_for_us(row, ledger, was_submitted_held=description.is_held)
     if is_theirs or mode is not Mode.ENFORCE:
         if bears_of_us(row, ledger, was_submitted_held=description.is_held):
-            return Stance.GIVE_BACK
+            return Disposition.RESTORE
         if is_theirs or mode is not plans_for or row.priority == 0:
-            return Stance.LEAVE
-        return Stance.PLACE
+            return Disposition.IGNORE
+        return Disposition.MANAGE
     if plans_for is not Mode.ENFORCE:
-        return Stance.LEAVE
+        return Disposition.IGNORE
     if is_ours:
-        return Stance.PLACE
+        return Disposition.MANAGE
     # Cut in two under another's hold: it would start without its GPUs once that is released.
     # Else neither held nor pinned by us: released or held by its user, or submitted when no daemon
     # was. A pin under another's hold stays: released, the job is placed anew.
-    return Stance.GIVE_BACK if _was_cut(row, ledger) else Stance.LEAVE
+    return Disposition.RESTORE if _was_cut(row, ledger) else Disposition.IGNORE
 
 
 def was_submitted_held(description: Description | None) -> bool:
@@ -124,7 +124,7 @@ def is_pinned_by_us(row: QueueRow, ledger: Ledger) -> bool:
     return not ledger.is_whole
 
 
-def has_landed(row: QueueRow, entry: Entry) -> bool:
+def has_landed(row: QueueRow, entry: Claim) -> bool:
     """Return whether a hold of ours came as the job started, and would keep it, once requeued.
 
     A job that started with other nodes than it asked for before that hold did so when the hold was

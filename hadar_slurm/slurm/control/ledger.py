@@ -38,7 +38,7 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Recur
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Claim:
     """One job: whether the hold on it is ours, where we pinned it, what it asked for before.
 
     `released_s` is when a hold of ours was seen to be gone, in seconds since the epoch, and
@@ -66,9 +66,9 @@ class Entry:
     ended_run: int = 0
 
     @property
-    def of_signals(self) -> Entry:
+    def of_signals(self) -> Claim:
         """Return an entry with the facts about our signals alone."""
-        return Entry(
+        return Claim(
             signalled_run=self.signalled_run,
             signalled_until_s=self.signalled_until_s,
             ended_run=self.ended_run,
@@ -92,7 +92,7 @@ class Ledger:
         self.booted_s = 0.0
         self.is_whole = False
         self.fault = ""
-        self._entries: dict[JobId, Entry] = {}
+        self._entries: dict[JobId, Claim] = {}
         self._mark: object = None
         self.refresh()
 
@@ -133,15 +133,15 @@ class Ledger:
     def __iter__(self) -> Iterator[JobId]:
         return iter(self._entries)
 
-    def __getitem__(self, job: JobId) -> Entry:
-        return self._entries.get(job, Entry())
+    def __getitem__(self, job: JobId) -> Claim:
+        return self._entries.get(job, Claim())
 
     @property
     def num_held(self) -> int:
         """Return how many jobs are held by us."""
         return sum(entry.is_held for entry in self._entries.values())
 
-    def note(self, changed: Mapping[JobId, Entry]) -> None:
+    def note(self, changed: Mapping[JobId, Claim]) -> None:
         """Write entries down; raises LedgerError, with nothing changed, when it cannot be."""
         if any(job not in self or self[job] != entry for job, entry in changed.items()):
             self._write(changed)
@@ -191,7 +191,7 @@ class Ledger:
             }
         )
 
-    def adopt(self, found: Mapping[JobId, Entry]) -> None:
+    def adopt(self, found: Mapping[JobId, Claim]) -> None:
         """Write down what Slurm shows; with that, the ledger is whole."""
         self._write(found)
         self.is_whole = True
@@ -202,7 +202,7 @@ class Ledger:
         if gone:
             self._write({}, gone)
 
-    def _stamped(self, job: JobId, entry: Entry) -> Entry:
+    def _stamped(self, job: JobId, entry: Claim) -> Claim:
         """Return an entry with the time, if it says that a hold of ours is gone."""
         if entry.is_held:
             return replace(entry, released_s=0.0, booted_s=0.0)
@@ -211,7 +211,7 @@ class Ledger:
             return replace(entry, released_s=self.now_s(), booted_s=self.booted_s)
         return entry
 
-    def _write(self, changed: Mapping[JobId, Entry], gone: Collection[JobId] = ()) -> None:
+    def _write(self, changed: Mapping[JobId, Claim], gone: Collection[JobId] = ()) -> None:
         """Change the file by these entries alone: another may have written to it meanwhile."""
         try:
             with locks.lock(self.path.parent, locks.LEDGER, wait_s=_LOCK_WAIT_S) as is_ours:
@@ -229,7 +229,7 @@ class Ledger:
             raise LedgerError(self.fault) from error
         self._entries, self.fault = entries, ""
 
-    def _replace(self, entries: Mapping[JobId, Entry]) -> None:
+    def _replace(self, entries: Mapping[JobId, Claim]) -> None:
         with untrusted_files.directory(self.path.parent) as place:
 
             def finish(descriptor: int) -> None:
@@ -252,12 +252,12 @@ class Ledger:
                 self._write({})
 
 
-def _text(entries: Mapping[JobId, Entry]) -> str:
+def _text(entries: Mapping[JobId, Claim]) -> str:
     jobs = {job: _tree(entry) for job, entry in sorted(entries.items())}
     return json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
 
 
-def _tree(entry: Entry) -> dict[str, Any]:
+def _tree(entry: Claim) -> dict[str, Any]:
     # Having asked for no nodes is something else than no hold under way.
     return {
         key: value
@@ -266,10 +266,10 @@ def _tree(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _entry(tree: Mapping[str, Any]) -> Entry:
+def _entry(tree: Mapping[str, Any]) -> Claim:
     """Return an entry; raises one of `_DAMAGE` for anything that `_tree` would not have written."""
     before, asked = tree.get("before"), tree.get("asked_when_held")
-    return Entry(
+    return Claim(
         is_held=tree.get("is_held") is True,
         released_s=_number(tree.get("released_s", 0.0)),
         booted_s=_number(tree.get("booted_s", 0.0)),

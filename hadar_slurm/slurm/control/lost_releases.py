@@ -16,7 +16,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.control.claim import has_landed, is_free
-from hadar_slurm.slurm.control.ledger import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
 # What a slurmctld has not forgotten after so many seconds it has saved. 22.05.8 forgot 15.
 SAVED_AFTER_S = 60.0
@@ -26,7 +26,7 @@ _UNSEEN_S = 600.0
 
 def lost_releases(
     slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow]
-) -> dict[JobId, Entry]:
+) -> dict[JobId, Claim]:
     """Return what the ledger should say of jobs that were released and are under a hold again.
 
     Under the slurmctld that was told of the release, the hold is the owner's. Under another, the
@@ -51,7 +51,7 @@ def lost_releases(
     return found
 
 
-def as_seen(entry: Entry, row: QueueRow, now_s: float) -> Entry:
+def as_seen(entry: Claim, row: QueueRow, now_s: float) -> Claim:
     """Return an entry with what a job under nobody's hold, or an operator's, tells of ours."""
     if row.is_held_by_operator:
         return replace(entry, is_held=False)  # theirs has taken the place of ours

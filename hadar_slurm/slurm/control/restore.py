@@ -17,17 +17,17 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import gres_prefix
 from hadar_slurm.slurm.client.updates import (
-    Ask,
-    BeginSoon,
-    Change,
-    Clear,
+    ClearRequest,
+    DelayStart,
     Hold,
-    PutOff,
     Release,
     Request,
+    SetRequest,
+    SetStartNow,
+    Update,
 )
 from hadar_slurm.slurm.control.claim import is_held_by_others, is_pinned_by_us, was_submitted_held
-from hadar_slurm.slurm.control.ledger import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: for so long jobs are not given back. A node that is dead counts as down by and by.
@@ -81,9 +81,9 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
                     for job, want in changed.items()
                 }
             )
-        batch: list[tuple[JobId, Change]] = []
+        batch: list[tuple[JobId, Update]] = []
         for job, want in changed.items():
-            changes: tuple[Change, ...] = (Hold(job), Clear(job), Ask(job, want))
+            changes: tuple[Update, ...] = (Hold(job), ClearRequest(job), SetRequest(job, want))
             if job in others:
                 changes = _changes_under_anothers_hold(jobs[job][0], want, ledger.now_s())
             batch += [(job, change) for change in changes]
@@ -99,7 +99,7 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
     batch = []
     for job in ready:
         if jobs[job][0].restarts > 0:
-            batch.append((job, BeginSoon(job)))
+            batch.append((job, SetStartNow(job)))
         batch.append((job, Release(job)))
     faults |= _attempt(slurm, batch)
     queue = slurm.queue()
@@ -123,18 +123,18 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
     return [Returned(job, faults.get(job, "")) for job in jobs]
 
 
-def _changes_under_anothers_hold(row: QueueRow, want: Request, now_s: float) -> tuple[Change, ...]:
+def _changes_under_anothers_hold(row: QueueRow, want: Request, now_s: float) -> tuple[Update, ...]:
     """Return what gives a job its own request back while somebody else holds it.
 
     A hold of ours would take the place of theirs: then nobody could tell whose it is. Should they
     release the job meanwhile, its begin time keeps it from starting while it asks for no GPU.
     """
     if row.restarts == 0 and row.started_s > now_s:
-        return Clear(row.key), Ask(row.key, want)  # its owner has chosen a later time
-    return PutOff(row.key), Clear(row.key), Ask(row.key, want, begins_soon=True)
+        return ClearRequest(row.key), SetRequest(row.key, want)  # its owner has chosen a later time
+    return DelayStart(row.key), ClearRequest(row.key), SetRequest(row.key, want, begins_soon=True)
 
 
-def _attempt(slurm: SlurmAdapter, batch: Iterable[tuple[JobId, Change]]) -> dict[JobId, str]:
+def _attempt(slurm: SlurmAdapter, batch: Iterable[tuple[JobId, Update]]) -> dict[JobId, str]:
     """Make changes; return what was wrong by job."""
     pairs = list(batch)
     faults: list[SlurmError | None] = slurm.change([change for _, change in pairs])
@@ -144,7 +144,7 @@ def _attempt(slurm: SlurmAdapter, batch: Iterable[tuple[JobId, Change]]) -> dict
 def _own_request(
     row: QueueRow,
     description: Description | None,
-    entry: Entry,
+    entry: Claim,
     slurm: SlurmAdapter,
     *,
     is_pinned: bool,

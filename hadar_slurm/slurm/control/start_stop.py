@@ -22,8 +22,16 @@ from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus
-from hadar_slurm.slurm.client.state import Reading
-from hadar_slurm.slurm.client.updates import Ask, AskToSave, Change, Clear, Hold, Release, Requeue
+from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.updates import (
+    ClearRequest,
+    Hold,
+    Release,
+    Requeue,
+    SetRequest,
+    SignalCheckpoint,
+    Update,
+)
 from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
 from hadar_slurm.slurm.control.claim import is_held_by_others, is_pinned_by_us, was_submitted_held
 from hadar_slurm.slurm.control.ledger import Ledger
@@ -174,7 +182,7 @@ class Mover:
                     self._set(stop, Status.DONE, f"not saved within {self.grace_s:g} s")
             if waiting and self.now_s() >= asked_s + _ASK_EVERY_S:
                 asked_s = self.now_s()
-                waiting = {stop: waiting[stop] for stop in self._try(waiting, AskToSave)}
+                waiting = {stop: waiting[stop] for stop in self._try(waiting, SignalCheckpoint)}
             if waiting:
                 self.pause(_LOOK_EVERY_S)
         return requeued
@@ -189,7 +197,7 @@ class Mover:
             for stop in restarts:
                 self._defer(stop, str(error))
             return []
-        return self._try(restarts, AskToSave)
+        return self._try(restarts, SignalCheckpoint)
 
     def _on_reported_nodes(self, stops: Collection[Stop]) -> list[Stop]:
         """Return the stops that may be done now, and defer the others.
@@ -243,7 +251,7 @@ class Mover:
             if waiting:
                 self.pause(_LOOK_EVERY_S)
 
-    def _pin(self, rows: Mapping[Start, QueueRow], reading: Reading) -> dict[Start, bool]:
+    def _pin(self, rows: Mapping[Start, QueueRow], reading: SlurmState) -> dict[Start, bool]:
         """Make pending jobs ask for exactly their gangs; they stay held.
 
         Returns the starts that this was done for, and whether each names its GPU type.
@@ -270,14 +278,14 @@ class Mover:
             start: must_name_type(row, start.gang, reading.cluster, keeps_types=keeps_types)
             for start, row in rows.items()
         }
-        batch: list[tuple[Start, Change]] = []
+        batch: list[tuple[Start, Update]] = []
         for start, row in rows.items():
             job = start.job_id
             request = request_for(start.gang, self.slurm.version, names_type=names[start])
             # Held once more: its owner may have released it since we looked, and it would start
             # with no GPU between the other two.
-            ask = Ask(job, request, begins_soon=row.restarts > 0)
-            batch += [(start, change) for change in (Hold(job), Clear(job), ask)]
+            ask = SetRequest(job, request, begins_soon=row.restarts > 0)
+            batch += [(start, change) for change in (Hold(job), ClearRequest(job), ask)]
         failed = self._change(batch)
         return {start: names[start] for start in rows if start not in failed}
 
@@ -359,14 +367,14 @@ class Mover:
         return self._try(actions, kind)
 
     def _try(
-        self, actions: Iterable[Moved], kind: type[Hold | Release | Requeue | AskToSave]
+        self, actions: Iterable[Moved], kind: type[Hold | Release | Requeue | SignalCheckpoint]
     ) -> list[Moved]:
         """Make one kind of change for every action, and return those it was made for."""
         actions = list(actions)
         failed = self._change([(action, kind(action.job_id)) for action in actions])
         return [action for action in actions if action not in failed]
 
-    def _change(self, batch: Sequence[tuple[Moved, Change]]) -> set[Moved]:
+    def _change(self, batch: Sequence[tuple[Moved, Update]]) -> set[Moved]:
         """Make changes in one batch; return the actions one of whose changes failed."""
         if not batch:
             return set()
@@ -413,7 +421,7 @@ def asks_for(row: QueueRow, gang: Gang, *, names_type: bool) -> bool:
     )
 
 
-def _free_slots(reading: Reading) -> Counter[Slot]:
+def _free_slots(reading: SlurmState) -> Counter[Slot]:
     """Return the GPUs in every slot that no job holds."""
     free = Counter(reading.cluster.capacity)
     free.subtract(reading.in_use)

@@ -17,7 +17,7 @@ from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.snapshot import Ended
-from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.core.throughput import Rate, Throughputs
 from hadar_slurm.engine.actions import Action
 from hadar_slurm.handoff import ProgressReport, shares
 from hadar_slurm.jobspec.description import MAX_RATE, MAX_RESTART_S, MIN_RATE, Description
@@ -235,7 +235,7 @@ class Fork:
         told = [name for task in held or self.copies for name in task.row.partition.split(",")]
         return ",".join(dict.fromkeys(told))
 
-    def _rates(self, spec: JobSpec) -> Rates:
+    def _rates(self, spec: JobSpec) -> Throughputs:
         """Return the job's rates, with what its copies have measured in place of what was said.
 
         A type on which none has run yet keeps its proportion to those on which one has. What agrees
@@ -257,7 +257,7 @@ class Fork:
         scaled = {kind: speed * factor for kind, speed in said.items()}
         news = {k: speed for k, speed in speeds.items() if not _agree(speed, scaled.get(k, 0.0))}
         rates = scaled | news
-        return Rates.of({(kind, size): Rate(speed) for kind, speed in rates.items()})
+        return Throughputs.of({(kind, size): Rate(speed) for kind, speed in rates.items()})
 
     def _progress(self, spec: JobSpec, allocation: Allocation) -> Progress:
         """Return how far the copies are together, and the GPU-seconds that must have taken.

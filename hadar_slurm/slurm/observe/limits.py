@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.client.state import Reading
+from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.claim import is_pinned_by_us
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.observe.array_jobs import Task
-from hadar_slurm.slurm.observe.throttles import Candidate, Throttles, kind_of
+from hadar_slurm.slurm.observe.throttles import ThrottleCandidate, Throttles, kind_of
 
 # One job beyond a learned limit is tried after this number of pin timeouts.
 _RETRY_TIMEOUTS = 5
@@ -39,11 +39,13 @@ class Limits:
             and is_pinned_by_us(row, self.ledger)
         )
 
-    def learn(self, reading: Reading, now_s: float) -> None:
+    def learn(self, reading: SlurmState, now_s: float) -> None:
         """Learn from the jobs that are denied."""
         rows = reading.queue.values()
         denied = [
-            Candidate(row, sum(count for _, count in row.gpus_per_node) * len(row.requested_nodes))
+            ThrottleCandidate(
+                row, sum(count for _, count in row.gpus_per_node) * len(row.requested_nodes)
+            )
             for row in rows
             if self.denies(row)
         ]
@@ -64,12 +66,12 @@ class Limits:
         every = [*jobs, *(task.job for tasks in copies.values() for task in tasks if task.job)]
         every.sort(key=lambda job: (job.spec.submitted_s, natural_key(job.job_id)))
         queued = [
-            Candidate(queue[job.job_id], job.spec.num_gpus)
+            ThrottleCandidate(queue[job.job_id], job.spec.num_gpus)
             for job in every
             if job.phase is Phase.QUEUED
         ]
         starting = [
-            Candidate(queue[job.job_id], job.spec.num_gpus)
+            ThrottleCandidate(queue[job.job_id], job.spec.num_gpus)
             for job in every
             if job.phase is Phase.STARTING and queue[job.job_id].state == "PENDING"
         ]

@@ -11,7 +11,7 @@ from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import Place
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read_report
@@ -20,17 +20,17 @@ from hadar_slurm.jobspec.estimator import Estimator, workload_of
 from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NOTHING, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.state import Reading
+from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, runs_again, why_not_migrated
 from hadar_slurm.slurm.control.claim import (
-    Stance,
+    Disposition,
     bears_of_us,
     has_landed,
     is_held_by_us,
     is_pinned_by_us,
     stance,
 )
-from hadar_slurm.slurm.control.ledger import Entry, Ledger
+from hadar_slurm.slurm.control.ledger import Claim, Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
@@ -38,7 +38,7 @@ from hadar_slurm.slurm.control.restore import Waiting, described_request
 from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, final_phase, parent_of
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """One look: what policies plan from, and what is to be put right beside their plan.
 
     `to_give_back` wait under a hold or pin of ours and are not ours to place; `stuck` wait in vain
@@ -66,7 +66,7 @@ class Seen:
     to_give_back: Mapping[JobId, Waiting]
     stuck: frozenset[JobId]
     alive: frozenset[JobId]
-    found: Mapping[JobId, Entry]
+    found: Mapping[JobId, Claim]
     forks: Forks
     deaf: Mapping[JobId, str]
     landed: frozenset[JobId]
@@ -75,12 +75,12 @@ class Seen:
 
 
 @dataclass
-class View:
+class SnapshotBuilder:
     """Turns what Slurm shows into what policies see; it remembers what it has complained of."""
 
     slurm: SlurmAdapter
     estimator: Estimator
-    settings: Settings
+    settings: BackendSettings
     ledger: Ledger
     mode: Mode
     pins: Pins
@@ -102,7 +102,7 @@ class View:
     def __post_init__(self) -> None:
         self.limits = Limits.of(self.ledger, self.settings.pin_timeout_s)
 
-    def look(self, reading: Reading) -> Seen:
+    def look(self, reading: SlurmState) -> Observation:
         """Return what there is to plan, and to put right."""
         jobs: list[Job] = []
         copies: dict[JobId, list[Task]] = {}
@@ -112,7 +112,7 @@ class View:
         landed: set[JobId] = set()
         ended_by_us: set[JobId] = set()
         untold: dict[JobId, QueueRow] = {}
-        found: dict[JobId, Entry] = {}
+        found: dict[JobId, Claim] = {}
         occupied = reading.in_use
         self._stuck, self._runnable, self.squatted = set(), {}, set()
         self.limits.learn(reading, self.now_s())
@@ -148,9 +148,9 @@ class View:
             if entry != self.ledger[row.key] or is_new:
                 found[row.key] = entry
             means = self._stance(row, description, reading)
-            if means is Stance.GIVE_BACK:
+            if means is Disposition.RESTORE:
                 to_give_back[row.key] = (row, description)
-            is_ours = means is Stance.PLACE
+            is_ours = means is Disposition.MANAGE
             report = self._report(row) if is_ours or parent is not None else None
             job = self._job(row, description, reading, report) if is_ours else None
             if parent is not None:
@@ -193,7 +193,7 @@ class View:
             rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
             ended=[*ended, *forks.ended],
         )
-        return Seen(
+        return Observation(
             snapshot,
             to_give_back,
             frozenset(self._stuck - to_give_back.keys()),
@@ -220,7 +220,7 @@ class View:
             and is_ended_by_us(row, self.ledger[row.key])
         )
 
-    def _entry(self, row: QueueRow, description: Description) -> Entry:
+    def _entry(self, row: QueueRow, description: Description) -> Claim:
         """Return what the ledger should say of a job, as far as Slurm shows it."""
         entry = self.ledger[row.key]
         if row.key in self.ledger:
@@ -229,8 +229,8 @@ class View:
         is_held = is_held_by_us(row, self.ledger, was_submitted_held=description.is_held)
         if is_pinned_by_us(row, self.ledger):
             own = described_request(description, self.slurm)
-            return Entry(is_held=is_held, before=own, pinned=row.requested_nodes)
-        return Entry(is_held=is_held)
+            return Claim(is_held=is_held, before=own, pinned=row.requested_nodes)
+        return Claim(is_held=is_held)
 
     def signature(
         self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]
@@ -249,7 +249,7 @@ class View:
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
 
-    def _stance(self, row: QueueRow, description: Description, reading: Reading) -> Stance:
+    def _stance(self, row: QueueRow, description: Description, reading: SlurmState) -> Disposition:
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
         return stance(
             row,
@@ -261,7 +261,7 @@ class View:
             can_run=self._can_run(row, description, reading),
         )
 
-    def _can_run(self, row: QueueRow, description: Description, reading: Reading) -> bool:
+    def _can_run(self, row: QueueRow, description: Description, reading: SlurmState) -> bool:
         """Return whether some set of nodes could ever hold the job, at a speed that is known.
 
         Nodes that take no work now count too: they may come back.
@@ -279,12 +279,17 @@ class View:
             )
         return self._runnable[key]
 
-    def _rates(self, row: QueueRow, description: Description, reading: Reading) -> Rates:
+    def _rates(self, row: QueueRow, description: Description, reading: SlurmState) -> Throughputs:
         """Return what is known or believed of a job's speed on this cluster's GPU types."""
         return self.estimator.rates(description, row.user, reading.cluster.gpus_by_type)
 
     def _most_gpus(
-        self, row: QueueRow, rates: Rates, gpus: int, bound: frozenset[str], reading: Reading
+        self,
+        row: QueueRow,
+        rates: Throughputs,
+        gpus: int,
+        bound: frozenset[str],
+        reading: SlurmState,
     ) -> list[int]:
         """Return the GPUs of one type that each node could give a job bound to some types."""
         if len(bound) > 1:
@@ -325,7 +330,7 @@ class View:
         self,
         row: QueueRow,
         description: Description,
-        reading: Reading,
+        reading: SlurmState,
         report: ProgressReport | None,
     ) -> Job | None:
         """Return the job as policies see it, or None where Slurm alone decides about it."""
@@ -455,7 +460,7 @@ class View:
         # A requeue counts as a submission.
         return was_requeued_by_others and self.now_s() - row.submitted_s < _LATE_END_S
 
-    def _is_stuck(self, row: QueueRow, gang: Gang, reading: Reading) -> bool:
+    def _is_stuck(self, row: QueueRow, gang: Gang, reading: SlurmState) -> bool:
         """Return whether a job waits in vain on the nodes that it is pinned to."""
         nodes = reading.cluster.by_name
         if any(not nodes[name].is_schedulable for name in gang.gpus_by_node):
@@ -469,7 +474,7 @@ class View:
         return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
 
     def _allowed_nodes(
-        self, row: QueueRow, reading: Reading, phase: Phase
+        self, row: QueueRow, reading: SlurmState, phase: Phase
     ) -> frozenset[NodeName] | None:
         """Return the nodes that a job may be given, or None where those are all."""
         allowed = reading.nodes_of(row.partition)

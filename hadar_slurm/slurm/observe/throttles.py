@@ -62,7 +62,7 @@ class Cap:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ThrottleCandidate:
     """A job that could be planned, or that is pinned and starts; `gpus` are those that it needs."""
 
     row: QueueRow
@@ -136,7 +136,7 @@ class Throttles:
         self,
         rows: Iterable[QueueRow],
         gpus: Mapping[JobId, int],
-        denied: Iterable[Candidate],
+        denied: Iterable[ThrottleCandidate],
         arrays: Mapping[str, int],
         now_s: float,
     ) -> None:
@@ -163,7 +163,7 @@ class Throttles:
         for candidate in denied:
             self._learn(candidate, now_s)
 
-    def _learn(self, denied: Candidate, now_s: float) -> None:
+    def _learn(self, denied: ThrottleCandidate, now_s: float) -> None:
         kind = kind_of(denied.row.reason)
         scope = scope_of(denied.row, kind) if kind is not None else None
         before = self._caps.get(scope) if scope is not None else None
@@ -182,7 +182,10 @@ class Throttles:
         self._caps[scope] = Cap(most, counts_jobs, reason, now_s, usage)
 
     def left_out(
-        self, queued: Iterable[Candidate], starting: Iterable[Candidate], now_s: float
+        self,
+        queued: Iterable[ThrottleCandidate],
+        starting: Iterable[ThrottleCandidate],
+        now_s: float,
     ) -> dict[JobId, str]:
         """Return the jobs that are not to be planned, and why, in words for people.
 
@@ -266,7 +269,7 @@ class Throttles:
         return self._running[kind]
 
 
-def _need(candidate: Candidate, cap: Cap) -> int:
+def _need(candidate: ThrottleCandidate, cap: Cap) -> int:
     return 1 if cap.counts_jobs else max(1, candidate.gpus)
 
 

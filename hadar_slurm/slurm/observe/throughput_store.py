@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hadar_slurm.core.throughput_model import Measured, Place, Speeds, Workload
+from hadar_slurm.core.throughput_model import Measured, Place, ThroughputModel, Workload
 from hadar_slurm.jobspec.description import MAX_GPUS, MAX_RATE, MIN_RATE
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Profile:
 
     path: Path
     now_s: Callable[[], float] = time.time
-    speeds: Speeds = field(default_factory=Speeds)
+    speeds: ThroughputModel = field(default_factory=ThroughputModel)
     fault: str = ""
     _is_read: bool = False
 

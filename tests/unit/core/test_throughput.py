@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hadar_slurm.core.throughput import (
     SPREAD_FACTOR,
     Rate,
-    Rates,
+    Throughputs,
     parse_table,
     workload_name,
 )
 from hadar_slurm.errors import ConfigError
 
-RATES = Rates.of(
+RATES = Throughputs.of(
     {
         ("v100", 1): Rate(10.0),
         ("v100", 2): Rate(18.0, 9.0),
@@ -75,7 +75,7 @@ def test_the_slowest_type_sets_the_pace(
     rows: dict[tuple[str, int], Rate], gang: list[str], num_gpus: int, *, is_spread: bool
 ) -> None:
     """A gang runs at the least of its types' rates, in whatever order and number they come."""
-    rates = Rates.of(rows)
+    rates = Throughputs.of(rows)
     pace = rates.of_gang(gang, num_gpus, is_spread=is_spread)
     assert pace == min(rates.on(kind, num_gpus, is_spread=is_spread) for kind in gang)
     assert pace == rates.of_gang([*gang[::-1], *gang], num_gpus, is_spread=is_spread)
@@ -98,9 +98,9 @@ def test_the_best_type_counts_within_a_node() -> None:
 def test_rates_are_canonical(rows: dict[tuple[str, int], Rate]) -> None:
     """Equal rows make equal and equally hashed rates, whatever their order and case."""
     shuffled = {(kind.upper(), size): rows[kind, size] for kind, size in reversed(rows)}
-    assert Rates.of(rows) == Rates.of(shuffled)
-    assert hash(Rates.of(rows)) == hash(Rates.of(shuffled))
-    assert set(Rates.of(rows).gpu_types) == {kind for kind, _ in rows}
+    assert Throughputs.of(rows) == Throughputs.of(shuffled)
+    assert hash(Throughputs.of(rows)) == hash(Throughputs.of(shuffled))
+    assert set(Throughputs.of(rows).gpu_types) == {kind for kind, _ in rows}
 
 
 @given(rows=some_rates)
@@ -111,7 +111,7 @@ def test_a_table_is_read_as_written(rows: dict[tuple[str, int], Rate]) -> None:
         tree.setdefault(kind, {})[str(size)] = [rate.together, rate.spread]
     table = parse_table(json.dumps({"source": "us", "workloads": {"LM": tree}}), "there")
     assert table.source == "us"
-    assert table.rates("lm") == Rates.of(rows)
+    assert table.rates("lm") == Throughputs.of(rows)
     assert table.rates("CycleGAN") is None
 
 
@@ -128,7 +128,7 @@ def test_gavels_table_is_read_unmodified() -> None:
     """Rates alone, within a node and across; pairs are left aside, zero means it does not fit."""
     table = parse_table(GAVELS.read_text(encoding="utf-8"), "gavel.json")
     assert table.source == "gavel.json"
-    assert table.rates("steep") == Rates.of(
+    assert table.rates("steep") == Throughputs.of(
         {
             ("v100", 1): Rate(8.0),
             ("v100", 2): Rate(15.0, 6.0),
@@ -136,7 +136,7 @@ def test_gavels_table_is_read_unmodified() -> None:
             ("k80", 2): Rate(0.0),
         }
     )
-    assert table.rates("Flat") == Rates.of({("v100", 1): Rate(2.0), ("k80", 1): Rate(1.0)})
+    assert table.rates("Flat") == Throughputs.of({("v100", 1): Rate(2.0), ("k80", 1): Rate(1.0)})
 
 
 def test_gavels_published_table_is_read_whole() -> None:

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from hadar_slurm.core.throughput import Rate, Rates
+from hadar_slurm.core.throughput import Rate, Throughputs
 from hadar_slurm.core.throughput_model import (
     Origin,
     Place,
     Prior,
-    Speeds,
+    ThroughputModel,
     Workload,
     estimated_rates,
     published_prior,
@@ -30,16 +30,18 @@ def prior(num_gpus: int = 1) -> Prior:
 
 
 def given(**rates: float) -> Prior:
-    return Prior(Rates.of({(kind, 1): Rate(rate) for kind, rate in rates.items()}), Origin.GIVEN)
+    return Prior(
+        Throughputs.of({(kind, 1): Rate(rate) for kind, rate in rates.items()}), Origin.GIVEN
+    )
 
 
 def speed(
-    speeds: Speeds, place: Place, of: Prior | None = None, workload: Workload = MINE
+    speeds: ThroughputModel, place: Place, of: Prior | None = None, workload: Workload = MINE
 ) -> float:
     return speeds.estimate(workload, place, of or prior(place.num_gpus)).steps_per_s
 
 
-def measure_all(speeds: Speeds, model: str, ratio: float) -> None:
+def measure_all(speeds: ThroughputModel, model: str, ratio: float) -> None:
     """Have eight workloads of a model measured on both types."""
     for number in range(8):
         workload = Workload("ada", f"{model} (batch size {number})")
@@ -48,13 +50,13 @@ def measure_all(speeds: Speeds, model: str, ratio: float) -> None:
 
 
 def test_without_any_measurement_the_published_speeds_count() -> None:
-    found = [Speeds().estimate(MINE, place, prior()) for place in (K80, P100, V100)]
+    found = [ThroughputModel().estimate(MINE, place, prior()) for place in (K80, P100, V100)]
     assert [estimate.steps_per_s for estimate in found] == pytest.approx([1.0, 3.05, 3.75])
     assert {estimate.origin for estimate in found} == {Origin.PUBLISHED}
 
 
 def test_the_first_measurement_replaces_what_was_believed() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     assert speeds.measure(MINE, V100, 10.0)
     estimate = speeds.estimate(MINE, V100, prior())
     assert (estimate.steps_per_s, estimate.origin) == (10.0, Origin.MEASURED)
@@ -62,7 +64,7 @@ def test_the_first_measurement_replaces_what_was_believed() -> None:
 
 
 def test_one_measurement_moves_the_other_types_by_the_published_ratio() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     speeds.measure(MINE, V100, 10.0)
     estimate = speeds.estimate(MINE, K80, prior())
     assert estimate.steps_per_s == pytest.approx(10.0 * 240 / 900)
@@ -70,7 +72,7 @@ def test_one_measurement_moves_the_other_types_by_the_published_ratio() -> None:
 
 
 def test_ratios_are_learned_from_the_family_more_than_from_others() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     measure_all(speeds, "LM", 3.0)
     measure_all(speeds, "ResNet-50", 10.0)
     speeds.measure(MINE, V100, 100.0)
@@ -82,7 +84,7 @@ def test_ratios_are_learned_from_the_family_more_than_from_others() -> None:
 
 
 def test_what_a_user_gives_is_not_drawn_to_what_others_do() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     measure_all(speeds, "LM", 3.0)
     own = given(v100=20.0, k80=1.0)
     assert speed(speeds, K80, own) == 1.0
@@ -94,7 +96,7 @@ def test_what_a_user_gives_is_not_drawn_to_what_others_do() -> None:
 
 
 def test_what_does_not_fit_stays_unfit_until_it_is_seen_to_train() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     own = given(v100=20.0, k80=0.0)
     speeds.measure(MINE, V100, 20.0)
     assert speed(speeds, K80, own) == 0.0
@@ -103,7 +105,7 @@ def test_what_does_not_fit_stays_unfit_until_it_is_seen_to_train() -> None:
 
 
 def test_a_gang_of_another_size_goes_by_its_size() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     speeds.measure(MINE, Place("v100", 4), 40.0)
     assert speed(speeds, Place("v100", 2)) == pytest.approx(20.0)
     assert speed(speeds, Place("v100", 8)) == pytest.approx(80.0)
@@ -111,7 +113,7 @@ def test_a_gang_of_another_size_goes_by_its_size() -> None:
 
 
 def test_noise_is_no_news() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     speeds.measure(MINE, V100, 10.0)
     version = speeds.version
     assert not any(speeds.measure(MINE, V100, rate) for rate in (10.2, 9.8, 10.4, 9.7, 10.0))
@@ -119,7 +121,7 @@ def test_noise_is_no_news() -> None:
 
 
 def test_a_speed_that_changes_is_believed_soon() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     speeds.measure(MINE, V100, 10.0)
     for _ in range(5):
         speeds.measure(MINE, V100, 20.0)
@@ -127,7 +129,7 @@ def test_a_speed_that_changes_is_believed_soon() -> None:
 
 
 def test_others_measurements_count_until_there_are_own_ones() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     for user, rate in (("ben", 9.0), ("cyd", 10.0), ("mallory", 1e9)):
         speeds.measure(Workload(user, MINE.name), V100, rate)
     estimate = speeds.estimate(MINE, V100, prior())
@@ -142,7 +144,7 @@ def test_a_type_that_nobody_has_published_is_like_the_middle_of_the_others() -> 
 
 
 def test_all_rates_of_a_gang_come_with_their_origins() -> None:
-    speeds = Speeds()
+    speeds = ThroughputModel()
     speeds.measure(MINE, Place("v100", 2), 10.0)
     rates, told = estimated_rates(speeds, MINE, 2, ("V100", "K80"), prior(2))
     assert rates.on("v100", 2) == 10.0

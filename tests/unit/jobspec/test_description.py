@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Shape, uniform_shapes
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import (
     MAX_COMMENT,
@@ -162,7 +162,12 @@ def test_nothing_but_a_job_spec_error_comes_of_any_comment(tree: dict[str, objec
         description = decode(json.dumps({"hadar": 1, **GOOD, **tree}))
         assert description is not None
         job_spec(
-            JobId("1"), description, Rates(), total_steps=1, submitted_s=0.0, restart_cost_s=30.0
+            JobId("1"),
+            description,
+            Throughputs(),
+            total_steps=1,
+            submitted_s=0.0,
+            restart_cost_s=30.0,
         )
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rate, Rates, parse_table
+from hadar_slurm.core.throughput import Rate, Throughputs, parse_table
 from hadar_slurm.lab.policies.greedy import srsf
 from hadar_slurm.lab.study.bounds import (
     Bounds,
@@ -26,7 +26,7 @@ from hadar_slurm.lab.study.bounds import (
     mean_jct_bound_s,
     mean_jct_gang_bound_s,
 )
-from hadar_slurm.lab.study.experiment import Settings, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 
@@ -61,7 +61,7 @@ def test_two_types_share_what_two_jobs_need() -> None:
 
 def test_a_gang_counts_all_its_gpus() -> None:
     """By hand: three gangs of two on one pair of GPUs, 100 s each, one after another."""
-    rates = Rates.of({("V100", 2): Rate(10.0)})
+    rates = Throughputs.of({("V100", 2): Rate(10.0)})
     specs = [a_spec(str(i), 2, steps=1000, rates=rates) for i in range(3)]
     found = bounds(specs, a_small_cluster("2xV100"))
     assert found.ttd_gang_s == pytest.approx(300.0)
@@ -117,7 +117,7 @@ def test_no_jobs_take_no_time() -> None:
 
 def test_rates_across_nodes_count_only_when_asked() -> None:
     """Where a table has a gang faster across nodes than within one, the bound grants it that."""
-    rates = Rates.of({("V100", 2): Rate(10.0, 20.0)})
+    rates = Throughputs.of({("V100", 2): Rate(10.0, 20.0)})
     specs = [a_spec("1", 2, steps=1000, rates=rates)]
     cluster = a_small_cluster("4xV100")
     assert gang_bound_s(specs, cluster) == pytest.approx(100.0)
@@ -145,7 +145,7 @@ def test_no_schedule_beats_the_bounds(drawn: tuple[list[JobSpec], Cluster], rule
     """What a policy reaches under either rules is never below any bound."""
     specs, cluster = drawn
     least = bounds(specs, cluster, counts_spread=rules == "hadar")
-    reached = run_experiment(specs, cluster, srsf(), Settings(round_s=60.0, rules=rules))
+    reached = run_experiment(specs, cluster, srsf(), ExperimentSettings(round_s=60.0, rules=rules))
     rounding = 1 + 1e-6
     assert least.ttd_forking_s <= least.ttd_gang_s * rounding
     assert least.mean_jct_s <= least.mean_jct_gang_s * rounding

@@ -12,7 +12,7 @@ import pytest
 from builders import a_spec, some_rates
 from studies import CLUSTER, a_cell, some_jobs
 
-from hadar_slurm.core.throughput import Rates
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.study.bounds import forking_bound_s
 from hadar_slurm.lab.study.compare import (
@@ -23,7 +23,7 @@ from hadar_slurm.lab.study.compare import (
     run_cells,
     scale_to_load,
 )
-from hadar_slurm.lab.study.experiment import Settings, forked
+from hadar_slurm.lab.study.experiment import ExperimentSettings, forked
 from hadar_slurm.lab.traces.cluster import parse_cluster
 
 
@@ -54,8 +54,8 @@ def test_a_key_changes_with_all_that_determines_a_run() -> None:
         a_cell(specs=some_jobs(3)),
         a_cell(specs=(faster, *some_jobs()[1:])),
         a_cell(specs=(replace(some_jobs()[0], restart_cost_s=9.0), *some_jobs()[1:])),
-        a_cell(settings=Settings(round_s=60.0)),
-        a_cell(settings=Settings(rules="gavel")),
+        a_cell(settings=ExperimentSettings(round_s=60.0)),
+        a_cell(settings=ExperimentSettings(rules="gavel")),
         replace(cell, cluster=parse_cluster("4xV100", gpus_per_node=2)),
     ]
     assert len({cell.key, *(other.key for other in others)}) == len(others) + 1
@@ -88,7 +88,7 @@ def test_a_policy_that_forks_is_held_against_the_forking_bound() -> None:
 
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     """A job that runs nowhere fails its own cell, not the others, and is tried again."""
-    hopeless = a_cell(specs=(a_spec("1", rates=Rates()),))
+    hopeless = a_cell(specs=(a_spec("1", rates=Throughputs()),))
     cells = [hopeless, a_cell()]
     for _ in range(2):
         heard = Heard()

@@ -3,7 +3,7 @@
 from builders import FirstFit, a_cluster, a_spec
 
 from hadar_slurm.core.cluster import NodeName
-from hadar_slurm.lab.study.experiment import Settings, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.study.failures import draw_failures
 from hadar_slurm.sim.backend import Failure
 
@@ -37,7 +37,10 @@ def test_a_failing_node_costs_the_round_and_its_repair() -> None:
     spec = a_spec("1", steps=5000, restart_cost_s=30.0)
     failure = Failure(250.0, 400.0, NodeName("n1"))
     result = run_experiment(
-        [spec], a_cluster("1xV100"), FirstFit(), Settings(round_s=100.0, failures=(failure,))
+        [spec],
+        a_cluster("1xV100"),
+        FirstFit(),
+        ExperimentSettings(round_s=100.0, failures=(failure,)),
     )
     # 200 s of work kept, 300 s to go from 400 s on, after a restart of 30 s.
     assert result.ttd_s == 730.0
@@ -51,6 +54,9 @@ def test_a_failing_node_leaves_the_others_alone() -> None:
     jobs = [a_spec("1", steps=5000), a_spec("2", steps=5000)]
     failure = Failure(250.0, 400.0, NodeName("n1"))
     result = run_experiment(
-        jobs, a_cluster("1xV100,1xV100"), FirstFit(), Settings(round_s=100.0, failures=(failure,))
+        jobs,
+        a_cluster("1xV100,1xV100"),
+        FirstFit(),
+        ExperimentSettings(round_s=100.0, failures=(failure,)),
     )
     assert sorted(done.end_s for done in result.jcts)[0] == 500.0

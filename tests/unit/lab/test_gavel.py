@@ -15,7 +15,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.lab.policies.gavel import (
-    Demand,
+    GavelDemand,
     fifo,
     finish_time_fairness,
     makespan,
@@ -25,7 +25,7 @@ from hadar_slurm.lab.policies.gavel import (
 )
 from hadar_slurm.lab.policies.gavel_rounds import GAVEL_OBJECTIVES, Gavel
 from hadar_slurm.lab.policies.interior import Floats
-from hadar_slurm.lab.study.experiment import Result, Settings, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, run_experiment
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 
@@ -36,10 +36,10 @@ def a_demand(
     steps_left: list[float] | None = None,
     age_s: list[float] | None = None,
     capacity: list[float] | None = None,
-) -> Demand:
+) -> GavelDemand:
     """Return jobs of one GPU and 1000 steps on types of one GPU, unless told otherwise."""
     jobs, kinds = len(rates), len(rates[0])
-    return Demand(
+    return GavelDemand(
         gangs=np.array(gangs or [1.0] * jobs),
         rates=np.array(rates),
         steps_left=np.array(steps_left or [1000.0] * jobs),
@@ -49,7 +49,7 @@ def a_demand(
     )
 
 
-def speeds(demand: Demand, shares: Floats) -> list[float]:
+def speeds(demand: GavelDemand, shares: Floats) -> list[float]:
     """Return each job's steps/s with its shares."""
     return [float(speed) for speed in (demand.rates * shares).sum(axis=1)]
 
@@ -127,7 +127,7 @@ def replayed(
 ) -> tuple[Result, list[RoundRecord]]:
     """Return what comes of a simulation, and its rounds."""
     lines: list[RoundRecord] = []
-    settings = Settings(rules=rules)
+    settings = ExperimentSettings(rules=rules)
     return run_experiment(jobs, a_cluster(cluster), policy, settings, on_round=lines.append), lines
 
 

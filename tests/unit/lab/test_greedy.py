@@ -12,7 +12,7 @@ from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.lab.policies.greedy import las, remaining_service, srsf
-from hadar_slurm.lab.study.experiment import Settings, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.resources import data_file
@@ -85,6 +85,6 @@ def test_srsf_comes_to_the_published_figures_of_such_a_greedy() -> None:
     lines = SHARED_TRACE.read_text(encoding="utf-8").splitlines()[:120]
     specs = parse_gavel_trace(lines, table, "hadar480_static")
     cluster = parse_cluster("20xV100,20xP100,20xK80", gpus_per_node=4)
-    result = run_experiment(specs, cluster, srsf(), Settings(rules="gavel"))
+    result = run_experiment(specs, cluster, srsf(), ExperimentSettings(rules="gavel"))
     assert result.ttd_s / 3600 == pytest.approx(141.80, rel=5e-3)
     assert result.mean_jct_s / 3600 == pytest.approx(26.72, rel=5e-3)

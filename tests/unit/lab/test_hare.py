@@ -9,8 +9,8 @@ import pytest
 from builders import ROUND, a_job, a_snapshot, placed_by, some_rates
 
 from hadar_slurm.lab.policies.hare import (
+    HareTask,
     RoundJob,
-    Task,
     list_schedule,
     order_without_program,
     plan_offline,
@@ -66,9 +66,9 @@ def test_a_task_waits_for_a_fast_gpu_and_others_pass() -> None:
     jobs = [a_round_job([10.0, 100.0]), a_round_job([10.0, 100.0]), a_round_job([12.0, 12.0])]
     found = list_schedule(jobs, by_number)
     assert found.tasks == (
-        Task(0, 0, 0, 0.0, 10.0),
-        Task(2, 0, 1, 0.0, 12.0),
-        Task(1, 0, 0, 10.0, 20.0),
+        HareTask(0, 0, 0, 0.0, 10.0),
+        HareTask(2, 0, 1, 0.0, 12.0),
+        HareTask(1, 0, 0, 10.0, 20.0),
     )
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable, parse_table
+from hadar_slurm.core.throughput import Rate, Throughputs, ThroughputTable, parse_table
 from hadar_slurm.errors import UsageError
-from hadar_slurm.lab.traces.speeds import Speeds, parse_gpu_speeds
+from hadar_slurm.lab.traces.speeds import SpeedTable, parse_gpu_speeds
 from hadar_slurm.resources import data_file
 
 TABLE = parse_table(data_file("throughputs.json").read_text(encoding="utf-8"), "throughputs.json")
-SPEEDS = Speeds(TABLE)
+SPEEDS = SpeedTable(TABLE)
 FAMILIES = ("A3C", "CycleGAN", "LM", "Recommendation", "ResNet-18", "ResNet-50", "Transformer")
 
 
@@ -94,7 +94,7 @@ def test_a_type_is_known_by_the_names_sites_give_it(kind: str, speed: float | No
 
 def test_speeds_are_relative_to_the_reference() -> None:
     """With another reference type all ratios stay."""
-    other = Speeds(TABLE, "P100")
+    other = SpeedTable(TABLE, "P100")
     for family in (*FAMILIES, None):
         ratio = SPEEDS.speed("v100", family), SPEEDS.speed("p100", family)
         assert ratio[1] is not None
@@ -104,7 +104,7 @@ def test_speeds_are_relative_to_the_reference() -> None:
 
 def test_speeds_given_go_before_all_others() -> None:
     """They are for every family, and may bring in types that nobody knows."""
-    told = Speeds(TABLE, given={"k80": 0.5, "h100": 6.0, "1g.5gb": 0.1})
+    told = SpeedTable(TABLE, given={"k80": 0.5, "h100": 6.0, "1g.5gb": 0.1})
     for family in (*FAMILIES, None):
         assert told.speed("K80", family) == 0.5
         assert told.speed("H100", family) == 6.0
@@ -115,7 +115,7 @@ def test_speeds_given_go_before_all_others() -> None:
 
 def test_an_unknown_reference_knows_only_what_is_given() -> None:
     """Nothing compares an H100 with the table's types."""
-    speeds = Speeds(TABLE, "H100", {"a40": 0.3})
+    speeds = SpeedTable(TABLE, "H100", {"a40": 0.3})
     assert speeds.speed("h100", "LM") == 1.0
     assert speeds.speed("A40", None) == 0.3
     assert speeds.speed("V100", "LM") is None
@@ -126,7 +126,7 @@ def test_a_workload_of_the_very_name_brings_its_own_rows() -> None:
     table = ThroughputTable(
         "site",
         {
-            "mine": Rates.of(
+            "mine": Throughputs.of(
                 {
                     ("v100", 2): Rate(10.0, 8.0),
                     ("k80", 2): Rate(2.0, 1.0),
@@ -135,13 +135,13 @@ def test_a_workload_of_the_very_name_brings_its_own_rows() -> None:
             )
         },
     )
-    rates = Speeds(table).rates("Mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"])
+    rates = SpeedTable(table).rates("Mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"])
     assert rates.on("v100", 2) == pytest.approx(3.0)
     assert rates.on("v100", 2, is_spread=True) == pytest.approx(2.4)
     assert rates.on("k80", 2) == pytest.approx(0.6)
     assert rates.on("k80", 2, is_spread=True) == pytest.approx(0.3)
     assert rates.on("p100", 2) == 0.0
-    spread = Speeds(table).rates("mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"],
+    spread = SpeedTable(table).rates("mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"],
                                  was_spread=True)  # fmt: skip
     assert spread.on("v100", 2, is_spread=True) == pytest.approx(3.0)
 
@@ -149,9 +149,9 @@ def test_a_workload_of_the_very_name_brings_its_own_rows() -> None:
 def test_a_table_with_absurd_rates_does_no_harm() -> None:
     """Ratios beyond all reason are not believed, and never become infinite."""
     table = ThroughputTable(
-        "odd", {"x": Rates.of({("v100", 1): Rate(1e-300), ("k80", 1): Rate(1e300)})}
+        "odd", {"x": Throughputs.of({("v100", 1): Rate(1e-300), ("k80", 1): Rate(1e300)})}
     )
-    rates = Speeds(table).rates("x", num_gpus=1, steps_per_s=1.0, ran_on=["v100"])
+    rates = SpeedTable(table).rates("x", num_gpus=1, steps_per_s=1.0, ran_on=["v100"])
     assert rates.on("v100", 1) == 1.0
     assert all(math.isfinite(rate.together) for _, rate in rates.rows)
 
@@ -168,7 +168,7 @@ def test_where_it_ran_a_job_is_as_fast_as_recorded(
     name: str, ran_on: set[str], num_gpus: int, *, was_spread: bool
 ) -> None:
     """Whatever the types, the gang it had makes the recorded steps per second."""
-    speeds = Speeds(TABLE, gpu_types=("V100", "P100"))
+    speeds = SpeedTable(TABLE, gpu_types=("V100", "P100"))
     rates = speeds.rates(
         name, num_gpus=num_gpus, steps_per_s=2.0, ran_on=ran_on, was_spread=was_spread
     )
@@ -206,4 +206,4 @@ def test_what_is_no_speed_is_refused(text: str, words: str) -> None:
 def test_the_reference_has_no_other_speed_than_one() -> None:
     """A contradiction is named, not settled in silence."""
     with pytest.raises(UsageError, match="V100 is the reference type, whose speed is 1"):
-        Speeds(TABLE, "V100", {"v100": 2.0})
+        SpeedTable(TABLE, "V100", {"v100": 2.0})

@@ -13,23 +13,23 @@ from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.core.throughput import Rate, Rates
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.core.throughput import Rate, Throughputs
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 V100, P100, K80 = GpuType("V100"), GpuType("P100"), GpuType("K80")
 # Ten steps a second within a node, four over several.
-SLOW_WHEN_SPREAD = Rates.of({("V100", 1): Rate(10.0), ("V100", 2): Rate(10.0, 4.0)})
+SLOW_WHEN_SPREAD = Throughputs.of({("V100", 1): Rate(10.0), ("V100", 2): Rate(10.0, 4.0)})
 
 
 def a_board(
     cluster: Cluster | str, *jobs: Job, may_move: bool = True, rules: GangRules | None = None
-) -> Board:
-    return Board(a_snapshot(cluster, *jobs, rules=rules), replace(ROUND, may_move=may_move))
+) -> Allocator:
+    return Allocator(a_snapshot(cluster, *jobs, rules=rules), replace(ROUND, may_move=may_move))
 
 
-def choose_all(board: Board, kind: GpuType = V100) -> list[str]:
+def choose_all(board: Allocator, kind: GpuType = V100) -> list[str]:
     """Reserve a type for every job and settle; return the jobs without nodes."""
     assert all(board.choose(job, kind) for job in board.jobs)
     return [str(job.job_id) for job in assign_nodes(board)]
@@ -226,7 +226,7 @@ def test_two_jobs_alike_but_for_their_checkpoints_may_differ_in_what_they_can_do
     ]
     # All V100s are others'; what is left is the K80 of the same node.
     snapshot = a_snapshot("1xV100+1xK80", *jobs, occupied="n1:V100:1", rules=rules)
-    board = Board(snapshot, ROUND)
+    board = Allocator(snapshot, ROUND)
     assert not board.choose(board.jobs[0], K80)
     assert board.choose(board.jobs[1], K80)
 
@@ -245,6 +245,6 @@ def test_who_waits_so_as_not_to_be_tied_is_told_so(job: Job, why: WaitReason) ->
     """The only free GPU is a slow one beside fast ones, where a type has to be named."""
     rules = GangRules(naming_binds=True)
     snapshot = a_snapshot("2xV100+1xK80", job, occupied="n1:V100:2", rules=rules)
-    board = Board(snapshot, ROUND)
+    board = Allocator(snapshot, ROUND)
     board.fill(board.jobs)
     assert dict(board.plan().waiting) == {"1": why}

@@ -7,24 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import GpuType, NodeName
-from hadar_slurm.placement.node_index import Shelf
+from hadar_slurm.placement.node_index import NodeIndex
 
 V100 = GpuType("V100")
 
 
-def a_shelf(text: str) -> Shelf:
+def a_shelf(text: str) -> NodeIndex:
     """Return all V100s of a cluster in words, free."""
-    return Shelf((node, node.by_type.get(V100, 0)) for node in a_cluster(text).nodes)
+    return NodeIndex((node, node.by_type.get(V100, 0)) for node in a_cluster(text).nodes)
 
 
 @st.composite
-def shelves(draw: st.DrawFn) -> tuple[Shelf, dict[NodeName, int], dict[NodeName, bool]]:
+def shelves(draw: st.DrawFn) -> tuple[NodeIndex, dict[NodeName, int], dict[NodeName, bool]]:
     """A shelf after some changes; what is free on each node, and whether it has one type."""
     parts = draw(st.lists(st.sampled_from(("4xV100", "2xV100+2xK80", "3xV100")), max_size=6))
     nodes = a_cluster(",".join(parts)).nodes if parts else ()
     free = {node.name: node.by_type[V100] for node in nodes}
     most = dict(free)
-    shelf = Shelf((node, free[node.name]) for node in nodes)
+    shelf = NodeIndex((node, free[node.name]) for node in nodes)
     for _ in range(draw(st.integers(0, 12)) if nodes else 0):
         name = draw(st.sampled_from(sorted(free)))
         now = draw(st.integers(0, most[name]))
@@ -35,7 +35,7 @@ def shelves(draw: st.DrawFn) -> tuple[Shelf, dict[NodeName, int], dict[NodeName,
 
 @given(made=shelves(), gpus=st.integers(1, 4), num_nodes=st.integers(1, 3), data=st.data())
 def test_the_tightest_nodes_are_found(
-    made: tuple[Shelf, dict[NodeName, int], dict[NodeName, bool]],
+    made: tuple[NodeIndex, dict[NodeName, int], dict[NodeName, bool]],
     gpus: int,
     num_nodes: int,
     data: st.DataObject,
@@ -54,7 +54,7 @@ def test_the_tightest_nodes_are_found(
 
 @given(made=shelves(), gpus=st.integers(1, 9))
 def test_any_gpus_will_do_for_a_scattered_gang(
-    made: tuple[Shelf, dict[NodeName, int], dict[NodeName, bool]], gpus: int
+    made: tuple[NodeIndex, dict[NodeName, int], dict[NodeName, bool]], gpus: int
 ) -> None:
     """One node if one has room, else as few as can be; None only where the GPUs are not there."""
     shelf, free, _ = made

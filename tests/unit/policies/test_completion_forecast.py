@@ -11,7 +11,7 @@ from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_end_on_nodes, settles
 from hadar_slurm.policies.hadar.policy import Hadar
 
@@ -56,12 +56,14 @@ def test_who_is_ahead_in_the_queue_is_waited_for_as_well() -> None:
     """Job 3, the longest, would be third on the V100; on the K80 it ends sooner."""
     runs = fixed("1", steps=1000, on="n1:V100:1")
     two, three = fixed("2", steps=3000), fixed("3", steps=3001)
-    found = Board(a_snapshot("1xV100,1xK80", runs, two, three), ROUND)
+    found = Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND)
     forecast = Forecast(found, [two, three])
     assert [forecast.first_end(two), forecast.first_end(three)] == [None, None]
     slow = some_rates(V100=10.0, K80=4.0)
     three = replace(three, spec=replace(three.spec, rates=slow))
-    forecast = Forecast(Board(a_snapshot("1xV100,1xK80", runs, two, three), ROUND), [two, three])
+    forecast = Forecast(
+        Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND), [two, three]
+    )
     assert [forecast.first_end(two), forecast.first_end(three)] == [None, "K80"]
 
 
@@ -69,7 +71,7 @@ def test_a_gang_waits_for_the_last_of_its_gpus() -> None:
     """One V100 is free and another in 100 s: both are kept for it."""
     runs = fixed("1", steps=1000, on="n1:V100:1")
     gang = fixed("2", 2, steps=10_000)
-    board = Board(a_snapshot("2xV100,2xK80", runs, gang), ROUND)
+    board = Allocator(a_snapshot("2xV100,2xK80", runs, gang), ROUND)
     forecast = Forecast(board, [gang, one := fixed("3", steps=1000)])
     assert forecast.first_end(gang) is None
     # The other would begin after the gang, and twice that wait is more than the K80 takes longer.
@@ -102,7 +104,7 @@ def test_pools_of_several_groups_of_nodes_are_drawn_from_together() -> None:
     """One job may use all nodes, the other one of them: the first leaves that to nobody."""
     wide = fixed("1", 2, steps=1000)
     narrow = replace(fixed("2", steps=1000), allowed_nodes=frozenset({NodeName("n2")}))
-    board = Board(a_snapshot("1xV100,1xV100,4xK80", wide, narrow), ROUND)
+    board = Allocator(a_snapshot("1xV100,1xV100,4xK80", wide, narrow), ROUND)
     forecast = Forecast(board, [wide, narrow])
     assert forecast.first_end(wide) == "V100"
     assert forecast.first_end(narrow) is None
@@ -118,26 +120,26 @@ def test_where_no_nodes_are_found_single_nodes_decide() -> None:
     assert "3" not in placed
     never = fixed("1", steps=1_000_000, on="n1:V100:1")
     assert plan("2xV100,2xV100,2xK80", never, late, job)["3"] == "n3:K80:2"
-    board = Board(a_snapshot("2xV100,2xV100,2xK80", never, late, job), ROUND)
+    board = Allocator(a_snapshot("2xV100,2xV100,2xK80", never, late, job), ROUND)
     assert first_end_on_nodes(board, job) == "K80"
 
 
 def test_a_gang_that_no_type_could_hold_has_no_choice() -> None:
     gang = fixed("1", 4, steps=100, shape=Shape(2, 2))
-    board = Board(a_snapshot("2xV100,2xK80", gang), ROUND)
+    board = Allocator(a_snapshot("2xV100,2xK80", gang), ROUND)
     assert not settles(board, gang)
     assert set(plan("2xV100,2xK80", gang)) == {"1"}
 
 
 @pytest.mark.parametrize("job", [a_job("1", rates=BOTH), fixed("1", steps=9, on="n1:V100:1")])
 def test_who_can_be_moved_or_runs_does_not_settle(job: Job) -> None:
-    board = Board(a_snapshot("1xV100,1xK80", job), ROUND)
+    board = Allocator(a_snapshot("1xV100,1xK80", job), ROUND)
     assert not settles(board, job)
 
 
 def test_a_cluster_without_what_it_needs_lets_it_wait() -> None:
     job = replace(fixed("1", steps=9), allowed_nodes=frozenset())
-    board = Board(a_snapshot("1xV100", job), ROUND)
+    board = Allocator(a_snapshot("1xV100", job), ROUND)
     assert Forecast(board, [job]).first_end(job) is None
     assert first_end_on_nodes(board, job) is None
     assert plan("1xV100", job) == {}

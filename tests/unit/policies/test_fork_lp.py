@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.errors import SolverError
 from hadar_slurm.lab.study.bounds import forking_bound_s
-from hadar_slurm.policies.hadare.fork_lp import Demand, solve_forking
+from hadar_slurm.policies.hadare.fork_lp import ForkDemand, solve_forking
 from hadar_slurm.policies.policy import SolverLimits
 
 V100, K80 = GpuType("V100"), GpuType("K80")
 PLENTY = {V100: 99, K80: 99}
 
 
-def a_demand(*, gpus: int = 1, copies: int = 99, max_copies: int = 99, **alone_s: float) -> Demand:
+def a_demand(
+    *, gpus: int = 1, copies: int = 99, max_copies: int = 99, **alone_s: float
+) -> ForkDemand:
     times = {GpuType(kind): time_s for kind, time_s in alone_s.items()}
-    return Demand(times, dict.fromkeys(times, copies), gpus, max_copies)
+    return ForkDemand(times, dict.fromkeys(times, copies), gpus, max_copies)
 
 
 def test_a_job_in_many_copies_takes_its_time_over_all_gpus() -> None:

@@ -19,7 +19,7 @@ from contenders import NAMED, SOLVER_FREE
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.lab.study.compare import FORKING
-from hadar_slurm.lab.study.experiment import Settings, forked, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, forked, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.policies.policy import SolverLimits
@@ -82,7 +82,9 @@ def test_the_decisions_are_the_recorded_ones(name: str) -> None:
         specs = forked(specs, max_copies=6, aggregation_s=10.0)
     cluster = parse_cluster("8xV100,4xP100,4xK80", gpus_per_node=4)
     records: list[RoundRecord] = []
-    result = run_experiment(specs, cluster, NAMED[name](), Settings(), on_round=records.append)
+    result = run_experiment(
+        specs, cluster, NAMED[name](), ExperimentSettings(), on_round=records.append
+    )
     assert result.completed == len(specs)
     head = {"policy": name, "solver": solver_of(name)}
     lines = [head, *map(rounded, as_lines(records))]

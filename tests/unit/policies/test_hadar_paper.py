@@ -26,11 +26,11 @@ from hadar_slurm.core.cluster import GpuType, JobId, Slot
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Snapshot
-from hadar_slurm.core.throughput import Rate, Rates, ThroughputTable
+from hadar_slurm.core.throughput import Rate, Throughputs, ThroughputTable
 from hadar_slurm.engine.loop import run_rounds
 from hadar_slurm.journal import Line, as_line
 from hadar_slurm.lab.traces.load import parse_gavel_trace
-from hadar_slurm.placement.eligibility import Reach
+from hadar_slurm.placement.eligibility import Eligibility
 from hadar_slurm.policies.hadar_paper.candidates import Candidate, CandidateSource
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper, _select_by_ilp, _select_greedily
 from hadar_slurm.policies.hadar_paper.prices import ExponentialPrice, exponential_prices
@@ -291,7 +291,7 @@ def test_a_type_binds_when_there_is_no_faster_one_for_the_gang(cluster: str, gan
 
 def test_the_type_to_be_bound_to_is_the_fastest_in_the_layout_there_is() -> None:
     """A type that is fast within a node and slow across nodes is slow where gangs must spread."""
-    rates = Rates.of({("V100", 2): Rate(10.0, 1.0), ("P100", 2): Rate(4.0, 3.0)})
+    rates = Throughputs.of({("V100", 2): Rate(10.0, 1.0), ("P100", 2): Rate(4.0, 3.0)})
     cluster = ",".join(["1xV100+1xK80"] * 2 + ["1xP100+1xK80"] * 2)
     job = a_job("1", 2, rates=rates)
     plan = plan_of(a_snapshot(cluster, job, rules=GangRules(naming_binds=True)))
@@ -314,7 +314,9 @@ def test_nothing_to_decide_is_decided_without_a_solver() -> None:
 
 def test_a_type_that_pays_only_across_nodes_has_no_price_and_is_used() -> None:
     """A row that is 0 within a node and not across nodes is odd, and no reason to fail."""
-    odd = Rates.of({("V100", 1): Rate(1.0), ("V100", 2): Rate(0.0, 1.0), ("K80", 1): Rate(0.1)})
+    odd = Throughputs.of(
+        {("V100", 1): Rate(1.0), ("V100", 2): Rate(0.0, 1.0), ("K80", 1): Rate(0.1)}
+    )
     snapshot = a_snapshot("2xV100,2xV100", a_job("1", 2, rates=odd), a_job("2"))
     for policy in (HadarPaper(), HadarPaper(limits=NO_TIME)):
         assert "2" in placed_by(plan_of(snapshot, policy))
@@ -385,7 +387,7 @@ def listed_of(
     appraisal = Appraisal.of(snapshot, UTILITIES["throughput"])
     free = snapshot.plannable_capacity
     jobs: list[Job] = [job for job in snapshot.plannable if not job.is_pinned_in_place]
-    source = CandidateSource(Reach(snapshot), appraisal, free)
+    source = CandidateSource(Eligibility(snapshot), appraisal, free)
     units: Counter[GpuType] = Counter()
     for slot, count in free.items():
         units[slot.gpu_type] += count

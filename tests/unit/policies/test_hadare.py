@@ -15,9 +15,9 @@ from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.plan import Plan, check_plan
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.core.throughput import Rate, Rates, parse_table
+from hadar_slurm.core.throughput import Rate, Throughputs, parse_table
 from hadar_slurm.lab.study.bounds import forking_bound_s
-from hadar_slurm.lab.study.experiment import Settings, forked, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, forked, run_experiment
 from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, mix
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
@@ -34,7 +34,7 @@ def a_fork(
     *,
     gpus: int = 1,
     hours: float = 10.0,
-    rates: Rates = FLAT,
+    rates: Throughputs = FLAT,
     on: Iterable[tuple[int, str]] = (),
     max_copies: int = 9,
     restart_cost_s: float = 10.0,
@@ -145,7 +145,7 @@ def test_rigid_jobs_and_those_without_checkpoints_have_one_copy() -> None:
 
 def test_a_gang_over_several_nodes_gives_way_to_copies() -> None:
     """Beside it there can be none, even where the table has it faster than a gang on one node."""
-    rates = Rates.of({("V100", 2): Rate(1.0, 1.2)})
+    rates = Throughputs.of({("V100", 2): Rate(1.0, 1.2)})
     job = a_fork(gpus=2, rates=rates, on=[(0, "n1:V100:1 n2:V100:1")])
     plan = plan_of(a_snapshot("2xV100,2xV100,2xV100", job))
     assert nodes_of(plan) == {"n1", "n2", "n3"}
@@ -229,7 +229,7 @@ def test_one_job_is_nearly_as_fast_as_all_nodes_together(hours: float) -> None:
     spec = a_spec("1", steps=round(1000 * hours * HOURS), rates=speeds, restart_cost_s=10.0)
     specs = forked([spec], max_copies=5, aggregation_s=10.0)
     cluster = a_cluster("1xV100,1xV100,1xP100,1xP100,1xK80")
-    result = run_experiment(specs, cluster, Hadare(), Settings(180.0))
+    result = run_experiment(specs, cluster, Hadare(), ExperimentSettings(180.0))
     assert 0.92 * 3.2 <= hours * HOURS / result.ttd_s <= 3.2
 
 
@@ -238,7 +238,7 @@ def test_mixes_leave_no_node_idle(size: int) -> None:
     """CRU at least 0.97 on the mixes, overhead counted as busy, and TTD near its bound."""
     cluster = parse_cluster(MIX_CLUSTER, gpus_per_node=1)
     specs = mix(size, Random(f"M-{size} 77"))
-    result = run_experiment(specs, cluster, Hadare(), Settings(180.0))
+    result = run_experiment(specs, cluster, Hadare(), ExperimentSettings(180.0))
     assert result.completed == size
     assert result.cru >= 0.97
     assert result.ttd_s <= 1.1 * forking_bound_s(specs, cluster)

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes.alone import Alone  # noqa: E402
 from fakes.trainings import Training, until  # noqa: E402
 
-from hadar_slurm.runtime.membership.claim import Claim, HeldError, Run, State, run_path  # noqa: E402
+from hadar_slurm.runtime.membership.claim import Claim, ClaimedRun, HeldError, State, run_path  # noqa: E402
 from hadar_slurm.runtime.membership.presence import Presence  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 
@@ -58,11 +58,11 @@ def holder(directory: Path, restart: int, *more: str) -> Iterator[subprocess.Pop
 def a_claim(directory: Path, restart: int = 0, **other: object) -> Claim:
     """Return a claim to be copy 0 of job 42, on this machine or another."""
     where = Surroundings(copy=0, directory=directory, job="42", restart=restart)
-    run = replace(Run.of(where, ("a",), 1), **other)  # type: ignore[arg-type]
+    run = replace(ClaimedRun.of(where, ("a",), 1), **other)  # type: ignore[arg-type]
     return Claim(directory, 0, run, gone_after_s=0.5, poll_s=0.01)
 
 
-def noted(directory: Path, run: Run) -> None:
+def noted(directory: Path, run: ClaimedRun) -> None:
     """Leave the note of a run that has not ended."""
     path = run_path(directory, 0)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime.rates import Rates  # noqa: E402
+from hadar_slurm.runtime.rates import LearningRates  # noqa: E402
 
 schedulers = torch.optim.lr_scheduler
 MAKERS: dict[str, Callable[[Any], Any]] = {
@@ -56,7 +56,7 @@ def test_rates_at_any_step_are_those_of_a_training_alone(name: str, interval: in
         if (step + 1) % interval == 0:
             scheduler.step()
     real = optimiser()
-    rates = Rates(real, [(MAKERS[name](real), every(interval))])
+    rates = LearningRates(real, [(MAKERS[name](real), every(interval))])
     for step in (0, 1, 2, 7, 8, 20, 11, 35, 3):
         # The slot's end brings whatever rates the copy had that made it.
         for group in real.param_groups:
@@ -69,7 +69,7 @@ def test_a_scheduler_s_own_steps_change_nothing() -> None:
     """A trainer calls it after each of its own; what it says it is, is what holds."""
     real = optimiser()
     scheduler = schedulers.ExponentialLR(real, 0.5)
-    rates = Rates(real, [(scheduler, every(1))])
+    rates = LearningRates(real, [(scheduler, every(1))])
     for step in (4, 5, 6):
         rates.set(step)
         assert scheduler.get_last_lr() == [0.1 * 0.5**step, 0.05 * 0.5**step]
@@ -80,7 +80,7 @@ def test_a_scheduler_s_own_steps_change_nothing() -> None:
 def test_without_a_scheduler_rates_are_left_alone() -> None:
     """They may be the script's own."""
     real = optimiser()
-    rates = Rates(real, [])
+    rates = LearningRates(real, [])
     real.param_groups[0]["lr"] = 0.3
     rates.set(5)
     assert real.param_groups[0]["lr"] == 0.3
@@ -90,6 +90,6 @@ def test_what_follows_a_metric_is_refused() -> None:
     """Each copy measures its own."""
     real = optimiser()
     with pytest.raises(ValueError, match="ReduceLROnPlateau follows a metric"):
-        Rates(real, [(schedulers.ReduceLROnPlateau(real), every(1))])
+        LearningRates(real, [(schedulers.ReduceLROnPlateau(real), every(1))])
     with pytest.raises(ValueError, match="object is no scheduler of PyTorch"):
-        Rates(real, [(object(), every(1))])
+        LearningRates(real, [(object(), every(1))])

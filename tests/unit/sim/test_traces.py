@@ -18,7 +18,13 @@ from strategies import clusters, rates
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import GangRules, Snapshot
-from hadar_slurm.core.throughput import SPREAD_FACTOR, Rate, Rates, ThroughputTable, parse_table
+from hadar_slurm.core.throughput import (
+    SPREAD_FACTOR,
+    Rate,
+    Throughputs,
+    ThroughputTable,
+    parse_table,
+)
 from hadar_slurm.errors import HadarError, TraceError
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import (
@@ -32,7 +38,7 @@ from hadar_slurm.lab.traces.load import (
     without_unfit,
 )
 from hadar_slurm.lab.traces.workload import hadar_jobs
-from hadar_slurm.placement.allocator import Board
+from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import GAVEL_RULES
 
@@ -375,8 +381,8 @@ def test_a_table_of_the_sites_own_knows_jobs_by_name() -> None:
     table = ThroughputTable(
         "site",
         {
-            "nlp": Rates.of({("v100", 1): Rate(10.0), ("a100", 1): Rate(25.0)}),
-            "Train": Rates.of({("v100", 1): Rate(4.0), ("v100", 2): Rate(6.0, 5.0),
+            "nlp": Throughputs.of({("v100", 1): Rate(10.0), ("a100", 1): Rate(25.0)}),
+            "Train": Throughputs.of({("v100", 1): Rate(4.0), ("v100", 2): Rate(6.0, 5.0),
                                ("a100", 2): Rate(30.0, 10.0)}),
         },
     )  # fmt: skip
@@ -591,12 +597,12 @@ def test_a_job_without_a_rate_on_any_type_is_named() -> None:
     rules=st.sampled_from((GangRules(), GangRules(may_mix_types=False), GAVEL_RULES)),
 )
 def test_a_job_fits_where_policies_can_place_it(
-    cluster: Cluster, gpus: int, speed: Rates, rules: GangRules
+    cluster: Cluster, gpus: int, speed: Throughputs, rules: GangRules
 ) -> None:
     """The check agrees with the board that policies place jobs on, empty and open."""
     spec = a_spec("1", gpus, rates=speed)
     snapshot = Snapshot.of(now_s=0.0, cluster=cluster, jobs=[Job(spec)], rules=rules)
-    board = Board(snapshot, ROUND)
+    board = Allocator(snapshot, ROUND)
     is_placed = board.start(snapshot.jobs[0], board.kinds)
     trace = Trace("gavel", (spec,), {spec.job_id: "t:1"})
     try:

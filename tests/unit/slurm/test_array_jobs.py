@@ -40,7 +40,7 @@ from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.assignments import Assignments
 
 FAST, SLOW, OTHER = a_gang("n1:v100:2"), a_gang("n3:k80:2"), a_gang("n2:v100:2")
@@ -77,7 +77,7 @@ class Cluster:
             steps=1000,
         )
         self.job = JobId(str(first.array))
-        self.settings = Settings(
+        self.settings = BackendSettings(
             spool=self.spool, grace_s=5.0, assignments=self.assignments, slot_s=100.0
         )
         self.ledger = directory / FILE_NAME

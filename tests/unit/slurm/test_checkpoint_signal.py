@@ -18,9 +18,9 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
 from hadar_slurm.slurm.control.lost_releases import SAVED_AFTER_S
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 
 GRACE_S = 10.0
 
@@ -49,14 +49,14 @@ class Bench:
         self.backend = SlurmBackend(
             CommandLine(self.runner),
             ThroughputTable("none", {}),
-            Settings(spool=self.directory / "spool", grace_s=GRACE_S),
+            BackendSettings(spool=self.directory / "spool", grace_s=GRACE_S),
             Ledger(self.directory / FILE_NAME, lambda: self.slurm.now_s),
             now_s=lambda: self.slurm.now_s,
             sleep=self.slurm.advance,
         )
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> Claim:
         """Return what the ledger says of the job."""
         return Ledger(self.directory / FILE_NAME)[JobId(self.job.key)]
 
@@ -160,10 +160,10 @@ def test_a_death_of_usr1_that_was_not_ours_is_final(bench: Bench) -> None:
     bench.look()
     assert (bench.job.state, bench.job.restarts) == ("FAILED", 0)
     row = bench.backend.slurm.queue()[JobId(bench.job.key)]
-    ours = Entry(signalled_run=1, signalled_until_s=row.ended_s)
+    ours = Claim(signalled_run=1, signalled_until_s=row.ended_s)
     assert is_ended_by_us(row, ours)
     assert is_ended_by_us(replace(row, exit_status=138 << 8), ours)
-    assert not is_ended_by_us(row, Entry())
+    assert not is_ended_by_us(row, Claim())
     assert not is_ended_by_us(replace(row, restarts=1), ours)
     assert not is_ended_by_us(replace(row, ended_s=row.ended_s + 10_000.0), ours)
 

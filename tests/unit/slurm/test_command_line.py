@@ -16,7 +16,15 @@ from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Partitions, Site
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.updates import Ask, AskToSave, Change, Hold, Prefer, Release, Request
+from hadar_slurm.slurm.client.updates import (
+    Hold,
+    Prefer,
+    Release,
+    Request,
+    SetRequest,
+    SignalCheckpoint,
+    Update,
+)
 
 ONE, TWO, THREE = JobId("1"), JobId("2"), JobId("3")
 Answer = Callable[[Sequence[str], str], tuple[int, str, str]]
@@ -82,7 +90,9 @@ def test_each_batch_has_one_process_and_marks_that_nobody_can_foresee() -> None:
 def test_signals_and_changes_are_made_in_their_order() -> None:
     """Neighbours of a kind share a process."""
     runner = Scripted(answer=lambda argv, stdin: (0, "", ""))
-    CommandLine(runner).change([AskToSave(ONE), AskToSave(TWO), Hold(ONE), AskToSave(THREE)])
+    CommandLine(runner).change(
+        [SignalCheckpoint(ONE), SignalCheckpoint(TWO), Hold(ONE), SignalCheckpoint(THREE)]
+    )
     assert [argv for argv, _ in runner.seen] == [
         ["scancel", "--signal=USR1", "--batch", "1", "2"],
         ["scontrol"],
@@ -126,11 +136,11 @@ def test_a_scontrol_that_ends_early_leaves_the_rest_open() -> None:
         Prefer(ONE, "v100\nrelease 2"),
         Prefer(ONE, "$(harm)"),
         Hold(JobId("1\nrelease 2")),
-        Ask(ONE, Request(per_node='gpu:"2"')),
+        SetRequest(ONE, Request(per_node='gpu:"2"')),
     ],
     ids=str,
 )
-def test_what_scontrol_would_take_apart_never_reaches_it(change: Change) -> None:
+def test_what_scontrol_would_take_apart_never_reaches_it(change: Update) -> None:
     """Nothing of the batch is run then: no such words come from us."""
     runner = Scripted()
     faults = CommandLine(runner).change([Hold(TWO), change])
@@ -145,7 +155,7 @@ def test_jobs_that_a_signal_did_not_reach_are_told_by_name() -> None:
         "scancel: error: Kill job error on job id 3_4: Job/step already completing or completed\n"
     )
     slurm = CommandLine(Scripted(answer=lambda argv, stdin: (1, "", said)))
-    first, second, third = slurm.change([AskToSave(JobId(j)) for j in ("1", "2", "3_4")])
+    first, second, third = slurm.change([SignalCheckpoint(JobId(j)) for j in ("1", "2", "3_4")])
     assert str(first) == "scancel 1: Invalid job id specified"
     assert second is None
     assert str(third) == "scancel 3_4: Job/step already completing or completed"
@@ -154,7 +164,7 @@ def test_jobs_that_a_signal_did_not_reach_are_told_by_name() -> None:
 def test_a_scancel_that_blames_nobody_has_reached_nobody_for_sure() -> None:
     """Each job is told its words."""
     slurm = CommandLine(Scripted(answer=lambda argv, stdin: (1, "", "scancel: no such luck")))
-    faults = slurm.change([AskToSave(ONE), AskToSave(TWO)])
+    faults = slurm.change([SignalCheckpoint(ONE), SignalCheckpoint(TWO)])
     assert [type(fault) for fault in faults] == [SlurmRefused] * 2
 
 
@@ -173,7 +183,10 @@ class Slow(Runner):
 def test_signals_are_not_waited_for() -> None:
     """scancel tries for a minute where a job has left its nodes; the answers of jobs tell."""
     runner = Slow(timeout_s=30.0)
-    assert CommandLine(runner).change([AskToSave(ONE), AskToSave(TWO)]) == [None, None]
+    assert CommandLine(runner).change([SignalCheckpoint(ONE), SignalCheckpoint(TWO)]) == [
+        None,
+        None,
+    ]
     assert runner.limits[0] < 10
     [fault] = CommandLine(runner).change([Hold(ONE)])
     assert isinstance(fault, SlurmUnavailable)

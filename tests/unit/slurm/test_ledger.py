@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
 from hadar_slurm.state.locks import LEDGER
 
 ONE, TWO, TASK = JobId("1"), JobId("2"), JobId("3_4")
-PINNED = Entry(
+PINNED = Claim(
     is_held=True,
     before=Request(num_nodes="1-4", per_job="gres/gpu:v100:2", nodes=(NodeName("n1"),)),
     preferred="v100",
@@ -35,28 +35,28 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def test_the_next_daemon_reads_what_was_written(ledger: Ledger) -> None:
     """Every part of every entry."""
-    ledger.note({ONE: PINNED, TASK: Entry()})
+    ledger.note({ONE: PINNED, TASK: Claim()})
     ledger.expect_holds({TWO: (), ONE: ()})
     again = Ledger(ledger.path)
     assert again.is_whole
     assert {job: again[job] for job in again} == {
         ONE: PINNED,
-        TASK: Entry(),
-        TWO: Entry(is_held=True, asked_when_held=()),
+        TASK: Claim(),
+        TWO: Claim(is_held=True, asked_when_held=()),
     }
 
 
 def test_who_has_no_entry_was_left_alone(ledger: Ledger) -> None:
     """An entry that says nothing is not the same as none."""
-    ledger.note({ONE: Entry()})
-    assert ledger[TWO] == Entry()
+    ledger.note({ONE: Claim()})
+    assert ledger[TWO] == Claim()
     assert ONE in ledger
     assert TWO not in ledger
 
 
 def test_what_is_gone_is_forgotten_on_disk_too(ledger: Ledger) -> None:
     """And only that."""
-    ledger.note({ONE: PINNED, TWO: Entry(is_held=True)})
+    ledger.note({ONE: PINNED, TWO: Claim(is_held=True)})
     ledger.keep({TWO, TASK})
     assert list(Ledger(ledger.path)) == [TWO]
 
@@ -171,15 +171,15 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str
 def test_a_ledger_becomes_whole_by_what_is_found(ledger: Ledger) -> None:
     """Written down at once, though it be nothing, and kept beside what is known."""
     ledger.note({ONE: PINNED})
-    ledger.adopt({TWO: Entry(is_held=True)})
+    ledger.adopt({TWO: Claim(is_held=True)})
     again = Ledger(ledger.path)
     assert again.is_whole
-    assert {job: again[job] for job in again} == {ONE: PINNED, TWO: Entry(is_held=True)}
+    assert {job: again[job] for job in again} == {ONE: PINNED, TWO: Claim(is_held=True)}
 
 
 def test_the_file_can_be_read_by_people(ledger: Ledger) -> None:
     """Jobs by id; what is not so is not listed."""
-    ledger.note({ONE: Entry(is_held=True)})
+    ledger.note({ONE: Claim(is_held=True)})
     assert json.loads(ledger.path.read_text()) == {"version": 1, "jobs": {"1": {"is_held": True}}}
 
 

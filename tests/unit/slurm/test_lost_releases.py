@@ -12,7 +12,7 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Site
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
 from hadar_slurm.slurm.control.lost_releases import SAVED_AFTER_S, as_seen, lost_releases
 
 JOB = JobId("1")
@@ -68,7 +68,7 @@ def test_another_slurmctld_may_have_forgotten_a_release(ledger: Ledger, booted_s
     """The hold is ours, then, and so is what it takes to lift it."""
     slurm = held_again(booted_s)
     ledger.note(lost_releases(slurm, ledger, slurm.queue()))
-    assert ledger[JOB] == Entry(is_held=True)
+    assert ledger[JOB] == Claim(is_held=True)
 
 
 @pytest.mark.parametrize("booted_s", [900.0, 0.0])
@@ -78,7 +78,7 @@ def test_a_hold_under_the_same_slurmctld_is_the_owners_for_good(
     """Also after that has been restarted; and where it is not known, since when it is there."""
     slurm = held_again(booted_s)
     ledger.note(lost_releases(slurm, ledger, slurm.queue()))
-    assert ledger[JOB] == Entry()
+    assert ledger[JOB] == Claim()
     slurm = held_again(2000.0)
     assert lost_releases(slurm, ledger, slurm.queue()) == {}
 
@@ -109,7 +109,7 @@ def test_what_was_saved_is_not_forgotten(ledger: Ledger) -> None:
     assert seen == ledger[JOB]
     # A clock that was set back must not keep an entry in doubt for ever.
     for now_s in (1000.0 + SAVED_AFTER_S, 900.0):
-        assert as_seen(ledger[JOB], free, now_s) == Entry()
+        assert as_seen(ledger[JOB], free, now_s) == Claim()
     ledger.note({JOB: as_seen(ledger[JOB], free, 1000.0 + SAVED_AFTER_S)})
     assert lost_releases(slurm, ledger, {JOB: row}) == {}
     assert as_seen(ledger[JOB], row, 1000.0 + SAVED_AFTER_S) == ledger[JOB]
@@ -122,7 +122,7 @@ def test_the_pin_of_a_running_job_is_kept(ledger: Ledger) -> None:
     running = replace(
         row, state="RUNNING", priority=1, request=replace(row.request, nodes=(NodeName("n1"),))
     )
-    assert as_seen(pinned, running, 2000.0) == Entry(pinned=(NodeName("n1"),))
+    assert as_seen(pinned, running, 2000.0) == Claim(pinned=(NodeName("n1"),))
 
 
 def test_a_requeue_on_its_way_is_still_ours(ledger: Ledger) -> None:
@@ -130,8 +130,8 @@ def test_a_requeue_on_its_way_is_still_ours(ledger: Ledger) -> None:
     ledger.expect_requeues({JOB: 2})
     row = held_again(900.0).queue()[JOB]
     running = replace(row, state="RUNNING", priority=1, restarts=2)
-    assert as_seen(ledger[JOB], running, 2000.0) == Entry(is_held=True, requeued=3)
-    assert Ledger(ledger.path)[JOB] == Entry(is_held=True, requeued=3)
+    assert as_seen(ledger[JOB], running, 2000.0) == Claim(is_held=True, requeued=3)
+    assert Ledger(ledger.path)[JOB] == Claim(is_held=True, requeued=3)
     # It has come about, and the job runs again.
     assert not as_seen(ledger[JOB], replace(running, restarts=3), 2000.0).is_held
     waiting = replace(row, state="PENDING", priority=1, reason="Resources", restarts=2)
@@ -141,9 +141,9 @@ def test_a_requeue_on_its_way_is_still_ours(ledger: Ledger) -> None:
 def test_the_time_of_a_release_is_on_disk_and_a_new_hold_ends_it(ledger: Ledger) -> None:
     """A hadard that starts anew knows it too."""
     again = Ledger(ledger.path)
-    assert again[JOB] == Entry(released_s=1000.0, booted_s=900.0)
+    assert again[JOB] == Claim(released_s=1000.0, booted_s=900.0)
     again.expect_holds({JOB: ()})
-    assert again[JOB] == Entry(is_held=True, asked_when_held=())
+    assert again[JOB] == Claim(is_held=True, asked_when_held=())
 
 
 def test_a_hold_that_came_as_the_job_started_is_not_gone(ledger: Ledger) -> None:

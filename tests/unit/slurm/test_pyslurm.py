@@ -19,18 +19,18 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmOutputError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import parse_nodes, parse_queue
-from hadar_slurm.slurm.client.pyslurm import JobRecord, NodeRecord, PySlurm
+from hadar_slurm.slurm.client.pyslurm import NodeRecord, PySlurm, PyslurmJob
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import (
-    Ask,
-    AskToSave,
-    Change,
-    Clear,
+    ClearRequest,
     Hold,
     Prefer,
     Release,
     Request,
     Requeue,
+    SetRequest,
+    SignalCheckpoint,
+    Update,
 )
 
 MARK = "#mark"
@@ -78,7 +78,7 @@ def record(
     **given: Any,
 ) -> Any:
     """Return a job as pyslurm shows it: what is not given reads None."""
-    values: dict[str, Any] = {name: None for name in JobRecord.__annotations__}
+    values: dict[str, Any] = {name: None for name in PyslurmJob.__annotations__}
     values |= {
         "id": number,
         "state": state,
@@ -364,12 +364,12 @@ def test_changes_go_by_the_way_that_can_make_them_and_keep_their_order() -> None
     library, commands = FakeLibrary(), Commands()
     a, b, task = JobId("17"), JobId("18"), JobId("19_2")
     request = Request(num_nodes="1-1", per_node="gres/gpu:2", nodes=(NodeName("n3"),))
-    changes: list[Change] = [
-        AskToSave(a),
+    changes: list[Update] = [
+        SignalCheckpoint(a),
         Requeue(a),
         Hold(b),
-        Clear(b),
-        Ask(b, request, begins_soon=True),
+        ClearRequest(b),
+        SetRequest(b, request, begins_soon=True),
         Release(b),
         Release(task),
         Prefer(a, "v100"),
@@ -431,7 +431,7 @@ RPCError, Jobs, Nodes = Exception, made("Jobs", "load"), made("Nodes", "load")
 Job, Node = made("Job", *JOB), made("Node", *NODE)
 """
 JOB_PARTS = [
-    *JobRecord.__annotations__,
+    *PyslurmJob.__annotations__,
     "get_resource_layout_per_node",
     "release",
     "requeue",

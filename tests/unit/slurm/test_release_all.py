@@ -17,8 +17,8 @@ from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Site
-from hadar_slurm.slurm.client.updates import Change, Hold, Request
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.client.updates import Hold, Request, Update
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
 from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all
 from hadar_slurm.slurm.control.restore import Returned
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
@@ -216,7 +216,7 @@ def test_a_pin_of_ours_goes_with_the_hold(bench: Bench) -> None:
     key = JobId(job.key)
     reading = bench.slurm.read()
     own = reading.request(reading.queue[key])
-    bench.ledger.note({key: Entry(before=own, pinned=(NodeName("n2"),))})
+    bench.ledger.note({key: Claim(before=own, pinned=(NodeName("n2"),))})
     assert bench.slurm.change([Hold(key)]) == [None]
     job.asked.nodes, job.asked.per_job, job.asked.per_node = ("n2",), (), (("", 2),)
     bench.fake.release(job)
@@ -234,12 +234,12 @@ def test_a_job_that_starts_meanwhile_is_not_waited_for(
     job = bench.submit(mark=True)
     job.asked = replace(job.asked)
     before = Request(num_nodes="1-2", per_job="gres:gpu:2")
-    entry = Entry(is_held=True, before=before, pinned=(NodeName("n1"),))
+    entry = Claim(is_held=True, before=before, pinned=(NodeName("n1"),))
     bench.ledger.note({JobId(job.key): entry})
     job.asked.nodes = ("n1",)
     change, begun_s = CommandLine.change, bench.fake.now_s
 
-    def once_started(self: CommandLine, changes: Sequence[Change]) -> list[SlurmError | None]:
+    def once_started(self: CommandLine, changes: Sequence[Update]) -> list[SlurmError | None]:
         if job.state == "PENDING":
             bench.fake.release(job)
             bench.fake.advance(1.0)

@@ -15,8 +15,8 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.jobspec.description import Description, decode_or_none, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
-from hadar_slurm.slurm.client.updates import Ask, Change, Clear, Hold, Release
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.client.updates import ClearRequest, Hold, Release, SetRequest, Update
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
 from hadar_slurm.slurm.control.restore import Returned, give_back
 
 NODES = "v100:4,p100:4,v100:2+k80:2"
@@ -45,9 +45,9 @@ class Bench:
         if noted:
             own = reading.request(reading.queue[key])
             nodes = tuple(a_gang(gang).gpus_by_node)
-            self.ledger.note({key: Entry(is_held=not released, before=own, pinned=nodes)})
+            self.ledger.note({key: Claim(is_held=not released, before=own, pinned=nodes)})
         request = request_for(a_gang(gang), self.slurm.version, names_type="k80" in gang)
-        changes: list[Change] = [Hold(key), Clear(key), Ask(key, request)]
+        changes: list[Update] = [Hold(key), ClearRequest(key), SetRequest(key, request)]
         changes += [Release(key)] if released else []
         assert self.slurm.change(changes) == [None] * len(changes)
 

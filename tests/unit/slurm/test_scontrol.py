@@ -15,16 +15,16 @@ from hadar_slurm.slurm.client.scontrol import (
     requested_gpus,
 )
 from hadar_slurm.slurm.client.updates import (
-    Ask,
-    AskToSave,
-    Change,
-    Clear,
+    ClearRequest,
+    DelayStart,
     Hold,
     Prefer,
-    PutOff,
     Release,
     Request,
     Requeue,
+    SetRequest,
+    SignalCheckpoint,
+    Update,
 )
 
 JOB = JobId("31_2")
@@ -35,15 +35,15 @@ OLD, NEW = (22, 5), (24, 11)
 
 def ask(
     gang: Gang, version: tuple[int, int], *, names_type: bool = False, begins_soon: bool = False
-) -> Ask:
-    return Ask(JOB, request_for(gang, version, names_type=names_type), begins_soon)
+) -> SetRequest:
+    return SetRequest(JOB, request_for(gang, version, names_type=names_type), begins_soon)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (
-            Clear(JOB),
+            ClearRequest(JOB),
             "scontrol update JobId=31_2 TresPerNode= TresPerJob= TresPerTask= TresPerSocket= "
             "ReqNodeList=",
         ),
@@ -77,25 +77,27 @@ def ask(
             "scontrol update JobId=31_2 NumNodes=1-1 ReqNodeList=n1 TresPerNode=gres/gpu:2",
         ),
         (
-            Ask(JOB, Request(num_nodes="1-4", per_job="gres:gpu:4")),
+            SetRequest(JOB, Request(num_nodes="1-4", per_job="gres:gpu:4")),
             "scontrol update JobId=31_2 NumNodes=1-4 TresPerJob=gres:gpu:4",
         ),
         (
-            Ask(JOB, Request(per_task="gres:gpu:1", per_socket="gres:gpu:2"), begins_soon=True),
+            SetRequest(
+                JOB, Request(per_task="gres:gpu:1", per_socket="gres:gpu:2"), begins_soon=True
+            ),
             "scontrol update JobId=31_2 NumNodes=1 TresPerTask=gres:gpu:1 "
             "TresPerSocket=gres:gpu:2 StartTime=now+1",
         ),
         (Hold(JOB), "scontrol uhold 31_2"),
         (Release(JOB), "scontrol release 31_2"),
-        (AskToSave(JOB), "scancel --signal=USR1 --batch 31_2"),
+        (SignalCheckpoint(JOB), "scancel --signal=USR1 --batch 31_2"),
         (Requeue(JOB), "scontrol requeuehold 31_2"),
-        (PutOff(JOB), "scontrol update JobId=31_2 StartTime=now+60"),
+        (DelayStart(JOB), "scontrol update JobId=31_2 StartTime=now+60"),
         (Prefer(JOB, "v100"), "scontrol update JobId=31_2 Prefer=v100"),
         (Prefer(JOB, ""), "scontrol update JobId=31_2 Prefer="),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_words_of_a_command(change: Change, words: str) -> None:
+def test_the_words_of_a_command(change: Update, words: str) -> None:
     """Every word stands alone; nothing is left to a shell."""
     assert command(change) == words.split()
 

@@ -19,9 +19,9 @@ from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Entry, Ledger
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 
 GRACE_S = 60.0
 
@@ -45,7 +45,9 @@ def job(slurm: FakeSlurm) -> FakeJob:
 
 def backend_of(slurm: FakeSlurm, directory: Path) -> SlurmBackend:
     """Return hadard's backend."""
-    settings = Settings(spool=directory / "spool", grace_s=GRACE_S, modes=Modes(Mode.ENFORCE))
+    settings = BackendSettings(
+        spool=directory / "spool", grace_s=GRACE_S, modes=Modes(Mode.ENFORCE)
+    )
     return SlurmBackend(
         CommandLine(FakeRunner(slurm=slurm)),
         ThroughputTable("none", {}),
@@ -147,7 +149,7 @@ def test_a_job_does_not_return_at_once_to_the_node_that_failed_under_it(
     pinned = Asked(nodes=("n2",), per_node=(("v100", 2),))
     job = slurm.submit(pinned, comment=comment, work_s=10_000.0, steps=100)
     slurm.advance(5.0)
-    entry = Entry(is_held=True, pinned=(NodeName("n2"),), requeued=int(is_ours))
+    entry = Claim(is_held=True, pinned=(NodeName("n2"),), requeued=int(is_ours))
     Ledger(tmp_path / FILE_NAME).note({JobId(job.key): entry})
     slurm.requeue(job, hold=True)
 

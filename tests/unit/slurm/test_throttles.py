@@ -21,8 +21,14 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow, array_throttles, parse_queue
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.observe.throttles import Candidate, Kind, Throttles, kind_of, scope_of
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.observe.throttles import (
+    Kind,
+    ThrottleCandidate,
+    Throttles,
+    kind_of,
+    scope_of,
+)
+from hadar_slurm.slurm.settings import BackendSettings
 
 RETRY_S = 300.0
 MARK = "#m"
@@ -57,7 +63,7 @@ class Watch:
     ) -> None:
         """Look once, a second later; each row has a GPU unless told otherwise."""
         held = {row.key: gpus for row, gpus in _counted(running).items()}
-        wanted = [Candidate(row, gpus) for row, gpus in _counted(denied).items()]
+        wanted = [ThrottleCandidate(row, gpus) for row, gpus in _counted(denied).items()]
         self.now_s += 1.0
         numbers = {name.removeprefix("a"): most for name, most in arrays.items()}
         self.throttles.observe(list(running), held, wanted, numbers, self.now_s)
@@ -66,8 +72,8 @@ class Watch:
         self, queued: Sequence[QueueRow] | Mapping[QueueRow, int], starting: Sequence[QueueRow] = ()
     ) -> list[JobId]:
         """Return the jobs that may be planned."""
-        wanted = [Candidate(row, gpus) for row, gpus in _counted(queued).items()]
-        pinned = [Candidate(row, 1) for row in starting]
+        wanted = [ThrottleCandidate(row, gpus) for row, gpus in _counted(queued).items()]
+        pinned = [ThrottleCandidate(row, 1) for row in starting]
         out = self.throttles.left_out(wanted, pinned, self.now_s)
         return [each.row.key for each in wanted if each.row.key not in out]
 
@@ -259,7 +265,7 @@ class Bench:
         self.backend = SlurmBackend(
             CommandLine(FakeRunner(slurm=self.slurm)),
             ThroughputTable("none", {}),
-            Settings(spool=directory / "spool", poll_s=1.0),
+            BackendSettings(spool=directory / "spool", poll_s=1.0),
             Ledger(directory / FILE_NAME, lambda: self.slurm.now_s),
             now_s=lambda: self.slurm.now_s,
             sleep=self.slurm.advance,

@@ -17,7 +17,7 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.observe.throughput_store import Profile
-from hadar_slurm.slurm.settings import Settings
+from hadar_slurm.slurm.settings import BackendSettings
 
 LIMIT_S = 3600.0
 
@@ -35,7 +35,7 @@ class Cluster:
         return SlurmBackend(
             CommandLine(FakeRunner(slurm=self.slurm)),
             ThroughputTable("none", {}),
-            Settings(spool=self.spool, grace_s=5.0),
+            BackendSettings(spool=self.spool, grace_s=5.0),
             Ledger(self.directory / FILE_NAME),
             profile=Profile(self.directory / "profile.sqlite", lambda: self.slurm.now_s),
             now_s=lambda: self.slurm.now_s,

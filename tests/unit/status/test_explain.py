@@ -16,7 +16,7 @@ from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import as_line
 from hadar_slurm.policies.hadar.policy import Hadar
-from hadar_slurm.status.explain import Choice, Expected, Explanation, explain
+from hadar_slurm.status.explain import Expected, Explanation, TypeForecast, explain
 
 BOTH = some_rates(V100=10.0, K80=1.0)
 
@@ -50,8 +50,8 @@ def test_each_type_is_told_with_what_it_gives() -> None:
     found = explained("2", runs, a_job("2", steps=2000, done=1000.0, rates=BOTH))
     assert found is not None
     assert found.choices == (
-        Choice("V100", 10.0, 100.0, 0, 0.5),
-        Choice("K80", 1.0, 1000.0, 1, 0.0),
+        TypeForecast("V100", 10.0, 100.0, 0, 0.5),
+        TypeForecast("K80", 1.0, 1000.0, 1, 0.0),
     )
     assert (found.round, found.time_s, found.policy, found.gpus) == (7, 1000.0, "hadar", 1)
 

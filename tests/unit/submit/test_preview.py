@@ -15,7 +15,7 @@ from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.call import Call
 from hadar_slurm.submit.decision import Decision
-from hadar_slurm.submit.preview import Choice, as_json, as_text, choices
+from hadar_slurm.submit.preview import TypePreview, as_json, as_text, choices
 
 TABLE = ThroughputTable("test", {"A": some_rates(V100=10.0, K80=1.0, P100=0.0)})
 # An H100 is twice a V100.
@@ -72,7 +72,7 @@ def test_the_speed_is_that_of_the_best_layout(
 def test_rates_of_its_own_outweigh_the_table() -> None:
     """They are of the whole gang."""
     found = choices(job(4, h100=20.0), CLUSTER, ESTIMATOR)
-    assert found[0] == Choice("H100", 8, 20.0, 0.5, "given", 1.11)
+    assert found[0] == TypePreview("H100", 8, 20.0, 0.5, "given", 1.11)
     assert {one.steps_per_s for one in found[1:]} == {None}
     assert "no speed is given" in {one.why_not for one in found[1:]}
 

@@ -18,7 +18,7 @@ from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.describe import check_fits, describe, unknown_model
 from hadar_slurm.submit.directives import read_directives
-from hadar_slurm.submit.request import Request, parse_request, without_hadar
+from hadar_slurm.submit.request import SbatchRequest, parse_request, without_hadar
 
 TABLE = ThroughputTable(
     "test",
@@ -33,7 +33,7 @@ OWN = ["--hadar-model=A3C", "--hadar-steps=100"]
 
 def request_of(
     words: Sequence[str], script: str = "", environment: Mapping[str, str] | None = None
-) -> Request:
+) -> SbatchRequest:
     """Return the parsed command line; only the file job.sh can be read."""
     return parse_request(words, lambda path, _: script if path == "job.sh" else "", environment)
 

@@ -15,7 +15,7 @@ from web_journals import NOW_S, Tree, a_job, a_line, an_action, gang, text_of
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.page import listing, overview
-from hadar_slurm.web.view import View
+from hadar_slurm.web.view import PageRequest
 
 JUNK = [
     *(None, -1, 0, 1e308, float("nan"), float("inf"), 10**400, "", "x", "<b>", "\ud800", True),
@@ -86,7 +86,7 @@ def test_no_line_takes_the_page_down(tmp_path: Path, seed: int) -> None:
         path.write_text(text_of(*mixed), encoding="utf-8")
         follower.poll()
         for query in ({}, {"hours": "0"}, {"type": "V100"}, {"state": "running"}):
-            view = View(follower, NOW_S + 3000, query)
+            view = PageRequest(follower, NOW_S + 3000, query)
             overview(view).encode("utf-8")
             listing(view).encode("utf-8")
         assert list(parse(exposition(follower, "", NOW_S)[0].decode()))

@@ -16,7 +16,7 @@ from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.page import listing, overview
 from hadar_slurm.web.pulse import Pulse
-from hadar_slurm.web.view import View
+from hadar_slurm.web.view import PageRequest
 
 FULL = "/var/log/hadar/journal.jsonl cannot be written: <No space>; free some"
 
@@ -49,7 +49,7 @@ def samples(path: Path, pulse: Pulse | None, now_s: float) -> dict[tuple[str, st
 def page(path: Path, pulse: Pulse | None, now_s: float) -> str:
     """Return the text of the first page."""
     with Follower(path, every_s=3600.0) as follower:
-        found = overview(View(follower, now_s, {}, pulse=pulse))
+        found = overview(PageRequest(follower, now_s, {}, pulse=pulse))
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", found)))
 
 
@@ -133,7 +133,7 @@ def test_the_page_shows_problems_with_and_without_a_journal(path: Path) -> None:
     write(path, a_line(0))
     assert f"Problem: journal: {FULL}" in page(path, pulse, NOW_S)
     with Follower(path, every_s=3600.0) as follower:
-        assert "<No space>" not in listing(View(follower, NOW_S, {}, pulse=pulse))
+        assert "<No space>" not in listing(PageRequest(follower, NOW_S, {}, pulse=pulse))
 
 
 def test_copies_pins_and_remarks_are_on_the_page(path: Path) -> None:

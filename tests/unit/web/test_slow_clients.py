@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from web_journals import NOW_S, a_line, many_jobs, write
 
-from hadar_slurm.web.connections import Connections, Limits
+from hadar_slurm.web.connections import ConnectionLimits, Connections
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.server import Address, Server
 
@@ -25,7 +25,9 @@ PAGE = b"GET /?hours=0 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @contextmanager
-def served(directory: Path, limits: Limits | None = None, *, jobs: int = 40) -> Iterator[int]:
+def served(
+    directory: Path, limits: ConnectionLimits | None = None, *, jobs: int = 40
+) -> Iterator[int]:
     """Serve a journal, and yield the port."""
     path = directory / "journal.jsonl"
     seen = many_jobs(jobs)
@@ -114,7 +116,7 @@ def test_clients_that_trickle_do_not_shut_metrics_or_the_page(tmp_path: Path, nu
 
 def test_a_request_has_a_deadline_as_a_whole(tmp_path: Path) -> None:
     """However often a byte comes."""
-    with served(tmp_path, Limits(head_s=0.5)) as port, connect(port) as wire:
+    with served(tmp_path, ConnectionLimits(head_s=0.5)) as port, connect(port) as wire:
         began_s = time.monotonic()
         wire.sendall(START)
         wire.settimeout(0.1)
@@ -144,7 +146,7 @@ class Large:
 
 
 @contextmanager
-def large(limits: Limits) -> Iterator[int]:
+def large(limits: ConnectionLimits) -> Iterator[int]:
     """Serve large pages, and yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     port: int = listener.getsockname()[1]
@@ -154,7 +156,7 @@ def large(limits: Limits) -> Iterator[int]:
 
 def test_clients_that_do_not_read_do_not_shut_metrics_or_the_page() -> None:
     """More than may wait ask for a large page, and read a byte now and then."""
-    with large(Limits(sending=8)) as port, ExitStack() as wires:
+    with large(ConnectionLimits(sending=8)) as port, ExitStack() as wires:
         slow = [wires.enter_context(connect(port, buffer=2048)) for _ in range(40)]
         for wire in slow:
             wire.sendall(PAGE)
@@ -171,7 +173,7 @@ def test_clients_that_do_not_read_do_not_shut_metrics_or_the_page() -> None:
 
 def test_an_answer_has_a_deadline_as_a_whole() -> None:
     """However often the client reads a little."""
-    with large(Limits(send_s=0.5)) as port, connect(port, buffer=2048) as wire:
+    with large(ConnectionLimits(send_s=0.5)) as port, connect(port, buffer=2048) as wire:
         wire.sendall(PAGE)
         began_s = time.monotonic()
         taken = 0
@@ -185,7 +187,7 @@ def test_an_answer_has_a_deadline_as_a_whole() -> None:
 
 def test_a_crowd_that_is_idle_costs_no_threads(tmp_path: Path) -> None:
     """However many connect and say nothing; beyond the limit the oldest are hung up on."""
-    with served(tmp_path, Limits(connections=50)) as port, ExitStack() as wires:
+    with served(tmp_path, ConnectionLimits(connections=50)) as port, ExitStack() as wires:
         before = threading.active_count()
         idle = [wires.enter_context(connect(port)) for _ in range(120)]
         assert ask(port, "/metrics")[0] == 200
@@ -197,7 +199,7 @@ def test_a_crowd_that_is_idle_costs_no_threads(tmp_path: Path) -> None:
 
 def test_a_crowd_at_one_address_does_not_push_out_another(tmp_path: Path) -> None:
     """The oldest of the address that has the most is hung up on, not the oldest of all."""
-    with served(tmp_path, Limits(connections=20)) as port, ExitStack() as wires:
+    with served(tmp_path, ConnectionLimits(connections=20)) as port, ExitStack() as wires:
         alone = wires.enter_context(connect(port))
         alone.sendall(START)
         for _ in range(60):
@@ -209,7 +211,7 @@ def test_a_crowd_at_one_address_does_not_push_out_another(tmp_path: Path) -> Non
 
 def test_pages_that_stand_in_line_leave_metrics_alone(tmp_path: Path) -> None:
     """Too many at once get 503; /metrics has a thread of its own."""
-    with served(tmp_path, Limits(pages=4), jobs=3000) as port, ExitStack() as wires:
+    with served(tmp_path, ConnectionLimits(pages=4), jobs=3000) as port, ExitStack() as wires:
         asked = [wires.enter_context(connect(port)) for _ in range(40)]
         for wire in asked:
             wire.sendall(PAGE)
@@ -245,7 +247,7 @@ def test_it_leaves_no_connection_open_that_comes_as_it_ends() -> None:
         is_over = threading.Event()
         arguments = (listener.getsockname()[1], is_over)
         crowd = [threading.Thread(target=come_and_go, args=arguments) for _ in range(3)]
-        with Connections(listener, Short(), Limits()).running():
+        with Connections(listener, Short(), ConnectionLimits()).running():
             for client in crowd:
                 client.start()
             ask(arguments[0], "/metrics")
