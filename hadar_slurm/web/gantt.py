@@ -1,4 +1,4 @@
-"""Who held which GPU when, as SVG: one row a GPU, time from left to right.
+"""Who held which GPU when, placed to be drawn: one row a GPU, time from left to right.
 
 The drawing has no size of its own: rows have a height in pixels, times are shares of the width, so
 that text stays text at any width. The style sheet colours it. A journal tells how many GPUs of a
@@ -15,7 +15,7 @@ from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.journal import Line
 from hadar_slurm.metrics import Segment
 from hadar_slurm.web.history import OTHERS
-from hadar_slurm.web.words import Clock, count, duration, safe
+from hadar_slurm.web.words import Clock, duration
 
 # Beyond this many a row would be less than three pixels high, and the page endless.
 MAX_GPUS = 512
@@ -43,9 +43,13 @@ class Window:
         """Return where a time is, 0 at the left end and 1 at the right, and no further."""
         return min(1.0, max(0.0, (time_s - self.from_s) / (self.to_s - self.from_s)))
 
+    def shows(self, segment: Segment) -> bool:
+        """Return whether any of a segment is to be seen."""
+        return segment.end_s > self.from_s and segment.start_s < self.to_s
+
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
     """GPUs of one type on one node: drawn from `top` on, `height` pixels each."""
 
     node: str
@@ -55,12 +59,22 @@ class _Row:
     top: int
     height: int
 
+    @property
+    def tall(self) -> int:
+        """Return the height of all in pixels."""
+        return self.num_gpus * self.height
+
+    @property
+    def words(self) -> str:
+        """Return the label."""
+        return self.node if self.is_open else f"{self.node}, closed"
+
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
     """A job on neighbouring GPUs of a row."""
 
-    row: _Row
+    row: Row
     first: int
     num_gpus: int
     segment: Segment
@@ -69,9 +83,38 @@ class _Bar:
     def top(self) -> int:
         return self.row.top + self.first * self.row.height
 
-    @property
-    def height(self) -> int:
-        return self.num_gpus * self.row.height
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A bar as it is drawn; `id_class` is "" where the job's id has no room."""
+
+    look: str
+    x: str
+    width: str
+    top: int
+    height: int
+    is_thin: bool
+    title: str
+    job_id: str
+    id_class: str
+    middle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """All that is drawn; in place of `drawn`, `cells` has a path by look where bars are too many.
+
+    `ticks` are (place, anchor, label).
+    """
+
+    rows: Sequence[Row]
+    height: int
+    labels_width: int
+    num_jobs: int
+    ticks: Sequence[tuple[str, str, str]]
+    drawn: Sequence[Drawn]
+    cells: Mapping[str, str] | None
+    num_bins: int
 
 
 def kinds_of(nodes: Mapping[str, Line]) -> dict[str, int]:
@@ -89,64 +132,54 @@ def gantt(
     names: Mapping[JobId, tuple[str, str]],
     window: Window,
     clock: Clock,
-) -> str:
+) -> Gantt:
     """Return the chart of all GPUs of `nodes`: a column of labels and one of bars.
 
     `names` are jobs' users and workloads. Jobs on nodes that are no more are not drawn.
     """
     rows, height = _rows(nodes)
-    shown = [s for s in segments if s.end_s > window.from_s and s.start_s < window.to_s]
-    bars = _bars(rows, shown)
-    parts = [_ground(rows), _grid(window, clock, height)]
+    bars = _bars(rows, [s for s in segments if window.shows(s)])
     is_coarse = len(bars) > MAX_BARS
-    if is_coarse:
-        parts.append(_cells(rows, bars, window, height))
-    else:
-        parts += [_drawn(bar, names, window, clock) for bar in bars]
-    jobs = len({bar.segment.job_id for bar in bars} - {OTHERS})
-    said = (
-        f"{count(sum(row.num_gpus for row in rows), 'GPU')} and {count(jobs, 'job')} from "
-        f"{clock.moment(window.from_s)} to {clock.moment(window.to_s)}, "
-        f"{clock.axis(window.from_s, window.to_s)}. The table below has the same in words."
-    )
-    note = (
-        '<p class="soft">Too many moves for a bar each: the picture shows who was there in the '
-        "middle of every span of time. A shorter time has all of them.</p>"
-        if is_coarse
-        else ""
-    )
-    return (
-        f'<div class="gantt"><svg class="labels" width="{_labels_width(rows)}" height="{height}" '
-        f'aria-hidden="true">'
-        f"{_labels(rows)}</svg>"
-        f'<svg class="bars" height="{height}" role="img" aria-labelledby="gantt-t gantt-d">'
-        f'<title id="gantt-t">Who held which GPU</title><desc id="gantt-d">{safe(said)}</desc>'
-        f"{''.join(parts)}</svg></div>"
-        f'<p class="axis">{safe(clock.axis(window.from_s, window.to_s))}</p>{note}'
+    num_bins = max(40, min(600, MAX_CELLS // max(1, sum(row.num_gpus for row in rows))))
+    longest = max((len(row.words) for row in rows), default=0)
+    return Gantt(
+        rows=rows,
+        height=height,
+        # The longest label's, within reason.
+        labels_width=min(220, max(70, round(_LETTER * longest) + 4)),
+        num_jobs=len({bar.segment.job_id for bar in bars} - {OTHERS}),
+        ticks=[
+            (_percent(at), "start" if at < 0.09 else "end" if at > 0.91 else "middle", label)
+            for time_s, label in clock.ticks(window.from_s, window.to_s, most=8)
+            for at in (window.share(time_s),)
+        ],
+        drawn=[] if is_coarse else [_drawn(bar, names, window, clock) for bar in bars],
+        cells=_cells(rows, bars, window, num_bins) if is_coarse else None,
+        num_bins=num_bins,
     )
 
 
 # Where everything is.
 
 
-def _rows(nodes: Mapping[str, Line]) -> tuple[list[_Row], int]:
+def _rows(nodes: Mapping[str, Line]) -> tuple[list[Row], int]:
     """Return the rows, types together, and the height of all with the axis."""
     kinds = kinds_of(nodes)
     total = sum(kinds.values())
     height = next((height for most, height in _HEIGHTS if total <= most), _HEIGHTS[-1][1])
-    rows: list[_Row] = []
+    rows: list[Row] = []
     top = 0
     for kind in kinds:
         top += _HEAD
         for node in sorted(nodes, key=natural_key):
             number = int(nodes[node]["gpus"].get(kind, 0))
             if number:
-                rows.append(_Row(node, kind, number, bool(nodes[node]["open"]), top, height))
+                rows.append(Row(node, kind, number, bool(nodes[node]["open"]), top, height))
                 top += number * height + _GAP
     return rows, top + _AXIS
 
 
-def _bars(rows: Sequence[_Row], segments: Sequence[Segment]) -> list[_Bar]:
+def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
     """Return each segment's bars, one for GPUs that lie side by side."""
     by_slot = {(row.node, row.kind): row for row in rows}
     free_from = {slot: [float("-inf")] * row.num_gpus for slot, row in by_slot.items()}
@@ -199,75 +232,26 @@ def _percent(part: float) -> str:
     return f"{100 * part:.3f}".rstrip("0").rstrip(".") + "%"
 
 
-def _labels(rows: Sequence[_Row]) -> str:
-    parts: list[str] = []
-    kind = None
-    for row in rows:
-        if row.kind != kind:
-            kind = row.kind
-            total = sum(other.num_gpus for other in rows if other.kind == kind)
-            words = f"{total} {kind}"
-            parts.append(f'<text class="kind" x="0" y="{row.top - 6}">{safe(words)}</text>')
-        tall = row.num_gpus * row.height
-        if tall >= 11:
-            middle = row.top + tall // 2 + 4
-            parts.append(
-                f'<text x="100%" y="{middle}" text-anchor="end">{safe(_words(row))}</text>'
-            )
-    return "".join(parts)
-
-
-def _words(row: _Row) -> str:
-    return row.node if row.is_open else f"{row.node}, closed"
-
-
-def _labels_width(rows: Sequence[_Row]) -> int:
-    """Return how many pixels the longest label takes, within reason."""
-    longest = max((len(_words(row)) for row in rows), default=0)
-    return min(220, max(70, round(_LETTER * longest) + 4))
-
-
-def _ground(rows: Sequence[_Row]) -> str:
-    return "".join(
-        f'<rect class="{"idle" if row.is_open else "shut"}" x="0" width="100%" y="{row.top}" '
-        f'height="{row.num_gpus * row.height}"/>'
-        for row in rows
-    )
-
-
-def _grid(window: Window, clock: Clock, height: int) -> str:
-    """Return lines and labels of the axis; every other label is left out where it is narrow."""
-    parts: list[str] = []
-    for number, (time_s, label) in enumerate(clock.ticks(window.from_s, window.to_s, most=8)):
-        at = window.share(time_s)
-        x = _percent(at)
-        anchor = "start" if at < 0.09 else "end" if at > 0.91 else "middle"
-        hides = ' class="odd"' if number % 2 else ""
-        parts.append(
-            f'<line x1="{x}" x2="{x}" y1="0" y2="{height - _AXIS + 4}"/>'
-            f'<text{hides} x="{x}" y="{height - 5}" text-anchor="{anchor}">{safe(label)}</text>'
-        )
-    return f'<g class="grid">{"".join(parts)}</g>'
-
-
-def _drawn(bar: _Bar, names: Mapping[JobId, tuple[str, str]], window: Window, clock: Clock) -> str:
+def _drawn(
+    bar: _Bar, names: Mapping[JobId, tuple[str, str]], window: Window, clock: Clock
+) -> Drawn:
     segment = bar.segment
     left, right = window.share(segment.start_s), window.share(segment.end_s)
-    x, width = _percent(left), _percent(max(right - left, 0.0005))
-    thin = " thin" if bar.row.height < 9 else ""
-    rect = (
-        f'<rect class="bar{thin} {_class(segment.job_id)}" x="{x}" width="{width}" y="{bar.top}" '
-        f'height="{bar.height}">'
-    )
-    title = f"<title>{safe(_said(segment, names, clock))}</title></rect>"
+    height = bar.num_gpus * bar.row.height
     needs = _LETTER * len(segment.job_id) + 6
-    is_wide = needs <= (right - left) * _WIDE
-    if bar.height < 11 or not is_wide or segment.job_id == OTHERS:
-        return rect + title
-    hides = "" if needs <= (right - left) * _NARROW else " odd"
-    return (
-        f'{rect}{title}<text class="id{hides}" x="{_percent((left + right) / 2)}" '
-        f'y="{bar.top + bar.height / 2 + 4:g}" text-anchor="middle">{safe(segment.job_id)}</text>'
+    has_room = height >= 11 and needs <= (right - left) * _WIDE and segment.job_id != OTHERS
+    id_class = "id" if needs <= (right - left) * _NARROW else "id odd"
+    return Drawn(
+        look=_class(segment.job_id),
+        x=_percent(left),
+        width=_percent(max(right - left, 0.0005)),
+        top=bar.top,
+        height=height,
+        is_thin=bar.row.height < 9,
+        title=_said(segment, names, clock),
+        job_id=segment.job_id,
+        id_class=id_class if has_room else "",
+        middle=_percent((left + right) / 2),
     )
 
 
@@ -286,10 +270,10 @@ def _said(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock
     )
 
 
-def _cells(rows: Sequence[_Row], bars: Sequence[_Bar], window: Window, height: int) -> str:
+def _cells(
+    rows: Sequence[Row], bars: Sequence[_Bar], window: Window, num_bins: int
+) -> dict[str, str]:
     """Return all bars as one path a colour, on a grid of equal spans of time."""
-    num_gpus = sum(row.num_gpus for row in rows)
-    num_bins = max(40, min(600, MAX_CELLS // max(1, num_gpus)))
     lanes: dict[int, list[str]] = {
         row.top + index * row.height: [""] * num_bins
         for row in rows
@@ -316,8 +300,4 @@ def _cells(rows: Sequence[_Row], bars: Sequence[_Bar], window: Window, height: i
                         f"M{begin} {top}h{wide}v{tall}h-{wide}z"
                     )
                 begin = end
-    drawn = "".join(f'<path class="{look}" d="{"".join(p)}"/>' for look, p in sorted(paths.items()))
-    return (
-        f'<svg x="0" y="0" width="100%" height="{height}" viewBox="0 0 {num_bins} {height}" '
-        f'preserveAspectRatio="none" shape-rendering="crispEdges">{drawn}</svg>'
-    )
+    return {look: "".join(parts) for look, parts in sorted(paths.items())}

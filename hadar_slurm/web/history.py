@@ -17,9 +17,9 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import VERSION, Line
 from hadar_slurm.metrics import Segment, Segments
 from hadar_slurm.status.jobs import Forked
-from hadar_slurm.web.book import Book
 from hadar_slurm.web.lines import (
     DAMAGE,
+    Book,
     Holds,
     RoundRow,
     Slots,

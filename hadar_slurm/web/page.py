@@ -1,27 +1,59 @@
 """The pages: what runs where, what waits and why, what GPUs cost, and the last rounds.
 
-They work without scripts, in light and dark, at any width, and for readers who hear them. Whatever
-comes from a journal goes through `words.safe` or `words.name`.
+They work without scripts, in light and dark, at any width, and for readers who hear them. Values
+are prepared here; all markup is in `templates`, which escape whatever comes from a journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
-from hadar_slurm import __version__
-from hadar_slurm.status.health import is_late
-from hadar_slurm.status.jobs import PINNED, state_of
-from hadar_slurm.web import tables
-from hadar_slurm.web.chart import chart
-from hadar_slurm.web.gantt import Window
-from hadar_slurm.web.history import History
-from hadar_slurm.web.view import PageRequest
-from hadar_slurm.web.words import count, duration, link, safe
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-# Rows of a table on the first page, and on one of the pages with all.
-FEW, MANY = 15, 100
-_REFRESH_S = 10
+from hadar_slurm import __version__
+from hadar_slurm.core.cluster import natural_key
+from hadar_slurm.journal import Line
+from hadar_slurm.metrics import Segment
+from hadar_slurm.status.jobs import PINNED, Forked, state_of
+from hadar_slurm.web import words
+from hadar_slurm.web.gantt import MAX_GPUS, Window, gantt, kinds_of
+from hadar_slurm.web.history import History
+from hadar_slurm.web.view import HOURS, PageRequest
+
+# Rows of a table on the first page, on one of the pages with all, and of the picture in words.
+FEW, MANY, _MAX_WORDS = 15, 100, 100
+# A small curve: its size, and its points, of which more cannot be told apart.
+_SPARK_W, _SPARK_H, _SPARK_POINTS = 120.0, 26.0, 120
+_LARGEST = 1e18
+
+Values = dict[str, object]
+
+
+def _shown(value: object) -> object:
+    """Return what a template writes for a value: what a macro made as it is, all else clean."""
+    return value if hasattr(value, "__html__") else words.clean(value)
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader(__package__),
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=_shown,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    # An upgrade below a running server changes no page of it.
+    auto_reload=False,
+)
+TEMPLATES.filters |= {
+    "duration": words.duration,
+    "figure": words.figure,
+    "share": words.share,
+    "span": words.span,
+    "thousands": "{:,}".format,
+    "work": words.work,
+}
+TEMPLATES.globals |= {"count": words.count, "version": __version__}
 
 
 def overview(view: PageRequest) -> str:
@@ -29,227 +61,221 @@ def overview(view: PageRequest) -> str:
     with view.follower.lock:
         history = view.history
         if history.is_empty:
-            return _page("Hadar", _head(view) + _alerts(view), "/")
+            return _filled("overview", view, here="/")
         waits, runs = _jobs(history)
-        body = [
-            _head(view),
-            _alerts(view),
-            _tiles(view, waits, runs),
-            _types(view),
-            chart(view),
-            _waiting(view, waits),
-            _running(view, runs),
-            _rounds(view),
-        ]
-        return _page("Hadar", "\n".join(body), "/")
+        return _filled(
+            "overview",
+            view,
+            here="/",
+            waits=len(waits),
+            runs=len(runs),
+            pinned=sum(state_of(history.now.jobs[job]) == PINNED for job in runs),
+            types=list(_types(view)),
+            chart=_chart(view),
+            few=FEW,
+            waiting_rows=_rows(view, waits[:FEW]),
+            running_rows=_rows(view, runs[:FEW]),
+            rounds=list(history.rounds)[-FEW:][::-1],
+            max_gpus=MAX_GPUS,
+        )
 
 
 def listing(view: PageRequest) -> str:
     """Return one page of all jobs that wait or run."""
     with view.follower.lock:
-        history = view.history
-        waits, runs = _jobs(history)
-        is_running = view.query.get("state") == "running"
-        chosen = runs if is_running else waits
+        waits, runs = _jobs(view.history)
+        state, chosen = (
+            ("running", runs) if view.query.get("state") == "running" else ("waiting", waits)
+        )
         pages = max(1, -(-len(chosen) // MANY))
         asked = view.query.get("page", "")
         page = int(asked) if asked in map(str, range(1, pages + 1)) else 1
-        shown = chosen[(page - 1) * MANY : page * MANY]
-        table = (
-            tables.running(history, shown, history.places(), view.clock)
-            if is_running
-            else tables.waiting(history, shown, _age_from(view))
+        return _filled(
+            "listing",
+            view,
+            here=f"/jobs?state={state}",
+            state=state,
+            total=len(chosen),
+            rows=_rows(view, chosen[(page - 1) * MANY : page * MANY]),
+            page=page,
+            pages=pages,
         )
-        state = "running" if is_running else "waiting"
-        links = "".join(
-            link(f"/jobs?{urlencode({'state': state, 'page': n})}", str(n), n == page)
-            for n in range(1, pages + 1)
-        )
-        title = f"{state.capitalize()} jobs"
-        body = (
-            f"{_head(view)}{_alerts(view)}<section>\n<h2>{title}: {len(chosen):,}</h2>\n"
-            + (table if shown else f"<p>No job is {state}.</p>")
-            + (f'<nav class="choices" aria-label="Pages">{links}</nav>' if pages > 1 else "")
-            + "</section>"
-        )
-        return _page(f"{title} – Hadar", body, f"/jobs?state={state}")
 
 
 def missing() -> str:
     """Return the page for addresses that there are none of."""
-    return _page(
-        "Not here – Hadar",
-        "<h1>There is no such page</h1><p>The first one is <a href='/'>here</a>.</p>",
-        "",
+    return TEMPLATES.get_template("missing.html.j2").render(here="")
+
+
+def _filled(name: str, view: PageRequest, **values: object) -> str:
+    """Return a page about a journal; use it under the follower's lock."""
+    return TEMPLATES.get_template(f"{name}.html.j2").render(
+        values,
+        view=view,
+        history=view.history,
+        now=view.history.now,
+        clock=view.clock,
+        window=view.window,
     )
 
 
-# Parts of pages.
-
-
-def _page(title: str, body: str, here: str) -> str:
-    links = "".join(
-        link(address, words, address == here)
-        for address, words in (
-            ("/", "Overview"),
-            ("/jobs?state=waiting", "Waiting"),
-            ("/jobs?state=running", "Running"),
-            ("/metrics", "Metrics"),
-        )
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f'<noscript><meta http-equiv="refresh" content="{3 * _REFRESH_S}"></noscript>\n'
-        f"<title>{safe(title)}</title>\n"
-        '<link rel="icon" href="/icon.svg" type="image/svg+xml">\n'
-        '<link rel="stylesheet" href="/style.css">\n'
-        '<script src="/refresh.js" defer></script>\n</head>\n<body>\n'
-        '<a class="skip" href="#main">Skip to the content</a>\n'
-        f'<header><nav aria-label="Pages of this site">{links}</nav>'
-        f'<button id="pause" type="button" hidden data-every="{_REFRESH_S}">Pause</button>'
-        "</header>\n"
-        f'<main id="main">\n{body}\n</main>\n'
-        f"<footer>hadar_slurm {safe(__version__)}. This page only reads.</footer>\n"
-        "</body>\n</html>\n"
-    )
-
-
-def _head(view: PageRequest) -> str:
-    history, now = view.history, view.history.now
-    path = f'<code class="path">{safe(view.follower.path)}</code>'
-    if history.is_empty:
-        return f'<h1>Hadar</h1>\n<p class="soft">{path}</p>'
-    if history.is_epoch:
-        modes = " and ".join(now.modes)
-        when = (
-            f"round {now.number} began {safe(duration(view.now_s - now.time_s))} ago, "
-            f"on {safe(view.clock.moment(now.time_s))} ({safe(view.clock.zone_at(now.time_s))})"
-        )
-        said = f"Policy {safe(now.policy)}, mode {safe(modes)}; {when}."
-    else:
-        said = (
-            f"A simulation of policy {safe(now.policy)}; the last round began "
-            f"{safe(duration(now.time_s))} after its start."
-        )
-    return f'<h1>Hadar</h1>\n<p>{said}</p>\n<p class="soft">{path}</p>'
-
-
-def _alerts(view: PageRequest) -> str:
-    history = view.history
-    said: list[str] = []
-    if view.follower.fault:
-        said.append(
-            f"The journal cannot be read: {safe(view.follower.fault)}. hadard writes it where "
-            "<code>journal:</code> in its configuration says, hadar simulate with "
-            "<code>--journal FILE</code>. This page shows it as soon as it can be read."
-        )
-    elif history.is_empty:
-        said.append("The journal has no round yet.")
-    said += _life(view)
-    if not history.is_empty and history.is_epoch and history.rounds[-1].errors:
-        said.append(f"The last round failed: {safe('; '.join(history.rounds[-1].errors))}")
-    if view.follower.strange:
-        said.append(
-            f"{count(view.follower.strange, 'line')} cannot be read: damaged, or of another "
-            "version of hadar_slurm."
-        )
-    items = "".join(f"<p>{text}</p>" for text in said)
-    return f'<div class="alert" role="status">{items}</div>\n' if said else ""
-
-
-def _life(view: PageRequest) -> list[str]:
-    """Return what to know before the last round is believed: is hadard there, can it work?"""
-    history, now = view.history, view.history.now
-    if not history.is_empty and not history.is_epoch:
-        return []
-    age_s = view.now_s - now.time_s
-    is_old = not history.is_empty and is_late(age_s, now.length_s)
-    old = safe(duration(age_s))
-    if view.pulse is None:
-        return [f"No round for {old}: is hadard at work?"] if is_old else []
-    said = []
-    if not view.pulse.is_alive(view.now_s):
-        place = f'<code class="path">{safe(view.pulse.run_dir)}</code>'
-        then = "" if history.is_empty else f" What follows is from {old} ago."
-        said.append(f"hadard is not alive: no fresh sign of life in {place}.{then}")
-    elif is_old:
-        said.append(f"hadard is alive, but its last round is {old} old: what follows is from then.")
-    said += [
-        f"Problem: {safe(kind)}: {safe(text)}"
-        for kind, text in view.pulse.problems(view.now_s).items()
-    ]
-    return said
+# Jobs.
 
 
 def _jobs(history: History) -> tuple[list[str], list[str]]:
     """Return the jobs that wait and those that run or are about to, by when they came."""
     jobs, places = history.now.jobs, history.places()
     runs = {job for job in jobs if job in places or jobs[job]["phase"] != "queued"}
-    return tables.in_order(jobs.keys() - runs, jobs), tables.in_order(runs, jobs)
+    return _in_order(jobs.keys() - runs, jobs), _in_order(runs, jobs)
 
 
-def _age_from(view: PageRequest) -> float:
-    return view.now_s if view.history.is_epoch else view.history.now.time_s
+def _in_order(job_ids: Iterable[str], jobs: Mapping[str, Line]) -> list[str]:
+    return sorted(job_ids, key=lambda job: (_number(jobs[job]["submitted_s"]), natural_key(job)))
 
 
-def _tiles(view: PageRequest, waits: Sequence[str], runs: Sequence[str]) -> str:
-    gpus = view.history.now.gpus.values()
-    total, held = sum(g.total for g in gpus), sum(g.held for g in gpus)
-    jobs = view.history.now.jobs
-    pinned = sum(state_of(jobs[job]) == PINNED for job in runs)
-    tiles = [
-        (f"{len(runs) - pinned:,}", f"jobs run, {pinned:,} pinned" if pinned else "jobs run"),
-        (f"{len(waits):,}", "jobs wait"),
-        (f"{held:,} of {total:,}", "GPUs held by Hadar’s jobs"),
-        (f"{sum(g.idle for g in gpus):,}", "GPUs idle"),
-    ]
-    items = "".join(f"<li><strong>{safe(a)}</strong> {safe(b)}</li>" for a, b in tiles)
-    return f'<ul class="tiles">{items}</ul>'
+def _rows(view: PageRequest, job_ids: Iterable[str]) -> list[Values]:
+    places = view.history.places()
+    now_s = view.now_s if view.history.is_epoch else view.history.now.time_s
+    return [_row(view.history, job_id, places.get(job_id, ()), now_s) for job_id in job_ids]
 
 
-def _types(view: PageRequest) -> str:
-    window = view.window or Window(view.until_s - 1.0, view.until_s)
-    spoken = _span(view.hours)
-    return (
-        "<section>\n<h2>GPUs by type</h2>\n"
-        + tables.types(view.history, window)
-        + f'<p class="soft">Average and curves: {spoken}. The price is what the policy reckons the '
-        "next GPU of a type to be worth; 0 where some are free.</p></section>"
-    )
+def _row(history: History, job_id: str, held: Sequence[Segment], now_s: float) -> Values:
+    """Return a row about a job, with as much of it as the journal tells, in whatever form."""
+    now = history.now
+    job, forked = now.jobs[job_id], now.forked.get(job_id)
+    steps = _number(job["steps"])
+    chosen = "chosen; it starts when its GPUs are free" if job_id in now.planned else "–"
+    why = now.waiting.get(job_id)
+    return {
+        "job_id": job_id,
+        "user": job["user"],
+        "work": job["workload"],
+        "gpus": job["gpus"],
+        "restarts": job["restarts"],
+        "remarks": list(job.get("remarks", ())),
+        "done": _number(job["steps_done"]) / steps if steps > 0 else None,
+        "why": chosen if why is None else why,
+        "waited_s": now_s - _number(job["submitted_s"]),
+        "state": state_of(job) if job["phase"] != "queued" else "starting",
+        "held": held,
+        "forked": forked,
+        "speeds": {copy.number: copy.steps_per_s for copy in forked.copies} if forked else {},
+        "averages": _averages(forked, now.time_s),
+    }
 
 
-def _span(hours: int) -> str:
-    if not hours:
-        return "all that was read"
-    return f"the last {hours} h" if hours < 48 else f"the last {hours // 24} days"
-
-
-def _waiting(view: PageRequest, waits: Sequence[str]) -> str:
-    body = (
-        tables.waiting(view.history, waits[:FEW], _age_from(view))
-        if waits
-        else "<p>No job waits.</p>"
-    )
-    return f"<section>\n<h2>Waiting: {len(waits):,}</h2>\n{body}{_more(waits, 'waiting')}</section>"
-
-
-def _running(view: PageRequest, runs: Sequence[str]) -> str:
-    body = (
-        tables.running(view.history, runs[:FEW], view.history.places(), view.clock)
-        if runs
-        else "<p>No job runs.</p>"
-    )
-    return f"<section>\n<h2>Running: {len(runs):,}</h2>\n{body}{_more(runs, 'running')}</section>"
-
-
-def _more(jobs: Sequence[str], state: str) -> str:
-    if len(jobs) <= FEW:
+def _averages(forked: Forked | None, now_s: float) -> str:
+    if forked is None or forked.averages is None:
         return ""
-    return f'<p><a href="/jobs?state={state}">All {len(jobs):,}</a></p>'
+    times = f"averaged {words.count(forked.averages, 'time')}"
+    if forked.averaged_s is None:
+        return times
+    return f"{times}, last {words.duration(now_s - forked.averaged_s)} before this round"
 
 
-def _rounds(view: PageRequest) -> str:
-    rows = list(view.history.rounds)[-FEW:][::-1]
-    return f"<section>\n<h2>Last rounds</h2>\n{tables.rounds(rows, view.clock)}</section>"
+def _number(value: object) -> float:
+    """Return a number of a journal, 0 where it is none."""
+    return float(value) if isinstance(value, int | float) and abs(value) < _LARGEST else 0.0
+
+
+# GPU types.
+
+
+def _types(view: PageRequest) -> Iterator[Values]:
+    """Yield how each type is used, now and in a window, and what it costs; curves are paths."""
+    window = view.window or Window(view.until_s - 1.0, view.until_s)
+    points = [point for point, _ in view.history.spans(window.from_s, window.to_s)]
+    most = max((price for point in points for price in point.prices.values()), default=0.0)
+    for kind, gpus in view.history.now.gpus.items():
+        held = [
+            (p.time_s, p.gpus[kind].held / max(1, p.gpus[kind].total))
+            for p in points
+            if kind in p.gpus
+        ]
+        prices = [(p.time_s, p.prices[kind]) for p in points if kind in p.prices]
+        yield {
+            "kind": kind,
+            "gpus": gpus,
+            "held_share": view.history.held_share(kind, window.from_s, window.to_s),
+            "held": _curve(held, window, 1.0),
+            "prices": _curve(prices, window, most),
+            "most": most,
+        }
+
+
+def _curve(points: Sequence[tuple[float, float]], window: Window, most: float) -> str:
+    """Return the path of a step curve from 0 to `most`, each value until the next one."""
+    path = ""
+    for time_s, value in points[:: max(1, len(points) // _SPARK_POINTS)]:
+        x = window.share(time_s) * _SPARK_W
+        high = min(1.0, max(0.0, value / most)) if most > 0 else 0.0
+        y = 1 + (1 - (high if high == high else 0.0)) * (_SPARK_H - 2)
+        path += f"H{x:.1f}V{y:.1f}" if path else f"M{x:.1f} {y:.1f}"
+    return path
+
+
+# The picture.
+
+
+def _chart(view: PageRequest) -> Values:
+    """Return who held which GPU; `words` are the last of `num_words` rows that say the same."""
+    history, window = view.history, view.window
+    nodes, kinds = history.now.nodes, kinds_of(history.now.nodes)
+    has_all = sum(kinds.values()) <= MAX_GPUS
+    chosen = view.kind or ("" if has_all else next(iter(kinds), ""))
+    if chosen:
+        nodes = {
+            name: node | {"gpus": {chosen: node["gpus"][chosen]}}
+            for name, node in nodes.items()
+            if chosen in node["gpus"]
+        }
+    segments = list(history.bars(view.until_s)) if window else []
+    told = [
+        s
+        for s in segments
+        if window and window.shows(s) and (not chosen or chosen in s.gang.gpus_by_type)
+    ]
+    told.sort(key=lambda s: (s.start_s, s.job_id), reverse=True)
+    return {
+        "choices": _choices(view, list(kinds), chosen, has_all=has_all),
+        "gantt": gantt(_first(nodes), segments, history.names, window, view.clock)
+        if window
+        else None,
+        "num_gpus": sum(kinds_of(nodes).values()),
+        "words": told[:_MAX_WORDS],
+        "num_words": len(told),
+    }
+
+
+def _choices(
+    view: PageRequest, kinds: Sequence[str], chosen: str, *, has_all: bool
+) -> dict[str, list[tuple[str, str, bool]]]:
+    """Return rows of links as (address, words, whether it is here)."""
+
+    def address(hours: int, kind: str) -> str:
+        asked = {"hours": hours} | ({"type": words.clean(kind)} if kind else {})
+        return f"/?{urlencode(asked)}#chart"
+
+    choices = {
+        "Time to show": [
+            (address(h, view.kind), words.span(h) if h else "all", h == view.hours) for h in HOURS
+        ]
+    }
+    if len(kinds) > 1:
+        choices["GPU types to show"] = [
+            (address(view.hours, kind), kind or "all types", kind == chosen)
+            for kind in (*([""] if has_all else ()), *kinds)
+        ]
+    return choices
+
+
+def _first(nodes: Mapping[str, Line]) -> dict[str, Line]:
+    """Return as many nodes as a chart has room for."""
+    found: dict[str, Line] = {}
+    room = MAX_GPUS
+    for name, node in nodes.items():
+        room -= sum(node["gpus"].values())
+        if room < 0:
+            break
+        found[name] = node
+    return found

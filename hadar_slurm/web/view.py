@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 
+from hadar_slurm.status.health import is_late
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.gantt import Window
 from hadar_slurm.web.history import History
@@ -38,6 +39,16 @@ class PageRequest:
     def clock(self) -> Clock:
         """Return how the journal's times are told."""
         return Clock(self.history.is_epoch, self.zone)
+
+    @property
+    def age_s(self) -> float:
+        """Return how long ago the last round began."""
+        return self.now_s - self.history.now.time_s
+
+    @property
+    def is_old(self) -> bool:
+        """Whether a daemon would have written a round since the last one."""
+        return not self.history.is_empty and is_late(self.age_s, self.history.now.length_s)
 
     @property
     def until_s(self) -> float:

@@ -1,4 +1,4 @@
-"""What the page says and how: text made safe, times, durations and numbers for people."""
+"""What the page says and how: text that can be shown, times, durations and numbers for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from html import escape
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 # Between ticks of an axis, in seconds.
@@ -24,26 +23,6 @@ _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uff
 def clean(value: object) -> str:
     """Return anything as text that can be encoded and shown."""
     return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", str(value))
-
-
-def safe(value: object) -> str:
-    """Return anything as text that is safe within an element or a quoted attribute."""
-    return escape(clean(value), quote=True)
-
-
-def name(value: object) -> str:
-    """Return a name that somebody else chose, as an element.
-
-    Long ones are cut by the style sheet, and letters that run from right to left, or only say so,
-    do not turn round what stands beside them.
-    """
-    return f'<bdi class="name" title="{safe(value)}">{safe(value)}</bdi>'
-
-
-def link(address: str, words: str, is_here: bool) -> str:
-    """Return a link of this site, marked where it leads to what is shown."""
-    here = ' aria-current="page"' if is_here else ""
-    return f'<a href="{safe(address)}"{here}>{safe(words)}</a>'
 
 
 def count(number: int, one: str, many: str = "") -> str:
@@ -75,6 +54,11 @@ def work(seconds: float) -> str:
 def share(part: float | None) -> str:
     """Return a share in per cent."""
     return "–" if part is None or not math.isfinite(part) else f"{100 * part:.0f} %"
+
+
+def span(hours: int) -> str:
+    """Return hours, or days where they are many."""
+    return f"{hours} h" if hours < 48 else f"{hours // 24} days"
 
 
 def figure(value: float | None) -> str:

@@ -129,6 +129,16 @@ def test_what_failed_is_said_and_escaped() -> None:
     assert "A &lt;note&gt;" in text
 
 
+def test_every_word_of_the_report_is_escaped() -> None:
+    """The template takes plots alone for markup, and those escape what they say themselves."""
+    evil = "<script>alert(1)</script>"
+    records = [record | {"trace": evil, "cluster": evil} for record in some_records()[:2]]
+    found = groups(records)
+    text = page(Comparison(evil, evil, records, found, [Note(evil, (evil,), ((evil,), (evil,)))]))
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 7
+
+
 def test_colours_follow_the_page() -> None:
     """No ink of the plots is fixed to black or white, so that both themes can be read."""
     text = a_page()

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from hadar_slurm.web.words import Clock, duration, name, safe
+from hadar_slurm.web.page import TEMPLATES
+from hadar_slurm.web.words import Clock, duration
 
 NOON_S = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def test_nothing_in_a_name_is_markup() -> None:
-    """Brackets, quotes and letters that no page may hold are made harmless."""
+    """Brackets, quotes and letters that no page may hold are made harmless, wherever they stand."""
     evil = "<script>alert(1)</script>\"' onload=x \x00\ud800&amp;"
-    assert safe(evil) == (
-        "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27; onload=x \ufffd\ufffd&amp;amp;"
+    macros = TEMPLATES.from_string(
+        '{% from "macros.html.j2" import name, link %}'
+        "{{ evil }}{{ name(evil) }}{{ link(evil, evil, true) }}"
     )
-    assert "<script" not in name(evil)
-    name(evil).encode("utf-8")
+    shown = macros.render(evil=evil)
+    safe = (
+        "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39; onload=x \N{REPLACEMENT CHARACTER}"
+        "\N{REPLACEMENT CHARACTER}&amp;amp;"
+    )
+    assert shown.replace(safe, "_") == (
+        '_<bdi class="name" title="_">_</bdi><a href="_" aria-current="page">_</a>'
+    )
+    shown.encode("utf-8")
+
+
+def test_all_templates_escape() -> None:
+    """Autoescape is on for every template, and none takes a value for markup."""
+    assert TEMPLATES.autoescape is True
+    names = TEMPLATES.list_templates()
+    assert "overview.html.j2" in names
+    for name in names:
+        assert TEMPLATES.get_template(name)
+        source = TEMPLATES.loader.get_source(TEMPLATES, name)[0] if TEMPLATES.loader else ""
+        assert not re.search(r"\bsafe\b|autoescape", source), name
 
 
 @pytest.mark.parametrize(
