@@ -29,6 +29,7 @@ from hadar_slurm.cli.inputs import (
     read_workload,
     workload_label,
 )
+from hadar_slurm.cli.pictures import can_draw
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.quantity import parse_number
@@ -40,6 +41,7 @@ from hadar_slurm.sim.restart import parse_restart_costs
 from hadar_slurm.sim.trace import DEFAULT_REFERENCE, parse_gpu_speeds
 from hadar_slurm.study.compare import FORKING, Cell, Workload, scale_to_load
 from hadar_slurm.study.experiment import ORACLE, RULES, SPEEDS, Settings, forked
+from hadar_slurm.study.report import Comparison, json_text, write_all
 from hadar_slurm.study.scenarios import SCENARIOS, Choices, Scenario
 from hadar_slurm.study.summary import groups, load_series
 
@@ -165,9 +167,6 @@ def compare(
             )
         ]
     records = run_with_bars(cells, output, processes, console)
-    # Drawing takes a second to load, and nothing before it needs it.
-    from hadar_slurm.study.report import Comparison, json_text, write_all
-
     found = groups(records)
     comparison = Comparison(_TITLE, _command(), records, found, series=load_series(found))
     if chosen:
@@ -179,6 +178,9 @@ def compare(
             num_plotted=chosen.num_plotted,
             charted=chosen.charted,
         )
+    if not can_draw(console):
+        plain = groups([{**record, "occupancy": None} for record in records])
+        comparison = replace(comparison, groups=plain, series=(), num_plotted=0)
     paths = write_all(output, comparison)
     if as_json:
         sys.stdout.write(json_text(comparison))
