@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from hadar_slurm.cli.completing import one_of, some_of
+from hadar_slurm.cli.pictures import can_draw
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
@@ -35,6 +36,7 @@ from hadar_slurm.lab.inputs import (
 )
 from hadar_slurm.lab.study.compare import FORKING, Cell, StudyWorkload, scale_to_load
 from hadar_slurm.lab.study.experiment import ORACLE, RULES, SPEEDS, ExperimentSettings, forked
+from hadar_slurm.lab.study.report import Comparison, json_text, write_all
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices, Scenario
 from hadar_slurm.lab.study.summary import groups, load_series
 from hadar_slurm.lab.study.tables import run_with_bars, show
@@ -165,9 +167,6 @@ def compare(
             )
         ]
     records = run_with_bars(cells, output, processes, console)
-    # Drawing takes a second to load, and nothing before it needs it.
-    from hadar_slurm.lab.study.report import Comparison, json_text, write_all
-
     found = groups(records)
     comparison = Comparison(_TITLE, _command(), records, found, series=load_series(found))
     if chosen:
@@ -179,6 +178,9 @@ def compare(
             num_plotted=chosen.num_plotted,
             charted=chosen.charted,
         )
+    if not can_draw(console):
+        plain = groups([{**record, "occupancy": None} for record in records])
+        comparison = replace(comparison, groups=plain, series=(), num_plotted=0)
     paths = write_all(output, comparison)
     if as_json:
         sys.stdout.write(json_text(comparison))

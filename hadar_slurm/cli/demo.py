@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hadar_slurm.cli.completing import one_of
+from hadar_slurm.cli.pictures import can_draw
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import parse_nodes
@@ -90,7 +91,7 @@ def demo(
             nodes = Cluster.of(row.node for row in read_nodes(cluster.runner()))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    _tell(output, nodes, plain, hadar, console, as_json=as_json)
+    show_results(output, nodes, plain, hadar, console, as_json=as_json)
 
 
 def _both_runs(
@@ -168,7 +169,7 @@ def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[Dem
     yield show
 
 
-def _tell(
+def show_results(
     output: Path,
     cluster: Cluster,
     plain: Sequence[JobRun],
@@ -177,20 +178,24 @@ def _tell(
     *,
     as_json: bool,
 ) -> None:
-    # Drawing takes a second to load, and nothing before it needs it.
-    from hadar_slurm.lab.demo.gantt import draw_gantt
-
+    """Write the figures and the picture beside the journal, and print what came of both runs."""
     capacity = {str(kind): count for kind, count in cluster.gpus_by_type.items()}
     mismatches = plan_mismatches(read_journal(output / "journal.jsonl"))
     tree = summary_tree(plain, hadar, capacity, mismatches)
     (output / "summary.json").write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
-    draw_gantt(output / "gantt.png", cluster, {"plain Slurm": plain, "hadar": hadar})
+    files = ["summary.json", "journal.jsonl"]
+    if can_draw(console):
+        # Drawing takes a second to load, and nothing before it needs it.
+        from hadar_slurm.lab.demo.picture import draw_runs
+
+        draw_runs(output / "gantt.png", cluster, {"plain Slurm": plain, "hadar": hadar})
+        files.append("gantt.png")
     if as_json:
         json.dump(tree, sys.stdout, indent=2)
         print()
     console.print(job_table(plain, hadar))
     console.print(total_table(summarize_run(plain, capacity), summarize_run(hadar, capacity)))
-    for name in ("summary.json", "journal.jsonl", "gantt.png"):
+    for name in files:
         console.print(f"{name}: {output / name}", soft_wrap=True)
     lost = [run.job.name for run in (*plain, *hadar) if not run.has_finished]
     if lost or mismatches:

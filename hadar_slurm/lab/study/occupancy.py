@@ -37,6 +37,11 @@ class Occupancy:
     bin_s: float
     jobs: NDArray[np.int32]
 
+    @property
+    def end_s(self) -> float:
+        """Return when the last bin ends, from the start of the first."""
+        return self.bin_s * float(self.jobs.shape[1])
+
 
 def occupancy(
     segments: Sequence[Segment],
@@ -49,7 +54,7 @@ def occupancy(
     """Return who held what from `start_s` to `end_s`; None for clusters too large to draw.
 
     A journal tells how many GPUs of a node a job has, not which. A job is drawn on the lowest that
-    are free when it starts.
+    are free when it starts; where clocks differ, on those that are free next.
     """
     rows = _rows(cluster)
     num_gpus = sum(len(lanes) for lanes in rows.values())
@@ -64,8 +69,8 @@ def occupancy(
             for time_s in (segment.start_s, segment.end_s)
         )
         for slot, count in segment.gang.slots:
-            free = [row for row in rows[slot] if free_from[row] <= segment.start_s + _TOUCH_S]
-            for row in free[:count]:
+            waits = np.maximum(free_from[rows[slot]] - segment.start_s - _TOUCH_S, 0.0)
+            for row in rows[slot][0] + np.argsort(waits, kind="stable")[:count]:
                 free_from[row] = segment.end_s
                 jobs[row, max(0, first) : max(0, last)] = numbers[segment.job_id]
     slots = tuple((str(slot.node), str(slot.gpu_type), len(lanes)) for slot, lanes in rows.items())
@@ -97,10 +102,10 @@ def _list(value: object) -> list[tuple[str, str, int]]:
 
 
 def _rows(cluster: Cluster) -> dict[Slot, list[int]]:
-    """Return the chart's rows of every slot: types together, one row a GPU."""
+    """Return the chart's rows of every slot: one row a GPU, types together."""
     rows: dict[Slot, list[int]] = {}
     count = 0
-    for kind in cluster.gpus_by_type:
+    for kind in dict.fromkeys(kind for node in cluster.nodes for kind in node.by_type):
         for node in cluster.nodes:
             if kind in node.by_type:
                 num_gpus = node.by_type[kind]

@@ -3,30 +3,27 @@
 Text stays text, and follows the page's colours: what matplotlib draws in one of the `_THEME`
 colours becomes a CSS variable. Policies have the same colour, dash and marker in every plot of
 every report; the colours stand out against white and near-black alike (3:1 or better), and no two
-policies are told apart by colour alone.
+policies are told apart by colour alone. matplotlib is imported where a plot is drawn.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import matplotlib as mpl
-
-mpl.use("Agg")  # no screen is needed, and none may be there
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.summary import HOUR_S, Group, PolicyRecords, Series
 from hadar_slurm.policies.solver import Floats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 class Style(NamedTuple):
@@ -91,10 +88,6 @@ _RC: Any = {
     "figure.facecolor": "none",
     "legend.frameon": False,
 }
-# A job's size in GPU-hours, from small to large; both ends stand out against idle GPUs.
-_SIZES = LinearSegmentedColormap.from_list(
-    "sizes", [colormaps["plasma"](x) for x in np.linspace(0.12, 0.93, 64)]
-)
 
 
 def style(policy: str) -> Style:
@@ -104,8 +97,7 @@ def style(policy: str) -> Style:
 
 def jct_cdf(group: Group, slug: str) -> str:
     """Return the share of jobs that were done within a time, for each policy."""
-    with mpl.rc_context(_RC):
-        figure = Figure(figsize=(_WIDTH_IN, 4.0), layout="constrained")
+    with _figure(4.0) as figure:
         axes = figure.subplots()
         least_h = np.inf
         for entry in _by_jct(group):
@@ -117,7 +109,8 @@ def jct_cdf(group: Group, slug: str) -> str:
         axes.set_xscale("log")
         axes.set_xlim(left=max(least_h, 0.02))
         axes.set_ylim(0, 100)
-        _plain_log_ticks(axes)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        axes.tick_params(axis="x", which="minor", labelbottom=False)
         axes.set_xlabel("job completion time in hours (logarithmic)")
         axes.set_ylabel("jobs done, %")
         _legend(axes, "by mean JCT, best first")
@@ -134,8 +127,7 @@ def jct_cdf(group: Group, slug: str) -> str:
 
 def trade_off(group: Group, slug: str) -> str:
     """Return TTD against mean JCT, a point a policy, with both lower bounds."""
-    with mpl.rc_context(_RC):
-        figure = Figure(figsize=(_WIDTH_IN, 4.2), layout="constrained")
+    with _figure(4.2) as figure:
         axes = figure.subplots()
         points = {
             entry.policy: (_mean(entry, "mean_jct_s"), _mean(entry, "ttd_s"))
@@ -169,9 +161,8 @@ def trade_off(group: Group, slug: str) -> str:
 
 def utilisation(group: Group, slug: str) -> str:
     """Return the share of each GPU type's time that jobs held, a bar a policy."""
-    with mpl.rc_context(_RC):
-        rows = list(group.done)
-        figure = Figure(figsize=(_WIDTH_IN, 0.9 + 0.27 * len(rows)), layout="constrained")
+    rows = list(group.done)
+    with _figure(0.9 + 0.27 * len(rows)) as figure:
         panels = figure.subplots(1, len(group.kinds), sharey=True, squeeze=False)[0]
         columns = {c.name: c for c in group.columns}
         for panel, kind in zip(panels, group.kinds, strict=True):
@@ -200,8 +191,7 @@ def utilisation(group: Group, slug: str) -> str:
 
 def along(series: Series, name: str, slug: str) -> str:
     """Return a column's figure along a series, a line a policy."""
-    with mpl.rc_context(_RC):
-        figure = Figure(figsize=(_WIDTH_IN, 3.6), layout="constrained")
+    with _figure(3.6) as figure:
         axes = figure.subplots()
         lines: dict[str, list[tuple[float, float]]] = {}
         column = next(c for c in series.points[0][1].columns if c.name == name)
@@ -233,37 +223,12 @@ def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
     """Return what every GPU did under a policy, up to `until_h`, jobs coloured by their size."""
     record = entry.records[0]
     seen = occupancy.from_tree(record["occupancy"])
-    sizes = np.array(record["gpu_hours"], dtype=float)
-    # Large jobs take most of the area, small ones are most of the jobs: the root shows both.
-    norm = PowerNorm(0.5, 0.0, max(float(sizes.max()), 1e-2))
-    drawn = _SIZES(norm(np.append(sizes, 0.0))[seen.jobs])
-    drawn[seen.jobs < 0] = 0.0
     ttd_h = float(record["ttd_s"]) / HOUR_S
     num_gpus = len(seen.jobs)
-    with mpl.rc_context(_RC):
-        figure = Figure(figsize=(_WIDTH_IN, 0.7 + max(1.0, 0.03 * num_gpus)), layout="constrained")
-        axes = figure.subplots()
-        axes.grid(visible=False)
-        axes.axhspan(-0.5, num_gpus - 0.5, color=_IDLE, linewidth=0, zorder=0)
-        axes.imshow(
-            drawn,
-            extent=(0.0, ttd_h, num_gpus - 0.5, -0.5),
-            aspect="auto",
-            interpolation="none",
-            resample=False,
-            zorder=1,
-        )
-        axes.axvline(ttd_h, color=_INK, linewidth=1.0)
-        _mark_types(axes, seen.slots)
-        axes.set_xlim(0, until_h * 1.01)
-        axes.set_ylim(num_gpus - 0.5, -0.5)
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel("hours since the first submission")
-        scale = mpl.cm.ScalarMappable(norm, _SIZES)
-        bar = figure.colorbar(scale, ax=axes, pad=0.01, fraction=0.03, aspect=14)
-        bar.outline.set_visible(False)
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        bar.set_label("job's GPU-hours")
+    with _figure(0.7 + max(1.0, 0.03 * num_gpus)) as figure:
+        from hadar_slurm.lab.study.gantt import draw_by_size
+
+        draw_by_size(figure, seen, np.array(record["gpu_hours"]), until_h=until_h, idle=_IDLE)
         share = 100.0 * float((seen.jobs >= 0).mean())
         return _svg(
             figure,
@@ -274,6 +239,16 @@ def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
 
 
 # Parts of plots.
+
+
+@contextmanager
+def _figure(height_in: float) -> Iterator[Figure]:
+    """Give a figure to draw on in the page's form."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_RC):
+        yield Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
 
 
 def _mean(entry: PolicyRecords, name: str) -> float:
@@ -309,12 +284,6 @@ def _legend(axes: Axes, title: str) -> None:
         handlelength=3.2,
         title_fontsize=9,
     )
-
-
-def _plain_log_ticks(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0,)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _name_points(
@@ -360,28 +329,15 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _mark_types(axes: Axes, slots: Sequence[tuple[str, str, int]]) -> None:
-    counts: dict[str, int] = {}
-    for _, kind, count in slots:
-        counts[kind] = counts.get(kind, 0) + count
-    begin = 0
-    middles = []
-    for count in counts.values():
-        if begin:
-            axes.axhline(begin - 0.5, color=_INK, linewidth=0.8)
-        middles.append(begin + (count - 1) / 2)
-        begin += count
-    axes.set_yticks(middles, [f"{count} {kind}" for kind, count in counts.items()])
-    axes.tick_params(axis="y", length=0)
-
-
 # From matplotlib's SVG to one that fits into a page.
 
 
 def _svg(figure: Figure, slug: str, title: str, said: str) -> str:
     """Return a figure as an element for a page, with a title and a description for all readers."""
+    from matplotlib import rc_context
+
     text = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": slug}):
+    with rc_context({"svg.hashsalt": slug}):
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]

@@ -58,6 +58,27 @@ def test_a_tiny_comparison(
     assert "hadar compare" in page
 
 
+def test_without_matplotlib_the_page_has_no_pictures(trace: Path) -> None:
+    """One line says how to get them; tables and files are as ever, also where a load was given."""
+    hidden = (
+        "import sys; sys.modules['matplotlib'] = None; from hadar_slurm.cli.main import app; app()"
+    )
+    words = ["compare", str(trace), *CLUSTER, "--policy", "srsf", "--load", "60,120"]
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, *words, "--output", str(trace.parent / "out")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr.count("pictures need matplotlib: pip install 'hadar_slurm[plots]'") == 1
+    assert "few at 60 % load: 5 jobs on 1xv100,1xk80" in done.stdout
+    page = (trace.parent / "out" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<table>") == 2
+    assert "<figure>" not in page
+    assert "Who held which GPU" not in page
+
+
 def test_json_is_for_programs(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

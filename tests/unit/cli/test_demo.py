@@ -1,15 +1,24 @@
-"""What the demo starts hadard with."""
+"""What the demo starts hadard with, and what it leaves behind."""
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from builders import a_cluster, a_gang
+from rich.console import Console
 from typer.testing import CliRunner
 
-from hadar_slurm.cli.demo import CONFIG
+from hadar_slurm.cli.demo import CONFIG, show_results
 from hadar_slurm.cli.main import commands
 from hadar_slurm.config import Config
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import UsageError
-from hadar_slurm.lab.demo.runs import submission
+from hadar_slurm.lab.demo.runs import JobRun, submission
 from hadar_slurm.lab.demo.workload import load_workload
+from hadar_slurm.metrics import Segment
 
 
 def test_the_demos_hadard_enforces_its_plans() -> None:
@@ -30,3 +39,23 @@ def test_a_policy_that_is_not_there_is_refused_before_anything_starts() -> None:
     done = CliRunner().invoke(commands, ["demo", "--policy", "no-such"])
     assert isinstance(done.exception, UsageError)
     assert "--policy 'no-such': expected one of hadar, hadar-paper" in str(done.exception)
+
+
+@pytest.mark.parametrize("has_matplotlib", [True, False])
+def test_without_matplotlib_the_figures_come_without_a_picture(
+    has_matplotlib: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says how to get it."""
+    if not has_matplotlib:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+    job = load_workload().jobs[0]
+    held = (Segment(JobId("7"), a_gang("n1:V100:2"), 1.0, 9.0),)
+    run = JobRun(job, JobId("7"), "COMPLETED", 0.0, 9.0, held, job.total_steps, True)
+    (tmp_path / "journal.jsonl").touch()
+    console = Console(record=True, width=200)
+    show_results(tmp_path, a_cluster("2xV100,2xK80"), [run], [run], console, as_json=False)
+    said = console.export_text()
+    assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["jobs"] == 1
+    assert (tmp_path / "gantt.png").exists() == ("gantt.png: " in said) == has_matplotlib
+    needed = "pictures need matplotlib: pip install 'hadar_slurm[plots]'"
+    assert said.count(needed) == (not has_matplotlib)

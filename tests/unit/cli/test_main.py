@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,14 @@ from hadar_slurm.cli.main import COMMANDS, commands, load_command
 
 # What takes long to import and none of these needs.
 HEAVY = {"numpy", "highspy", "pulp", "matplotlib", "yaml", "ClusterShell", "http.server"}
+DECIDING = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import hadar_slurm.daemon.main
+from builders import ROUND, a_job, a_snapshot
+from hadar_slurm.policies.registry import DEFAULT_POLICY, make_policy
+make_policy(DEFAULT_POLICY).plan(a_snapshot("1xV100,1xK80", a_job("1"), a_job("2")), ROUND)
+"""
 LISTING = "from typer.testing import CliRunner\nfrom hadar_slurm.cli.main import commands\n"
 
 
@@ -65,6 +74,14 @@ def test_how_hadard_is_can_be_asked_without_the_solvers() -> None:
     seen = imported(f"{LISTING}CliRunner().invoke(commands, ['status', '--journal', '/x'])")
     assert "hadar_slurm.cli.status" in seen
     assert seen & {"numpy", "highspy", "pulp", "matplotlib"} == set()
+
+
+def test_hadard_decides_without_what_is_for_studies_and_pictures() -> None:
+    """A controller needs neither matplotlib nor the simulator's reports."""
+    seen = imported(DECIDING)
+    assert "highspy" in seen
+    unwanted = ("matplotlib", "hadar_slurm.lab.study", "hadar_slurm.lab.demo")
+    assert [name for name in seen if name.startswith(unwanted)] == []
 
 
 def test_the_version_is_an_option_and_a_command() -> None:

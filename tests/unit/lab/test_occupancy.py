@@ -28,12 +28,26 @@ def test_a_chart_shows_each_gpu_over_time() -> None:
     )
     assert seen is not None
     half = NUM_BINS // 2
-    # Types in canonical order: K80 on top.
-    assert seen.slots == (("n2", "K80", 1), ("n1", "V100", 2))
-    assert (seen.jobs[0] == -1).all()
-    assert (seen.jobs[1:, :half] == 0).all()
-    assert (seen.jobs[1, half:] == 1).all()
-    assert (seen.jobs[2, half:] == -1).all()
+    assert seen.slots == (("n1", "V100", 2), ("n2", "K80", 1))
+    assert (seen.jobs[:2, :half] == 0).all()
+    assert (seen.jobs[0, half:] == 1).all()
+    assert (seen.jobs[1, half:] == -1).all()
+    assert (seen.jobs[2] == -1).all()
+
+
+def test_what_clocks_let_overlap_is_drawn_in_full() -> None:
+    """A job that seems to start before the last one has ended still has its GPU."""
+    seen = occupancy(
+        [a_segment("a", "n1:V100:1", 0, 52), a_segment("b", "n1:V100:1", 50, 100)],
+        a_cluster("1xV100"),
+        NUMBERS,
+        start_s=0,
+        end_s=100,
+    )
+    assert seen is not None
+    half = NUM_BINS // 2
+    assert (seen.jobs[0, :half] == 0).all()
+    assert (seen.jobs[0, half:] == 1).all()
 
 
 def test_a_chart_survives_its_file() -> None:
