@@ -1,4 +1,4 @@
-"""Make docs/field.md: the systems of the field on the same jobs and GPUs.
+"""Make benchmarks/results/field.md: the systems of the field on the same jobs and GPUs.
 
     python benchmarks/field.py                 # everything: half an hour on a small machine
     python benchmarks/field.py --only hlas     # runs of this policy alone, then the page
@@ -32,7 +32,7 @@ from hadar_slurm.lab.traces.restart import parse_restart_costs
 from hadar_slurm.policies.registry import make_policy
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "field.md"
+PAGE = ROOT / "benchmarks" / "results" / "field.md"
 TRACES = ("hadar480_load90", "hadar480_static")
 CLUSTER, GPUS_PER_NODE = "20xV100,20xP100,20xK80", 4
 RESTART_S, AGGREGATION_S = 30.0, 10.0
@@ -136,7 +136,7 @@ Found = Mapping[tuple[str, str, float], Mapping[str, Any]]
 
 
 def page(found: Found, work: Path) -> str:
-    """Return the text of docs/field.md."""
+    """Return the text of benchmarks/results/field.md."""
     made = sorted({str(record["made"]) for record in found.values()})
     days = " to ".join(dict.fromkeys([made[0], made[-1]])) if made else "never"
     parts = [
@@ -146,10 +146,10 @@ def page(found: Found, work: Path) -> str:
             "V100s, 20 P100s and 20 K80s, four to a node, in rounds of 360 s; a move costs 30 s. "
             "hadar480_load90 has arrivals at 90 % of what the cluster could do, in "
             "hadar480_static all jobs are there at once. Made by `python benchmarks/field.py`. "
-            "[policies.md](policies.md) has every rule; most are reconstructions from abstracts, "
-            "so a figure here says what the idea does in our hands, not what its authors' code "
-            "would. Times are in hours, **bold** is the best of a column and group. A bound is "
-            "what no schedule could beat."
+            "[policies.md](../../docs/policies.md) has every rule; most are reconstructions from "
+            "abstracts, so a figure here says what the idea does in our hands, not what its "
+            "authors' code would. Times are in hours, **bold** is the best of a column and group. "
+            "A bound is what no schedule could beat."
         ),
     ]
     for group in CLASSES:
@@ -273,7 +273,7 @@ def _headlines(found: Found) -> str:
                 "Hadar, arXiv 2503.10918",
                 "TTD 1.20x shorter than Gavel's",
                 f"`gavel-max-min` / `hadar` {ratio('gavel-max-min', 'hadar', 'ttd_h')}",
-                "A bound leaves no more where work fills the cluster ([results.md](results.md)).",
+                "A bound leaves no more where work fills the cluster ([full.md](full.md)).",
             ],
             [
                 "Tiresias, NSDI 2019",

@@ -1,4 +1,4 @@
-"""Make docs/results.md: run the comparisons it shows, and write tables and words from their files.
+"""Make benchmarks/results/full.md: run the comparisons it shows, and write the tables.
 
     python benchmarks/results.py                 # everything: hours on a small machine
     python benchmarks/results.py peers mixes     # these parts; the others keep what they have
@@ -26,7 +26,7 @@ from typing import Any
 from hadar_slurm.lab.study.summary import Group, PolicyRecords, groups
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "results.md"
+PAGE = ROOT / "benchmarks" / "results" / "full.md"
 
 # What Gavel's own simulator calls the policies, and the greedy references measured beside it.
 PEERS = {
@@ -132,8 +132,8 @@ PARTS: tuple[Part, ...] = (
         "The policy sees no rate: it begins with what data sheets say of the GPU types and, where "
         "it is `learned`, measures what jobs do, with 5 % of noise; `prior` never measures, `none` "
         "takes all types to be alike; without a word it is the oracle that knows all "
-        "([speeds.md](speeds.md)). Steps are known, and on which types a job trains at all. A move "
-        "costs 30 s.",
+        "([speeds.md](../../docs/speeds.md)). Steps are known, and on which types a job trains "
+        "at all. A move costs 30 s.",
         (
             *(
                 Run(
@@ -266,7 +266,7 @@ def make(run: Run, work: Path, data: str, processes: int | None) -> None:
 
 
 def page(work: Path, data: str) -> str:
-    """Return the text of docs/results.md from the files in `work`.
+    """Return the text of benchmarks/results/full.md from the files in `work`.
 
     A part of which there is no file keeps what the page says of it.
     """
@@ -285,18 +285,18 @@ def page(work: Path, data: str) -> str:
 _OPENING = """\
 # Results
 
-What each policy does with the same jobs, beside what no schedule could beat. Made by
-`python benchmarks/results.py` from the commands shown; [compare.md](compare.md) says what the
+What each policy does with the same jobs, beside what no schedule could beat. Made by `python
+benchmarks/results.py` from the commands shown; [compare.md](../../docs/compare.md) says what the
 columns and the bounds are. Times are in hours, **bold** is the best of a column. TTD is the time
 from the first submission to the last end, JCT a job's time from submission to end.
 
 Figures are simulations with published speeds of single workloads. They say how policies compare on
 these jobs, not how long a job takes on your cluster.
 
-Each table says when it was made. In those of 2026-11-21 `hadar` does not yet share GPU types out
-by comparative advantage where nearly all jobs can run ([policies.md](policies.md)). Under our rules
-that took the mean JCT on hadar480_load90 from 31.2 to 28.3 h and moves from 4,083 to 1,153, with
-the same TTD, and changed the others of these traces by less than 0.4 %.
+Each table says when it was made. In those of 2026-11-21 `hadar` does not yet share GPU types out by
+comparative advantage where nearly all jobs can run ([policies.md](../../docs/policies.md)). Under
+our rules that took the mean JCT on hadar480_load90 from 31.2 to 28.3 h and moves from 4,083 to
+1,153, with the same TTD, and changed the others of these traces by less than 0.4 %.
 """
 
 
