@@ -18,7 +18,6 @@ from contenders import NAMED, SOLVER_FREE
 
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.rounds import RoundRecord
-from hadar_slurm.policies.lp import SolverLimits, _solver
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.cluster import parse_cluster
 from hadar_slurm.sim.trace import parse_gavel_trace
@@ -64,7 +63,7 @@ def solver_of(name: str) -> str | None:
     if name in SOLVER_FREE:
         return None
     if name == "hadar-paper":
-        return f"{_solver(SolverLimits()).name} by PuLP {pulp.__version__}"
+        return f"HiGHS {highspy.Highs().version()} by PuLP {pulp.__version__}"
     if name.startswith("gavel-"):
         # Solved inside the project, by linear algebra.
         return f"numpy {np.__version__}"
