@@ -5,8 +5,7 @@
 All jobs are there at once, on 60 GPUs for each 100 jobs (three types, nodes of four), so that most
 wait. A round is observing, planning, checking and applying; times are CPU milliseconds of this
 process, the first round's (nothing known, everything to be solved) and the worst and median of
-the others, in which jobs end. Memory is the peak of a process of its own. Solvers that run as
-processes of their own (CBC, policy hadar-paper) are not in the CPU time.
+the others, in which jobs end. Memory is the peak of a process of its own.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 
 (Gavel's policies need the very point that their own solver returns: `interior.py`, ADR 12.)
 
-Two doors. `solve` takes a PuLP problem, for programs that are to be read (the ILP of `hadar-paper`)
-and costs a process a call. `solve_lp` takes arrays to HiGHS in this process, for linear programs
-that are solved thousands of times in a simulation, and gives the duals, which are prices.
+HiGHS solves in this process, with one thread and the same seed (ADR 24). Two doors: `solve` takes a
+PuLP problem, for programs that are to be read (the ILP of `hadar-paper`); `solve_lp` takes arrays,
+for linear programs that are solved thousands of times in a simulation, and gives the duals, which
+are prices.
 """
 
 from __future__ import annotations
 
-import shutil
-import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,6 +23,9 @@ from hadar_slurm.policies.policy import SolverLimits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+
+# HiGHS keeps one number of threads a process: all callers ask for the same.
+_SAME_EACH_TIME = {"threads": 1, "random_seed": 0}
 
 
 class Method(StrEnum):
@@ -86,38 +88,46 @@ def solve_lp(
     """
     limits = limits or SolverLimits()
     highs = highspy.Highs()
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("random_seed", 0),
-        ("time_limit", limits.time_limit_s),
-        ("mip_rel_gap", limits.gap),
-        ("solver", str(method)),
-        ("run_crossover", "off" if method is Method.INTERIOR else "choose"),
-    ):
+    options = _SAME_EACH_TIME | {
+        "output_flag": False,
+        "time_limit": limits.time_limit_s,
+        "mip_rel_gap": limits.gap,
+        "solver": str(method),
+        "run_crossover": "off" if method is Method.INTERIOR else "choose",
+    }
+    for option, value in options.items():
         highs.setOptionValue(option, value)
     highs.passModel(_as_model(program))
     highs.run()
-    status = highs.getModelStatus()
-    info = highs.getInfo()
-    has_point = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    if status == highspy.HighsModelStatus.kTimeLimit and not has_point:
-        raise SolverTimeout(f"no solution within {limits.time_limit_s:g} s")
     # Without crossover HiGHS may call a point that is as good as it gets "unknown".
-    is_inside = method is Method.INTERIOR and status == highspy.HighsModelStatus.kUnknown
-    is_optimal = status == highspy.HighsModelStatus.kOptimal
-    if not (is_optimal or is_inside or has_point):
-        raise SolverError(f"the solver ended with status {highs.modelStatusToString(status)}")
+    is_inside = method is Method.INTERIOR and (
+        highs.getModelStatus() == highspy.HighsModelStatus.kUnknown
+    )
+    is_optimal = is_inside or _is_optimal(highs, limits)
     found = highs.getSolution()
     duals = np.array(found.row_dual) if found.row_dual else np.zeros(len(program.row_lower))
     costs = np.array(found.col_dual) if found.col_dual else np.zeros(len(program.cost))
     return Solution(
-        float(info.objective_function_value),
+        highs.getObjectiveValue(),
         np.array(found.col_value),
         duals,
         costs,
-        is_optimal or is_inside,
+        is_optimal,
     )
+
+
+def _is_optimal(highs: highspy.Highs, limits: SolverLimits) -> bool:
+    """Return whether HiGHS found an optimum, not only a feasible point; raise without one."""
+    status = highs.getModelStatus()
+    if status == highspy.HighsModelStatus.kOptimal:
+        return True
+    found = highs.getInfo().primal_solution_status
+    has_point = found == highspy.SolutionStatus.kSolutionStatusFeasible
+    if has_point and status != highspy.HighsModelStatus.kUnbounded:
+        return False
+    if status == highspy.HighsModelStatus.kTimeLimit:
+        raise SolverTimeout(f"no solution within {limits.time_limit_s:g} s")
+    raise SolverError(f"the solver ended with status {highs.modelStatusToString(status)}")
 
 
 def _as_model(program: LinearProgram) -> highspy.HighsLp:
@@ -149,27 +159,12 @@ def solve(problem: pulp.LpProblem, limits: SolverLimits) -> bool:
     False means: feasible, but the time limit came first. Raises SolverTimeout when the limit came
     before any solution, SolverError for anything else.
     """
+    solver = pulp.HiGHS(
+        msg=False, timeLimit=limits.time_limit_s, gapRel=limits.gap, **_SAME_EACH_TIME
+    )
     try:
-        problem.solve(_solver(limits))
-    except pulp.PulpSolverError as error:
+        problem.solve(solver)
+    except (pulp.PulpError, IndexError) as error:
+        # HiGHS leaves out a row that it refuses, and PuLP then misses it.
         raise SolverError(f"the solver failed: {error}") from error
-    if problem.sol_status == pulp.LpSolutionOptimal:
-        return True
-    if problem.sol_status == pulp.LpSolutionIntegerFeasible:
-        return False
-    status = pulp.LpStatus[problem.status]
-    if problem.status == pulp.LpStatusNotSolved:
-        raise SolverTimeout(f"no solution within {limits.time_limit_s:g} s")
-    raise SolverError(f"the solver ended with status {status}")
-
-
-def _solver(limits: SolverLimits) -> pulp.LpSolver:
-    """Return CBC: the site's own where installed, else the one inside PuLP 3, else HiGHS."""
-    options = {"msg": False, "timeLimit": limits.time_limit_s, "gapRel": limits.gap}
-    if own := shutil.which("cbc"):
-        return pulp.COIN_CMD(path=own, **options)
-    with warnings.catch_warnings():
-        # PuLP 4 will drop the bundled CBC; pyproject.toml stays below 4 (docs/adr/0006).
-        warnings.simplefilter("ignore", DeprecationWarning)
-        bundled = pulp.PULP_CBC_CMD(**options)
-    return bundled if bundled.available() else pulp.HiGHS(**options)
+    return _is_optimal(problem.solverModel, limits)

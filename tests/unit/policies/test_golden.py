@@ -22,8 +22,6 @@ from hadar_slurm.lab.study.compare import FORKING
 from hadar_slurm.lab.study.experiment import ExperimentSettings, forked, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
-from hadar_slurm.policies.policy import SolverLimits
-from hadar_slurm.policies.solver import _solver
 from hadar_slurm.resources import data_file
 
 MAX_LINES = 200
@@ -65,7 +63,7 @@ def solver_of(name: str) -> str | None:
     if name in SOLVER_FREE:
         return None
     if name == "hadar-paper":
-        return f"{_solver(SolverLimits()).name} by PuLP {pulp.__version__}"
+        return f"HiGHS {highspy.Highs().version()} by PuLP {pulp.__version__}"
     if name.startswith("gavel-"):
         # Solved inside the project, by linear algebra.
         return f"numpy {np.__version__}"

@@ -449,8 +449,8 @@ def test_the_ilp_is_as_good_as_trying_everything(snapshot: Snapshot) -> None:
     assert objective(chosen, prices) == pytest.approx(best, rel=1e-6, abs=1e-8)
 
 
-def test_the_solver_is_not_trusted_with_equations() -> None:
-    """CBC 2.10.3 took job 2 at a loss here, as long as use and payment were set equal."""
+def test_nobody_is_taken_at_a_loss() -> None:
+    """Job 2 pays more than it is worth; CBC 2.10.3 took it when use and payment were set equal."""
     rates = some_rates(V100=0.25)
     snapshot = a_snapshot(
         "1xV100,1xV100,2xV100",

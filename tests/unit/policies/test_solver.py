@@ -1,9 +1,10 @@
-"""The solver's answers as values and errors, also those of a solver that a site brought along."""
+"""The solver's answers as values and errors, and that it runs inside the process."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
-from pathlib import Path
 
 import pulp
 import pytest
@@ -45,32 +46,58 @@ def test_no_solution_in_time_is_another_error() -> None:
         solve(problem, SolverLimits(time_limit_s=0.0))
 
 
-def bring(cbc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a program called cbc on PATH."""
-    program = tmp_path / "cbc"
-    program.write_text(f"#!{sys.executable}\n{cbc}", encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_what_was_found_before_the_limit_is_taken() -> None:
+    """As not optimal; a linear program has a feasible point from the beginning."""
+    problem = pulp.LpProblem("linear", pulp.LpMaximize)
+    x, y = (problem.add_variable(name, 0) for name in "xy")
+    problem += x + y
+    problem += x + y <= 4
+    assert solve(problem, SolverLimits(time_limit_s=0.0)) is False
+    assert x.value() + y.value() <= 4
 
 
-ANSWER = """
-import pathlib, sys
-path = pathlib.Path(sys.argv[sys.argv.index("-solution") + 1])
-path.write_text("Stopped on time - objective value 5\\n0 X0000000 2 2\\n1 X0000001 1 1\\n")
+def test_a_program_without_bounds_is_an_error() -> None:
+    """A point on the way to infinity is no answer."""
+    problem = pulp.LpProblem("unbounded", pulp.LpMaximize)
+    problem += problem.add_variable("x", 0)
+    with pytest.raises(SolverError, match="the solver ended with status"):
+        solve(problem, SolverLimits())
+
+
+def test_a_program_that_the_solver_refuses_is_an_error() -> None:
+    """A policy then decides without one."""
+    problem, x = a_problem()
+    problem += pulp.LpAffineExpression([(x, 1e300)]) <= 4
+    with pytest.raises(SolverError, match="the solver failed"):
+        solve(problem, SolverLimits())
+
+
+ROUNDS = """
+import sys
+from builders import ROUND, a_job, a_snapshot, some_rates
+from hadar_slurm.policies.registry import make_policy
+
+jobs = [a_job(str(n), rates=some_rates(V100=10.0, K80=5.0)) for n in range(4)]
+snapshot = a_snapshot("1xV100,1xK80", *jobs)
+started = []
+new_process = "os.exec os.fork os.forkpty os.posix_spawn os.system subprocess.Popen".split()
+sys.addaudithook(lambda event, _: started.append(event) if event in new_process else None)
+figures = {name: dict(make_policy(name).plan(snapshot, ROUND).figures) for name in POLICIES}
+assert figures["hadar"]["solved"] == 1, figures
+assert figures["hadar-paper"]["solver_optimal"] == 1, figures
+assert not started, started
 """
 
 
-def test_the_sites_own_solver_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what it found before its time was up is taken, as not optimal."""
-    bring(ANSWER, tmp_path, monkeypatch)
-    problem, x = a_problem()
-    assert solve(problem, SolverLimits()) is False
-    assert x.value() == 2
-
-
-def test_a_solver_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy then decides without one."""
-    bring("import sys; sys.exit(3)", tmp_path, monkeypatch)
-    problem, _ = a_problem()
-    with pytest.raises(SolverError, match="the solver failed"):
-        solve(problem, SolverLimits())
+def test_decisions_start_no_process_and_print_nothing() -> None:
+    """Solvers run inside hadard, and are silent there."""
+    program = ROUNDS.replace("POLICIES", repr(("hadar", "hadar-paper", "hadare")))
+    search = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": search},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
