@@ -28,10 +28,10 @@ from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E4
 HOLDER = """
 import sys, time, multiprocessing
 from pathlib import Path
-from hadar_slurm.runtime.membership.claim import Claim, Run
+from hadar_slurm.runtime.membership.claim import Claim, ClaimedRun
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 where = Surroundings(copy=0, directory=Path(sys.argv[1]), job="42", restart=int(sys.argv[2]))
-claim = Claim(where.directory, 0, Run.of(where, ("a",), 1), 0.5, 0.01)
+claim = Claim(where.directory, 0, ClaimedRun.of(where, ("a",), 1), 0.5, 0.01)
 claim.take()
 claim.note()
 if sys.argv[3:]:
