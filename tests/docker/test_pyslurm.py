@@ -95,12 +95,12 @@ CHANGE = """
 import json, sys
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.select import make_adapter
-from hadar_slurm.slurm.client.updates import Ask, Request
+from hadar_slurm.slurm.client.updates import SetRequest, Request
 from hadar_slurm.slurm.client.runner import Runner
 
 def change(kind, job, **request):
-    if kind == "Ask":
-        return Ask(job, Request(**{**request, "nodes": tuple(request["nodes"])}))
+    if kind == "SetRequest":
+        return SetRequest(job, Request(**{**request, "nodes": tuple(request["nodes"])}))
     return getattr(updates, kind)(job)
 
 wanted = [change(kind, job, **more) for kind, job, more in json.loads(sys.argv[1])]
