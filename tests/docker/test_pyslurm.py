@@ -95,7 +95,7 @@ CHANGE = """
 import json, sys
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.select import make_adapter
-from hadar_slurm.slurm.client.updates import SetRequest, Request
+from hadar_slurm.slurm.client.updates import Request, SetRequest
 from hadar_slurm.slurm.client.runner import Runner
 
 def change(kind, job, **request):
@@ -214,16 +214,16 @@ def test_changes_go_their_ways_in_order(pyslurm: DockerCluster) -> None:
     task = {"num_nodes": "1-1", "per_node": "gres/gpu:k80:2", "nodes": ["n6"]}
     faults = _change(
         cluster,
-        ("AskToSave", saved, {}),
+        ("SignalCheckpoint", saved, {}),
         ("Requeue", moved, {}),
         ("Release", "999999", {}),
-        ("Clear", held, {}),
-        ("Ask", held, request),
+        ("ClearRequest", held, {}),
+        ("SetRequest", held, request),
         ("Hold", "999998", {}),
         ("Requeue", held, {}),
         ("Release", held, {}),
-        ("Clear", f"{array}_2", {}),
-        ("Ask", f"{array}_2", task),
+        ("ClearRequest", f"{array}_2", {}),
+        ("SetRequest", f"{array}_2", task),
         ("Release", f"{array}_2", {}),
     )
     refused = {index: fault for index, fault in enumerate(faults) if fault}
