@@ -176,20 +176,17 @@ class SpeedTable:
 
     def unknown(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
         """Return those of some types, and of the cluster's, that no rule compares with others."""
-        gpu_types = {gpu_type.lower(): gpu_type for gpu_type in (*gpu_types, *self.gpu_types)}
-        return tuple(
-            sorted(name for gpu_type, name in gpu_types.items() if not self.speed(gpu_type, None))
-        )
+        names = {name.lower(): name for name in (*gpu_types, *self.gpu_types)}
+        return tuple(sorted(name for lower, name in names.items() if not self.speed(lower, None)))
 
     def note(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
         """Return a sentence on `unknown` types, if there are any."""
-        gpu_types = self.unknown(gpu_types)
-        if not gpu_types:
+        unknown = self.unknown(gpu_types)
+        if not unknown:
             return ()
         return (
-            f"not known is how fast {', '.join(gpu_types)} is beside {self.reference}: only jobs "
-            "that "
-            f"ran on it then run on it; --gpu-speeds {gpu_types[0]}=SPEED tells",
+            f"not known is how fast {', '.join(unknown)} is beside {self.reference}: only jobs that "
+            f"ran on it then run on it; --gpu-speeds {unknown[0]}=SPEED tells",
         )
 
     @cached_property
