@@ -41,7 +41,7 @@ def jobs(count: int, seed: int = 0) -> Iterator[JobSpec]:
     usable = {
         name: rates
         for name, rates in table.workloads.items()
-        if all(rates.on(kind, 1) > 0 for kind in KINDS)
+        if all(rates.on(gpu_type, 1) > 0 for gpu_type in KINDS)
     }
     for number in range(count):
         name = draw.choice(sorted(usable))
@@ -60,7 +60,7 @@ def jobs(count: int, seed: int = 0) -> Iterator[JobSpec]:
 def measure(policy: str, num_jobs: int, rounds: int) -> dict[str, float | int | str]:
     """Return the figures of one policy at one size."""
     third = max(4, num_jobs * 60 // 100 // 3 // 4 * 4)
-    cluster = parse_cluster(",".join(f"{third}x{kind}" for kind in KINDS), gpus_per_node=4)
+    cluster = parse_cluster(",".join(f"{third}x{gpu_type}" for gpu_type in KINDS), gpus_per_node=4)
     world = SimBackend(cluster, list(jobs(num_jobs)))
     took_ms: list[float] = []
 

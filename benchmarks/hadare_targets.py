@@ -105,9 +105,9 @@ def play_trace(player: tuple[str, str], data: Path) -> Finding:
 
 def play_mix(cell: tuple[str, str, int, int]) -> Finding:
     """Return how a policy does on the mix of a kind, a size and a seed."""
-    policy, kind, size, seed = cell
+    policy, gpu_type, size, seed = cell
     cluster = parse_cluster(MIX_CLUSTER, gpus_per_node=1)
-    specs = MIXES[kind](size, Random(f"M-{size} {seed}"))
+    specs = MIXES[gpu_type](size, Random(f"M-{size} {seed}"))
     result = run_experiment(specs, cluster, make_policy(policy), ExperimentSettings(180.0))
     return Finding.of(result, forking_bound_s(specs, cluster))
 
@@ -162,12 +162,12 @@ def check_trace(pool: Executor, data: Path) -> Section:
     return Section("hadar480_static, 120 jobs", rows, words, is_reached, figures)
 
 
-def check_mixes(pool: Executor, kind: str) -> Section:
+def check_mixes(pool: Executor, gpu_type: str) -> Section:
     """Measure the second target on one kind of mixes."""
-    runs = [(policy, kind, k, seed) for policy in POLICIES for k in SIZES for seed in SEEDS]
+    runs = [(policy, gpu_type, k, seed) for policy in POLICIES for k in SIZES for seed in SEEDS]
     found = dict(zip(runs, pool.map(play_mix, runs, chunksize=10), strict=True))
     means = {
-        (policy, k): mean([found[policy, kind, k, seed] for seed in SEEDS])
+        (policy, k): mean([found[policy, gpu_type, k, seed] for seed in SEEDS])
         for policy in POLICIES
         for k in SIZES
     }
@@ -185,7 +185,7 @@ def check_mixes(pool: Executor, kind: str) -> Section:
     least = min(means["hadare", k].cru for k in SIZES)
     ratio, idle_ratio = ours.cru / gavels.cru, ours.training / gavels.training
     is_reached = least >= LEAST_CRU and ratio >= LEAST_CRU_RATIO
-    is_asked = MIXES[kind] is mix
+    is_asked = MIXES[gpu_type] is mix
     words = (
         f"The least CRU is {least:.4f}, at least {LEAST_CRU} asked. Its mean is {ours.cru:.4f}, "
         f"Gavel's {gavels.cru:.4f}: {ratio:.2f}x, at least {LEAST_CRU_RATIO}x asked; with overhead "
@@ -193,7 +193,9 @@ def check_mixes(pool: Executor, kind: str) -> Section:
         + (f"Reached: {yes(is_reached)}." if is_asked else "Shown only.")
     )
     figures = {f"{policy} M-{k}": one._asdict() for (policy, k), one in means.items()}
-    return Section(f"{kind}, {len(SEEDS)} seeds", rows, words, is_reached or not is_asked, figures)
+    return Section(
+        f"{gpu_type}, {len(SEEDS)} seeds", rows, words, is_reached or not is_asked, figures
+    )
 
 
 def check_speedup(pool: Executor) -> Section:
@@ -244,7 +246,7 @@ def main() -> int:
     with ProcessPoolExecutor(arguments.processes) as pool:
         if arguments.data.is_dir():
             sections.append(show(check_trace(pool, arguments.data)))
-        sections += [show(check_mixes(pool, kind)) for kind in MIXES]
+        sections += [show(check_mixes(pool, gpu_type)) for gpu_type in MIXES]
         sections.append(show(check_speedup(pool)))
     if arguments.json:
         text = json.dumps({section.heading: section.figures for section in sections}, indent=1)

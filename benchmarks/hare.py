@@ -61,7 +61,7 @@ def an_instance(
     num_types = int(draw.integers(2, 5)) if gpus >= 4 else 2
     types = sorted([*range(num_types), *draw.integers(0, num_types, gpus - num_types)])
     speed = np.sort(draw.uniform(1.0, 8.0, num_types))[::-1]
-    largest = max(types.count(kind) for kind in types)
+    largest = max(types.count(gpu_type) for gpu_type in types)
     found = []
     for _ in range(jobs):
         of_type = np.maximum(0.5, speed * draw.lognormal(0.0, 0.3, num_types))
@@ -70,7 +70,7 @@ def an_instance(
         tasks = int(draw.integers(1, min(most_tasks, largest) + 1))
         found.append(
             RoundJob(
-                tuple(float(train_s[kind]) for kind in types),
+                tuple(float(train_s[gpu_type]) for gpu_type in types),
                 (float(sync_s),) * gpus,
                 rounds=int(draw.integers(1, 9)),
                 tasks=tasks,
@@ -192,7 +192,7 @@ def _gang(
         whole.sort(key=lambda gpus: job.train_s[gpus[0]])
     if whole:
         return whole[0][: job.tasks]
-    if max(types.count(kind) for kind in set(types)) >= job.tasks:
+    if max(types.count(gpu_type) for gpu_type in set(types)) >= job.tasks:
         return None
     return sorted(free, key=lambda m: job.train_s[m])[: job.tasks]
 

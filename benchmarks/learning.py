@@ -30,18 +30,20 @@ def faults(estimator: Estimator, *, learns: bool) -> Iterator[float]:
     """Give the logarithm of estimate over truth, for every workload, known place and other one."""
     workloads = estimator.table.workloads
     for name, rates in workloads.items():
-        truth = {kind: rates.on(kind, 1) for kind in KINDS if rates.on(kind, 1) > 0}
+        truth = {gpu_type: rates.on(gpu_type, 1) for gpu_type in KINDS if rates.on(gpu_type, 1) > 0}
         for known in truth:
             speeds = ThroughputModel()
             for other, found in workloads.items():
-                for kind in KINDS:
-                    is_seen = kind == known if other == name else learns
-                    if is_seen and found.on(kind, 1) > 0:
-                        speeds.measure(Workload("", other), Place(kind, 1), found.on(kind, 1))
+                for gpu_type in KINDS:
+                    is_seen = gpu_type == known if other == name else learns
+                    if is_seen and found.on(gpu_type, 1) > 0:
+                        speeds.measure(
+                            Workload("", other), Place(gpu_type, 1), found.on(gpu_type, 1)
+                        )
             prior = published_prior(estimator.published, KINDS, 1, 1.0)
-            for kind in truth.keys() - {known}:
-                told = speeds.estimate(Workload("", name), Place(kind, 1), prior)
-                yield math.log(told.steps_per_s / truth[kind])
+            for gpu_type in truth.keys() - {known}:
+                told = speeds.estimate(Workload("", name), Place(gpu_type, 1), prior)
+                yield math.log(told.steps_per_s / truth[gpu_type])
 
 
 def main() -> None:

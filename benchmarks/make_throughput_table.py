@@ -64,14 +64,14 @@ Workload = dict[str, dict[str, Pair]]
 
 def shipped_table(gavel: GavelTable) -> dict[str, Workload]:
     """Return rates by workload, GPU type and gang, workloads by name and then batch size."""
-    names = {_name_and_gang(key)[0] for kind in GPU_TYPES for key in gavel[kind]}
+    names = {_name_and_gang(key)[0] for gpu_type in GPU_TYPES for key in gavel[gpu_type]}
     table = {
-        name: {kind: _gangs(gavel, kind, name) for kind in GPU_TYPES}
+        name: {gpu_type: _gangs(gavel, gpu_type, name) for gpu_type in GPU_TYPES}
         for name in sorted(names, key=_by_batch_size)
     }
     for batch_size, rates in _PHYSICAL_RECOMMENDATION.items():
         table[f"Recommendation (batch size {batch_size})"] = {
-            kind: {"1": [rates[kind], None]} for kind in GPU_TYPES
+            gpu_type: {"1": [rates[gpu_type], None]} for gpu_type in GPU_TYPES
         }
     return table
 
@@ -95,11 +95,11 @@ def table_text(table: Mapping[str, Workload]) -> str:
     )
 
 
-def _gangs(gavel: GavelTable, kind: str, name: str) -> dict[str, Pair]:
-    across = gavel[f"{kind}_unconsolidated"]
+def _gangs(gavel: GavelTable, gpu_type: str, name: str) -> dict[str, Pair]:
+    across = gavel[f"{gpu_type}_unconsolidated"]
     return {
         str(gang): [_alone(entry), None if gang == 1 else _alone(across.get(key, {}))]
-        for gang, key, entry in _of_workload(gavel[kind].items(), name)
+        for gang, key, entry in _of_workload(gavel[gpu_type].items(), name)
     }
 
 

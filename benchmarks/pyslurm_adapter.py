@@ -88,11 +88,11 @@ def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float |
     # By their own numbers: the library knows no tasks.
     jobs = [JobId(row.raw_id) for row in queue.values() if row.key.startswith(f"{array}_")]
     rates = {}
-    for kind in (Release, Hold):
-        batch: list[Update] = [kind(job) for job in jobs[:changes]]
+    for gpu_type in (Release, Hold):
+        batch: list[Update] = [gpu_type(job) for job in jobs[:changes]]
         began_s = time.perf_counter()
         faults = [fault for fault in slurm.change(batch) if fault is not None]
-        rates[kind] = len(batch) / (time.perf_counter() - began_s)
+        rates[gpu_type] = len(batch) / (time.perf_counter() - began_s)
         if faults:
             raise SystemExit(f"{way}: {faults[0]}")
     queue_s, worst_queue_s = seconds(slurm.queue, looks)
@@ -121,9 +121,9 @@ def move(way: str, directory: Path) -> dict[str, float | int | str]:
     table = ThroughputTable("none", {})
     backend = SlurmBackend(slurm, table, settings, Ledger(directory / FILE_NAME))
     places = [
-        Gang.of({(row.node.name, kind): GPUS})
+        Gang.of({(row.node.name, gpu_type): GPUS})
         for row in slurm.nodes()
-        for kind, count in row.node.gpus
+        for gpu_type, count in row.node.gpus
         for _ in range(count // GPUS)
     ]
     rates = dict.fromkeys(("v100", "p100", "k80"), 10.0)

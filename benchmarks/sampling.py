@@ -23,14 +23,14 @@ import numpy as np
 from hadar_slurm.lab.policies.sharing import Counts, Market, jain, share
 
 
-def an_instance(draw: np.random.Generator, *, workers: int, jobs: int, kinds: int) -> Market:
+def an_instance(draw: np.random.Generator, *, workers: int, jobs: int, gpu_types: int) -> Market:
     """Return jobs with speeds that follow their GPU type, each in its own way."""
     cuts = np.sort(draw.choice(np.arange(1, workers), kinds - 1, replace=False))
     room = np.diff(np.concatenate(([0], cuts, [workers])))
     of_type = np.sort(draw.uniform(1.0, 10.0, kinds))[::-1]
     speeds = (
         of_type[None, :]
-        * draw.lognormal(0.0, 0.4, (jobs, kinds))
+        * draw.lognormal(0.0, 0.4, (jobs, gpu_types))
         * draw.uniform(0.2, 5.0, (jobs, 1))
     )
     alone_s = 10.0 ** draw.uniform(3.0, 5.0, jobs)
@@ -40,7 +40,7 @@ def an_instance(draw: np.random.Generator, *, workers: int, jobs: int, kinds: in
         speeds=speeds,
         units=np.ones(jobs, dtype=np.int64),
         most=whole,
-        most_on=np.tile(whole[:, None], kinds),
+        most_on=np.tile(whole[:, None], gpu_types),
         sync_s=alone_s * draw.uniform(0.0, 0.05, jobs),
         room=room,
     )
@@ -106,7 +106,7 @@ def measured(number: int, seed: int) -> Iterator[tuple[bool, Row]]:
     for index in range(number):
         jobs = int(draw.integers(2, 5)) if index % 2 else 4
         workers = int(draw.integers(8, 16)) if index % 2 else 15
-        market = an_instance(draw, workers=workers, jobs=jobs, kinds=int(draw.integers(2, 4)))
+        market = an_instance(draw, workers=workers, jobs=jobs, gpu_types=int(draw.integers(2, 4)))
         best, best_s, ways = enumerated(market)
         found = share(market, seed=index)
         assert found is not None
@@ -149,7 +149,7 @@ def main() -> None:
     draw = np.random.default_rng(options.seed + 1)
     times_s = []
     for index in range(10):
-        market = an_instance(draw, workers=64, jobs=16, kinds=3)
+        market = an_instance(draw, workers=64, jobs=16, gpu_types=3)
         began = time.perf_counter()
         share(market, seed=index)
         times_s.append(time.perf_counter() - began)

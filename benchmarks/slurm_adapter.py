@@ -134,11 +134,11 @@ def look(options: argparse.Namespace) -> Iterator[Figures]:
 
 def change(slurm: SlurmAdapter, jobs: list[JobId]) -> Iterator[Figures]:
     """Measure batches."""
-    kinds: dict[str, list[Update]] = {
+    gpu_types: dict[str, list[Update]] = {
         "holds": [Hold(job) for job in jobs],
         "updates": [Prefer(job, "v100") for job in jobs],
     }
-    for name, batch in kinds.items():
+    for name, batch in gpu_types.items():
         begun_s = time.perf_counter()
         faults = slurm.change(batch)
         took_s = time.perf_counter() - begun_s

@@ -102,7 +102,7 @@ def main():
         on_progress=tell_progress(way),
     )
     capacity = Cluster.of(row.node for row in read_nodes(runner) if row.node.gpus).gpus_by_type
-    summary = summarize_run(runs, {str(kind): count for kind, count in capacity.items()})
+    summary = summarize_run(runs, {str(gpu_type): count for gpu_type, count in capacity.items()})
     (ROOT / f"{way}.json").write_text(json.dumps(asdict(summary)), encoding="utf-8")
     if way == "hadar":
         plain = Summary(**json.loads((ROOT / "plain.json").read_text(encoding="utf-8")))

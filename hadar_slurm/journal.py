@@ -65,7 +65,9 @@ def gang_tree(gang: Gang) -> dict[str, dict[str, int]]:
 
 def gang_from_tree(tree: dict[str, dict[str, int]]) -> Gang:
     """Return the gang in `{node: {gpu type: count}}`."""
-    return Gang.of({(n, kind): count for n, gpus in tree.items() for kind, count in gpus.items()})
+    return Gang.of(
+        {(n, gpu_type): count for n, gpus in tree.items() for gpu_type, count in gpus.items()}
+    )
 
 
 def _seen(snapshot: Snapshot) -> Line:
@@ -113,9 +115,9 @@ def _job(job: Job) -> Line:
         "restarts": job.progress.restarts,
         "holds": _copies(job.allocation),
         "rates": {
-            kind: float(f"{rate:.5g}")
-            for kind in spec.rates.gpu_types
-            if (rate := spec.rates.on(kind, spec.num_gpus)) > 0
+            gpu_type: float(f"{rate:.5g}")
+            for gpu_type in spec.rates.gpu_types
+            if (rate := spec.rates.on(gpu_type, spec.num_gpus)) > 0
         },
         "restart_cost_s": spec.restart_cost_s,
         # What most jobs do not have takes no room.
@@ -150,7 +152,9 @@ def snapshot_of(line: Line) -> Snapshot:
 
 
 def _job_from(job_id: JobId, tree: Line) -> Job:
-    rates = {(kind, tree["gpus"]): Rate(rate) for kind, rate in tree.get("rates", {}).items()}
+    rates = {
+        (gpu_type, tree["gpus"]): Rate(rate) for gpu_type, rate in tree.get("rates", {}).items()
+    }
     spec = JobSpec(
         job_id=job_id,
         num_gpus=tree["gpus"],

@@ -156,8 +156,8 @@ def figures(
     seen_s = max([ttd_s, *(segment.end_s - first_s for segment in held)])
     busy = dict.fromkeys(capacity, 0.0)
     for segment in held:
-        for kind, count in segment.gang.gpus_by_type.items():
-            busy[kind] = busy.get(kind, 0.0) + count * (segment.end_s - segment.start_s)
+        for gpu_type, count in segment.gang.gpus_by_type.items():
+            busy[gpu_type] = busy.get(gpu_type, 0.0) + count * (segment.end_s - segment.start_s)
     return Summary(
         jobs=len(submitted),
         finished=len(done),
@@ -165,7 +165,7 @@ def figures(
         mean_jct_s=sum(done.values()) / len(done) if done else 0.0,
         moves=num_moves(held),
         utilization={
-            kind: busy[kind] / (count * seen_s) if seen_s > 0 else 0.0
-            for kind, count in sorted(capacity.items())
+            gpu_type: busy[gpu_type] / (count * seen_s) if seen_s > 0 else 0.0
+            for gpu_type, count in sorted(capacity.items())
         },
     )

@@ -409,8 +409,8 @@ def gpus_of_job(job: str) -> Gpus:
     for nodes, gpus in parse_gpu_detail("\n".join(mine)):
         for node in unfolded(nodes):
             here = held.setdefault(node, {})
-            for kind, count in gpus.items():
-                here[kind] = here.get(kind, 0) + count
+            for gpu_type, count in gpus.items():
+                here[gpu_type] = here.get(gpu_type, 0) + count
     if not held:
         raise UsageError(f"job {job} holds no GPU; ask for some, for example --gpus=v100:2")
     return held
@@ -436,12 +436,12 @@ def _numbers(ranges: str) -> list[str]:
 
 def gang_rate(rates: Throughputs, gpus: Gpus, workload: str) -> float:
     """Return the steps/s of a job that holds `gpus`."""
-    kinds = [kind for here in gpus.values() for kind in here]
+    gpu_types = [gpu_type for here in gpus.values() for gpu_type in here]
     num_gpus = sum(sum(here.values()) for here in gpus.values())
-    rate = rates.of_gang(kinds, num_gpus, is_spread=len(gpus) > 1)
+    rate = rates.of_gang(gpu_types, num_gpus, is_spread=len(gpus) > 1)
     if rate <= 0:
         raise UsageError(
-            f"{workload} has no rate for {num_gpus} GPUs of {', '.join(sorted(set(kinds)))}; "
+            f"{workload} has no rate for {num_gpus} GPUs of {', '.join(sorted(set(gpu_types)))}; "
             f"it has rates for {', '.join(rates.gpu_types) or 'no type'}"
         )
     return rate
@@ -450,7 +450,7 @@ def gang_rate(rates: Throughputs, gpus: Gpus, workload: str) -> float:
 def chosen_rates(options: argparse.Namespace) -> Throughputs:
     """Return the rates of --rate, or those of --workload in the table."""
     if options.rate:
-        return Throughputs.of({(kind, 1): Rate(rate) for kind, rate in options.rate})
+        return Throughputs.of({(gpu_type, 1): Rate(rate) for gpu_type, rate in options.rate})
     if options.workload is None:
         raise UsageError("name a --workload of the throughput table, or rates by --rate TYPE=RATE")
     try:
@@ -468,8 +468,8 @@ def chosen_rates(options: argparse.Namespace) -> Throughputs:
 def merged(gpus: Sequence[tuple[str, str, int]]) -> Gpus:
     """Return --gpus options as one mapping."""
     held: Gpus = {}
-    for node, kind, count in gpus:
-        held.setdefault(node, {})[kind] = count
+    for node, gpu_type, count in gpus:
+        held.setdefault(node, {})[gpu_type] = count
     return held
 
 
@@ -532,17 +532,17 @@ def _seconds(text: str) -> float:
 
 
 def _type_and_rate(text: str) -> tuple[str, float]:
-    kind, _, rate = text.partition("=")
-    if not kind or not 0 < _number(rate) < math.inf:
+    gpu_type, _, rate = text.partition("=")
+    if not gpu_type or not 0 < _number(rate) < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a GPU type and steps/s, like v100=10")
-    return kind, float(rate)
+    return gpu_type, float(rate)
 
 
 def _node_type_count(text: str) -> tuple[str, str, int]:
-    node, kind, count = [*text.split(":"), "", ""][:3]
-    if text.count(":") != 2 or not (node and kind and count.isdecimal() and int(count)):
+    node, gpu_type, count = [*text.split(":"), "", ""][:3]
+    if text.count(":") != 2 or not (node and gpu_type and count.isdecimal() and int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} is not NODE:TYPE:COUNT, like n1:v100:2")
-    return node, kind, int(count)
+    return node, gpu_type, int(count)
 
 
 def _number(text: str) -> float:

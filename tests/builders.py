@@ -26,7 +26,7 @@ def a_cluster(text: str, *, closed: Iterable[str] = ()) -> Cluster:
     nodes = []
     for number, part in enumerate(text.split(","), start=1):
         pairs = (piece.split("x", 1) for piece in part.split("+"))
-        gpus = {kind: int(count) for count, kind in pairs}
+        gpus = {gpu_type: int(count) for count, gpu_type in pairs}
         name = f"n{number}"
         nodes.append(Node.of(name, gpus, is_schedulable=name not in closed))
     return Cluster.of(nodes)
@@ -35,12 +35,12 @@ def a_cluster(text: str, *, closed: Iterable[str] = ()) -> Cluster:
 def a_gang(text: str) -> Gang:
     """Return the gang in `n1:V100:2 n2:K80:1`, the form that `str` gives."""
     parts = (part.split(":") for part in text.split())
-    return Gang.of({(node, kind): int(count) for node, kind, count in parts})
+    return Gang.of({(node, gpu_type): int(count) for node, gpu_type, count in parts})
 
 
 def some_rates(**steps_per_s: float) -> Throughputs:
     """Return rates of one GPU per type; a gang's are in proportion, 0.8 of it across nodes."""
-    return Throughputs.of({(kind, 1): Rate(speed) for kind, speed in steps_per_s.items()})
+    return Throughputs.of({(gpu_type, 1): Rate(speed) for gpu_type, speed in steps_per_s.items()})
 
 
 def a_spec(
@@ -187,12 +187,12 @@ def gangs_that_fit(
         return
     for shape in job.spec.shapes:
         for nodes in combinations(usable, shape.nodes):
-            for kinds in product(*([kind for kind, _ in node.gpus] for node in nodes)):
-                if len(set(kinds)) > 1 and not _may_mix(snapshot.rules, nodes):
+            for gpu_types in product(*([gpu_type for gpu_type, _ in node.gpus] for node in nodes)):
+                if len(set(gpu_types)) > 1 and not _may_mix(snapshot.rules, nodes):
                     continue
-                if job.bound_type is not None and set(kinds) != {job.bound_type}:
+                if job.bound_type is not None and set(gpu_types) != {job.bound_type}:
                     continue
-                gang = _gang(nodes, kinds, shape)
+                gang = _gang(nodes, gpu_types, shape)
                 has_room = all(free.get(slot, 0) >= count for slot, count in gang.slots)
                 if has_room and gang.rate(job.spec.rates) > 0:
                     yield gang
@@ -204,11 +204,11 @@ def is_so(why: WaitReason, snapshot: Snapshot, plan: Plan, job: Job) -> bool:
     Found out by trying all places, in the cluster as the plan leaves it and in an empty one; not
     for jobs with copies.
     """
-    kinds = snapshot.cluster.gpus_by_type
+    gpu_types = snapshot.cluster.gpus_by_type
     if why is WaitReason.STOPPING:
         return not (job.phase is Phase.QUEUED or job.phase.is_plannable)
     if why is WaitReason.NO_THROUGHPUT:
-        return job.spec.rates.best(kinds, job.spec.num_gpus) <= 0
+        return job.spec.rates.best(gpu_types, job.spec.num_gpus) <= 0
     empty = replace(snapshot, jobs=(), occupied=(), cluster=snapshot.cluster.all_open())
     could = next(gangs_that_fit(empty, job, empty.cluster.capacity), None) is not None
     now = list(gangs_that_fit(snapshot, job, free_after(snapshot, plan)))
@@ -237,10 +237,10 @@ def _scattered(
     snapshot: Snapshot, job: Job, usable: Iterable[Node], free: Mapping[Slot, int]
 ) -> Iterator[Gang]:
     usable = list(usable)
-    for kind in snapshot.cluster.gpus_by_type:
-        units = [s for n in usable if (s := Slot(n.name, kind)) in free for _ in range(free[s])]
+    for gpu_type in snapshot.cluster.gpus_by_type:
+        units = [s for n in usable if (s := Slot(n.name, gpu_type)) in free for _ in range(free[s])]
         size = job.spec.num_gpus
-        is_allowed = job.bound_type in (None, kind) and job.spec.rates.on(kind, size) > 0
+        is_allowed = job.bound_type in (None, gpu_type) and job.spec.rates.on(gpu_type, size) > 0
         if is_allowed and len(units) >= size:
             yield Gang.of(Counter((slot.node, slot.gpu_type) for slot in units[:size]))
 
@@ -250,16 +250,19 @@ def _may_mix(rules: GangRules, nodes: Iterable[Node]) -> bool:
     return rules.may_mix_types and (are_plain or not rules.is_uniform)
 
 
-def _gang(nodes: Iterable[Node], kinds: Iterable[GpuType], shape: Shape) -> Gang:
+def _gang(nodes: Iterable[Node], gpu_types: Iterable[GpuType], shape: Shape) -> Gang:
     return Gang.of(
-        {(node.name, kind): shape.gpus_per_node for node, kind in zip(nodes, kinds, strict=True)}
+        {
+            (node.name, gpu_type): shape.gpus_per_node
+            for node, gpu_type in zip(nodes, gpu_types, strict=True)
+        }
     )
 
 
 def a_slot(text: str) -> Slot:
     """Return the slot in `n1:V100`."""
-    node, kind = text.split(":")
-    return Slot(NodeName(node), GpuType(kind))
+    node, gpu_type = text.split(":")
+    return Slot(NodeName(node), GpuType(gpu_type))
 
 
 class FirstFit:

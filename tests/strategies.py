@@ -38,18 +38,18 @@ speeds = st.sampled_from((0.25, 1.0, 2.5, 4.0, 10.0, 37.5))
 def rates(draw: st.DrawFn, *, may_lack: bool = True) -> Throughputs:
     """Rates on the three types: some unknown, some 0, some with rows for larger gangs."""
     rows: dict[tuple[str, int], Rate] = {}
-    for kind in KINDS:
+    for gpu_type in KINDS:
         form = draw(st.sampled_from(("linear", "rows", "linear", "zero", "unknown")))
         if form == "zero" and may_lack:
-            rows[kind, 1] = Rate(0.0)
+            rows[gpu_type, 1] = Rate(0.0)
         elif form == "unknown" and may_lack:
             continue
         else:
             speed = draw(speeds)
-            rows[kind, 1] = Rate(speed)
+            rows[gpu_type, 1] = Rate(speed)
             if form == "rows":
-                rows[kind, 2] = Rate(1.5 * speed, draw(st.sampled_from((None, 0.75 * speed))))
-                rows[kind, 4] = Rate(2.5 * speed)
+                rows[gpu_type, 2] = Rate(1.5 * speed, draw(st.sampled_from((None, 0.75 * speed))))
+                rows[gpu_type, 4] = Rate(2.5 * speed)
     return Throughputs.of(rows)
 
 
@@ -63,8 +63,8 @@ def clusters(draw: st.DrawFn, *, max_nodes: int = 4, may_close: bool = True) -> 
     )
     nodes = []
     for number in numbers:
-        kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=2, unique=True))
-        gpus = {kind: draw(st.sampled_from((1, 2, 4, 3))) for kind in kinds}
+        gpu_types = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=2, unique=True))
+        gpus = {gpu_type: draw(st.sampled_from((1, 2, 4, 3))) for gpu_type in gpu_types}
         is_open = not (may_close and draw(st.integers(0, 5)) == 5)
         nodes.append(Node.of(f"n{number}", gpus, is_schedulable=is_open))
     return Cluster.of(nodes)

@@ -16,8 +16,8 @@ def gang(text: str) -> Tree:
     """Return the gang in `n1:V100:2 n2:K80:1`."""
     tree: Tree = {}
     for part in text.split():
-        node, kind, count = part.split(":")
-        tree.setdefault(node, {})[kind] = int(count)
+        node, gpu_type, count = part.split(":")
+        tree.setdefault(node, {})[gpu_type] = int(count)
     return tree
 
 

@@ -24,7 +24,7 @@ def as_record(each: Outcome) -> dict[str, Any]:
         "allowed": each.allowed,
         "faults": [
             {
-                "kind": fault.kind,
+                "kind": fault.gpu_type,
                 "at_s": fault.at_s,
                 "lasts_s": fault.lasts_s,
                 "came": fault.came,

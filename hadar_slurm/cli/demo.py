@@ -179,7 +179,7 @@ def show_results(
     as_json: bool,
 ) -> None:
     """Write the figures and the picture beside the journal, and print what came of both runs."""
-    capacity = {str(kind): count for kind, count in cluster.gpus_by_type.items()}
+    capacity = {str(gpu_type): count for gpu_type, count in cluster.gpus_by_type.items()}
     mismatches = plan_mismatches(read_journal(output / "journal.jsonl"))
     tree = summary_tree(plain, hadar, capacity, mismatches)
     (output / "summary.json").write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")

@@ -148,8 +148,8 @@ def _print(console: Console, found: Report, results: Sequence[Result]) -> None:
     table = Table("GPU type", box=None, pad_edge=False)
     for heading in ("Hadar's jobs, GPU hours", "others", "idle"):
         table.add_column(heading, justify="right")
-    for kind, hours in found.gpu_hours.items():
-        table.add_row(kind, *(f"{n:,.1f}" for n in (hours.ours, hours.others, hours.idle)))
+    for gpu_type, hours in found.gpu_hours.items():
+        table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.ours, hours.others, hours.idle)))
     console.print(table)
     if not results:
         return

@@ -293,8 +293,8 @@ def _show(result: Result, least: Bounds, is_forked: bool) -> None:
     )
     table.add_row("GPU time held", f"{result.cru:.1%}")
     table.add_row("GPU time training", f"{result.utilization:.1%}")
-    for kind, share in result.utilization_by_type.items():
-        table.add_row(f"{kind} held", f"{share:.1%}")
+    for gpu_type, share in result.utilization_by_type.items():
+        table.add_row(f"{gpu_type} held", f"{share:.1%}")
     table.add_row("moves", str(result.moves))
     table.add_row("rounds", str(result.rounds))
     table.add_row(

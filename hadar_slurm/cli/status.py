@@ -113,7 +113,7 @@ def problem_lines(life: Mapping[str, object]) -> list[Text]:
     problems = life.get("problems")
     assert isinstance(problems, dict)
     word = "problem" if life["alive"] else "last known problem"
-    return [Text(f"{word}: {kind}: {text}") for kind, text in problems.items()]
+    return [Text(f"{word}: {gpu_type}: {text}") for gpu_type, text in problems.items()]
 
 
 def status_parts(
@@ -139,10 +139,10 @@ def status_parts(
     table = Table(box=None, pad_edge=False)
     for heading in ("GPU type", "GPUs", "Hadar's jobs", "others", "free", "closed", "price"):
         table.add_column(heading, justify="left" if heading == "GPU type" else "right")
-    for kind, use in found.gpus.items():
-        price = found.prices.get(kind)
+    for gpu_type, use in found.gpus.items():
+        price = found.prices.get(gpu_type)
         counts = (use.total, use.ours, use.others, use.free, use.closed)
-        table.add_row(kind, *map(str, counts), "" if price is None else f"{price:.3g}")
+        table.add_row(gpu_type, *map(str, counts), "" if price is None else f"{price:.3g}")
     parts.append(table)
     jobs = ", ".join(f"{count} {phase}" for phase, count in found.jobs.items())
     parts.append(f"jobs: {jobs or 'none'}")

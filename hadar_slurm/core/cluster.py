@@ -39,7 +39,9 @@ class Node:
     @classmethod
     def of(cls, name: str, gpus: Mapping[str, int], *, is_schedulable: bool = True) -> Node:
         """Return a node from a mapping of GPU type to count."""
-        counts = tuple(sorted((GpuType(kind), count) for kind, count in gpus.items() if count))
+        counts = tuple(
+            sorted((GpuType(gpu_type), count) for gpu_type, count in gpus.items() if count)
+        )
         return cls(NodeName(name), counts, is_schedulable)
 
     @cached_property
@@ -55,7 +57,7 @@ class Node:
     @cached_property
     def slots(self) -> tuple[tuple[Slot, int], ...]:
         """Return each slot of the node with its number of GPUs."""
-        return tuple((Slot(self.name, kind), count) for kind, count in self.gpus)
+        return tuple((Slot(self.name, gpu_type), count) for gpu_type, count in self.gpus)
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ class Cluster:
             total[slot.gpu_type] += count
         return dict(sorted(total.items()))
 
-    def largest_node(self, kind: GpuType) -> int:
+    def largest_node(self, gpu_type: GpuType) -> int:
         """Return the most GPUs of one type that a single node has."""
-        return self._largest.get(kind, 0)
+        return self._largest.get(gpu_type, 0)
 
     @cached_property
     def _largest(self) -> dict[GpuType, int]:

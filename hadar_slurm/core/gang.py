@@ -23,8 +23,8 @@ class Gang:
         return cls(
             tuple(
                 sorted(
-                    (Slot(NodeName(node), GpuType(kind)), count)
-                    for (node, kind), count in counts.items()
+                    (Slot(NodeName(node), GpuType(gpu_type)), count)
+                    for (node, gpu_type), count in counts.items()
                     if count
                 )
             )

@@ -55,7 +55,9 @@ class Throughputs:
     def of(cls, rows: Mapping[tuple[str, int], Rate]) -> Throughputs:
         """Return rates from a mapping of (GPU type, gang size) to `Rate`."""
         return cls(
-            tuple(sorted(((kind.lower(), size), rate) for (kind, size), rate in rows.items()))
+            tuple(
+                sorted(((gpu_type.lower(), size), rate) for (gpu_type, size), rate in rows.items())
+            )
         )
 
     def __hash__(self) -> int:
@@ -68,7 +70,7 @@ class Throughputs:
     @cached_property
     def gpu_types(self) -> tuple[str, ...]:
         """Return the GPU types with at least one row, in lower case."""
-        return tuple(sorted({kind for (kind, _), _ in self.rows}))
+        return tuple(sorted({gpu_type for (gpu_type, _), _ in self.rows}))
 
     def on(self, gpu_type: str, num_gpus: int, *, is_spread: bool = False) -> float:
         """Return the steps/s of a gang of `num_gpus` on one type; 0 where unknown or unfit."""
@@ -84,7 +86,7 @@ class Throughputs:
         return {}
 
     def _find(self, wanted: str, num_gpus: int, *, is_spread: bool) -> float:
-        sizes = {size: rate for (kind, size), rate in self.rows if kind == wanted}
+        sizes = {size: rate for (gpu_type, size), rate in self.rows if gpu_type == wanted}
         known = max((size for size in sizes if size <= num_gpus), default=None)
         if known is None:
             return 0.0
@@ -93,12 +95,13 @@ class Throughputs:
     def of_gang(self, gpu_types: Iterable[str], num_gpus: int, *, is_spread: bool) -> float:
         """Return the steps/s of a gang of `num_gpus` on `gpu_types`: its slowest type's."""
         return min(
-            (self.on(kind, num_gpus, is_spread=is_spread) for kind in set(gpu_types)), default=0.0
+            (self.on(gpu_type, num_gpus, is_spread=is_spread) for gpu_type in set(gpu_types)),
+            default=0.0,
         )
 
     def best(self, gpu_types: Iterable[str], num_gpus: int) -> float:
         """Return the steps/s on the fastest of `gpu_types`, within a node."""
-        return max((self.on(kind, num_gpus) for kind in gpu_types), default=0.0)
+        return max((self.on(gpu_type, num_gpus) for gpu_type in gpu_types), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ def parse_table(text: str, origin: str) -> ThroughputTable:
     source = origin
     if isinstance(tree, dict) and isinstance(tree.get("workloads"), dict):
         rows = {
-            name: _rows(kinds, f"{origin}: {name}") for name, kinds in tree["workloads"].items()
+            name: _rows(gpu_types, f"{origin}: {name}")
+            for name, gpu_types in tree["workloads"].items()
         }
         source = str(tree.get("source", origin))
     elif isinstance(tree, dict) and _is_gavels(tree):
@@ -179,11 +183,11 @@ def _is_gavels(tree: Mapping[str, object]) -> bool:
 def _gavel_rows(tree: Mapping[str, object], origin: str) -> dict[str, dict[tuple[str, int], Rate]]:
     """Return the rows of each workload in a table in Gavel's form."""
     found: dict[tuple[str, str, int, bool], float] = {}
-    for kind, entries in tree.items():
-        is_across = kind.lower().endswith(_ACROSS)
-        gpu_type = kind.lower().removesuffix(_ACROSS)
-        for key, entry in _items(entries, f"{origin}: {kind}"):
-            here = f"{origin}: {kind}, {key}"
+    for column, entries in tree.items():
+        is_across = column.lower().endswith(_ACROSS)
+        gpu_type = column.lower().removesuffix(_ACROSS)
+        for key, entry in _items(entries, f"{origin}: {column}"):
+            here = f"{origin}: {column}, {key}"
             match = _GAVEL_KEY.fullmatch(key)
             if match is None:
                 raise ConfigError(f"{here}: expected a key like \"('LM (batch size 5)', 2)\"")
@@ -208,12 +212,12 @@ def _gavel_rows(tree: Mapping[str, object], origin: str) -> dict[str, dict[tuple
     return rows
 
 
-def _rows(kinds: object, place: str) -> dict[tuple[str, int], Rate]:
+def _rows(gpu_types: object, place: str) -> dict[tuple[str, int], Rate]:
     rows: dict[tuple[str, int], Rate] = {}
-    for kind, sizes in _items(kinds, place):
-        for size, pair in _items(sizes, f"{place}, {kind}"):
-            here = f"{place}, {kind}, gang {size}"
-            row = (kind.lower(), _gang_size(size, here))
+    for gpu_type, sizes in _items(gpu_types, place):
+        for size, pair in _items(sizes, f"{place}, {gpu_type}"):
+            here = f"{place}, {gpu_type}, gang {size}"
+            row = (gpu_type.lower(), _gang_size(size, here))
             if row in rows:
                 raise ConfigError(f"{here}: given twice; upper and lower case are one GPU type")
             rows[row] = _pair(pair, here)

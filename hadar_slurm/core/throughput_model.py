@@ -71,8 +71,8 @@ class Place(NamedTuple):
         """Return where a gang trains; None of one on several types, which tells of none of them."""
         if len(gang.gpus_by_type) != 1:
             return None
-        (kind,) = gang.gpus_by_type
-        return cls(str(kind).lower(), gang.num_gpus, gang.is_spread)
+        (gpu_type,) = gang.gpus_by_type
+        return cls(str(gpu_type).lower(), gang.num_gpus, gang.is_spread)
 
 
 class Estimate(NamedTuple):
@@ -243,13 +243,17 @@ def _nearest(known: Iterable[Place], place: Place) -> list[Place]:
 
 
 def estimated_rates(
-    speeds: ThroughputModel, workload: Workload, num_gpus: int, kinds: Iterable[str], prior: Prior
+    speeds: ThroughputModel,
+    workload: Workload,
+    num_gpus: int,
+    gpu_types: Iterable[str],
+    prior: Prior,
 ) -> tuple[Throughputs, dict[str, Estimate]]:
     """Return a gang's rates on GPU types, and by type the estimates of it within a node."""
     rows: dict[tuple[str, int], Rate] = {}
     told: dict[str, Estimate] = {}
-    for kind in kinds:
-        lower = kind.lower()
+    for gpu_type in gpu_types:
+        lower = gpu_type.lower()
         together = speeds.estimate(workload, Place(lower, num_gpus), prior)
         spread = speeds.estimate(workload, Place(lower, num_gpus, is_spread=True), prior)
         rows[lower, num_gpus] = Rate(together.steps_per_s, spread.steps_per_s)
@@ -269,20 +273,20 @@ def relative_speed(gpu_type: str, published: Mapping[str, float]) -> float | Non
 
 
 def published_prior(
-    published: Mapping[str, float], kinds: Iterable[str], num_gpus: int, slowest: float
+    published: Mapping[str, float], gpu_types: Iterable[str], num_gpus: int, slowest: float
 ) -> Prior:
     """Return the prior of a job of which nothing is known but what it does on its slowest type.
 
     `published` has GPU types' relative speeds. A type that it does not have is taken for the
     geometric mean of those that it has. `slowest` is in steps/s of the whole gang.
     """
-    found = {kind.lower(): relative_speed(kind, published) for kind in kinds}
+    found = {gpu_type.lower(): relative_speed(gpu_type, published) for gpu_type in gpu_types}
     known = [value for value in found.values() if value is not None]
     middle = math.exp(sum(map(math.log, known)) / len(known)) if known else 1.0
-    relative = {kind: value or middle for kind, value in found.items()}
+    relative = {gpu_type: value or middle for gpu_type, value in found.items()}
     unit = slowest / num_gpus / min(relative.values(), default=1.0)
     return Prior(
-        Throughputs.of({(kind, 1): Rate(unit * value) for kind, value in relative.items()}),
+        Throughputs.of({(gpu_type, 1): Rate(unit * value) for gpu_type, value in relative.items()}),
         Origin.PUBLISHED,
     )
 

@@ -130,8 +130,8 @@ def _log(line: RoundRecord) -> None:
     """Write one summary line a round, and one for every refused action and error."""
     jobs = len(line.snapshot.jobs) if line.snapshot else 0
     counts = {
-        kind.__name__.lower(): sum(isinstance(o.action, kind) for o in line.outcomes)
-        for kind in (Start, Stop)
+        gpu_type.__name__.lower(): sum(isinstance(o.action, gpu_type) for o in line.outcomes)
+        for gpu_type in (Start, Stop)
     }
     log.info(
         "round=%d wake=%r jobs=%d start=%d stop=%d observe_s=%.3f plan_s=%.3f apply_s=%.3f",

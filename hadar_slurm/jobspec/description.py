@@ -80,12 +80,13 @@ class Description:
             raise JobSpecError(f"the shape {self.shape} is not a gang of {self.gpus} GPUs")
         if self.copies > 1 and self.shape != Shape(1, self.gpus):
             raise JobSpecError("a copy of a forked job needs all its GPUs on one node")
-        for kind, rate in self.rates.items():
+        for gpu_type, rate in self.rates.items():
             if isinstance(rate, bool) or not isinstance(rate, int | float):
-                raise JobSpecError(f"throughput of {kind} must be a number, not {rate!r}")
+                raise JobSpecError(f"throughput of {gpu_type} must be a number, not {rate!r}")
             if rate != 0 and not MIN_RATE <= rate <= MAX_RATE:
                 raise JobSpecError(
-                    f"throughput of {kind} must be 0 or {MIN_RATE:g} to {MAX_RATE:g}, not {rate!r}"
+                    f"throughput of {gpu_type} must be 0 or "
+                    f"{MIN_RATE:g} to {MAX_RATE:g}, not {rate!r}"
                 )
         if not self.workload and not any(self.rates.values()):
             raise JobSpecError("the throughput is 0 on every GPU type given")

@@ -52,15 +52,15 @@ class Estimator:
             table, parse_published(path.read_text(encoding="utf-8")), speeds or ThroughputModel()
         )
 
-    def rates(self, description: Description, user: str, kinds: Iterable[str]) -> Throughputs:
+    def rates(self, description: Description, user: str, gpu_types: Iterable[str]) -> Throughputs:
         """Return the rates of a user's job on GPU types, in steps/s of the whole gang."""
-        return self._of(description, user, kinds)[0]
+        return self._of(description, user, gpu_types)[0]
 
     def estimates(
-        self, description: Description, user: str, kinds: Iterable[str]
+        self, description: Description, user: str, gpu_types: Iterable[str]
     ) -> Mapping[str, Estimate]:
         """Return, by GPU type in lower case, what is believed within a node, and how surely."""
-        return self._of(description, user, kinds)[1]
+        return self._of(description, user, gpu_types)[1]
 
     def total_steps(self, description: Description, rates: Throughputs) -> int:
         """Return the steps that a job has in all.
@@ -70,7 +70,7 @@ class Estimator:
         """
         if description.steps:
             return description.steps
-        speeds = [rates.on(kind, description.gpus) for kind in rates.gpu_types]
+        speeds = [rates.on(gpu_type, description.gpus) for gpu_type in rates.gpu_types]
         slowest = min((speed for speed in speeds if speed > 0), default=_STEPS_A_SECOND)
         return max(1, round(description.limit_s * slowest))
 
@@ -78,11 +78,11 @@ class Estimator:
         """Return whether steps are those that a job reports, and not a measure of time."""
         return bool(description.steps) or workload_of(description, user) in self.speeds.measured
 
-    def _of(self, description: Description, user: str, kinds: Iterable[str]) -> Known:
+    def _of(self, description: Description, user: str, gpu_types: Iterable[str]) -> Known:
         if self._version != self.speeds.version or len(self._known) > _MOST_KNOWN:
             self._known.clear()
             self._version = self.speeds.version
-        here = tuple(kinds)
+        here = tuple(gpu_types)
         workload, gpus = workload_of(description, user), description.gpus
         key: tuple[object, ...] = (gpus, *description.rates.items())
         if not description.rates:
@@ -97,18 +97,18 @@ class Estimator:
             )
         return self._known[key]
 
-    def _prior(self, description: Description, kinds: tuple[str, ...]) -> Prior:
+    def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> Prior:
         """Return what is believed of a job before any measurement."""
         gpus = description.gpus
         slowest = _STEPS_A_SECOND
         if description.steps:
             slowest = description.steps / (description.limit_s or EXPECTED_S)
-        general = published_prior(self.published, kinds, gpus, slowest)
+        general = published_prior(self.published, gpu_types, gpus, slowest)
         rows = self.table.rates(description.workload)
         if rows is None:
             return general
         # The types that the table lacks are to those that it has as their published speeds are.
-        names = [kind.lower() for kind in kinds]
+        names = [gpu_type.lower() for gpu_type in gpu_types]
         listed = {name: rows.on(name, gpus) for name in names if name in rows.gpu_types}
         factors = [rate / general.rates.on(name, gpus) for name, rate in listed.items() if rate > 0]
         factor = sum(factors) / len(factors) if factors else 0.0
@@ -126,8 +126,13 @@ def workload_of(description: Description, user: str) -> Workload:
 
 
 def _as_given(description: Description) -> Known:
-    rates = {kind.lower(): float(rate) for kind, rate in description.rates.items()}
+    rates = {gpu_type.lower(): float(rate) for gpu_type, rate in description.rates.items()}
     return (
-        Throughputs.of({(kind, description.gpus): Rate(rate) for kind, rate in rates.items()}),
-        {kind: Estimate(rate, Origin.GIVEN, SPREADS[Origin.GIVEN]) for kind, rate in rates.items()},
+        Throughputs.of(
+            {(gpu_type, description.gpus): Rate(rate) for gpu_type, rate in rates.items()}
+        ),
+        {
+            gpu_type: Estimate(rate, Origin.GIVEN, SPREADS[Origin.GIVEN])
+            for gpu_type, rate in rates.items()
+        },
     )

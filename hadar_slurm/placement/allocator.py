@@ -26,28 +26,28 @@ from hadar_slurm.placement.node_index import NodeIndex
 class Allocator:
     """Who holds which GPUs in the coming round, as far as it is decided.
 
-    `kinds` are the cluster's GPU types in canonical order. `jobs` are those that a policy decides
-    on: neither pinned nor, in a round that moves nobody, running.
+    `gpu_types` are the cluster's GPU types in canonical order. `jobs` are those that a policy
+    decides on: neither pinned nor, in a round that moves nobody, running.
     """
 
     def __init__(self, snapshot: Snapshot, round_: Round) -> None:
         self.snapshot = snapshot
         self.round = round_
         self.rules: GangRules = snapshot.rules
-        self.kinds: tuple[GpuType, ...] = tuple(snapshot.cluster.gpus_by_type)
+        self.gpu_types: tuple[GpuType, ...] = tuple(snapshot.cluster.gpus_by_type)
         self.placed: dict[JobId, Allocation] = {}
         self.free: dict[Slot, int] = snapshot.plannable_capacity
         self._reach = Eligibility(snapshot)
         self._nodes = snapshot.cluster.by_name
         self._shelves = {
-            kind: NodeIndex(
-                (node, self.free.get(Slot(node.name, kind), 0))
+            gpu_type: NodeIndex(
+                (node, self.free.get(Slot(node.name, gpu_type), 0))
                 for node in snapshot.cluster.nodes
-                if node.is_schedulable and kind in node.by_type
+                if node.is_schedulable and gpu_type in node.by_type
             )
-            for kind in self.kinds
+            for gpu_type in self.gpu_types
         }
-        self._reserved = dict.fromkeys(self.kinds, 0)
+        self._reserved = dict.fromkeys(self.gpu_types, 0)
         self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
         self._requests: dict[object, _Request] = {}
         self.jobs: tuple[Job, ...] = tuple(
@@ -66,38 +66,38 @@ class Allocator:
 
     # What there is.
 
-    def room(self, kind: GpuType) -> int:
+    def room(self, gpu_type: GpuType) -> int:
         """Return the GPUs of a type on open nodes that nobody was given yet."""
-        return self._shelves[kind].total - self._reserved[kind]
+        return self._shelves[gpu_type].total - self._reserved[gpu_type]
 
     @property
     def has_room(self) -> bool:
         """Whether any GPU of an open node is neither given out nor reserved."""
-        return any(self.room(kind) > 0 for kind in self.kinds)
+        return any(self.room(gpu_type) > 0 for gpu_type in self.gpu_types)
 
-    def rate(self, job: Job, kind: GpuType) -> float:
+    def rate(self, job: Job, gpu_type: GpuType) -> float:
         """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
         rates, size = job.spec.rates, job.spec.num_gpus
-        return rates.on(kind, size, is_spread=self._must_spread(kind, size))
+        return rates.on(gpu_type, size, is_spread=self._must_spread(gpu_type, size))
 
-    def may_use(self, job: Job, kind: GpuType) -> bool:
+    def may_use(self, job: Job, gpu_type: GpuType) -> bool:
         """Return whether a job could run on one type if all of it were free on the open nodes."""
         usable = self._request(job).usable
-        if kind not in usable:
-            usable[kind] = (
-                job.spec.rates.on(kind, job.spec.num_gpus) > 0
-                and job.bound_type in (None, kind)
-                and self._has_nodes(job, kind)
+        if gpu_type not in usable:
+            usable[gpu_type] = (
+                job.spec.rates.on(gpu_type, job.spec.num_gpus) > 0
+                and job.bound_type in (None, gpu_type)
+                and self._has_nodes(job, gpu_type)
             )
-        return usable[kind]
+        return usable[gpu_type]
 
-    def nodes_for(self, job: Job, kind: GpuType) -> tuple[Node, ...]:
+    def nodes_for(self, job: Job, gpu_type: GpuType) -> tuple[Node, ...]:
         """Return where a job could be given GPUs of one type: one object for jobs alike in that."""
-        return self._reach.nodes(job, kind, is_mixed=False)
+        return self._reach.nodes(job, gpu_type, is_mixed=False)
 
-    def slots_for(self, job: Job, kind: GpuType) -> Iterator[Slot]:
+    def slots_for(self, job: Job, gpu_type: GpuType) -> Iterator[Slot]:
         """Yield where a job could be given GPUs of one type, were they free."""
-        return (Slot(node.name, kind) for node in self.nodes_for(job, kind))
+        return (Slot(node.name, gpu_type) for node in self.nodes_for(job, gpu_type))
 
     def fits(self, allocation: Allocation) -> bool:
         """Return whether all GPUs of an allocation are free."""
@@ -108,8 +108,8 @@ class Allocator:
         """Return the GPU type a job holds; None if it holds none or several."""
         if job.phase is Phase.QUEUED or not job.allocation:
             return None
-        kinds = {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}
-        return next(iter(kinds)) if len(kinds) == 1 else None
+        gpu_types = {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}
+        return next(iter(gpu_types)) if len(gpu_types) == 1 else None
 
     # Giving out.
 
@@ -128,19 +128,19 @@ class Allocator:
                 self.free[slot] += count
                 self._shelves[slot.gpu_type].change(slot.node, count)
 
-    def choose(self, job: Job, kind: GpuType) -> bool:
+    def choose(self, job: Job, gpu_type: GpuType) -> bool:
         """Reserve GPUs of a type for a job if there is room and it runs there; say whether."""
         size = job.spec.num_gpus
-        if self.room(kind) < size or not self.may_use(job, kind):
+        if self.room(gpu_type) < size or not self.may_use(job, gpu_type):
             return False
-        self._reserved[kind] += size
-        self._chosen[job.job_id] = (job, kind)
+        self._reserved[gpu_type] += size
+        self._chosen[job.job_id] = (job, gpu_type)
         return True
 
     def take_reservations(self) -> list[tuple[Job, GpuType]]:
         """Return the reservations in the order in which they were made, and clear them."""
         chosen, self._chosen = list(self._chosen.values()), {}
-        self._reserved = dict.fromkeys(self.kinds, 0)
+        self._reserved = dict.fromkeys(self.gpu_types, 0)
         return chosen
 
     def keep(self, job: Job) -> bool:
@@ -153,7 +153,7 @@ class Allocator:
             for slot, count in gang.slots:
                 # What is free on a closed node was promised to nobody.
                 wanted[slot.gpu_type] += count if self._is_open(slot.node) else 0
-        return all(self.room(kind) >= n for kind, n in wanted.items()) and self.stay(job)
+        return all(self.room(gpu_type) >= n for gpu_type, n in wanted.items()) and self.stay(job)
 
     def stay(self, job: Job) -> bool:
         """Leave a job where it runs, in those of its copies whose GPUs are free; say whether."""
@@ -164,14 +164,14 @@ class Allocator:
             self.put(job, Allocation.of(free))
         return bool(free)
 
-    def start(self, job: Job, kinds: Sequence[GpuType]) -> bool:
-        """Place a job on the first of `kinds` with nodes for it, or mix them; say whether.
+    def start(self, job: Job, gpu_types: Sequence[GpuType]) -> bool:
+        """Place a job on the first of `gpu_types` with nodes for it, or mix them; say whether.
 
         A mixed gang takes the first types of the list that together have the nodes.
         """
-        if any(self._start_on(job, kind) for kind in kinds):
+        if any(self._start_on(job, gpu_type) for gpu_type in gpu_types):
             return True
-        gang = self._mixed_gang(job, kinds)
+        gang = self._mixed_gang(job, gpu_types)
         if gang is not None:
             self.put(job, Allocation.rigid(gang))
         return gang is not None
@@ -196,7 +196,7 @@ class Allocator:
 
     def by_room(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the one with most room first."""
-        return sorted(sorted(self.by_speed(job)), key=lambda kind: -self.room(kind))
+        return sorted(sorted(self.by_speed(job)), key=lambda gpu_type: -self.room(gpu_type))
 
     def could_start(self, job: Job) -> bool:
         """Return whether a job could start on the open nodes if nothing else ran."""
@@ -230,78 +230,83 @@ class Allocator:
 
     # Finding nodes.
 
-    def _start_on(self, job: Job, kind: GpuType) -> bool:
-        gang = self.gang_on(job, kind)
+    def _start_on(self, job: Job, gpu_type: GpuType) -> bool:
+        gang = self.gang_on(job, gpu_type)
         if gang is not None:
             self.put(job, Allocation.rigid(gang))
         return gang is not None
 
-    def gang_on(self, job: Job, kind: GpuType) -> Gang | None:
+    def gang_on(self, job: Job, gpu_type: GpuType) -> Gang | None:
         """Return free GPUs of one type for a job's gang, on the fewest nodes, or None."""
-        if self._shelves[kind].total < job.spec.num_gpus or job.bound_type not in (None, kind):
+        if self._shelves[gpu_type].total < job.spec.num_gpus or job.bound_type not in (
+            None,
+            gpu_type,
+        ):
             return None
-        return self._gang_among(job, kind, self._restriction(job, kind, is_mixed=False))
+        return self._gang_among(job, gpu_type, self._restriction(job, gpu_type, is_mixed=False))
 
     def _gang_among(
-        self, job: Job, kind: GpuType, among: frozenset[NodeName] | None
+        self, job: Job, gpu_type: GpuType, among: frozenset[NodeName] | None
     ) -> Gang | None:
         """Return free GPUs of one type for a job's gang on some of these nodes, or None."""
         size, rates = job.spec.num_gpus, job.spec.rates
-        shelf = self._shelves[kind]
+        shelf = self._shelves[gpu_type]
         if not self.rules.is_uniform:
-            counts = shelf.scatter(size, among) if rates.on(kind, size) > 0 else None
-            return Gang.of({(node, kind): n for node, n in counts.items()}) if counts else None
+            counts = shelf.scatter(size, among) if rates.on(gpu_type, size) > 0 else None
+            return Gang.of({(node, gpu_type): n for node, n in counts.items()}) if counts else None
         for shape in job.spec.shapes:
-            if rates.on(kind, size, is_spread=shape.nodes > 1) <= 0:
+            if rates.on(gpu_type, size, is_spread=shape.nodes > 1) <= 0:
                 continue
             names = shelf.tightest(shape.gpus_per_node, shape.nodes, among)
             if names is not None:
-                return Gang.of({(name, kind): shape.gpus_per_node for name in names})
+                return Gang.of({(name, gpu_type): shape.gpus_per_node for name in names})
         return None
 
-    def _mixed_gang(self, job: Job, kinds: Sequence[GpuType]) -> Gang | None:
+    def _mixed_gang(self, job: Job, gpu_types: Sequence[GpuType]) -> Gang | None:
         if not self.rules.may_mix_types or job.bound_type is not None or job.spec.num_gpus < 2:
             return None
         for shape in job.spec.shapes:
-            usable = [k for k in kinds if job.spec.rates.on(k, job.spec.num_gpus, is_spread=True)]
+            usable = [
+                k for k in gpu_types if job.spec.rates.on(k, job.spec.num_gpus, is_spread=True)
+            ]
             if shape.nodes > 1 and len(usable) > 1:
                 gang = self._mixed_shape(job, shape, usable)
                 if gang is not None:
                     return gang
         return None
 
-    def _mixed_shape(self, job: Job, shape: Shape, kinds: Sequence[GpuType]) -> Gang | None:
+    def _mixed_shape(self, job: Job, shape: Shape, gpu_types: Sequence[GpuType]) -> Gang | None:
         counts: dict[tuple[str, str], int] = {}
         taken: set[NodeName] = set()
-        for kind in kinds:
-            among = self._restriction(job, kind, is_mixed=True)
-            shelf = self._shelves[kind]
+        for gpu_type in gpu_types:
+            among = self._restriction(job, gpu_type, is_mixed=True)
+            shelf = self._shelves[gpu_type]
             for name in shelf.with_room(shape.gpus_per_node, among, shape.nodes + len(taken)):
                 if name not in taken and len(taken) < shape.nodes:
                     taken.add(name)
-                    counts[name, kind] = shape.gpus_per_node
+                    counts[name, gpu_type] = shape.gpus_per_node
         return Gang.of(counts) if len(taken) == shape.nodes else None
 
     def _restriction(
-        self, job: Job, kind: GpuType, *, is_mixed: bool
+        self, job: Job, gpu_type: GpuType, *, is_mixed: bool
     ) -> frozenset[NodeName] | None:
-        """Return the nodes on which a job may start on `kind`, None for all that are open."""
-        is_free = job.allowed_nodes is None and job.bound_type in (None, kind)
+        """Return the nodes on which a job may start on `gpu_type`, None for all that are open."""
+        is_free = job.allowed_nodes is None and job.bound_type in (None, gpu_type)
         if is_free and (self._all_plain or not (is_mixed or self.rules.naming_binds)):
             return None
-        return frozenset(n.name for n in self._reach.nodes(job, kind, is_mixed=is_mixed))
+        return frozenset(n.name for n in self._reach.nodes(job, gpu_type, is_mixed=is_mixed))
 
     def _is_open(self, name: NodeName) -> bool:
         node = self._nodes.get(name)
         return node is not None and node.is_schedulable
 
-    def _has_nodes(self, job: Job, kind: GpuType) -> bool:
-        counts = [node.by_type[kind] for node in self.nodes_for(job, kind)]
+    def _has_nodes(self, job: Job, gpu_type: GpuType) -> bool:
+        counts = [node.by_type[gpu_type] for node in self.nodes_for(job, gpu_type)]
         if not self.rules.is_uniform:
             return sum(counts) >= job.spec.num_gpus
         return any(
             sum(count >= shape.gpus_per_node for count in counts) >= shape.nodes
-            and job.spec.rates.on(kind, job.spec.num_gpus, is_spread=shape.nodes > 1) > 0
+            and job.spec.rates.on(gpu_type, job.spec.num_gpus, is_spread=shape.nodes > 1) > 0
             for shape in job.spec.shapes
         )
 
@@ -319,7 +324,7 @@ class Allocator:
         )
         found = self._requests.get(key)
         if found is None:
-            by_speed = speeds(spec.rates, spec.num_gpus, self.kinds)
+            by_speed = speeds(spec.rates, spec.num_gpus, self.gpu_types)
             found = self._requests[key] = _Request(job, by_speed)
         return found
 
@@ -327,8 +332,8 @@ class Allocator:
     def _all_plain(self) -> bool:
         return all(node.has_one_type for node in self.snapshot.cluster.nodes)
 
-    def _must_spread(self, kind: GpuType, size: int) -> bool:
-        return self.rules.counts_spread and self.snapshot.cluster.largest_node(kind) < size
+    def _must_spread(self, gpu_type: GpuType, size: int) -> bool:
+        return self.rules.counts_spread and self.snapshot.cluster.largest_node(gpu_type) < size
 
     # Why somebody waits.
 
@@ -343,7 +348,7 @@ class Allocator:
                 request.reason = WaitReason.INSUFFICIENT
             else:
                 request.reason = WaitReason.INFEASIBLE
-        if is_patient and any(self.gang_on(job, kind) for kind in request.by_speed):
+        if is_patient and any(self.gang_on(job, gpu_type) for gpu_type in request.by_speed):
             return WaitReason.BETTER_LATER
         if request.reason is WaitReason.INSUFFICIENT and self._would_tie(request):
             return WaitReason.WOULD_TIE
@@ -357,12 +362,14 @@ class Allocator:
             return False
         if request.would_tie is None:
             among = job.allowed_nodes and frozenset(filter(self._is_open, job.allowed_nodes))
-            kinds = request.by_speed
-            request.would_tie = any(self._gang_among(job, kind, among) for kind in kinds)
+            gpu_types = request.by_speed
+            request.would_tie = any(
+                self._gang_among(job, gpu_type, among) for gpu_type in gpu_types
+            )
         return request.would_tie
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
-        return any(self.may_use(job, kind) for kind in self.kinds) or fits_alone(
+        return any(self.may_use(job, gpu_type) for gpu_type in self.gpu_types) or fits_alone(
             self.snapshot.cluster,
             self.rules,
             job.spec.rates,
@@ -393,10 +400,12 @@ class _Request:
 
 
 @lru_cache(maxsize=4096)
-def speeds(rates: Throughputs, num_gpus: int, kinds: tuple[GpuType, ...]) -> tuple[GpuType, ...]:
-    """Return the types of `kinds` on which such a gang trains at all, the fastest first."""
-    ordered = sorted((-rates.on(kind, num_gpus), kind) for kind in kinds)
-    return tuple(kind for speed, kind in ordered if speed < 0)
+def speeds(
+    rates: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]
+) -> tuple[GpuType, ...]:
+    """Return the types of `gpu_types` on which such a gang trains at all, the fastest first."""
+    ordered = sorted((-rates.on(gpu_type, num_gpus), gpu_type) for gpu_type in gpu_types)
+    return tuple(gpu_type for speed, gpu_type in ordered if speed < 0)
 
 
 @lru_cache(maxsize=4096)

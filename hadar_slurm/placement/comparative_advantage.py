@@ -21,11 +21,11 @@ def advantages(board: Allocator, job: Job) -> Mapping[GpuType, float]:
 
     That on which it runs counts for a tenth more.
     """
-    speeds = {kind: board.rate(job, kind) for kind in board.by_speed(job)}
-    mean = sum(speeds.values()) / max(1, len(board.kinds))
+    speeds = {gpu_type: board.rate(job, gpu_type) for gpu_type in board.by_speed(job)}
+    mean = sum(speeds.values()) / max(1, len(board.gpu_types))
     held = board.runs_on(job)
     return {
-        kind: speed / mean * (_STAYS if kind == held else 1.0)
-        for kind, speed in speeds.items()
+        gpu_type: speed / mean * (_STAYS if gpu_type == held else 1.0)
+        for gpu_type, speed in speeds.items()
         if speed > 0
     }

@@ -18,16 +18,18 @@ class Copies:
 
     board: Allocator
 
-    def places(self, job: Job, kinds: Sequence[GpuType], gangs: Sequence[Gang]) -> Iterator[Gang]:
+    def places(
+        self, job: Job, gpu_types: Sequence[GpuType], gangs: Sequence[Gang]
+    ) -> Iterator[Gang]:
         """Yield where copies could go, each on a node of its own; held places before tight fits."""
         size, free = job.spec.num_gpus, self.board.free
         taken = {node for gang in gangs for node in gang.gpus_by_node}
         held = [gang for gang in held_by(job).gangs if not gang.is_spread]
-        for kind in kinds:
-            slots = [slot for slot in self.board.slots_for(job, kind) if free[slot] >= size]
+        for gpu_type in gpu_types:
+            slots = [slot for slot in self.board.slots_for(job, gpu_type) if free[slot] >= size]
             slots.sort(key=lambda slot: free[slot])
             for gang in [
-                *(gang for gang in held if kind in gang.gpus_by_type and self.is_free(gang)),
+                *(gang for gang in held if gpu_type in gang.gpus_by_type and self.is_free(gang)),
                 *(Gang.of({slot: size}) for slot in slots),
             ]:
                 if taken.isdisjoint(gang.gpus_by_node):
@@ -54,13 +56,13 @@ def held_by(job: Job) -> Allocation:
     return Allocation() if job.phase is Phase.QUEUED else job.allocation
 
 
-def with_one_copy(job: Job, kind: GpuType) -> Job:
-    """Return a job as if, of what it holds, it had one copy on `kind` at most.
+def with_one_copy(job: Job, gpu_type: GpuType) -> Job:
+    """Return a job as if, of what it holds, it had one copy on `gpu_type` at most.
 
     A gang over several nodes can have no copies beside it: who may fork gives it up.
     """
     gangs = [gang for gang in held_by(job).gangs if not (may_fork(job) and gang.is_spread)]
-    gang = next((gang for gang in gangs if kind in gang.gpus_by_type), None)
+    gang = next((gang for gang in gangs if gpu_type in gang.gpus_by_type), None)
     return replace(job, allocation=Allocation.rigid(gang) if gang else Allocation())
 
 

@@ -18,8 +18,8 @@ class Eligibility:
     _answers: dict[object, tuple[Node, ...]] = field(default_factory=dict)
     _fastest: dict[object, frozenset[GpuType]] = field(default_factory=dict)
 
-    def nodes(self, job: Job, kind: GpuType, *, is_mixed: bool) -> tuple[Node, ...]:
-        """Return the nodes on which `job` may start on GPUs of `kind`.
+    def nodes(self, job: Job, gpu_type: GpuType, *, is_mixed: bool) -> tuple[Node, ...]:
+        """Return the nodes on which `job` may start on GPUs of `gpu_type`.
 
         On a node with several types the request has to name one: a gang that mixes types
         (`is_mixed`) cannot. And where naming binds, a job that may move takes only its fastest
@@ -30,17 +30,17 @@ class Eligibility:
             not rules.naming_binds
             or job.bound_type is not None
             or not job.spec.can_checkpoint
-            or kind in self.fastest_types(job)
+            or gpu_type in self.fastest_types(job)
         )
-        key = (job.allowed_nodes, job.bound_type, kind, may_name)
+        key = (job.allowed_nodes, job.bound_type, gpu_type, may_name)
         if key not in self._answers:
             self._answers[key] = tuple(
                 node
                 for node in self.snapshot.cluster.nodes
                 if node.is_schedulable
-                and kind in dict(node.gpus)
+                and gpu_type in dict(node.gpus)
                 and job.may_use(node.name)
-                and job.bound_type in (None, kind)
+                and job.bound_type in (None, gpu_type)
                 and (node.has_one_type or may_name)
             )
         return self._answers[key]
@@ -57,11 +57,15 @@ class Eligibility:
                     for slot, count in self.snapshot.cluster.capacity.items()
                     if count >= shape.gpus_per_node and job.may_use(slot.node)
                 )
-                for kind in (kind for kind, number in num_nodes.items() if number >= shape.nodes):
-                    rate = spec.rates.on(kind, spec.num_gpus, is_spread=shape.nodes > 1)
-                    rates[kind] = max(rate, rates.get(kind, 0.0))
+                for gpu_type in (
+                    gpu_type for gpu_type, number in num_nodes.items() if number >= shape.nodes
+                ):
+                    rate = spec.rates.on(gpu_type, spec.num_gpus, is_spread=shape.nodes > 1)
+                    rates[gpu_type] = max(rate, rates.get(gpu_type, 0.0))
             best = max(rates.values(), default=0.0)
-            self._fastest[key] = frozenset(kind for kind, rate in rates.items() if rate >= best)
+            self._fastest[key] = frozenset(
+                gpu_type for gpu_type, rate in rates.items() if rate >= best
+            )
         return self._fastest[key]
 
     def capacity(self) -> dict[Slot, int]:
@@ -75,8 +79,10 @@ class Eligibility:
         for job in self.snapshot.plannable:
             for gang in job.allocation.gangs:
                 held.update(dict(gang.slots))
-            for kind in self.snapshot.cluster.gpus_by_type:
-                takeable |= {(node.name, kind) for node in self.nodes(job, kind, is_mixed=False)}
+            for gpu_type in self.snapshot.cluster.gpus_by_type:
+                takeable |= {
+                    (node.name, gpu_type) for node in self.nodes(job, gpu_type, is_mixed=False)
+                }
         return {
             slot: count if slot in takeable else min(count, held[slot])
             for slot, count in self.snapshot.plannable_capacity.items()

@@ -51,69 +51,69 @@ class _Assignment:
     def place(self, chosen: Iterable[tuple[Job, GpuType]]) -> list[Job]:
         """Place all jobs that can be; return the others."""
         failed = []
-        moving = [(job, kind) for job, kind in chosen if not self._stays(job, kind)]
+        moving = [(job, gpu_type) for job, gpu_type in chosen if not self._stays(job, gpu_type)]
         moving.sort(key=_largest_first)
         while moving:
-            job, kind = moving.pop(0)
-            seat = self._best_seat(job, kind)
+            job, gpu_type = moving.pop(0)
+            seat = self._best_seat(job, gpu_type)
             if seat is None:
                 failed.append(job)
                 continue
             for other in seat.makes_room:
                 self._take_back(other)
             if seat.makes_room:
-                moving += [(other, kind) for other in seat.makes_room]
+                moving += [(other, gpu_type) for other in seat.makes_room]
                 moving.sort(key=_largest_first)
             stays = job.phase is not Phase.QUEUED and job.allocation.gangs == (seat.gang,)
             self.board.put(job, job.allocation if stays else Allocation.rigid(seat.gang))
             self._note(job)
         return failed
 
-    def _stays(self, job: Job, kind: GpuType) -> bool:
+    def _stays(self, job: Job, gpu_type: GpuType) -> bool:
         board = self.board
-        if board.runs_on(job) != kind or self._is_slowed(job, kind) or not board.stay(job):
+        if board.runs_on(job) != gpu_type or self._is_slowed(job, gpu_type) or not board.stay(job):
             return False
         self._note(job)
         return True
 
-    def _is_slowed(self, job: Job, kind: GpuType) -> bool:
+    def _is_slowed(self, job: Job, gpu_type: GpuType) -> bool:
         held = job.allocation.gangs
         if not self.board.rules.counts_spread:
             return False
-        return len(held) == 1 and self._rate(job, held[0]) < self.board.rate(job, kind)
+        return len(held) == 1 and self._rate(job, held[0]) < self.board.rate(job, gpu_type)
 
-    def _best_seat(self, job: Job, kind: GpuType) -> _Seat | None:
+    def _best_seat(self, job: Job, gpu_type: GpuType) -> _Seat | None:
         """Return the cheapest of: the present gang, one on free GPUs, one that others leave."""
         board, seats = self.board, []
-        if board.runs_on(job) == kind and len(job.allocation.copies) == 1:
+        if board.runs_on(job) == gpu_type and len(job.allocation.copies) == 1:
             (held,) = job.allocation.gangs
             if board.fits(job.allocation) and self._rate(job, held) > 0:
                 seats.append(_Seat(_cost(job, self._rate(job, held), moves=False), held))
-        free = board.gang_on(job, kind)
+        free = board.gang_on(job, gpu_type)
         if free is not None:
             seats.append(_Seat(_cost(job, self._rate(job, free)), free))
         best = min(seats, key=lambda seat: seat.cost, default=None)
-        if best is None or self._rate(job, best.gang) < board.rate(job, kind):
-            return self._cleared(job, kind, best) or best
+        if best is None or self._rate(job, best.gang) < board.rate(job, gpu_type):
+            return self._cleared(job, gpu_type, best) or best
         return best
 
-    def _cleared(self, job: Job, kind: GpuType, best: _Seat | None) -> _Seat | None:
+    def _cleared(self, job: Job, gpu_type: GpuType, best: _Seat | None) -> _Seat | None:
         """Return a seat that smaller jobs leave, if it costs less than `best`."""
         rules, spec = self.board.rules, job.spec
         most = best.cost if best else math.inf
         for shape in spec.shapes if rules.is_uniform else ():
             is_spread = rules.counts_spread and shape.nodes > 1
-            rate = spec.rates.on(kind, spec.num_gpus, is_spread=is_spread)
+            rate = spec.rates.on(gpu_type, spec.num_gpus, is_spread=is_spread)
             if rate > 0 and _cost(job, rate) < most:
-                seat = self._clear(job, kind, shape, rate)
+                seat = self._clear(job, gpu_type, shape, rate)
                 if seat and seat.cost < most:
                     return seat
         return None
 
-    def _clear(self, job: Job, kind: GpuType, shape: Shape, rate: float) -> _Seat | None:
+    def _clear(self, job: Job, gpu_type: GpuType, shape: Shape, rate: float) -> _Seat | None:
         """Return the seat of one shape for which others make room at the least cost."""
         offers = []
-        for index, slot in enumerate(self.board.slots_for(job, kind)):
+        for index, slot in enumerate(self.board.slots_for(job, gpu_type)):
             leaving = self._leaving(slot, shape.gpus_per_node, job.spec.num_gpus)
             if leaving is not None:
                 offers.append((sum(map(self._loss, leaving)), index, slot, leaving))
@@ -122,7 +122,7 @@ class _Assignment:
         taken = sorted(offers)[: shape.nodes]
         return _Seat(
             _cost(job, rate) + sum(loss for loss, *_ in taken),
-            Gang.of({(slot.node, kind): shape.gpus_per_node for _, _, slot, _ in taken}),
+            Gang.of({(slot.node, gpu_type): shape.gpus_per_node for _, _, slot, _ in taken}),
             tuple(other for *_, leaving in taken for other in leaving),
         )
 

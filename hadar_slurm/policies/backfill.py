@@ -56,7 +56,9 @@ class SlurmBackfill:
             if not board.has_room:
                 break
             request = nodes.request(job)
-            must_yield = ahead is not None and not ahead.is_over(job, snapshot.now_s, board.kinds)
+            must_yield = ahead is not None and not ahead.is_over(
+                job, snapshot.now_s, board.gpu_types
+            )
             if request in hopeless or (must_yield and (request, ahead) in hopeless):
                 continue
             gang = nodes.first_gang(job, ahead.left if ahead and must_yield else board.free)
@@ -72,20 +74,24 @@ class SlurmBackfill:
         return board.plan()
 
 
-def time_limit_s(job: Job, kinds: tuple[GpuType, ...]) -> float:
+def time_limit_s(job: Job, gpu_types: tuple[GpuType, ...]) -> float:
     """Return the time limit in seconds that the job's user writes; inf if it trains nowhere."""
     spec = job.spec
     may_spread = any(shape.nodes > 1 for shape in spec.shapes)
-    rate = _slowest(spec.rates, spec.num_gpus, kinds, may_spread=may_spread)
+    rate = _slowest(spec.rates, spec.num_gpus, gpu_types, may_spread=may_spread)
     return spec.total_steps / rate if rate > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
 def _slowest(
-    rates: Throughputs, num_gpus: int, kinds: tuple[GpuType, ...], *, may_spread: bool
+    rates: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...], *, may_spread: bool
 ) -> float:
     layouts = (False, True) if may_spread else (False,)
-    found = (rates.on(kind, num_gpus, is_spread=spread) for kind in kinds for spread in layouts)
+    found = (
+        rates.on(gpu_type, num_gpus, is_spread=spread)
+        for gpu_type in gpu_types
+        for spread in layouts
+    )
     return min((rate for rate in found if rate > 0), default=0.0)
 
 
@@ -100,9 +106,9 @@ class _Reservation:
     spare: dict[Slot, int]
     left: dict[Slot, int]
 
-    def is_over(self, job: Job, now_s: float, kinds: tuple[GpuType, ...]) -> bool:
+    def is_over(self, job: Job, now_s: float, gpu_types: tuple[GpuType, ...]) -> bool:
         """Return whether a job that starts now ends before the reservation begins."""
-        return now_s + time_limit_s(job, kinds) <= self.start_s
+        return now_s + time_limit_s(job, gpu_types) <= self.start_s
 
     def note(self, gang: Gang, free: Mapping[Slot, int], *, outlasts: bool) -> None:
         """Take note of a job that has started, and whether it holds its GPUs beyond `start_s`."""
@@ -141,7 +147,7 @@ def _ends(board: Allocator) -> Iterator[tuple[float, Gang]]:
     for job_id, allocation in board.placed.items():
         job = jobs[job_id]
         num_gpus = sum(gang.num_gpus for gang in allocation.gangs)
-        left_s = time_limit_s(job, board.kinds) - job.progress.service_gpu_s / num_gpus
+        left_s = time_limit_s(job, board.gpu_types) - job.progress.service_gpu_s / num_gpus
         for gang in allocation.gangs:
             yield now_s + max(0.0, left_s), gang
 
@@ -203,9 +209,13 @@ class _NodesInOrder:
         """Return the slots that a job may be given, and whether in a gang of several types."""
         key = (self.request(job), is_spread)
         if key not in self._places:
-            kinds = self._kinds(job, is_spread=is_spread)
+            gpu_types = self._kinds(job, is_spread=is_spread)
             alone, mixed = (
-                {(n.name, k) for k in kinds for n in self._reach.nodes(job, k, is_mixed=is_mixed)}
+                {
+                    (n.name, k)
+                    for k in gpu_types
+                    for n in self._reach.nodes(job, k, is_mixed=is_mixed)
+                }
                 for is_mixed in (False, True)
             )
             may_mix = self._board.rules.may_mix_types and job.bound_type is None
@@ -219,7 +229,7 @@ class _NodesInOrder:
 
     def _kinds(self, job: Job, *, is_spread: bool) -> tuple[GpuType, ...]:
         rates, size = job.spec.rates, job.spec.num_gpus
-        return tuple(k for k in self._board.kinds if rates.on(k, size, is_spread=is_spread) > 0)
+        return tuple(k for k in self._board.gpu_types if rates.on(k, size, is_spread=is_spread) > 0)
 
 
 def make(_: PolicyOptions) -> SlurmBackfill:

@@ -148,8 +148,8 @@ def _as_model(program: LinearProgram) -> highspy.HighsLp:
     model.a_matrix_.index_ = program.rows[order].astype(np.int32)
     model.a_matrix_.value_ = program.values[order]
     if program.integer is not None:
-        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-        model.integrality_ = [kinds[int(whole)] for whole in program.integer]
+        gpu_types = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        model.integrality_ = [gpu_types[int(whole)] for whole in program.integer]
     return model
 
 

@@ -74,14 +74,14 @@ class LearningBackend:
         return replace(job, spec=spec)
 
     def _rates(self, spec: JobSpec) -> Throughputs:
-        kinds = [
-            str(kind)
-            for kind in self.world.cluster.gpus_by_type
-            if spec.rates.on(kind, spec.num_gpus) > 0
+        gpu_types = [
+            str(gpu_type)
+            for gpu_type in self.world.cluster.gpus_by_type
+            if spec.rates.on(gpu_type, spec.num_gpus) > 0
         ]
         slowest = spec.total_steps / EXPECTED_S
-        prior = published_prior(self.published, kinds, spec.num_gpus, slowest)
-        rates, _ = estimated_rates(self.speeds, _workload(spec), spec.num_gpus, kinds, prior)
+        prior = published_prior(self.published, gpu_types, spec.num_gpus, slowest)
+        rates, _ = estimated_rates(self.speeds, _workload(spec), spec.num_gpus, gpu_types, prior)
         return rates
 
 

@@ -127,8 +127,8 @@ class Run:
                 copy.unsaved += trains_s * copy.rate
                 self.trained_steps += trains_s * copy.rate
                 self.productive_gpu_s += trains_s * copy.gang.num_gpus
-            for kind, count in copy.gang.gpus_by_type.items():
-                self.service[kind] = self.service.get(kind, 0.0) + held_s * count
+            for gpu_type, count in copy.gang.gpus_by_type.items():
+                self.service[gpu_type] = self.service.get(gpu_type, 0.0) + held_s * count
         self._changed(keeps_aggregation=True)
         rate = sum(copy.rate for copy in self.copies.values())
         left = self.spec.total_steps - self.steps_done

@@ -26,7 +26,7 @@ NAMED = 5
 class TypeForecast:
     """What one GPU type would give a job: steps/s, seconds to its end, GPUs free now, and price."""
 
-    kind: GpuType
+    gpu_type: GpuType
     steps_per_s: float
     lasts_s: float
     free: int
@@ -163,9 +163,11 @@ def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ..
             free[slot.gpu_type] += count
     figures = line["figures"]
     choices = []
-    for kind in snapshot.cluster.gpus_by_type:
-        rate = job.spec.rates.on(kind, job.spec.num_gpus)
-        if rate > 0 and job.bound_type in (None, kind):
-            price = figures.get(f"price.{kind}")
-            choices.append(TypeForecast(kind, rate, job.steps_left / rate, free[kind], price))
+    for gpu_type in snapshot.cluster.gpus_by_type:
+        rate = job.spec.rates.on(gpu_type, job.spec.num_gpus)
+        if rate > 0 and job.bound_type in (None, gpu_type):
+            price = figures.get(f"price.{gpu_type}")
+            choices.append(
+                TypeForecast(gpu_type, rate, job.steps_left / rate, free[gpu_type], price)
+            )
     return tuple(sorted(choices, key=lambda choice: choice.lasts_s))

@@ -79,7 +79,7 @@ def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float)
         table.add_column("steps/s", justify="right")
         for copy in forked.copies:
             speed = "" if copy.steps_per_s is None else f"{copy.steps_per_s:.4g}"
-            gpus = ", ".join(f"{count} {kind}" for kind, count in copy.gpus.items())
+            gpus = ", ".join(f"{count} {gpu_type}" for gpu_type, count in copy.gpus.items())
             state = "pinned" if copy.is_pinned else speed
             table.add_row(str(copy.number), copy.task, ", ".join(copy.gang), gpus, state)
         console.print(table)
@@ -94,7 +94,7 @@ def _choices(found: Explanation) -> Table:
         table.add_column(heading, justify="left" if heading == "GPU type" else "right")
     for choice in found.choices:
         table.add_row(
-            choice.kind,
+            choice.gpu_type,
             f"{choice.steps_per_s:.4g}",
             span(choice.lasts_s),
             str(choice.free),
@@ -129,9 +129,9 @@ def _print_forecast(console: Console, found: Explanation, standing: Standing) ->
 
 def _sentence(expected: Expected, age_s: float) -> str:
     places = ", ".join(
-        f"{count} {kind} of {node}"
-        for node, kinds in expected.gang.items()
-        for kind, count in kinds.items()
+        f"{count} {gpu_type} of {node}"
+        for node, gpu_types in expected.gang.items()
+        for gpu_type, count in gpu_types.items()
     )
     begins_s, ends_s = (max(0.0, s - age_s) for s in (expected.begins_in_s, expected.ends_in_s))
     return f"it begins in {span(begins_s)} on {places} and ends in {span(ends_s)}"

@@ -35,12 +35,14 @@ class CopyState:
     @property
     def gpus(self) -> dict[GpuType, int]:
         """Return its GPUs by type."""
-        return dict(gang_from_tree({n: dict(kinds) for n, kinds in self.gang.items()}).gpus_by_type)
+        return dict(
+            gang_from_tree({n: dict(gpu_types) for n, gpu_types in self.gang.items()}).gpus_by_type
+        )
 
     @property
     def place(self) -> str:
         """Return its gang in words."""
-        return str(gang_from_tree({n: dict(kinds) for n, kinds in self.gang.items()}))
+        return str(gang_from_tree({n: dict(gpu_types) for n, gpu_types in self.gang.items()}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,9 +108,9 @@ class Reporter:
         lasted_s = min(next_s - float(first["time_s"]), _ROUNDS_TOLD * float(first["length_s"]))
         seen = [line for line in lines if "jobs" in line]
         hours = max(0.0, lasted_s) / _HOUR_S
-        for kind, use in use_of(seen).items() if seen else ():
-            so_far = self._hours.get(kind, GpuHours())
-            self._hours[kind] = GpuHours(
+        for gpu_type, use in use_of(seen).items() if seen else ():
+            so_far = self._hours.get(gpu_type, GpuHours())
+            self._hours[gpu_type] = GpuHours(
                 so_far.ours + use.ours * hours,
                 so_far.others + use.others * hours,
                 so_far.idle + use.free * hours,

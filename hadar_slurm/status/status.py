@@ -112,8 +112,8 @@ def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
     used.update(dict(gang_from_tree(first.get("occupied", {})).slots))
     found: dict[GpuType, TypeUse] = {}
     for name, node in first.get("nodes", {}).items():
-        for kind, total in node["gpus"].items():
-            slot, before = Slot(name, GpuType(kind)), found.get(kind, TypeUse())
+        for gpu_type, total in node["gpus"].items():
+            slot, before = Slot(name, GpuType(gpu_type)), found.get(gpu_type, TypeUse())
             idle = total - used[slot]
             found[slot.gpu_type] = TypeUse(
                 before.total + total,

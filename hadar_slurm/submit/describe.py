@@ -126,8 +126,8 @@ def _copies(
     rates = estimator.rates(description, "", cluster.gpus_by_type)
     suits = [
         any(
-            count >= description.gpus and rates.on(kind, description.gpus) > 0
-            for kind, count in node.gpus
+            count >= description.gpus and rates.on(gpu_type, description.gpus) > 0
+            for gpu_type, count in node.gpus
         )
         for node in cluster.nodes
     ]
@@ -195,10 +195,10 @@ def _counted(count: int, what: str) -> str:
 def _rates(text: str) -> dict[str, float]:
     rates: dict[str, float] = {}
     for part in text.split(","):
-        kind, equals, value = part.partition("=")
-        if not (kind and equals):
+        gpu_type, equals, value = part.partition("=")
+        if not (gpu_type and equals):
             raise JobSpecError(f"{PREFIX}throughput {part!r}: expected TYPE=STEPS_PER_S")
-        rates[kind.strip().lower()] = _number(value, "throughput")
+        rates[gpu_type.strip().lower()] = _number(value, "throughput")
     return rates
 
 
@@ -237,11 +237,12 @@ def _number(text: str, what: str) -> float:
 
 def check_fits(description: Description, cluster: Cluster) -> None:
     """Raise JobSpecError unless the cluster could hold the gang when nothing else runs."""
-    kinds = {str(kind).lower(): str(kind) for kind in cluster.gpus_by_type}
-    for kind in description.rates:
-        if kind not in kinds:
+    gpu_types = {str(gpu_type).lower(): str(gpu_type) for gpu_type in cluster.gpus_by_type}
+    for gpu_type in description.rates:
+        if gpu_type not in gpu_types:
             raise JobSpecError(
-                f"GPU type {kind!r} is not in this cluster, which has {', '.join(kinds.values())}"
+                f"GPU type {gpu_type!r} is not in this cluster, which has "
+                f"{', '.join(gpu_types.values())}"
             )
     shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
     most = [max(count for _, count in node.gpus) for node in cluster.nodes]
@@ -251,6 +252,6 @@ def check_fits(description: Description, cluster: Cluster) -> None:
     layouts = ", ".join(str(shape) for shape in shapes)
     raise JobSpecError(
         f"no nodes of this cluster can hold the gang {layouts} (GPUs per node x nodes): it has "
-        + ", ".join(f"{n} {kind}" for kind, n in cluster.gpus_by_type.items())
+        + ", ".join(f"{n} {gpu_type}" for gpu_type, n in cluster.gpus_by_type.items())
         + f" on {len(cluster.nodes)} nodes"
     )

@@ -37,19 +37,20 @@ class TypePreview:
 
 def choices(description: Description, cluster: Cluster, estimator: Estimator) -> list[TypePreview]:
     """Return what each GPU type of the cluster would give, alone: the fastest first."""
-    kinds = cluster.gpus_by_type
-    rates = estimator.rates(description, "", kinds)
-    told = estimator.estimates(description, "", kinds)
+    gpu_types = cluster.gpus_by_type
+    rates = estimator.rates(description, "", gpu_types)
+    told = estimator.estimates(description, "", gpu_types)
     steps = estimator.total_steps(description, rates)
     found = [
-        _choice(description, rates, steps, told.get(kind.lower()), cluster, kind) for kind in kinds
+        _choice(description, rates, steps, told.get(gpu_type.lower()), cluster, gpu_type)
+        for gpu_type in gpu_types
     ]
     return sorted(found, key=lambda one: (one.hours is None, one.hours, one.gpu_type))
 
 
-def _on_nodes(cluster: Cluster, kind: GpuType) -> list[int]:
+def _on_nodes(cluster: Cluster, gpu_type: GpuType) -> list[int]:
     """Return how many GPUs of a type there are on each node that has some."""
-    return [count for node in cluster.nodes for here, count in node.gpus if here == kind]
+    return [count for node in cluster.nodes for here, count in node.gpus if here == gpu_type]
 
 
 def _choice(
@@ -58,24 +59,24 @@ def _choice(
     steps: int,
     told: Estimate | None,
     cluster: Cluster,
-    kind: GpuType,
+    gpu_type: GpuType,
 ) -> TypePreview:
-    gpus, on_nodes = cluster.gpus_by_type[kind], _on_nodes(cluster, kind)
+    gpus, on_nodes = cluster.gpus_by_type[gpu_type], _on_nodes(cluster, gpu_type)
     shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
     speeds = [
-        rates.on(kind, shape.num_gpus, is_spread=shape.nodes > 1)
+        rates.on(gpu_type, shape.num_gpus, is_spread=shape.nodes > 1)
         for shape in shapes
         if sum(count >= shape.gpus_per_node for count in on_nodes) >= shape.nodes
     ]
     if not speeds:
-        return TypePreview(kind, gpus, why_not="too few for the gang by themselves")
+        return TypePreview(gpu_type, gpus, why_not="too few for the gang by themselves")
     speed = max(speeds)
     if speed <= 0 or told is None:
         return TypePreview(
-            kind, gpus, why_not="no speed is given" if told is None else "does not fit"
+            gpu_type, gpus, why_not="no speed is given" if told is None else "does not fit"
         )
     return TypePreview(
-        kind,
+        gpu_type,
         gpus,
         speed if description.steps else None,
         steps / speed / 3600,

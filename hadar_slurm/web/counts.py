@@ -74,9 +74,9 @@ class Counts:
         self.fallbacks += line["figures"].get("solver_fallback", 0) == 1
         for action in line["actions"]:
             what, how = one_of(action["do"], ACTIONS), one_of(action["status"], STATUSES)
-            kinds = {kind for gpus in action["gang"].values() for kind in gpus}
+            gpu_types = {gpu_type for gpus in action["gang"].values() for gpu_type in gpus}
             partition = partition_of(line.get("jobs", {}).get(action["job"]))
-            self.decisions.update((what, how, partition, str(kind)) for kind in kinds)
+            self.decisions.update((what, how, partition, str(gpu_type)) for gpu_type in gpu_types)
         self.averages += row.averages or 0
         for (program, answer), number in row.commands.items():
             self.commands[one_of(program, PROGRAMS), one_of(answer, ANSWERS)] += number

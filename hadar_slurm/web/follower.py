@@ -61,7 +61,7 @@ class Follower:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        gpu_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:

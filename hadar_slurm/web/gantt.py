@@ -53,7 +53,7 @@ class Row:
     """GPUs of one type on one node: drawn from `top` on, `height` pixels each."""
 
     node: str
-    kind: str
+    gpu_type: str
     num_gpus: int
     is_open: bool
     top: int
@@ -117,13 +117,13 @@ class Gantt:
     num_bins: int
 
 
-def kinds_of(nodes: Mapping[str, Line]) -> dict[str, int]:
+def gpu_types_of(nodes: Mapping[str, Line]) -> dict[str, int]:
     """Return how many GPUs of each type there are, by type."""
-    kinds: dict[str, int] = {}
+    gpu_types: dict[str, int] = {}
     for node in nodes.values():
-        for kind, number in node["gpus"].items():
-            kinds[kind] = kinds.get(kind, 0) + int(number)
-    return dict(sorted(kinds.items()))
+        for gpu_type, number in node["gpus"].items():
+            gpu_types[gpu_type] = gpu_types.get(gpu_type, 0) + int(number)
+    return dict(sorted(gpu_types.items()))
 
 
 def gantt(
@@ -164,32 +164,32 @@ def gantt(
 
 def _rows(nodes: Mapping[str, Line]) -> tuple[list[Row], int]:
     """Return the rows, types together, and the height of all with the axis."""
-    kinds = kinds_of(nodes)
-    total = sum(kinds.values())
+    gpu_types = gpu_types_of(nodes)
+    total = sum(gpu_types.values())
     height = next((height for most, height in _HEIGHTS if total <= most), _HEIGHTS[-1][1])
     rows: list[Row] = []
     top = 0
-    for kind in kinds:
+    for gpu_type in gpu_types:
         top += _HEAD
         for node in sorted(nodes, key=natural_key):
-            number = int(nodes[node]["gpus"].get(kind, 0))
+            number = int(nodes[node]["gpus"].get(gpu_type, 0))
             if number:
-                rows.append(Row(node, kind, number, bool(nodes[node]["open"]), top, height))
+                rows.append(Row(node, gpu_type, number, bool(nodes[node]["open"]), top, height))
                 top += number * height + _GAP
     return rows, top + _AXIS
 
 
 def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
     """Return each segment's bars, one for GPUs that lie side by side."""
-    by_slot = {(row.node, row.kind): row for row in rows}
+    by_slot = {(row.node, row.gpu_type): row for row in rows}
     free_from = {slot: [float("-inf")] * row.num_gpus for slot, row in by_slot.items()}
     bars: list[_Bar] = []
     for segment in sorted(segments, key=lambda s: (s.start_s, s.end_s, s.job_id, s.copy)):
-        for (node, kind), number in segment.gang.slots:
-            row = by_slot.get((node, kind))
+        for (node, gpu_type), number in segment.gang.slots:
+            row = by_slot.get((node, gpu_type))
             if row is None:
                 continue
-            free = free_from[node, kind]
+            free = free_from[node, gpu_type]
             # What the journal saw late may overlap; those that are soonest free come next.
             order = sorted(
                 range(row.num_gpus),

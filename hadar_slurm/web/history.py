@@ -160,11 +160,11 @@ class History:
             for (job_id, _), tree in book.trees.items():
                 yield job_id, tree
 
-    def held_share(self, kind: str, from_s: float, to_s: float) -> float | None:
+    def held_share(self, gpu_type: str, from_s: float, to_s: float) -> float | None:
         """Return what share of a type's GPU-time Hadar's jobs held, None if there was none."""
         held = total = 0.0
         for point, until_s in self.spans(from_s, to_s):
-            gpus = point.gpus.get(kind)
+            gpus = point.gpus.get(gpu_type)
             if gpus:
                 lasts_s = until_s - max(point.time_s, from_s)
                 held += gpus.held * lasts_s
@@ -297,21 +297,21 @@ class History:
         held, others = self._held(), self._others_now()
         counts: dict[str, list[int]] = {}
         for name, node in nodes.items():
-            for kind, total in node["gpus"].items():
-                slot = (name, kind)
+            for gpu_type, total in node["gpus"].items():
+                slot = (name, gpu_type)
                 used = min(total, held[slot])
                 theirs = min(total - used, others.get(slot, 0))
                 closed = 0 if node["open"] else total - used - theirs
-                sums = counts.setdefault(kind, [0, 0, 0, 0])
+                sums = counts.setdefault(gpu_type, [0, 0, 0, 0])
                 for index, value in enumerate((total, used, theirs, closed)):
                     sums[index] += value
-        return {kind: Gpus(*counts[kind]) for kind in sorted(counts)}
+        return {gpu_type: Gpus(*counts[gpu_type]) for gpu_type in sorted(counts)}
 
     def _note_others(self, now_s: float) -> None:
         holds: dict[tuple[JobId, int], Tree] = {}
-        for (node, kind), count in self._others_now().items():
-            lane = self._lane_of.setdefault((node, kind), len(self._lane_of))
-            holds[OTHERS, lane] = {node: {kind: count}}
+        for (node, gpu_type), count in self._others_now().items():
+            lane = self._lane_of.setdefault((node, gpu_type), len(self._lane_of))
+            holds[OTHERS, lane] = {node: {gpu_type: count}}
         self._others.hold(holds, now_s)
 
     def _prune(self) -> None:

@@ -77,7 +77,9 @@ def limit_s(line: Line) -> float:
 def slots_of(tree: Tree) -> Slots:
     """Return a gang's GPUs by (node, type)."""
     return {
-        (node, kind): _whole(count) for node, gpus in tree.items() for kind, count in gpus.items()
+        (node, gpu_type): _whole(count)
+        for node, gpus in tree.items()
+        for gpu_type, count in gpus.items()
     }
 
 

@@ -17,7 +17,7 @@ from hadar_slurm.journal import Line
 from hadar_slurm.metrics import Segment
 from hadar_slurm.status.jobs import PINNED, Forked, state_of
 from hadar_slurm.web import words
-from hadar_slurm.web.gantt import MAX_GPUS, Window, gantt, kinds_of
+from hadar_slurm.web.gantt import MAX_GPUS, Window, gantt, gpu_types_of
 from hadar_slurm.web.history import History
 from hadar_slurm.web.view import HOURS, PageRequest
 
@@ -186,17 +186,17 @@ def _types(view: PageRequest) -> Iterator[Values]:
     window = view.window or Window(view.until_s - 1.0, view.until_s)
     points = [point for point, _ in view.history.spans(window.from_s, window.to_s)]
     most = max((price for point in points for price in point.prices.values()), default=0.0)
-    for kind, gpus in view.history.now.gpus.items():
+    for gpu_type, gpus in view.history.now.gpus.items():
         held = [
-            (p.time_s, p.gpus[kind].held / max(1, p.gpus[kind].total))
+            (p.time_s, p.gpus[gpu_type].held / max(1, p.gpus[gpu_type].total))
             for p in points
-            if kind in p.gpus
+            if gpu_type in p.gpus
         ]
-        prices = [(p.time_s, p.prices[kind]) for p in points if kind in p.prices]
+        prices = [(p.time_s, p.prices[gpu_type]) for p in points if gpu_type in p.prices]
         yield {
-            "kind": kind,
+            "gpu_type": gpu_type,
             "gpus": gpus,
-            "held_share": view.history.held_share(kind, window.from_s, window.to_s),
+            "held_share": view.history.held_share(gpu_type, window.from_s, window.to_s),
             "held": _curve(held, window, 1.0),
             "prices": _curve(prices, window, most),
             "most": most,
@@ -220,9 +220,9 @@ def _curve(points: Sequence[tuple[float, float]], window: Window, most: float) -
 def _chart(view: PageRequest) -> Values:
     """Return who held which GPU; `words` are the last of `num_words` rows that say the same."""
     history, window = view.history, view.window
-    nodes, kinds = history.now.nodes, kinds_of(history.now.nodes)
-    has_all = sum(kinds.values()) <= MAX_GPUS
-    chosen = view.kind or ("" if has_all else next(iter(kinds), ""))
+    nodes, gpu_types = history.now.nodes, gpu_types_of(history.now.nodes)
+    has_all = sum(gpu_types.values()) <= MAX_GPUS
+    chosen = view.gpu_type or ("" if has_all else next(iter(gpu_types), ""))
     if chosen:
         nodes = {
             name: node | {"gpus": {chosen: node["gpus"][chosen]}}
@@ -237,34 +237,35 @@ def _chart(view: PageRequest) -> Values:
     ]
     told.sort(key=lambda s: (s.start_s, s.job_id), reverse=True)
     return {
-        "choices": _choices(view, list(kinds), chosen, has_all=has_all),
+        "choices": _choices(view, list(gpu_types), chosen, has_all=has_all),
         "gantt": gantt(_first(nodes), segments, history.names, window, view.clock)
         if window
         else None,
-        "num_gpus": sum(kinds_of(nodes).values()),
+        "num_gpus": sum(gpu_types_of(nodes).values()),
         "words": told[:_MAX_WORDS],
         "num_words": len(told),
     }
 
 
 def _choices(
-    view: PageRequest, kinds: Sequence[str], chosen: str, *, has_all: bool
+    view: PageRequest, gpu_types: Sequence[str], chosen: str, *, has_all: bool
 ) -> dict[str, list[tuple[str, str, bool]]]:
     """Return rows of links as (address, words, whether it is here)."""
 
-    def address(hours: int, kind: str) -> str:
-        asked = {"hours": hours} | ({"type": words.clean(kind)} if kind else {})
+    def address(hours: int, gpu_type: str) -> str:
+        asked = {"hours": hours} | ({"type": words.clean(gpu_type)} if gpu_type else {})
         return f"/?{urlencode(asked)}#chart"
 
     choices = {
         "Time to show": [
-            (address(h, view.kind), words.span(h) if h else "all", h == view.hours) for h in HOURS
+            (address(h, view.gpu_type), words.span(h) if h else "all", h == view.hours)
+            for h in HOURS
         ]
     }
-    if len(kinds) > 1:
+    if len(gpu_types) > 1:
         choices["GPU types to show"] = [
-            (address(view.hours, kind), kind or "all types", kind == chosen)
-            for kind in (*([""] if has_all else ()), *kinds)
+            (address(view.hours, gpu_type), gpu_type or "all types", gpu_type == chosen)
+            for gpu_type in (*([""] if has_all else ()), *gpu_types)
         ]
     return choices
 

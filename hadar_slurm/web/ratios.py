@@ -30,20 +30,24 @@ def throughput_ratios(
         if job is None:
             continue
         gpus: Counter[str] = Counter()
-        for (_, kind), count in slots_of(tree).items():
-            gpus[kind] += count
-        rates = {kind.lower(): float(rate) for kind, rate in job.get("rates", {}).items()}
-        speed = min((rates.get(kind.lower(), 0.0) for kind in gpus), default=0.0)
+        for (_, gpu_type), count in slots_of(tree).items():
+            gpus[gpu_type] += count
+        rates = {gpu_type.lower(): float(rate) for gpu_type, rate in job.get("rates", {}).items()}
+        speed = min((rates.get(gpu_type.lower(), 0.0) for gpu_type in gpus), default=0.0)
         if speed <= 0:
             continue
         total = supply.of(job.get("nodes"))
-        best = max((rates[kind] for kind in rates if total[kind] >= job["gpus"]), default=0.0)
+        best = max(
+            (rates[gpu_type] for gpu_type in rates if total[gpu_type] >= job["gpus"]), default=0.0
+        )
         # What it has may be the only way to have so many GPUs, of several types or on closed nodes.
         ratio = speed / max(best, speed)
-        for kind, count in gpus.items():
-            sums[kind] = sums.get(kind, 0.0) + ratio * count
-            weights[kind] += count
-    return {kind: sums[kind] / weight for kind, weight in sorted(weights.items()) if weight}
+        for gpu_type, count in gpus.items():
+            sums[gpu_type] = sums.get(gpu_type, 0.0) + ratio * count
+            weights[gpu_type] += count
+    return {
+        gpu_type: sums[gpu_type] / weight for gpu_type, weight in sorted(weights.items()) if weight
+    }
 
 
 class _Supply:
@@ -61,7 +65,7 @@ class _Supply:
             for name in self._nodes if key is None else key:
                 node = self._nodes.get(name)
                 if node is not None and node["open"]:
-                    for kind, count in node["gpus"].items():
-                        total[kind.lower()] += count
+                    for gpu_type, count in node["gpus"].items():
+                        total[gpu_type.lower()] += count
             self._found[key] = total
         return self._found[key]

@@ -74,7 +74,7 @@ class PageRequest:
         return Window(begins_s, self.until_s) if self.until_s > begins_s else None
 
     @property
-    def kind(self) -> str:
+    def gpu_type(self) -> str:
         """Return the GPU type that was asked for, "" for all."""
         asked = self.query.get("type", "")
         return asked if asked in self.history.now.gpus else ""

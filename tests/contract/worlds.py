@@ -151,8 +151,8 @@ class SimWorld:
 
 
 def _turned(gpus: str) -> str:
-    kind, count = gpus.split(":")
-    return f"{count}x{kind}"
+    gpu_type, count = gpus.split(":")
+    return f"{count}x{gpu_type}"
 
 
 @dataclass
@@ -230,7 +230,7 @@ class FakeWorld:
 
 
 def _described() -> list[str]:
-    told = ",".join(f"{kind}={rate}" for kind, rate in RATES.items())
+    told = ",".join(f"{gpu_type}={rate}" for gpu_type, rate in RATES.items())
     return [f"--hadar-throughput={told}", f"--hadar-steps={LONG}", "--hadar-checkpoint=yes"]
 
 
@@ -286,7 +286,9 @@ class LocalWorld:
     def holds(self, job: JobId) -> Gang | None:
         """Return what Slurm says, read apart from the product."""
         tree = self.site.tree(job)
-        counts = {(n, kind): many for n, gpus in tree.items() for kind, many in gpus.items()}
+        counts = {
+            (n, gpu_type): many for n, gpus in tree.items() for gpu_type, many in gpus.items()
+        }
         return Gang.of(counts) if counts else None
 
     def run(self, *argv: str) -> None:
@@ -413,7 +415,9 @@ class DockerWorld:
         tree = gpu_tree(
             gpus_in(self.slurm.runner.run(["scontrol", "show", "job", "-d", "-o", job]))
         )
-        counts = {(n, kind): many for n, gpus in tree.items() for kind, many in gpus.items()}
+        counts = {
+            (n, gpu_type): many for n, gpus in tree.items() for gpu_type, many in gpus.items()
+        }
         return Gang.of(counts) if counts else None
 
     def run(self, *argv: str) -> None:

@@ -49,10 +49,10 @@ def test_six_nodes_are_idle_with_their_gpus(cluster: DockerCluster) -> None:
     ],
 )
 def test_a_users_job_runs_on_the_gpus_it_asks_for(
-    cluster: DockerCluster, user: str, kind: str, places: set[str]
+    cluster: DockerCluster, user: str, gpu_type: str, places: set[str]
 ) -> None:
     number = cluster.submit(
-        f"--gres=gpu:{kind}:2", user=user, script='echo "$(id -un) $CUDA_VISIBLE_DEVICES"'
+        f"--gres=gpu:{gpu_type}:2", user=user, script='echo "$(id -un) $CUDA_VISIBLE_DEVICES"'
     )
     ended = cluster.wait_for_state(number, "COMPLETED")
     assert ended["NodeList"] in places

@@ -58,11 +58,11 @@ class FakeNode:
         """Return the node's features: the names of its GPU types."""
         return frozenset(self.gpus)
 
-    def numbers(self, kind: str) -> range:
+    def numbers(self, gpu_type: str) -> range:
         """Return the device numbers of the GPUs of one type."""
         before = 0
         for each, number in self.gpus.items():
-            if each == kind:
+            if each == gpu_type:
                 return range(before, before + number)
             before += number
         return range(0)
@@ -161,7 +161,11 @@ class FakeJob:
     def gpus(self) -> Counter[tuple[str, str]]:
         """Return how many GPUs it holds by (node, type)."""
         return Counter(
-            {(n, kind): len(numbers) for n, by in self.held.items() for kind, numbers in by.items()}
+            {
+                (n, gpu_type): len(numbers)
+                for n, by in self.held.items()
+                for gpu_type, numbers in by.items()
+            }
         )
 
     @property
@@ -193,7 +197,7 @@ class FakeSlurm:
         self.nodes: dict[str, FakeNode] = {}
         for number, text in enumerate(nodes.split(","), start=1):
             pairs = (part.split(":") for part in text.split("+"))
-            gpus = {kind: int(many) for kind, many in sorted(pairs)}
+            gpus = {gpu_type: int(many) for gpu_type, many in sorted(pairs)}
             self.nodes[f"n{number}"] = FakeNode(f"n{number}", gpus)
         for name, members in (partitions or {}).items():
             for member in members:
@@ -224,7 +228,7 @@ class FakeSlurm:
             job = FakeJob(number, replace(asked), self.now_s, task=task, **given)
             job.array = number if task is not None else 0
             job.rank = next(self._ranks)
-            job.kept_types = {kind for kind, _ in asked.all if kind}
+            job.kept_types = {gpu_type for gpu_type, _ in asked.all if gpu_type}
             job.reason = "JobHeldUser" if job.hold else "None"
             self._check(job)
             found.append(job)
@@ -296,11 +300,11 @@ class FakeSlurm:
 
     # What the tools ask slurmctld to do. Each raises Rejected.
 
-    def hold(self, job: FakeJob, kind: str) -> None:
+    def hold(self, job: FakeJob, gpu_type: str) -> None:
         """Hold a job; one that runs goes on and will be held when it is requeued."""
         self._must_not_have_ended(job)
         self.split(job)
-        job.hold, job.reason = kind, "JobHeldAdmin" if kind == "admin" else "JobHeldUser"
+        job.hold, job.reason = gpu_type, "JobHeldAdmin" if gpu_type == "admin" else "JobHeldUser"
 
     def release(self, job: FakeJob, *, by: str | None = None) -> None:
         """Release a job; `by` is a user, who may not undo what an operator held."""
@@ -415,15 +419,15 @@ class FakeSlurm:
         if text and not text.startswith(prefix):
             # Accepted, and no GPU given.
             return ()
-        kinds = {kind for node in self.nodes.values() for kind in node.gpus}
+        gpu_types = {gpu_type for node in self.nodes.values() for gpu_type in node.gpus}
         largest = max(sum(node.gpus.values()) for node in self.nodes.values())
-        if any(kind and kind not in kinds for kind, _ in gpus):
+        if any(gpu_type and gpu_type not in gpu_types for gpu_type, _ in gpus):
             raise Rejected("Invalid generic resource (gres) specification")
-        if any(not kind and many > largest * len(self.nodes) for kind, many in gpus):
+        if any(not gpu_type and many > largest * len(self.nodes) for gpu_type, many in gpus):
             raise Rejected("Invalid generic resource (gres) specification")
-        if self.keeps_types and job.kept_types and any(not kind for kind, _ in gpus):
+        if self.keeps_types and job.kept_types and any(not gpu_type for gpu_type, _ in gpus):
             raise Rejected("Invalid GRES specification (with and without type identification)")
-        job.kept_types |= {kind for kind, _ in gpus if kind}
+        job.kept_types |= {gpu_type for gpu_type, _ in gpus if gpu_type}
         return gpus
 
     @property
@@ -523,7 +527,9 @@ class FakeSlurm:
             place = self._place(job, free, only_open=True)
             if place is not None:
                 self._start(job, place)
-                free.subtract({(n, kind): k for n, by in place.items() for kind, k in by.items()})
+                free.subtract(
+                    {(n, gpu_type): k for n, by in place.items() for gpu_type, k in by.items()}
+                )
             elif self._place(job, self._all_gpus(), only_open=False) is None:
                 job.hold, job.reason = "user", "BadConstraints"
             else:
@@ -547,7 +553,9 @@ class FakeSlurm:
     def _start(self, job: FakeJob, place: Mapping[str, Mapping[str, int]]) -> None:
         self.split(job)
         job.held = {
-            name: {kind: self._unused(name, kind)[:many] for kind, many in by_type.items()}
+            name: {
+                gpu_type: self._unused(name, gpu_type)[:many] for gpu_type, many in by_type.items()
+            }
             for name, by_type in place.items()
         }
         job.ran_on = tuple(place)
@@ -558,9 +566,9 @@ class FakeSlurm:
         if job.work_s < FOREVER_S:
             self._later(job.work_s - job.done_s, partial(self._finish, job, job.run))
 
-    def _unused(self, name: str, kind: str) -> tuple[int, ...]:
-        used = {n for job in self.jobs for n in job.held.get(name, {}).get(kind, ())}
-        return tuple(n for n in self.nodes[name].numbers(kind) if n not in used)
+    def _unused(self, name: str, gpu_type: str) -> tuple[int, ...]:
+        used = {n for job in self.jobs for n in job.held.get(name, {}).get(gpu_type, ())}
+        return tuple(n for n in self.nodes[name].numbers(gpu_type) if n not in used)
 
     def free(self) -> Counter[tuple[str, str]]:
         """Return the GPUs that no job holds by (node, type)."""
@@ -571,7 +579,7 @@ class FakeSlurm:
 
     def _all_gpus(self) -> Counter[tuple[str, str]]:
         return Counter(
-            {(n.name, kind): k for n in self.nodes.values() for kind, k in n.gpus.items()}
+            {(n.name, gpu_type): k for n in self.nodes.values() for gpu_type, k in n.gpus.items()}
         )
 
     def _place(
@@ -652,22 +660,22 @@ def _ranges(text: str) -> list[int]:
 
 
 def _at(free: Mapping[tuple[str, str], int], name: str) -> dict[str, int]:
-    return {kind: many for (node, kind), many in free.items() if node == name}
+    return {gpu_type: many for (node, gpu_type), many in free.items() if node == name}
 
 
 def _take(wanted: Gpus, room: Mapping[str, int], order: Sequence[str]) -> dict[str, int] | None:
     """Return what one node gives, types left open in the order of gres.conf; None if too little."""
     left = dict(room)
     taken: Counter[str] = Counter()
-    for kind, many in wanted:
-        for each in [kind] if kind else order:
+    for gpu_type, many in wanted:
+        for each in [gpu_type] if gpu_type else order:
             here = min(many, left.get(each, 0))
             taken[each] += here
             left[each] = left.get(each, 0) - here
             many -= here
         if many:
             return None
-    return {kind: many for kind, many in taken.items() if many}
+    return {gpu_type: many for gpu_type, many in taken.items() if many}
 
 
 def _spread(
@@ -686,12 +694,12 @@ def _spread(
         spare = sum(many for _, many in left) - max(0, least - len(chosen) - 1)
         here: Counter[str] = Counter()
         for place, (asked, many) in enumerate(left):
-            for kind in [asked] if asked else order[name]:
-                given = max(0, min(many, room[name].get(kind, 0) - here[kind], spare))
-                here[kind] += given
+            for gpu_type in [asked] if asked else order[name]:
+                given = max(0, min(many, room[name].get(gpu_type, 0) - here[gpu_type], spare))
+                here[gpu_type] += given
                 many, spare = many - given, spare - given
             left[place] = (asked, many)
         if sum(here.values()):
-            chosen[name] = {kind: many for kind, many in here.items() if many}
+            chosen[name] = {gpu_type: many for gpu_type, many in here.items() if many}
     is_whole = not any(many for _, many in left) and least <= len(chosen) <= most
     return chosen if is_whole else None

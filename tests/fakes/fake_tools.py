@@ -332,7 +332,9 @@ def _tres(slurm: FakeSlurm, gpus: Gpus | None) -> str:
     """Return a request as squeue shows it; what was cleared is empty, not N/A."""
     if gpus is None:
         return "N/A"
-    return ",".join(f"{slurm.prefix}gpu:{kind + ':' if kind else ''}{many}" for kind, many in gpus)
+    return ",".join(
+        f"{slurm.prefix}gpu:{gpu_type + ':' if gpu_type else ''}{many}" for gpu_type, many in gpus
+    )
 
 
 def _num_nodes(job: FakeJob) -> str:
@@ -415,7 +417,7 @@ SlurmctldPort           = 6817
 
 
 def _gres(node: FakeNode) -> str:
-    return ",".join(f"gpu:{kind}:{many}" for kind, many in node.gpus.items()) or "(null)"
+    return ",".join(f"gpu:{gpu_type}:{many}" for gpu_type, many in node.gpus.items()) or "(null)"
 
 
 def _node_line(slurm: FakeSlurm, node: FakeNode) -> str:
@@ -443,7 +445,9 @@ def _layout(job: FakeJob) -> Iterator[tuple[str, str]]:
     """Yield the nodes that a job holds the same GPUs on, and those GPUs."""
     alike: dict[str, list[str]] = {}
     for name, by_type in job.held.items():
-        parts = [f"gpu:{kind}:{len(ids)}(IDX:{_folded(ids)})" for kind, ids in by_type.items()]
+        parts = [
+            f"gpu:{gpu_type}:{len(ids)}(IDX:{_folded(ids)})" for gpu_type, ids in by_type.items()
+        ]
         alike.setdefault(",".join(parts), []).append(name)
     for gres, names in alike.items():
         yield fold(names), gres
@@ -459,9 +463,9 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
     array = f" ArrayJobId={job.array} ArrayTaskId={job.task}{throttle}" if is_array else ""
     het = f" HetJobId={job.het_id} HetJobOffset={job.het_offset}" if job.het_id else ""
     total: dict[str, int] = {}
-    for (_, kind), many in job.gpus.items():
-        total[kind] = total.get(kind, 0) + many
-    gres = ",".join(f"gpu:{kind}:{many}" for kind, many in total.items())
+    for (_, gpu_type), many in job.gpus.items():
+        total[gpu_type] = total.get(gpu_type, 0) + many
+    gres = ",".join(f"gpu:{gpu_type}:{many}" for gpu_type, many in total.items())
     parts = "".join(f"  Nodes={n} CPU_IDs=0 Mem=100 GRES={g}" for n, g in _layout(job))
     held = f" JOB_GRES={_or(gres)}{parts}" if job.held else ""
     asked = job.asked

@@ -78,7 +78,7 @@ class Gpu:
     """One GPU of the cluster, as Slurm numbers it on its node."""
 
     node: str
-    kind: str
+    gpu_type: str
     index: int
 
 
@@ -87,7 +87,7 @@ def gpu_tree(gpus: Iterable[Gpu]) -> GpuTree:
     tree: GpuTree = {}
     for gpu in gpus:
         here = tree.setdefault(gpu.node, {})
-        here[gpu.kind] = here.get(gpu.kind, 0) + 1
+        here[gpu.gpu_type] = here.get(gpu.gpu_type, 0) + 1
     return tree
 
 
@@ -98,9 +98,9 @@ _GPUS = re.compile(r"gpu:([^:(]+):[1-9]\d*\(IDX:([^)]*)\)")
 def gpus_in(detail: str) -> frozenset[Gpu]:
     """Return the GPUs in a line of `scontrol show job -d -o`, read apart from the product."""
     return frozenset(
-        Gpu(node, kind, index)
+        Gpu(node, gpu_type, index)
         for nodes, gres in _DETAIL.findall(detail)
-        for kind, indices in _GPUS.findall(gres)
+        for gpu_type, indices in _GPUS.findall(gres)
         for node in NodeSet(nodes)
         for index in map(int, NodeSet(f"[{indices}]"))
     )
@@ -240,7 +240,7 @@ class Site:
         """
         if held:
             self.vouch()
-        told = ",".join(f"{kind}={rate}" for kind, rate in rates.items())
+        told = ",".join(f"{gpu_type}={rate}" for gpu_type, rate in rates.items())
         return self.submit(
             f"--hadar-throughput={told}",
             f"--hadar-gang={gpus}",
@@ -248,7 +248,7 @@ class Site:
             f"--hadar-checkpoint={checkpoint}",
             *options,
             script or str(job_template("paced_training.sbatch")),
-            *(f"--rate={kind}={rate / gpus}" for kind, rate in rates.items()),
+            *(f"--rate={gpu_type}={rate / gpus}" for gpu_type, rate in rates.items()),
             f"--total-steps={steps}",
             *program,
         )

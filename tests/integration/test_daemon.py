@@ -172,7 +172,7 @@ def test_while_slurm_is_away_nothing_is_done(site: Site) -> None:
     site.until_completed(running, waiting)
     [only] = site.check_training(running, 300)
     assert only["restart"] == 0
-    assert only["gpus"] == {gpu.node: {gpu.kind: 2} for gpu in before}
+    assert only["gpus"] == {gpu.node: {gpu.gpu_type: 2} for gpu in before}
     site.check_training(waiting, 20)
 
 

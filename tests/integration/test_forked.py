@@ -28,7 +28,7 @@ def words_of(site: Site, copies: int, steps: int, *options: str, speed: float = 
         "stand-in", "trap '' USR1", f"exec {sys.executable} {STAND_IN} {steps} {speed}"
     )
     return [
-        "--hadar-throughput=" + ",".join(f"{kind}={rate}" for kind, rate in RATES.items()),
+        "--hadar-throughput=" + ",".join(f"{gpu_type}={rate}" for gpu_type, rate in RATES.items()),
         f"--hadar-copies={copies}",
         f"--hadar-steps={steps}",
         "--hadar-gang=2",
@@ -159,7 +159,7 @@ def test_without_hadard_it_is_one_ordinary_job(site: Site) -> None:
 def test_there_is_a_task_for_every_node_that_suits(site: Site, copies: str) -> None:
     """Five of the six have four GPUs of one type, and the sixth two and two."""
     site.vouch()
-    rates = ",".join(f"{kind}={rate}" for kind, rate in RATES.items())
+    rates = ",".join(f"{gpu_type}={rate}" for gpu_type, rate in RATES.items())
     script = site.script("rest", "sleep 600")
     job = site.submit(
         f"--hadar-throughput={rates}",

@@ -28,7 +28,7 @@ RATES = {"v100": 60.0, "p100": 30.0, "k80": 4.0}
 def start_on_slow(site: Site, *jobs: JobId) -> None:
     """Wait until jobs train on the K80s of n5, and have got somewhere."""
     site.until_running(*jobs)
-    assert {kind for job in jobs for kind in site.tree(job)["n5"]} == {"k80"}
+    assert {gpu_type for job in jobs for gpu_type in site.tree(job)["n5"]} == {"k80"}
     eventually(lambda: all(site.steps(job) > 0 for job in jobs), "first steps")
 
 

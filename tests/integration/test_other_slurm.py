@@ -313,8 +313,8 @@ def test_a_preempted_job_gets_other_gpus_at_once(site: Site) -> None:
     site.until_running(job)
     eventually(lambda: site.steps(job) >= 20, lambda: site.told(job))
     [(node, gpus)] = site.tree(job).items()
-    [kind] = gpus
-    wanted = ["--partition=urgent", "--comment=mine", f"--gres=gpu:{kind}:4"]
+    [gpu_type] = gpus
+    wanted = ["--partition=urgent", "--comment=mine", f"--gres=gpu:{gpu_type}:4"]
     urgent = site.submit(*wanted, "--wrap=sleep 600", command=["sbatch"])
     asked = site.queue()[urgent].request
     site.until_running(urgent)
@@ -329,7 +329,7 @@ def test_a_preempted_job_gets_other_gpus_at_once(site: Site) -> None:
     row = site.queue()[urgent]
     assert (row.state, row.restarts, row.comment) == ("RUNNING", 0, "mine")
     assert (row.request.per_node, row.gpus_otherwise) == (asked.per_node, ())
-    assert site.tree(urgent) == {node: {kind: 4}}
+    assert site.tree(urgent) == {node: {gpu_type: 4}}
 
 
 def test_a_preempted_job_waits_for_gpus_under_a_hold(site: Site) -> None:

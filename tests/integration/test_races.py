@@ -26,7 +26,8 @@ pytestmark = pytest.mark.slurm
 LONG = 10**6  # steps of a job that outlasts its test
 EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
 N1, N2, N3 = (
-    Gang.of({(node, kind): 2}) for node, kind in (("n1", "v100"), ("n2", "v100"), ("n3", "p100"))
+    Gang.of({(node, gpu_type): 2})
+    for node, gpu_type in (("n1", "v100"), ("n2", "v100"), ("n3", "p100"))
 )
 
 

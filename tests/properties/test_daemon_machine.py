@@ -87,10 +87,10 @@ class Own:
 
 @dataclass
 class Trouble:
-    """What goes wrong from the `left`-th command on: `kind` is what, once unless `lasts`."""
+    """What goes wrong from the `left`-th command on: `gpu_type` is what, once unless `lasts`."""
 
     left: int
-    kind: str
+    gpu_type: str
     lasts: bool = False
 
     def __call__(self, argv: Sequence[str]) -> str | None:
@@ -98,12 +98,12 @@ class Trouble:
         self.left -= 1
         if self.left > 0 or (self.left < 0 and not self.lasts):
             return None
-        if self.kind == "killed":
+        if self.gpu_type == "killed":
             raise Killed
         return {
             "unreachable": f"slurm_update error: {UNREACHABLE}",
             "refused": "Access/permission denied",
-        }[self.kind]
+        }[self.gpu_type]
 
 
 @dataclass
@@ -213,10 +213,10 @@ class Daemon(RuleBasedStateMachine):
                 f"{key} waits for ever"
             )
 
-    @rule(left=st.integers(1, 25), kind=st.sampled_from(("unreachable", "refused")))
-    def round_with_a_failure(self, left: int, kind: str) -> None:
+    @rule(left=st.integers(1, 25), gpu_type=st.sampled_from(("unreachable", "refused")))
+    def round_with_a_failure(self, left: int, gpu_type: str) -> None:
         """One command of a round fails."""
-        self.runner.before.append(Trouble(left, kind))
+        self.runner.before.append(Trouble(left, gpu_type))
         self.one_round()
 
     @rule(left=st.integers(1, 25))
@@ -607,10 +607,10 @@ class Daemon(RuleBasedStateMachine):
         if not hasattr(self, "fake"):
             return
         held = [
-            (name, kind, number)
+            (name, gpu_type, number)
             for job in self.fake.jobs
             for name, by_type in job.held.items()
-            for kind, numbers in by_type.items()
+            for gpu_type, numbers in by_type.items()
             for number in numbers
         ]
         assert len(held) == len(set(held))

@@ -137,7 +137,7 @@ def law_every_job_has_a_place_or_a_true_reason(
     waiting = dict(plan.waiting)
     assert set(plan.by_id) | set(waiting) == set(snapshot.by_id)
     assert not set(plan.by_id) & set(waiting)
-    kinds = list(snapshot.cluster.gpus_by_type)
+    gpu_types = list(snapshot.cluster.gpus_by_type)
     empty = replace(snapshot, jobs=(), occupied=(), cluster=snapshot.cluster.all_open())
     for job_id, why in waiting.items():
         job = snapshot.by_id[job_id]
@@ -145,7 +145,7 @@ def law_every_job_has_a_place_or_a_true_reason(
             empty, job, empty.cluster.capacity, only_uniform=policy.name in UNIFORM_ONLY
         )
         could = next(gangs, None) is not None
-        is_known = job.spec.rates.best(kinds, job.spec.num_gpus) > 0
+        is_known = job.spec.rates.best(gpu_types, job.spec.num_gpus) > 0
         event(why.name)
         assert (why is WaitReason.NO_THROUGHPUT) == (
             not is_known and why is not WaitReason.STOPPING

@@ -76,10 +76,10 @@ def test_every_type_that_a_job_runs_on_has_a_price(utility: str, snapshot: Snaps
     capacity = snapshot.cluster.gpus_by_type
     found = exponential_prices(snapshot.plannable, appraisal, capacity)
     assert set(found) == {
-        kind
-        for kind in capacity
-        if any(job.spec.rates.on(kind, job.spec.num_gpus) > 0 for job in snapshot.plannable)
+        gpu_type
+        for gpu_type in capacity
+        if any(job.spec.rates.on(gpu_type, job.spec.num_gpus) > 0 for job in snapshot.plannable)
     }
-    for kind, price in found.items():
+    for gpu_type, price in found.items():
         assert 0 < price.u_min <= price.u_max <= 1
-        assert price.capacity == capacity[kind]
+        assert price.capacity == capacity[gpu_type]

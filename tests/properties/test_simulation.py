@@ -106,8 +106,10 @@ def check_conserved(
             assert job["steps_done"] <= job["steps"] + 1e-3, "more was trained than there is"
             done[job_id] = job["steps_done"]
             for gang in job["holds"].values():
-                held.update({(n, kind): c for n, gpus in gang.items() for kind, c in gpus.items()})
-        assert all(count <= capacity[n][kind] for (n, kind), count in held.items())
+                held.update(
+                    {(n, gpu_type): c for n, gpus in gang.items() for gpu_type, c in gpus.items()}
+                )
+        assert all(count <= capacity[n][gpu_type] for (n, gpu_type), count in held.items())
     trained: Counter[str] = Counter()
     starts: Counter[str] = Counter()
     for segment in segments(lines):
@@ -464,8 +466,8 @@ def test_the_first_jobs_of_a_published_mix_finish_near_their_bound() -> None:
     lines = lines_of(run(SimBackend(cluster, specs), HadarPaper(), length_s=3600.0))
     summary = summarize(lines)
     assert summary.finished == summary.jobs == 20
-    kinds = [str(kind) for kind in cluster.gpus_by_type]
-    alone_s = {s.job_id: s.total_steps / s.rates.best(kinds, s.num_gpus) for s in specs}
+    gpu_types = [str(gpu_type) for gpu_type in cluster.gpus_by_type]
+    alone_s = {s.job_id: s.total_steps / s.rates.best(gpu_types, s.num_gpus) for s in specs}
     assert max(alone_s.values()) <= summary.ttd_s * (1 + 1e-9)
     assert summary.mean_jct_s >= sum(alone_s.values()) / len(specs) * (1 - 1e-9)
     assert all(not line["errors"] for line in lines)

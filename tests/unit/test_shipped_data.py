@@ -78,16 +78,18 @@ def test_the_table_holds_gavels_measurements(table: ThroughputTable) -> None:
     gavel = json.loads(path.read_text(encoding="utf-8"))
     num_checked = 0
     for workload, rates in table.workloads.items():
-        for (kind, size), rate in rates.rows:
+        for (gpu_type, size), rate in rates.rows:
             if workload.startswith("Recommendation"):
                 continue
             key = f"('{workload}', {size})"
-            across = gavel[f"{kind}_unconsolidated"].get(key, {}).get("null") if size > 1 else None
-            assert rate.together == pytest.approx(gavel[kind][key]["null"], rel=1e-4)
+            across = (
+                gavel[f"{gpu_type}_unconsolidated"].get(key, {}).get("null") if size > 1 else None
+            )
+            assert rate.together == pytest.approx(gavel[gpu_type][key]["null"], rel=1e-4)
             assert rate.spread == (None if across is None else pytest.approx(across, rel=1e-4))
             num_checked += 1
     num_published = sum(
-        not key.startswith("('Recommendation") for kind in GPU_TYPES for key in gavel[kind]
+        not key.startswith("('Recommendation") for gpu_type in GPU_TYPES for key in gavel[gpu_type]
     )
     assert num_checked == num_published
 
@@ -107,7 +109,7 @@ def test_every_workload_has_a_rate_on_one_gpu_of_each_type(table: ThroughputTabl
     assert len(table.workloads) == 26
     for workload, rates in table.workloads.items():
         assert rates.gpu_types == GPU_TYPES, workload
-        assert all(rates.on(kind, 1) > 0 for kind in GPU_TYPES), workload
+        assert all(rates.on(gpu_type, 1) > 0 for gpu_type in GPU_TYPES), workload
 
 
 def test_a_gang_of_one_has_no_rate_across_nodes(table: ThroughputTable) -> None:
@@ -192,9 +194,9 @@ def test_every_demo_workload_runs_on_every_type(
         assert not workload.startswith(("Recommendation", "ResNet-18 (batch size 16)"))
         assert workload != "ResNet-18 (batch size 32)"
         rates = rates_of(table, workload)
-        for kind in GPU_TYPES:
-            assert all(rates.on(kind, size, is_spread=False) > 0 for size in (1, 2, 4))
-            assert all(rates.on(kind, size, is_spread=True) > 0 for size in (2, 4))
+        for gpu_type in GPU_TYPES:
+            assert all(rates.on(gpu_type, size, is_spread=False) > 0 for size in (1, 2, 4))
+            assert all(rates.on(gpu_type, size, is_spread=True) > 0 for size in (2, 4))
 
 
 def test_no_demo_job_is_longer_than_two_minutes_anywhere(
@@ -203,5 +205,5 @@ def test_no_demo_job_is_longer_than_two_minutes_anywhere(
     """The rule's promise: under 110 s alone on the slowest type."""
     for job in demo["jobs"]:
         rates = rates_of(table, job["workload"])
-        slowest = min(rates.on(kind, job["num_gpus"]) for kind in GPU_TYPES)
+        slowest = min(rates.on(gpu_type, job["num_gpus"]) for gpu_type in GPU_TYPES)
         assert job["total_steps"] / slowest < 110

@@ -72,13 +72,13 @@ def job_table(plain: Sequence[JobRun], hadar: Sequence[JobRun]) -> Table:
 
 
 def _cells(run: JobRun) -> tuple[str, str, str]:
-    kinds: list[str] = []
+    gpu_types: list[str] = []
     for segment in run.segments:
-        kind = "+".join(segment.gang.gpus_by_type)
-        if kinds[-1:] != [kind]:
-            kinds.append(kind)
+        gpu_type = "+".join(segment.gang.gpus_by_type)
+        if gpu_types[-1:] != [gpu_type]:
+            gpu_types.append(gpu_type)
     jct = f"{run.jct_s:.1f} s" if run.has_finished else run.state
-    return " ".join(kinds), str(max(0, len(run.segments) - 1)), jct
+    return " ".join(gpu_types), str(max(0, len(run.segments) - 1)), jct
 
 
 def total_table(plain: Summary, hadar: Summary) -> Table:
@@ -99,8 +99,10 @@ def total_table(plain: Summary, hadar: Summary) -> Table:
             f"{abs(gain):.0%} {'less' if gain >= 0 else 'more'}",
         )
     table.add_row("moves", str(plain.moves), str(hadar.moves), "")
-    for kind, share in plain.utilization.items():
-        table.add_row(f"{kind} in use", f"{share:.0%}", f"{hadar.utilization[kind]:.0%}", "")
+    for gpu_type, share in plain.utilization.items():
+        table.add_row(
+            f"{gpu_type} in use", f"{share:.0%}", f"{hadar.utilization[gpu_type]:.0%}", ""
+        )
     return table
 
 

@@ -108,7 +108,7 @@ class Machine:
 
 def _size(job: Job, board: Allocator) -> float:
     """Return a job's GPU-seconds on its fastest type; 0 if it trains on none."""
-    best = max((board.rate(job, kind) for kind in board.by_speed(job)), default=0.0)
+    best = max((board.rate(job, gpu_type) for gpu_type in board.by_speed(job)), default=0.0)
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0
 
 

@@ -69,7 +69,7 @@ class Gavel:
         """Return who runs where in `round_`; the shares are those in its memory if still good."""
         knows_lengths = self.objective in _KNOW_LENGTHS
         board = Allocator(snapshot if knows_lengths else unknown_lengths(snapshot), round_)
-        ledger = _Ledger.carried_on(round_.memory, snapshot, board.kinds)
+        ledger = _Ledger.carried_on(round_.memory, snapshot, board.gpu_types)
         is_new = ledger.is_due(self.least_gap_s)
         if is_new:
             ledger = ledger.with_new_shares(self.objective, board)
@@ -77,8 +77,8 @@ class Gavel:
         if withheld and not (chosen or board.placed or is_new):
             is_new, ledger = True, ledger.with_new_shares(self.objective, board)
             chosen, withheld = self._choose(ledger, board, round_.length_s)
-        for job, kind in chosen:
-            board.choose(job, kind)
+        for job, gpu_type in chosen:
+            board.choose(job, gpu_type)
         assign_nodes(board)
         if not withheld:
             board.fill(sorted(board.jobs, key=lambda job: job.spec.submitted_s))
@@ -97,14 +97,14 @@ class Gavel:
         chosen: list[tuple[Job, GpuType]] = []
         withheld = False
         for column in ledger.order:
-            kind = board.kinds[column]
-            room = board.room(kind)
+            gpu_type = board.gpu_types[column]
+            room = board.room(gpu_type)
             keys = (books.shares, books.deficits_s, priorities)
             for row in np.lexsort([-key[:, column] for key in keys]):
                 job = board.jobs[row]
                 if room <= 0:
                     break
-                if is_taken[row] or job.spec.num_gpus > room or not board.may_use(job, kind):
+                if is_taken[row] or job.spec.num_gpus > room or not board.may_use(job, gpu_type):
                     continue
                 if needs_share and priorities[row, column] <= 0:
                     withheld = True
@@ -114,7 +114,7 @@ class Gavel:
                 if is_strict and not books.is_known[row]:
                     withheld = True
                 else:
-                    chosen.append((job, kind))
+                    chosen.append((job, gpu_type))
         return chosen, withheld
 
 
@@ -164,7 +164,7 @@ class _Ledger:
     from `computed_s` for the jobs and GPUs in `computed_for`; `order` is that of the columns.
     """
 
-    kinds: tuple[GpuType, ...]
+    gpu_types: tuple[GpuType, ...]
     books: _Books
     jobs: tuple[Job, ...] = ()
     rows: Mapping[JobId, int] = field(default_factory=dict)
@@ -176,10 +176,12 @@ class _Ledger:
     is_fallback: bool = False
 
     @classmethod
-    def carried_on(cls, memory: object, snapshot: Snapshot, kinds: tuple[GpuType, ...]) -> _Ledger:
+    def carried_on(
+        cls, memory: object, snapshot: Snapshot, gpu_types: tuple[GpuType, ...]
+    ) -> _Ledger:
         """Return the ledger that the plan before this one left, brought up to now."""
-        before = cls(kinds, _Books.empty(len(kinds)))
-        if isinstance(memory, cls) and memory.kinds == kinds:
+        before = cls(gpu_types, _Books.empty(len(gpu_types)))
+        if isinstance(memory, cls) and memory.gpu_types == gpu_types:
             before = memory
         jobs = tuple(job for job in snapshot.jobs if not job.phase.is_final)
         ids = [job.job_id for job in jobs]
@@ -187,7 +189,7 @@ class _Ledger:
         if ids != list(rows):
             books = books.at([rows.get(job_id, -1) for job_id in ids])
             rows = {job_id: row for row, job_id in enumerate(ids)}
-        times_s = _times_given_s(jobs, books, kinds, snapshot, snapshot.now_s - before.now_s)
+        times_s = _times_given_s(jobs, books, gpu_types, snapshot, snapshot.now_s - before.now_s)
         books = replace(
             books,
             received_s=books.received_s + times_s,
@@ -198,7 +200,7 @@ class _Ledger:
             books=books,
             jobs=jobs,
             rows=rows,
-            capacity=_open_gpus(snapshot, kinds),
+            capacity=_open_gpus(snapshot, gpu_types),
             now_s=snapshot.now_s,
         )
 
@@ -259,7 +261,7 @@ class _Ledger:
             books=new,
             computed_s=self.now_s,
             computed_for=self.wanted,
-            order=_order_of_types(board.kinds, rates),
+            order=_order_of_types(board.gpu_types, rates),
             is_fallback=is_fallback,
         )
 
@@ -278,7 +280,7 @@ class _Ledger:
 def _times_given_s(
     jobs: Sequence[Job],
     books: _Books,
-    kinds: Sequence[GpuType],
+    gpu_types: Sequence[GpuType],
     snapshot: Snapshot,
     passed_s: float,
 ) -> Floats:
@@ -286,7 +288,7 @@ def _times_given_s(
 
     Under Gavel's rules that is what its whole steps took, else all the time that has passed.
     """
-    times_s = np.zeros((len(jobs), len(kinds)))
+    times_s = np.zeros((len(jobs), len(gpu_types)))
     for row, job in enumerate(jobs):
         # What a job was given before the first shares with it in mind is of no account.
         if job.phase not in _HOLDS_GPUS or not job.allocation or not books.is_known[row]:
@@ -296,38 +298,43 @@ def _times_given_s(
             rate = job.allocation.rate(job.spec.rates, counts_spread=False)
             steps = round(job.progress.steps_done - books.steps_done[row])
             given_s = steps / rate if rate > 0 else 0.0
-        for kind in {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}:
-            times_s[row, kinds.index(kind)] = given_s
+        for gpu_type in {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}:
+            times_s[row, gpu_types.index(gpu_type)] = given_s
     return times_s
 
 
-def _open_gpus(snapshot: Snapshot, kinds: Sequence[GpuType]) -> tuple[int, ...]:
+def _open_gpus(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> tuple[int, ...]:
     """Return, by type, the GPUs on open nodes that jobs in our care hold or may be given."""
     nodes = snapshot.cluster.by_name
     gpus: Counter[GpuType] = Counter()
     for slot, count in snapshot.plannable_capacity.items():
         if nodes[slot.node].is_schedulable:
             gpus[slot.gpu_type] += count
-    return tuple(gpus[kind] for kind in kinds)
+    return tuple(gpus[gpu_type] for gpu_type in gpu_types)
 
 
 def _rates(board: Allocator, jobs: Sequence[Job]) -> Floats:
     """Return the steps/s of each job on each type, 0 where it could not run."""
     rates = [
-        [board.rate(job, kind) if board.may_use(job, kind) else 0.0 for kind in board.kinds]
+        [
+            board.rate(job, gpu_type) if board.may_use(job, gpu_type) else 0.0
+            for gpu_type in board.gpu_types
+        ]
         for job in jobs
     ]
-    return np.array(rates, dtype=float).reshape(len(jobs), len(board.kinds))
+    return np.array(rates, dtype=float).reshape(len(jobs), len(board.gpu_types))
 
 
-def _order_of_types(kinds: Sequence[GpuType], rates: Floats) -> tuple[int, ...]:
+def _order_of_types(gpu_types: Sequence[GpuType], rates: Floats) -> tuple[int, ...]:
     """Return the columns of the types in the order in which they are served."""
-    names = [kind.lower() for kind in kinds]
+    names = [gpu_type.lower() for gpu_type in gpu_types]
     if set(names) <= set(_ORDER_OF_TYPES):
         return tuple(names.index(name) for name in _ORDER_OF_TYPES if name in names)
     best = rates.max(axis=1, initial=0.0, keepdims=True)
     speeds = (rates / np.where(best > 0, best, 1.0)).sum(axis=0)
-    return tuple(sorted(range(len(kinds)), key=lambda column: (-round(speeds[column], 9), column)))
+    return tuple(
+        sorted(range(len(gpu_types)), key=lambda column: (-round(speeds[column], 9), column))
+    )
 
 
 def max_min(_: PolicyOptions) -> Gavel:

@@ -32,16 +32,16 @@ from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import PolicyOptions
 
 
-def remaining_service(job: Job, kinds: tuple[GpuType, ...]) -> float:
-    """Return the GPU-seconds a job still needs on its fastest of `kinds`; inf if on none."""
-    rate = _best_rate(job.spec.rates, job.spec.num_gpus, kinds)
+def remaining_service(job: Job, gpu_types: tuple[GpuType, ...]) -> float:
+    """Return the GPU-seconds a job still needs on its fastest of `gpu_types`; inf if on none."""
+    rate = _best_rate(job.spec.rates, job.spec.num_gpus, gpu_types)
     return job.spec.num_gpus * job.steps_left / rate if rate > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
-def _best_rate(rates: Throughputs, num_gpus: int, kinds: tuple[GpuType, ...]) -> float:
+def _best_rate(rates: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]) -> float:
     """Return `Throughputs.best`; thousands of jobs ask it of a few dozen rates in every round."""
-    return rates.best(kinds, num_gpus)
+    return rates.best(gpu_types, num_gpus)
 
 
 def attained_service(job: Job, _kinds: tuple[GpuType, ...]) -> float:
@@ -67,11 +67,11 @@ class Greedy:
         """Return who runs where in `round_`."""
         board = Allocator(snapshot if self.knows_lengths else unknown_lengths(snapshot), round_)
         # The board's order is the canonical one, and sorting keeps it among equals.
-        order = sorted(board.jobs, key=lambda job: self.key(job, board.kinds))
+        order = sorted(board.jobs, key=lambda job: self.key(job, board.gpu_types))
         for job in order:
             if not board.has_room:
                 break
-            any(board.choose(job, kind) for kind in board.by_speed(job))
+            any(board.choose(job, gpu_type) for gpu_type in board.by_speed(job))
         assign_nodes(board)
         board.fill(order)
         return board.plan()

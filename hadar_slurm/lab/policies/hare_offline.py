@@ -43,20 +43,20 @@ class HareOffline:
         """Return who runs where in `round_`."""
         board = Allocator(snapshot, round_)
         order = sorted(board.jobs, key=lambda job: mean_work(job, snapshot))
-        free_s = {kind: [0.0] * board.room(kind) for kind in board.kinds}
+        free_s = {gpu_type: [0.0] * board.room(gpu_type) for gpu_type in board.gpu_types}
         for pool in free_s.values():
             heapify(pool)
         for job in order:
             if not board.has_room:
                 break
-            kind = _first_end(board, job, free_s)
-            if kind is None:
+            gpu_type = _first_end(board, job, free_s)
+            if gpu_type is None:
                 board.keep(job)
                 continue
-            begins_s = _take(job, free_s[kind], _lasts_s(board, job, kind))
+            begins_s = _take(job, free_s[gpu_type], _lasts_s(board, job, gpu_type))
             held = board.runs_on(job)
             if begins_s <= 0:
-                if not board.choose(job, kind):
+                if not board.choose(job, gpu_type):
                     board.keep(job)
             elif held is not None and board.choose(job, held):
                 _take(job, free_s[held], begins_s)
@@ -68,8 +68,8 @@ class HareOffline:
 def mean_work(job: Job, snapshot: Snapshot) -> float:
     """Return the GPU-seconds a job still needs at the harmonic mean of the GPUs' speeds."""
     size, seconds, gpus = job.spec.num_gpus, 0.0, 0
-    for kind, count in snapshot.cluster.gpus_by_type.items():
-        rate = job.spec.rates.on(kind, size)
+    for gpu_type, count in snapshot.cluster.gpus_by_type.items():
+        rate = job.spec.rates.on(gpu_type, size)
         if rate > 0:
             seconds, gpus = seconds + count / rate, gpus + count
     return size * job.steps_left * seconds / gpus if gpus else math.inf
@@ -80,11 +80,11 @@ def _first_end(
 ) -> GpuType | None:
     """Return the type with which a job ends first, the fastest of equals."""
     ends_s = {}
-    for kind in board.by_speed(job):
-        if len(free_s[kind]) >= job.spec.num_gpus and board.may_use(job, kind):
-            begins_s = sorted(free_s[kind])[job.spec.num_gpus - 1]
-            ends_s[kind] = begins_s + _lasts_s(board, job, kind)
-    return min(ends_s, key=lambda kind: ends_s[kind], default=None)
+    for gpu_type in board.by_speed(job):
+        if len(free_s[gpu_type]) >= job.spec.num_gpus and board.may_use(job, gpu_type):
+            begins_s = sorted(free_s[gpu_type])[job.spec.num_gpus - 1]
+            ends_s[gpu_type] = begins_s + _lasts_s(board, job, gpu_type)
+    return min(ends_s, key=lambda gpu_type: ends_s[gpu_type], default=None)
 
 
 def _take(job: Job, pool: list[float], lasts_s: float) -> float:
@@ -95,11 +95,11 @@ def _take(job: Job, pool: list[float], lasts_s: float) -> float:
     return taken[-1]
 
 
-def _lasts_s(board: Allocator, job: Job, kind: GpuType) -> float:
+def _lasts_s(board: Allocator, job: Job, gpu_type: GpuType) -> float:
     """Return how long a job takes on a type from its beginning there, in seconds."""
     has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
-    moves = has_run and board.runs_on(job) != kind
-    return job.steps_left / board.rate(job, kind) + (job.spec.restart_cost_s if moves else 0.0)
+    moves = has_run and board.runs_on(job) != gpu_type
+    return job.steps_left / board.rate(job, gpu_type) + (job.spec.restart_cost_s if moves else 0.0)
 
 
 def make(_: PolicyOptions) -> HareOffline:

@@ -46,7 +46,7 @@ class Hlas:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where in `round_`."""
         board = Allocator(unknown_lengths(snapshot), round_)
-        places = {job.job_id: self._place_in_line(job, board.kinds) for job in board.jobs}
+        places = {job.job_id: self._place_in_line(job, board.gpu_types) for job in board.jobs}
         order = sorted(board.jobs, key=lambda job: (places[job.job_id], job.spec.submitted_s))
         for _, alike in groupby(order, key=lambda job: places[job.job_id]):
             if not board.has_room:
@@ -56,8 +56,8 @@ class Hlas:
         board.fill(order)
         return board.plan()
 
-    def _place_in_line(self, job: Job, kinds: Sequence[GpuType]) -> tuple[int, bool]:
-        queue = bisect_right(self.limits_gpu_s, normalised_service(job, kinds))
+    def _place_in_line(self, job: Job, gpu_types: Sequence[GpuType]) -> tuple[int, bool]:
+        queue = bisect_right(self.limits_gpu_s, normalised_service(job, gpu_types))
         return (queue, job.phase is Phase.QUEUED)
 
 
@@ -68,13 +68,13 @@ def _serve(board: Allocator, jobs: Iterable[Job]) -> None:
         suits = advantages(board, job)
         if board.runs_on(job) not in suits and board.keep(job):
             continue
-        pairs += [(-advantage, place, kind, job) for kind, advantage in suits.items()]
+        pairs += [(-advantage, place, gpu_type, job) for gpu_type, advantage in suits.items()]
     served = set()
-    for _, place, kind, job in sorted(pairs, key=lambda pair: pair[:3]):
+    for _, place, gpu_type, job in sorted(pairs, key=lambda pair: pair[:3]):
         if place in served:
             continue
         # Where it is it may stay even if nobody could start there.
-        if board.choose(job, kind) or (board.runs_on(job) == kind and board.keep(job)):
+        if board.choose(job, gpu_type) or (board.runs_on(job) == gpu_type and board.keep(job)):
             served.add(place)
 
 

@@ -89,21 +89,21 @@ class _Scaled:
     """
 
     def __init__(self, program: ShareProgram) -> None:
-        jobs, kinds = len(program.gangs), len(program.capacity)
-        self.jobs, self.kinds = jobs, kinds
+        jobs, gpu_types = len(program.gangs), len(program.capacity)
+        self.jobs, self.gpu_types = jobs, gpu_types
         self.has_needs, self.has_level = program.rates is not None, program.has_level
-        self.bounds = slice(0, jobs * kinds)
-        self.types = slice(self.bounds.stop, self.bounds.stop + kinds)
+        self.bounds = slice(0, jobs * gpu_types)
+        self.types = slice(self.bounds.stop, self.bounds.stop + gpu_types)
         self.totals = slice(self.types.stop, self.types.stop + jobs)
         self.needs = slice(self.totals.stop, self.totals.stop + jobs * self.has_needs)
         # Absolute values of G's entries: bounds, capacity, totals, needs, and needs' level.
-        ones, zeros = np.ones((kinds, jobs)), np.zeros((kinds, jobs))
+        ones, zeros = np.ones((gpu_types, jobs)), np.zeros((gpu_types, jobs))
         self.bound, self.total, self.usage = ones.copy(), ones.copy(), ones * program.gangs
         self.rate = zeros if program.rates is None else program.rates.T.copy()
         self.level = np.full(jobs, float(program.has_level))
         rows, columns, last_column = self._equilibrate()
         needs = np.zeros(jobs) if program.needs is None else program.needs
-        limits = [np.zeros(jobs * kinds), program.capacity, np.ones(jobs), -needs]
+        limits = [np.zeros(jobs * gpu_types), program.capacity, np.ones(jobs), -needs]
         self.limits = np.concatenate(limits)[: self.needs.stop] / rows[: self.needs.stop]
         self.columns = np.append(columns.ravel(), last_column)
         cost = zeros if program.cost is None else program.cost.T
@@ -111,9 +111,9 @@ class _Scaled:
 
     def _equilibrate(self) -> tuple[Floats, Floats, float]:
         """Scale G in place; return by what its rows, the shares' columns and the level's were."""
-        jobs, kinds = self.jobs, self.kinds
-        rows = [np.ones((kinds, jobs)), np.ones(kinds), np.ones(jobs), np.ones(jobs)]
-        columns, last_column = np.ones((kinds, jobs)), 1.0
+        jobs, gpu_types = self.jobs, self.gpu_types
+        rows = [np.ones((gpu_types, jobs)), np.ones(gpu_types), np.ones(jobs), np.ones(jobs)]
+        columns, last_column = np.ones((gpu_types, jobs)), 1.0
         for _ in range(_RUIZ_PASSES):
             by = [
                 _root(self.bound),
@@ -135,7 +135,7 @@ class _Scaled:
 
     def times(self, p: Floats) -> Floats:
         """Return G p."""
-        x = p[:-1].reshape(self.kinds, self.jobs)
+        x = p[:-1].reshape(self.gpu_types, self.jobs)
         parts = [
             -(self.bound * x).ravel(),
             (self.usage * x).sum(axis=1),
@@ -158,7 +158,7 @@ class _Scaled:
     def unscaled(self, p: Floats) -> Inside:
         """Return a point in the program's own units, its shares within 0 and 1."""
         p = p / self.columns
-        shares = p[:-1].reshape(self.kinds, self.jobs).T
+        shares = p[:-1].reshape(self.gpu_types, self.jobs).T
         return Inside(np.clip(shares, 0.0, 1.0), float(p[-1]))
 
 
@@ -175,28 +175,28 @@ class _Newton:
 
     def __init__(self, scaled: _Scaled, weights: Floats) -> None:
         self.scaled, self.weights, self.firm = scaled, weights, weights + _REGULARISATION
-        jobs, kinds = scaled.jobs, scaled.kinds
-        size, diagonal = kinds + 1 + scaled.has_needs, np.arange(kinds)
+        jobs, gpu_types = scaled.jobs, scaled.gpu_types
+        size, diagonal = gpu_types + 1 + scaled.has_needs, np.arange(gpu_types)
         own = np.zeros((size, size, jobs))
-        bounds = self.firm[scaled.bounds].reshape(kinds, jobs)
+        bounds = self.firm[scaled.bounds].reshape(gpu_types, jobs)
         own[diagonal, diagonal] = scaled.bound**2 / bounds + _REGULARISATION
-        own[:kinds, kinds] = own[kinds, :kinds] = scaled.total
-        own[kinds, kinds] = -self.firm[scaled.totals]
-        common = np.zeros((size, kinds + 1, jobs))
+        own[:gpu_types, gpu_types] = own[gpu_types, :gpu_types] = scaled.total
+        own[gpu_types, gpu_types] = -self.firm[scaled.totals]
+        common = np.zeros((size, gpu_types + 1, jobs))
         common[diagonal, diagonal] = scaled.usage
         if scaled.has_needs:
-            own[:kinds, -1] = own[-1, :kinds] = -scaled.rate
+            own[:gpu_types, -1] = own[-1, :gpu_types] = -scaled.rate
             own[-1, -1] = -self.firm[scaled.needs]
-            common[-1, kinds] = scaled.level
+            common[-1, gpu_types] = scaled.level
         inverse = np.linalg.inv(own.transpose(2, 0, 1))
         self.inverse = np.ascontiguousarray(inverse.transpose(1, 2, 0))
-        self.common = common.transpose(1, 0, 2).reshape(kinds + 1, size * jobs)
+        self.common = common.transpose(1, 0, 2).reshape(gpu_types + 1, size * jobs)
         spread = inverse @ common.transpose(2, 0, 1)
         self.spread = np.ascontiguousarray(spread.transpose(1, 0, 2)).reshape(size * jobs, -1)
         schur = -(self.common @ self.spread)
         schur[diagonal, diagonal] -= self.firm[scaled.types]
         if not scaled.has_level:
-            schur[kinds, kinds] = 1.0
+            schur[gpu_types, gpu_types] = 1.0
         self.schur_inverse = np.linalg.inv(schur)
 
     def solve(self, a: Floats, b: Floats) -> tuple[Floats, Floats]:
@@ -218,7 +218,7 @@ class _Newton:
         return p, z
 
     def _solve_once(self, a: Floats, b: Floats) -> tuple[Floats, Floats]:
-        scaled, kinds = self.scaled, self.scaled.kinds
+        scaled, gpu_types = self.scaled, self.scaled.gpu_types
         bounds, weights = b[scaled.bounds], self.firm[scaled.bounds]
         bound = scaled.bound.ravel()
         # The last rows of `own` are the totals and, where there are any, the needs.
@@ -227,8 +227,8 @@ class _Newton:
         common = self.schur_inverse @ (np.append(b[scaled.types], a[-1]) - self.common @ own)
         own -= self.spread @ common
         shares, duals = np.split(own, [scaled.bounds.stop])
-        z = np.concatenate([-(bound * shares + bounds) / weights, common[:kinds], duals])
-        return np.append(shares, common[kinds] if scaled.has_level else 0.0), z
+        z = np.concatenate([-(bound * shares + bounds) / weights, common[:gpu_types], duals])
+        return np.append(shares, common[gpu_types] if scaled.has_level else 0.0), z
 
 
 class _Descent:

@@ -18,18 +18,18 @@ from hadar_slurm.core.snapshot import Snapshot
 _LEAST_S = 3600.0
 
 
-def normalised_service(job: Job, kinds: Sequence[GpuType]) -> float:
-    """Return the GPU-seconds that a job has received, as if all on its fastest of `kinds`."""
+def normalised_service(job: Job, gpu_types: Sequence[GpuType]) -> float:
+    """Return the GPU-seconds that a job has received, as if all on its fastest of `gpu_types`."""
     if not job.progress.service_by_type:
         return 0.0
     rates, size = job.spec.rates, job.spec.num_gpus
-    best = max((rates.on(kind, size) for kind in kinds), default=0.0)
+    best = max((rates.on(gpu_type, size) for gpu_type in gpu_types), default=0.0)
     if best <= 0:
         return job.progress.service_gpu_s
     # A type that the cluster had once may have been faster than all that it has now.
     return sum(
-        service_s * min(1.0, rates.on(kind, size) / best)
-        for kind, service_s in job.progress.service_by_type
+        service_s * min(1.0, rates.on(gpu_type, size) / best)
+        for gpu_type, service_s in job.progress.service_by_type
     )
 
 
@@ -39,16 +39,16 @@ def unknown_lengths(snapshot: Snapshot) -> Snapshot:
     It is taken to be as long again as it has trained, an hour at least: ours, and usual for lengths
     with a heavy tail. For a single GPU, which is never spread, it is of no account.
     """
-    kinds = tuple(snapshot.cluster.gpus_by_type)
-    return replace(snapshot, jobs=tuple(_as_long_again(job, kinds) for job in snapshot.jobs))
+    gpu_types = tuple(snapshot.cluster.gpus_by_type)
+    return replace(snapshot, jobs=tuple(_as_long_again(job, gpu_types) for job in snapshot.jobs))
 
 
-def _as_long_again(job: Job, kinds: Sequence[GpuType]) -> Job:
+def _as_long_again(job: Job, gpu_types: Sequence[GpuType]) -> Job:
     size = job.spec.num_gpus
     if size == 1:
         return job
-    trained_s = normalised_service(job, kinds) / size
-    steps = max(1, math.ceil(job.spec.rates.best(kinds, size) * max(_LEAST_S, trained_s)))
+    trained_s = normalised_service(job, gpu_types) / size
+    steps = max(1, math.ceil(job.spec.rates.best(gpu_types, size) * max(_LEAST_S, trained_s)))
     return replace(
         job,
         spec=replace(job.spec, total_steps=steps),

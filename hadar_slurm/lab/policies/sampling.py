@@ -53,7 +53,7 @@ class Sampling:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return who runs where, in how many copies."""
         board = Allocator(snapshot, round_)
-        order = sorted(board.jobs, key=lambda job: remaining_service(job, board.kinds))
+        order = sorted(board.jobs, key=lambda job: remaining_service(job, board.gpu_types))
         solved, figures = round_.memory, {"categories": 0.0}
         if isinstance(solved, _Solved) and solved.holds_for(snapshot):
             for job in order:
@@ -109,33 +109,35 @@ def _let_in(board: Allocator, order: Sequence[Job]) -> Iterator[Job]:
         job = queue.pop(0)
         if not board.keep(job):
             board.start(job, board.by_speed(job))
-    left = {kind: board.room(kind) for kind in board.kinds}
+    left = {gpu_type: board.room(gpu_type) for gpu_type in board.gpu_types}
     for job in queue:
         size = job.spec.num_gpus
-        kind = next((kind for kind in _types_of(board, job) if left[kind] >= size), None)
-        if kind is not None:
-            left[kind] -= size
+        gpu_type = next(
+            (gpu_type for gpu_type in _types_of(board, job) if left[gpu_type] >= size), None
+        )
+        if gpu_type is not None:
+            left[gpu_type] -= size
             yield job
 
 
 def _types_of(board: Allocator, job: Job) -> Sequence[GpuType]:
-    return [kind for kind in board.by_speed(job) if board.may_use(job, kind)]
+    return [gpu_type for gpu_type in board.by_speed(job) if board.may_use(job, gpu_type)]
 
 
 def _market(board: Allocator, jobs: Sequence[Job]) -> Market:
     """Return the jobs and what there is for them, in the form that is shared out."""
-    speeds = np.zeros((len(jobs), len(board.kinds)))
-    most_on = np.zeros((len(jobs), len(board.kinds)), dtype=np.int64)
+    speeds = np.zeros((len(jobs), len(board.gpu_types)))
+    most_on = np.zeros((len(jobs), len(board.gpu_types)), dtype=np.int64)
     sync_s = np.zeros(len(jobs))
     capacity = board.snapshot.cluster.capacity
     for row, job in enumerate(jobs):
         held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
-        for column, kind in enumerate(board.kinds):
-            if not board.may_use(job, kind):
+        for column, gpu_type in enumerate(board.gpu_types):
+            if not board.may_use(job, gpu_type):
                 continue
-            stays = _STAYS if kind in held else 1.0
-            speeds[row, column] = stays * board.rate(job, kind)
-            slots = board.slots_for(job, kind) if may_fork(job) else ()
+            stays = _STAYS if gpu_type in held else 1.0
+            speeds[row, column] = stays * board.rate(job, gpu_type)
+            slots = board.slots_for(job, gpu_type) if may_fork(job) else ()
             nodes = sum(capacity[slot] >= job.spec.num_gpus for slot in slots)
             most_on[row, column] = max(1, nodes)
         # Every round ends with making copies one, and alone it would take so many rounds.
@@ -149,7 +151,7 @@ def _market(board: Allocator, jobs: Sequence[Job]) -> Market:
         most=np.minimum(most, most_on.sum(axis=1)),
         most_on=most_on,
         sync_s=sync_s,
-        room=np.array([board.room(kind) for kind in board.kinds]),
+        room=np.array([board.room(gpu_type) for gpu_type in board.gpu_types]),
     )
 
 
@@ -168,22 +170,24 @@ def _place(board: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
     wanted: list[tuple[Job, dict[GpuType, int]]] = []
     for job, row in zip(jobs, counts, strict=True):
         held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
-        kinds = {kind: int(n) for kind, n in zip(board.kinds, row, strict=True) if n > 0}
-        rank = {kind: place for place, kind in enumerate(board.by_speed(job))}
-        first = sorted(kinds, key=lambda kind: (kind not in held, rank[kind]))
-        if any(board.choose(with_one_copy(job, kind), kind) for kind in first):
-            wanted.append((job, kinds))
+        gpu_types = {
+            gpu_type: int(n) for gpu_type, n in zip(board.gpu_types, row, strict=True) if n > 0
+        }
+        rank = {gpu_type: place for place, gpu_type in enumerate(board.by_speed(job))}
+        first = sorted(gpu_types, key=lambda gpu_type: (gpu_type not in held, rank[gpu_type]))
+        if any(board.choose(with_one_copy(job, gpu_type), gpu_type) for gpu_type in first):
+            wanted.append((job, gpu_types))
     assign_nodes(board)
-    placed = [(job, kinds) for job, kinds in wanted if job.job_id in board.placed]
+    placed = [(job, gpu_types) for job, gpu_types in wanted if job.job_id in board.placed]
     for job, _ in placed:
         copies.give(job, board.placed[job.job_id].gangs)
-    for job, kinds in placed:
+    for job, gpu_types in placed:
         gangs = board.placed[job.job_id].gangs
         if not may_fork(job) or gangs[0].is_spread:
             continue
-        for kind, number in kinds.items():
-            missing = number - sum(kind in gang.gpus_by_type for gang in gangs)
-            gangs += tuple(islice(copies.places(job, [kind], gangs), max(0, missing)))
+        for gpu_type, number in gpu_types.items():
+            missing = number - sum(gpu_type in gang.gpus_by_type for gang in gangs)
+            gangs += tuple(islice(copies.places(job, [gpu_type], gangs), max(0, missing)))
         copies.give(job, gangs[: job.spec.max_copies])
 
 

@@ -288,14 +288,14 @@ def _match(
     """Return the matching of most value: an optimum of the assignment program."""
     num_jobs, num_kinds = market.speeds.shape
     cells = np.arange(num_jobs * num_kinds)
-    job, kind = np.divmod(cells, num_kinds)
+    job, gpu_type = np.divmod(cells, num_kinds)
     upper = np.where(market.speeds > 0, np.minimum(market.most_on, kappa[:, None]), 0)
     scale = max(float(values.max(initial=0.0)), 1e-300)
     try:
         found = solve_lp(
             LinearProgram(
                 cost=-values.ravel() / scale,
-                rows=np.concatenate((job, num_jobs + kind)).astype(np.int32),
+                rows=np.concatenate((job, num_jobs + gpu_type)).astype(np.int32),
                 columns=np.concatenate((cells, cells)).astype(np.int32),
                 values=np.concatenate((np.ones(len(cells)), market.units[job].astype(float))),
                 # One worker at least; less than kappa where the types that a job needs run out.

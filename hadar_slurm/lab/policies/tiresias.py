@@ -56,7 +56,7 @@ def serve_by_plenty(board: Allocator, order: Sequence[Job]) -> Plan:
             break
         held = board.runs_on(job)
         if not (held and board.choose(job, held)) and not board.keep(job):
-            any(board.choose(job, kind) for kind in board.by_room(job))
+            any(board.choose(job, gpu_type) for gpu_type in board.by_room(job))
     assign_nodes(board)
     board.fill(order, board.by_room)
     return board.plan()

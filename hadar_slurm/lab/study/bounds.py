@@ -128,16 +128,16 @@ class _Work:
 
     @classmethod
     def of(cls, specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool) -> _Work:
-        kinds = tuple(cluster.gpus_by_type)
+        gpu_types = tuple(cluster.gpus_by_type)
         ordered = sorted(specs, key=lambda spec: spec.submitted_s)
         alone_s = np.array(
             [
-                [_alone_s(spec, kind, counts_spread=counts_spread) for kind in kinds]
+                [_alone_s(spec, gpu_type, counts_spread=counts_spread) for gpu_type in gpu_types]
                 for spec in ordered
             ]
-        ).reshape(len(ordered), len(kinds))
+        ).reshape(len(ordered), len(gpu_types))
         gangs = np.array([spec.num_gpus for spec in ordered], dtype=float)
-        gpus = np.array([cluster.gpus_by_type[kind] for kind in kinds], dtype=float)
+        gpus = np.array([cluster.gpus_by_type[gpu_type] for gpu_type in gpu_types], dtype=float)
         arrival_s = np.array([spec.submitted_s for spec in ordered], dtype=float)
         return cls(arrival_s, alone_s, gangs[:, None] * alone_s / gpus, gpus)
 
@@ -151,10 +151,10 @@ class _Work:
         return _Work(self.arrival_s[first:], self.alone_s[first:], self.share[first:], self.gpus)
 
 
-def _alone_s(spec: JobSpec, kind: str, *, counts_spread: bool) -> float:
-    rate = spec.rates.on(kind, spec.num_gpus)
+def _alone_s(spec: JobSpec, gpu_type: str, *, counts_spread: bool) -> float:
+    rate = spec.rates.on(gpu_type, spec.num_gpus)
     if counts_spread and spec.num_gpus > 1:
-        rate = max(rate, spec.rates.on(kind, spec.num_gpus, is_spread=True))
+        rate = max(rate, spec.rates.on(gpu_type, spec.num_gpus, is_spread=True))
     return spec.total_steps / rate if rate > 0 else math.inf
 
 
@@ -219,15 +219,15 @@ def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
     Parts of a job sum to 1; prices are 0 or more.
     """
     num_jobs, num_kinds = work.alone_s.shape
-    jobs, kinds = np.nonzero(np.isfinite(work.alone_s))
+    jobs, gpu_types = np.nonzero(np.isfinite(work.alone_s))
     num_parts = len(jobs)
-    alone_s = work.alone_s[jobs, kinds]
+    alone_s = work.alone_s[jobs, gpu_types]
     unit_s = float(alone_s.mean())
     parts = np.arange(num_parts)
     # Columns: the part of each job on each type, then T. Rows: jobs, then types, then x <= T.
-    rows = [jobs, num_jobs + kinds, num_jobs + np.arange(num_kinds)]
+    rows = [jobs, num_jobs + gpu_types, num_jobs + np.arange(num_kinds)]
     columns = [parts, parts, np.full(num_kinds, num_parts)]
-    values = [np.ones(num_parts), work.share[jobs, kinds] / unit_s, -np.ones(num_kinds)]
+    values = [np.ones(num_parts), work.share[jobs, gpu_types] / unit_s, -np.ones(num_kinds)]
     lower, upper = [np.ones(num_jobs)], [np.full(num_jobs, math.inf)]
     num_limits = num_kinds + (num_jobs if is_gang else 0)
     if is_gang:
@@ -252,7 +252,7 @@ def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
         limits=_LIMITS,
     )
     done = np.zeros((num_jobs, num_kinds))
-    done[jobs, kinds] = np.maximum(found.x[:-1], 0.0)
+    done[jobs, gpu_types] = np.maximum(found.x[:-1], 0.0)
     done /= done.sum(axis=1, keepdims=True)
     paid = np.maximum(-found.duals[num_jobs:], 0.0)
     waits = paid[num_kinds:] if is_gang else np.zeros(num_jobs)
@@ -316,12 +316,12 @@ def _best_prices(work: _Work) -> Floats:
     def value(worth: Floats) -> tuple[float, Floats]:
         """Return mean M and its gradient; `worth` is c_r p_r and sums to 1."""
         cost = np.where(np.isfinite(work.share), worth * share, math.inf)
-        kind = cost.argmin(axis=1)
-        sizes = cost[jobs, kind]
+        gpu_type = cost.argmin(axis=1)
+        sizes = cost[jobs, gpu_type]
         weight = np.empty(num_jobs)
         weight[np.argsort(sizes, kind="stable")] = (num_jobs - jobs - 0.5) / num_jobs
         slope = np.zeros(num_kinds)
-        np.add.at(slope, kind, weight * share[jobs, kind])
+        np.add.at(slope, gpu_type, weight * share[jobs, gpu_type])
         return float(weight @ sizes), slope
 
     return _highest(value, work.gpus / work.gpus.sum()) / work.gpus

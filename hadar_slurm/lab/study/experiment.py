@@ -187,17 +187,17 @@ def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
     """
     held: defaultdict[tuple[JobId, str], float] = defaultdict(float)
     for segment in segments:
-        for kind, count in segment.gang.gpus_by_type.items():
-            held[segment.job_id, kind] += count * (segment.end_s - segment.start_s)
+        for gpu_type, count in segment.gang.gpus_by_type.items():
+            held[segment.job_id, gpu_type] += count * (segment.end_s - segment.start_s)
     for job_id, run in world.runs.items():
         total = run.spec.total_steps
         if run.phase.is_final and abs(run.steps_done - total) > _ROUNDING * total + 1e-3:
             raise HadarError(f"job {job_id} ended after {run.steps_done:g} of {total} steps")
-        for kind, service in run.service.items() if run.phase.is_final else ():
-            if abs(service - held[job_id, kind]) > _ROUNDING * service + 1e-3:
+        for gpu_type, service in run.service.items() if run.phase.is_final else ():
+            if abs(service - held[job_id, gpu_type]) > _ROUNDING * service + 1e-3:
                 raise HadarError(
-                    f"job {job_id} was given {service:g} GPU-seconds of {kind} and held "
-                    f"{held[job_id, kind]:g}"
+                    f"job {job_id} was given {service:g} GPU-seconds of {gpu_type} and held "
+                    f"{held[job_id, gpu_type]:g}"
                 )
 
 
@@ -221,8 +221,8 @@ def _result(
     queued_s, longest_s = waits_s(segments, specs)
     by_type: defaultdict[str, float] = defaultdict(float)
     for run in world.runs.values():
-        for kind, service in run.service.items():
-            by_type[kind] += service
+        for gpu_type, service in run.service.items():
+            by_type[gpu_type] += service
     whole_s = max(ttd_s, 1e-9) * sum(cluster.capacity.values())
     return Result(
         policy=policy,
@@ -239,8 +239,8 @@ def _result(
         max_ftf=float(ftf.max()),
         utilization=sum(run.productive_gpu_s for run in world.runs.values()) / whole_s,
         utilization_by_type={
-            str(kind): by_type[kind] / (count * max(ttd_s, 1e-9))
-            for kind, count in cluster.gpus_by_type.items()
+            str(gpu_type): by_type[gpu_type] / (count * max(ttd_s, 1e-9))
+            for gpu_type, count in cluster.gpus_by_type.items()
         },
         cru=sum(by_type.values()) / whole_s,
         moves=num_moves(segments),
@@ -292,13 +292,14 @@ def finish_time_fairness(
         present = job_seconds_until(done.end_s) - job_seconds_until(done.submitted_s)
         num_jobs = max(1.0, present / max(done.jct_s, 1e-9))
         shares = {
-            kind: count / (num_jobs * spec.num_gpus)
-            for kind, count in cluster.gpus_by_type.items()
-            if spec.rates.on(kind, spec.num_gpus) > 0
+            gpu_type: count / (num_jobs * spec.num_gpus)
+            for gpu_type, count in cluster.gpus_by_type.items()
+            if spec.rates.on(gpu_type, spec.num_gpus) > 0
         }
         scale = max(1.0, sum(shares.values()))
         rate = sum(
-            share / scale * spec.rates.on(kind, spec.num_gpus) for kind, share in shares.items()
+            share / scale * spec.rates.on(gpu_type, spec.num_gpus)
+            for gpu_type, share in shares.items()
         )
         rho.append(done.jct_s * rate / spec.total_steps)
     return np.array(rho)

@@ -41,7 +41,7 @@ def draw_by_name(path: Path, panels: Mapping[str, Occupancy], names: Sequence[st
         axes.set_title(title, loc="left")
         _separate_jobs(axes, seen)
         _name_jobs(axes, seen, names, end_s)
-        _mark_groups(axes, [(f"{kind}  {node}", count) for node, kind, count in seen.slots])
+        _mark_groups(axes, [(f"{gpu_type}  {node}", count) for node, gpu_type, count in seen.slots])
     all_axes[-1].set_xlabel("seconds since the run began; the number in a bar is the job's")
     figure.savefig(path, dpi=110)
 
@@ -56,9 +56,9 @@ def draw_by_size(
     axes.grid(visible=False)
     _draw_rows(axes, seen, _SIZES(norm(gpu_hours)), until=until_h, unit_s=HOUR_S, idle=idle)
     counts: dict[str, int] = {}
-    for _, kind, count in seen.slots:
-        counts[kind] = counts.get(kind, 0) + count
-    _mark_groups(axes, [(f"{count} {kind}", count) for kind, count in counts.items()])
+    for _, gpu_type, count in seen.slots:
+        counts[gpu_type] = counts.get(gpu_type, 0) + count
+    _mark_groups(axes, [(f"{count} {gpu_type}", count) for gpu_type, count in counts.items()])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("hours since the first submission")
     bar = figure.colorbar(ScalarMappable(norm, _SIZES), ax=axes, pad=0.01, fraction=0.03, aspect=14)

@@ -90,7 +90,7 @@ def to_tree(seen: Occupancy) -> dict[str, object]:
 
 def from_tree(tree: Mapping[str, object]) -> Occupancy:
     """Return what `to_tree` wrote."""
-    slots = tuple((str(node), str(kind), int(n)) for node, kind, n in _list(tree["slots"]))
+    slots = tuple((str(node), str(gpu_type), int(n)) for node, gpu_type, n in _list(tree["slots"]))
     packed = zlib.decompress(base64.b64decode(str(tree["jobs"])))
     jobs = np.frombuffer(packed, dtype="<i4").astype(np.int32)
     return Occupancy(slots, float(str(tree["bin_s"])), jobs.reshape(-1, int(str(tree["bins"]))))
@@ -105,10 +105,10 @@ def _rows(cluster: Cluster) -> dict[Slot, list[int]]:
     """Return the chart's rows of every slot: one row a GPU, types together."""
     rows: dict[Slot, list[int]] = {}
     count = 0
-    for kind in dict.fromkeys(kind for node in cluster.nodes for kind in node.by_type):
+    for gpu_type in dict.fromkeys(gpu_type for node in cluster.nodes for gpu_type in node.by_type):
         for node in cluster.nodes:
-            if kind in node.by_type:
-                num_gpus = node.by_type[kind]
-                rows[Slot(node.name, kind)] = list(range(count, count + num_gpus))
+            if gpu_type in node.by_type:
+                num_gpus = node.by_type[gpu_type]
+                rows[Slot(node.name, gpu_type)] = list(range(count, count + num_gpus))
                 count += num_gpus
     return rows

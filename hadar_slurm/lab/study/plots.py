@@ -163,10 +163,10 @@ def utilisation(group: Group, slug: str) -> str:
     """Return the share of each GPU type's time that jobs held, a bar a policy."""
     rows = list(group.done)
     with _figure(0.9 + 0.27 * len(rows)) as figure:
-        panels = figure.subplots(1, len(group.kinds), sharey=True, squeeze=False)[0]
+        panels = figure.subplots(1, len(group.gpu_types), sharey=True, squeeze=False)[0]
         columns = {c.name: c for c in group.columns}
-        for panel, kind in zip(panels, group.kinds, strict=True):
-            shares = [entry.mean(columns[f"held_{kind}"]) or 0.0 for entry in rows]
+        for panel, gpu_type in zip(panels, group.gpu_types, strict=True):
+            shares = [entry.mean(columns[f"held_{gpu_type}"]) or 0.0 for entry in rows]
             panel.barh(
                 range(len(rows)), shares, height=0.72, color=[style(e.policy).colour for e in rows]
             )
@@ -174,7 +174,7 @@ def utilisation(group: Group, slug: str) -> str:
                 panel.text(share + 1.5, row, f"{share:.0f}", va="center", fontsize=8.5)
             panel.set_xlim(0, 112)
             panel.set_xticks([0, 50, 100])
-            panel.set_title(f"{kind}, % of time held")
+            panel.set_title(f"{gpu_type}, % of time held")
             panel.set_yticks(range(len(rows)), [entry.policy for entry in rows])
             panel.tick_params(axis="y", length=0)
             panel.grid(axis="y", visible=False)
@@ -182,7 +182,8 @@ def utilisation(group: Group, slug: str) -> str:
         said = "; ".join(
             f"{e.policy} "
             + ", ".join(
-                f"{kind} {e.mean(columns[f'held_{kind}']) or 0:.0f} %" for kind in group.kinds
+                f"{gpu_type} {e.mean(columns[f'held_{gpu_type}']) or 0:.0f} %"
+                for gpu_type in group.gpu_types
             )
             for e in rows
         )

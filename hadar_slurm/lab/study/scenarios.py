@@ -78,7 +78,9 @@ def even_mix(k: int, rng: Random) -> list[JobSpec]:
 
 def _mix_of(hours: Sequence[float]) -> list[JobSpec]:
     """Return jobs as long as these on the fastest node; 10 s a move, 10 s a slot for copies."""
-    rates = Throughputs.of({(kind, 1): Rate(_STEPS_PER_S * v) for kind, v in NODE_SPEEDS.items()})
+    rates = Throughputs.of(
+        {(gpu_type, 1): Rate(_STEPS_PER_S * v) for gpu_type, v in NODE_SPEEDS.items()}
+    )
     return forked(
         [
             JobSpec(

@@ -41,8 +41,8 @@ def _of(name: str, *, over: float = 1.0) -> Callable[[Record], float | None]:
     return get
 
 
-def _of_type(kind: str) -> Callable[[Record], float | None]:
-    return lambda record: 100.0 * float(record["utilization_by_type"].get(kind, 0.0))
+def _of_type(gpu_type: str) -> Callable[[Record], float | None]:
+    return lambda record: 100.0 * float(record["utilization_by_type"].get(gpu_type, 0.0))
 
 
 _LEAST = "least"
@@ -165,7 +165,7 @@ class Group:
         return tuple(entry for entry in self.entries if entry.records)
 
     @cached_property
-    def kinds(self) -> tuple[str, ...]:
+    def gpu_types(self) -> tuple[str, ...]:
         """Return the GPU types of the cluster."""
         return tuple(self.done[0].records[0]["utilization_by_type"]) if self.done else ()
 
@@ -174,13 +174,13 @@ class Group:
         """Return the columns of the group's table, those of its GPU types among them."""
         held = (
             Column(
-                f"held_{kind}",
-                f"{kind} %",
-                f"Share of {kind} time until TTD that jobs held.",
-                _of_type(kind),
+                f"held_{gpu_type}",
+                f"{gpu_type} %",
+                f"Share of {gpu_type} time until TTD that jobs held.",
+                _of_type(gpu_type),
                 0,
             )
-            for kind in self.kinds
+            for gpu_type in self.gpu_types
         )
         return (*COLUMNS, *held, *LAST_COLUMNS)
 

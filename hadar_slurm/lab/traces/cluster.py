@@ -63,17 +63,17 @@ def parse_cluster(text: str, *, gpus_per_node: int) -> Cluster:
     nodes: list[Node] = []
     spellings: dict[str, str] = {}
     for part in text.split(","):
-        count, cross, kind = part.strip().partition("x")
-        if not (cross and count.isascii() and count.isdigit() and _TYPE.fullmatch(kind)):
+        count, cross, gpu_type = part.strip().partition("x")
+        if not (cross and count.isascii() and count.isdigit() and _TYPE.fullmatch(gpu_type)):
             raise ConfigError(f"cluster {part!r}: expected COUNTxTYPE, such as 20xV100")
         left = int(count) if len(count) < 10 else MAX_GPUS + 1
         if not 1 <= left <= MAX_GPUS:
             raise ConfigError(
                 f"cluster {part!r}: expected COUNTxTYPE with 1 to {MAX_GPUS} GPUs, such as 20xV100"
             )
-        kind = spellings.setdefault(kind.lower(), kind)
+        gpu_type = spellings.setdefault(gpu_type.lower(), gpu_type)
         while left > 0:
-            nodes.append(Node.of(f"n{len(nodes) + 1}", {kind: min(left, gpus_per_node)}))
+            nodes.append(Node.of(f"n{len(nodes) + 1}", {gpu_type: min(left, gpus_per_node)}))
             left -= gpus_per_node
     return Cluster.of(nodes)
 
@@ -136,15 +136,17 @@ def _nodes(file: ClusterFile, root: yaml.Node | None, origin: str) -> Iterable[N
 def _gpus(gpus: Mapping[str, int], spellings: dict[str, str], place: str) -> dict[str, int]:
     """Return GPUs by type as types are spelled throughout the file."""
     counts: dict[str, int] = {}
-    for kind, count in gpus.items():
-        if not _TYPE.fullmatch(kind):
-            raise ConfigError(f"{place}: GPU type {kind!r}: expected a name such as V100 or 1g.5gb")
+    for gpu_type, count in gpus.items():
+        if not _TYPE.fullmatch(gpu_type):
+            raise ConfigError(
+                f"{place}: GPU type {gpu_type!r}: expected a name such as V100 or 1g.5gb"
+            )
         if not 1 <= count <= MAX_GPUS:
-            raise ConfigError(f"{place}: {kind}: {count}: expected 1 or more GPUs on each node")
-        kind = spellings.setdefault(kind.lower(), kind)
-        if kind in counts:
-            raise ConfigError(f"{place}: {kind} twice; upper and lower case are one GPU type")
-        counts[kind] = count
+            raise ConfigError(f"{place}: {gpu_type}: {count}: expected 1 or more GPUs on each node")
+        gpu_type = spellings.setdefault(gpu_type.lower(), gpu_type)
+        if gpu_type in counts:
+            raise ConfigError(f"{place}: {gpu_type} twice; upper and lower case are one GPU type")
+        counts[gpu_type] = count
     return counts
 
 

@@ -50,7 +50,10 @@ def _unfit(
 
 
 def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
-    has = ", ".join(f"{count} {kind}" for kind, count in cluster.gpus_by_type.items()) or "no GPU"
+    has = (
+        ", ".join(f"{count} {gpu_type}" for gpu_type, count in cluster.gpus_by_type.items())
+        or "no GPU"
+    )
     if not _types(job, cluster, is_spread=False):
         known = ", ".join(job.rates.gpu_types) or "none"
         return (
@@ -67,8 +70,10 @@ def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
 
 def _types(job: JobSpec, cluster: Cluster, *, is_spread: bool) -> frozenset[GpuType]:
     on = job.rates.on
-    kinds = cluster.gpus_by_type
-    return frozenset(kind for kind in kinds if on(kind, job.num_gpus, is_spread=is_spread) > 0)
+    gpu_types = cluster.gpus_by_type
+    return frozenset(
+        gpu_type for gpu_type in gpu_types if on(gpu_type, job.num_gpus, is_spread=is_spread) > 0
+    )
 
 
 @dataclass(frozen=True)
@@ -82,25 +87,27 @@ class _Room:
     def of(cls, cluster: Cluster, rules: GangRules) -> _Room:
         nodes: dict[GpuType, Counter[tuple[int, bool]]] = {}
         for node in cluster.nodes:
-            for kind, count in node.gpus:
-                nodes.setdefault(kind, Counter())[count, node.has_one_type] += 1
+            for gpu_type, count in node.gpus:
+                nodes.setdefault(gpu_type, Counter())[count, node.has_one_type] += 1
         return cls(rules, nodes)
 
     def holds(self, job: JobSpec, shape: Shape, cluster: Cluster) -> bool:
         """Return whether the empty cluster has nodes for a gang of this shape."""
         is_spread = shape.nodes > 1 and self.rules.counts_spread
-        kinds = _types(job, cluster, is_spread=is_spread)
+        gpu_types = _types(job, cluster, is_spread=is_spread)
         if not self.rules.is_uniform:
-            totals = [sum(n * nodes for (n, _), nodes in self.nodes[k].items()) for k in kinds]
+            totals = [sum(n * nodes for (n, _), nodes in self.nodes[k].items()) for k in gpu_types]
             return self._is_enough(totals, job.num_gpus)
-        alone = [self._num_nodes(kind, shape.gpus_per_node) for kind in kinds]
-        mixed = [self._num_nodes(kind, shape.gpus_per_node, only_pure=True) for kind in kinds]
+        alone = [self._num_nodes(gpu_type, shape.gpus_per_node) for gpu_type in gpu_types]
+        mixed = [
+            self._num_nodes(gpu_type, shape.gpus_per_node, only_pure=True) for gpu_type in gpu_types
+        ]
         return max(alone, default=0) >= shape.nodes or self._is_enough(mixed, shape.nodes)
 
-    def _num_nodes(self, kind: GpuType, gpus: int, *, only_pure: bool = False) -> int:
+    def _num_nodes(self, gpu_type: GpuType, gpus: int, *, only_pure: bool = False) -> int:
         return sum(
             number
-            for (count, is_pure), number in self.nodes[kind].items()
+            for (count, is_pure), number in self.nodes[gpu_type].items()
             if count >= gpus and (is_pure or not only_pure)
         )
 

@@ -69,7 +69,7 @@ def read_sacct(
     seen: dict[str, tuple[str, str]] = {}
     left_out = Tally()
     counts: Counter[str] = Counter()
-    kinds: set[str] = set()
+    gpu_types: set[str] = set()
     for number, text in enumerate(lines, start=1):
         place = f"{origin}:{number}"
         if not text.strip():
@@ -106,7 +106,7 @@ def read_sacct(
         if why_not:
             left_out.add(why_not, example)
             continue
-        kinds.update(gpus.by_type)
+        gpu_types.update(gpus.by_type)
         job_id = JobId(name)
         places[job_id] = place
         jobs.append(_job(job_id, record, gpus, place, speeds, restart_cost_s))
@@ -118,7 +118,9 @@ def read_sacct(
             f"{origin}: no job in it that held GPUs{reasons}; does AccountingStorageTRES in "
             "slurm.conf name gres/gpu?"
         )
-    return Trace("sacct", by_arrival(jobs), places, skipped, _notes(counts, jobs, kinds, speeds))
+    return Trace(
+        "sacct", by_arrival(jobs), places, skipped, _notes(counts, jobs, gpu_types, speeds)
+    )
 
 
 def parse_gpus(text: str, place: str, what: str = "AllocTRES") -> dict[str, int]:
@@ -295,7 +297,7 @@ def _assumptions(record: Record, gpus: _Gpus, name: str) -> Iterable[str]:
 
 
 def _notes(
-    counts: Counter[str], jobs: Iterable[JobSpec], kinds: Iterable[str], speeds: SpeedTable
+    counts: Counter[str], jobs: Iterable[JobSpec], gpu_types: Iterable[str], speeds: SpeedTable
 ) -> tuple[str, ...]:
     named = ", ".join(sorted({job.workload for job in jobs if job.workload}))
     notes = [
@@ -316,4 +318,4 @@ def _notes(
         ("het", "components of heterogeneous jobs, taken as jobs of their own"),
     )
     notes.extend(f"{text}: {counts[key]}" for key, text in sentences if counts[key])
-    return (*notes, *speeds.note(kinds))
+    return (*notes, *speeds.note(gpu_types))

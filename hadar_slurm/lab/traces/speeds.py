@@ -133,7 +133,7 @@ class SpeedTable:
         A gang of several types went at the pace of its slowest. What ran on several nodes
         (`was_spread`) is faster by 1 / `SPREAD_FACTOR` within one.
         """
-        types = frozenset(kind.lower() for kind in ran_on)
+        types = frozenset(gpu_type.lower() for gpu_type in ran_on)
         kind_of_job = (name.lower(), num_gpus, types, was_spread)
         key = (kind_of_job, steps_per_s)
         if key not in self._rates:
@@ -143,11 +143,11 @@ class SpeedTable:
                 self._relative[kind_of_job] = relative
             self._rates[key] = Throughputs.of(
                 {
-                    (kind, num_gpus): Rate(
+                    (gpu_type, num_gpus): Rate(
                         rate.together * steps_per_s,
                         None if rate.spread is None else rate.spread * steps_per_s,
                     )
-                    for kind, rate in relative.items()
+                    for gpu_type, rate in relative.items()
                 }
             )
         return self._rates[key]
@@ -176,17 +176,17 @@ class SpeedTable:
 
     def unknown(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
         """Return those of some types, and of the cluster's, that no rule compares with others."""
-        kinds = {kind.lower(): kind for kind in (*gpu_types, *self.gpu_types)}
-        return tuple(sorted(name for kind, name in kinds.items() if not self.speed(kind, None)))
+        names = {name.lower(): name for name in (*gpu_types, *self.gpu_types)}
+        return tuple(sorted(name for lower, name in names.items() if not self.speed(lower, None)))
 
     def note(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
         """Return a sentence on `unknown` types, if there are any."""
-        kinds = self.unknown(gpu_types)
-        if not kinds:
+        unknown = self.unknown(gpu_types)
+        if not unknown:
             return ()
         return (
-            f"not known is how fast {', '.join(kinds)} is beside {self.reference}: only jobs that "
-            f"ran on it then run on it; --gpu-speeds {kinds[0]}=SPEED tells",
+            f"not known is how fast {', '.join(unknown)} is beside {self.reference}: only jobs that "
+            f"ran on it then run on it; --gpu-speeds {unknown[0]}=SPEED tells",
         )
 
     @cached_property
@@ -206,50 +206,52 @@ class SpeedTable:
         self, name: str, num_gpus: int, ran_on: frozenset[str], *, was_spread: bool
     ) -> dict[str, Rate]:
         """Return the rates on every type, the recorded one being 1."""
-        kinds = {kind.lower() for kind in self.gpu_types or (*self._table_types, self.reference)}
-        rates = self._by_family(name, kinds | ran_on, ran_on, was_spread=was_spread)
+        gpu_types = {
+            gpu_type.lower() for gpu_type in self.gpu_types or (*self._table_types, self.reference)
+        }
+        rates = self._by_family(name, gpu_types | ran_on, ran_on, was_spread=was_spread)
         rows = self.table.rates(name)
         if rows is not None:
-            rates.update(self._by_rows(rows, num_gpus, kinds, ran_on, was_spread=was_spread))
+            rates.update(self._by_rows(rows, num_gpus, gpu_types, ran_on, was_spread=was_spread))
         return rates
 
     def _by_family(
-        self, name: str, kinds: Iterable[str], ran_on: frozenset[str], *, was_spread: bool
+        self, name: str, gpu_types: Iterable[str], ran_on: frozenset[str], *, was_spread: bool
     ) -> dict[str, Rate]:
         family = self.family(name)
-        recorded = [self.speed(kind, family) for kind in ran_on]
+        recorded = [self.speed(gpu_type, family) for gpu_type in ran_on]
         pace = min((speed for speed in recorded if speed), default=None)
         found: dict[str, Rate] = {}
-        for kind in kinds:
-            speed = self.speed(kind, family)
+        for gpu_type in gpu_types:
+            speed = self.speed(gpu_type, family)
             if speed and pace:
-                found[kind] = _rate(speed / pace, was_spread=was_spread)
-            elif kind in ran_on:
-                found[kind] = _rate(1.0, was_spread=was_spread)
+                found[gpu_type] = _rate(speed / pace, was_spread=was_spread)
+            elif gpu_type in ran_on:
+                found[gpu_type] = _rate(1.0, was_spread=was_spread)
         return found
 
     def _by_rows(
         self,
         rows: Throughputs,
         num_gpus: int,
-        kinds: Iterable[str],
+        gpu_types: Iterable[str],
         ran_on: frozenset[str],
         *,
         was_spread: bool,
     ) -> dict[str, Rate]:
         """Return the rates in proportion to a workload's own rows, where these know how it ran."""
-        row_of = {kind: _match(kind, rows.gpu_types) for kind in (*kinds, *ran_on)}
+        row_of = {gpu_type: _match(gpu_type, rows.gpu_types) for gpu_type in (*gpu_types, *ran_on)}
         on = {
-            kind: (rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
-            for kind, row in row_of.items()
-            if row is not None and kind not in self.given
+            gpu_type: (rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
+            for gpu_type, row in row_of.items()
+            if row is not None and gpu_type not in self.given
         }
         if not ran_on <= on.keys():
             return {}
-        pace = min(on[kind][was_spread] for kind in ran_on)
+        pace = min(on[gpu_type][was_spread] for gpu_type in ran_on)
         ratios = {
-            kind: Rate(together / pace, spread / pace)
-            for kind, (together, spread) in (on.items() if pace > 0 else ())
+            gpu_type: Rate(together / pace, spread / pace)
+            for gpu_type, (together, spread) in (on.items() if pace > 0 else ())
         }
         is_sane = all(max(together, spread or 0.0) < _MOST for together, spread in ratios.values())
         return ratios if is_sane else {}
@@ -263,14 +265,14 @@ class SpeedTable:
             own = self._families[family]
             base = _look_up(reference, own)
             if base:
-                return {kind: speed / base for kind, speed in own.items()}
+                return {gpu_type: speed / base for gpu_type, speed in own.items()}
         ratios: dict[str, list[float]] = {}
         for own in self._families.values():
             base = _look_up(reference, own)
             if base:
-                for kind, speed in own.items():
-                    ratios.setdefault(kind, []).append(speed / base)
-        return {kind: _geometric_mean(values) for kind, values in ratios.items()}
+                for gpu_type, speed in own.items():
+                    ratios.setdefault(gpu_type, []).append(speed / base)
+        return {gpu_type: _geometric_mean(values) for gpu_type, values in ratios.items()}
 
     @cached_property
     def _table_types(self) -> tuple[str, ...]:
@@ -291,34 +293,37 @@ class SpeedTable:
         ratios: dict[str, dict[str, list[float]]] = {}
         for name, rates in self.table.workloads.items():
             family = ratios.setdefault(name.partition(" (batch size")[0], {})
-            for kind in rates.gpu_types:
-                ratio = _ratio(rates, kind, anchor)
+            for gpu_type in rates.gpu_types:
+                ratio = _ratio(rates, gpu_type, anchor)
                 if ratio:
-                    family.setdefault(kind, []).append(ratio)
+                    family.setdefault(gpu_type, []).append(ratio)
         families = {
-            model: {kind: _geometric_mean(values) for kind, values in kinds.items()}
-            for model, kinds in ratios.items()
+            model: {gpu_type: _geometric_mean(values) for gpu_type, values in gpu_types.items()}
+            for model, gpu_types in ratios.items()
         }
         if anchor == _SIA_ANCHOR:
-            for model, kinds in families.items():
-                for kind, speed in _sia(model).items():
-                    kinds.setdefault(kind, speed)
+            for model, gpu_types in families.items():
+                for gpu_type, speed in _sia(model).items():
+                    gpu_types.setdefault(gpu_type, speed)
         return families
 
 
-def _ratio(rates: Throughputs, kind: str, anchor: str) -> float | None:
+def _ratio(rates: Throughputs, gpu_type: str, anchor: str) -> float | None:
     """Return how much faster a type is than another, by the smallest gang measured on both."""
     sizes = {size for (_, size), _ in rates.rows}
-    both = ((rates.on(kind, size), rates.on(anchor, size)) for size in sorted(sizes))
+    both = ((rates.on(gpu_type, size), rates.on(anchor, size)) for size in sorted(sizes))
     ratios = (one / other for one, other in both if one > 0 and other > 0)
     return next((ratio for ratio in ratios if 1 / _MOST < ratio < _MOST), None)
 
 
 def _sia(model: str) -> dict[str, float]:
-    kinds = {kind for measured in _SIA.values() for kind in measured}
+    gpu_types = {gpu_type for measured in _SIA.values() for gpu_type in measured}
     if model in _SIA:
         return dict(_SIA[model])
-    return {kind: _geometric_mean([row[kind] for row in _SIA.values()]) for kind in sorted(kinds)}
+    return {
+        gpu_type: _geometric_mean([row[gpu_type] for row in _SIA.values()])
+        for gpu_type in sorted(gpu_types)
+    }
 
 
 def _rate(value: float, *, was_spread: bool) -> Rate:

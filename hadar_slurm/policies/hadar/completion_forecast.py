@@ -47,7 +47,7 @@ def settles(board: Allocator, job: Job) -> bool:
     A gang that no type alone could hold has no choice, and is none of these.
     """
     waits = job.phase is Phase.QUEUED and not job.spec.can_checkpoint
-    return waits and any(board.may_use(job, kind) for kind in board.kinds)
+    return waits and any(board.may_use(job, gpu_type) for gpu_type in board.gpu_types)
 
 
 class Forecast:
@@ -56,16 +56,16 @@ class Forecast:
     def __init__(self, board: Allocator, jobs: Iterable[Job]) -> None:
         self._board = board
         reaches = {
-            (kind, id(nodes)): nodes
+            (gpu_type, id(nodes)): nodes
             for job in jobs
-            for kind in board.by_speed(job)
-            if (nodes := board.nodes_for(job, kind))
+            for gpu_type in board.by_speed(job)
+            if (nodes := board.nodes_for(job, gpu_type))
         }
         # Nodes that the same jobs may use are one pool.
         users: defaultdict[Slot, list[int]] = defaultdict(list)
-        for (kind, reach), nodes in reaches.items():
+        for (gpu_type, reach), nodes in reaches.items():
             for node in nodes:
-                users[Slot(node.name, kind)].append(reach)
+                users[Slot(node.name, gpu_type)].append(reach)
         releases = _releases(board) if reaches else {}
         pools: defaultdict[tuple[GpuType, tuple[int, ...]], _Pool] = defaultdict(list)
         for slot, who in users.items():
@@ -73,10 +73,10 @@ class Forecast:
         for pool in pools.values():
             heapify(pool)
         self._pools = {
-            (kind, reach): [
-                pool for (of, who), pool in pools.items() if of == kind and reach in who
+            (gpu_type, reach): [
+                pool for (of, who), pool in pools.items() if of == gpu_type and reach in who
             ]
-            for kind, reach in reaches
+            for gpu_type, reach in reaches
         }
 
     def first_end(self, job: Job) -> GpuType | None:
@@ -84,18 +84,20 @@ class Forecast:
 
         None: it waits, for GPUs that are now kept for it, or because nobody will ever have as many.
         """
-        begins_s = {kind: self._begin_s(job, kind) for kind in self._board.by_speed(job)}
-        kind = _first_end(self._board, job, begins_s)
-        if kind is None:
+        begins_s = {
+            gpu_type: self._begin_s(job, gpu_type) for gpu_type in self._board.by_speed(job)
+        }
+        gpu_type = _first_end(self._board, job, begins_s)
+        if gpu_type is None:
             return None
-        self.give(job, kind)
-        return kind if begins_s[kind] <= 0 else None
+        self.give(job, gpu_type)
+        return gpu_type if begins_s[gpu_type] <= 0 else None
 
-    def give(self, job: Job, kind: GpuType) -> None:
+    def give(self, job: Job, gpu_type: GpuType) -> None:
         """Note that a job gets the first GPUs of a type that it can have, and keeps them."""
-        taken = list(self._take(job, kind))
+        taken = list(self._take(job, gpu_type))
         end_s = max((release.in_s for release, _ in taken), default=0.0)
-        end_s += _lasts_s(self._board, job, kind)
+        end_s += _lasts_s(self._board, job, gpu_type)
         left = job.spec.num_gpus
         for release, pool in taken:
             used = min(left, release.gpus)
@@ -104,19 +106,19 @@ class Forecast:
             if used < release.gpus:
                 heappush(pool, _Release(release.in_s, release.gpus - used))
 
-    def _begin_s(self, job: Job, kind: GpuType) -> float:
+    def _begin_s(self, job: Job, gpu_type: GpuType) -> float:
         """Return when a job's GPUs would all be free, in seconds from now; inf: never."""
-        taken = list(self._take(job, kind))
+        taken = list(self._take(job, gpu_type))
         for release, pool in taken:
             heappush(pool, release)
         if sum(release.gpus for release, _ in taken) < job.spec.num_gpus:
             return math.inf
         return taken[-1][0].in_s
 
-    def _take(self, job: Job, kind: GpuType) -> Iterator[tuple[_Release, _Pool]]:
+    def _take(self, job: Job, gpu_type: GpuType) -> Iterator[tuple[_Release, _Pool]]:
         """Take releases out of their pools, the soonest first, until a job has its GPUs."""
-        nodes = self._board.nodes_for(job, kind)
-        pools = self._pools.get((kind, id(nodes)), ())
+        nodes = self._board.nodes_for(job, gpu_type)
+        pools = self._pools.get((gpu_type, id(nodes)), ())
         missing = job.spec.num_gpus
         while missing > 0 and any(pools):
             pool = min(filter(None, pools), key=lambda pool: pool[0])
@@ -129,10 +131,10 @@ def first_end_on_nodes(board: Allocator, job: Job) -> GpuType | None:
     """Return the type on which a job ends first, by single nodes, if it could start there now."""
     releases = {slot: sorted(found) for slot, found in _releases(board).items()}
     begins_s = {
-        kind: min(
+        gpu_type: min(
             (
                 _begin_on_nodes(
-                    [releases.get(slot, ()) for slot in board.slots_for(job, kind)],
+                    [releases.get(slot, ()) for slot in board.slots_for(job, gpu_type)],
                     shape.nodes,
                     shape.gpus_per_node,
                 )
@@ -140,10 +142,10 @@ def first_end_on_nodes(board: Allocator, job: Job) -> GpuType | None:
             ),
             default=math.inf,
         )
-        for kind in board.by_speed(job)
+        for gpu_type in board.by_speed(job)
     }
-    kind = _first_end(board, job, begins_s)
-    return kind if kind is not None and begins_s[kind] <= 0 else None
+    gpu_type = _first_end(board, job, begins_s)
+    return gpu_type if gpu_type is not None and begins_s[gpu_type] <= 0 else None
 
 
 def _begin_on_nodes(slots: Iterable[Sequence[_Release]], nodes: int, gpus: int) -> float:
@@ -162,16 +164,16 @@ def _begin_on_nodes(slots: Iterable[Sequence[_Release]], nodes: int, gpus: int) 
 def _first_end(board: Allocator, job: Job, begins_s: Mapping[GpuType, float]) -> GpuType | None:
     """Return the type on which a job ends first, the fastest of equals; None: on none ever."""
     ends_s = {
-        kind: _OVERTAKEN * begin_s + _lasts_s(board, job, kind)
-        for kind, begin_s in begins_s.items()
-        if begin_s < math.inf and board.may_use(job, kind)
+        gpu_type: _OVERTAKEN * begin_s + _lasts_s(board, job, gpu_type)
+        for gpu_type, begin_s in begins_s.items()
+        if begin_s < math.inf and board.may_use(job, gpu_type)
     }
-    return min(ends_s, key=lambda kind: ends_s[kind], default=None)
+    return min(ends_s, key=lambda gpu_type: ends_s[gpu_type], default=None)
 
 
-def _lasts_s(board: Allocator, job: Job, kind: GpuType) -> float:
+def _lasts_s(board: Allocator, job: Job, gpu_type: GpuType) -> float:
     """Return how long a job takes on a type, in seconds."""
-    return job.steps_left / board.rate(job, kind)
+    return job.steps_left / board.rate(job, gpu_type)
 
 
 def _releases(board: Allocator) -> dict[Slot, _Pool]:

@@ -41,11 +41,11 @@ _SLACK = 1e-6
 class Demand:
     """One job as the program sees it: `rates` in steps/s on each type, 0 where it cannot run.
 
-    `kind` is the same for jobs that differ in nothing but their steps.
+    `gpu_type` is the same for jobs that differ in nothing but their steps.
     """
 
     job_id: JobId
-    kind: object
+    gpu_type: object
     num_gpus: int
     steps_left: float
     rates: tuple[float, ...]
@@ -148,7 +148,7 @@ def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
         else:
             # Within a factor of two of each other, so that the second program can tell them apart.
             size = int(math.log2(max(1e-9, demand.steps_left)))
-            short.setdefault((demand.kind, size), []).append(demand)
+            short.setdefault((demand.gpu_type, size), []).append(demand)
     return [*long, *(_Column(tuple(members), is_long=False) for members in short.values())]
 
 
@@ -165,14 +165,14 @@ class _Program:
 
     def program(self, unit_s: float, *, at_most: float | None = None) -> LinearProgram:
         """Return min T, or with T at most so long the least time relative to work; in `unit_s`."""
-        num, kinds = self.speed.shape
-        cells = np.arange(num * kinds)
-        row, kind = np.divmod(cells, kinds)
+        num, gpu_types = self.speed.shape
+        cells = np.arange(num * gpu_types)
+        row, gpu_type = np.divmod(cells, gpu_types)
         runs = self.speed.ravel() > 0
         long = np.flatnonzero(self.is_long)
         of_long = self.is_long[row]
         own_row = np.cumsum(self.is_long) - 1
-        last = num * kinds
+        last = num * gpu_types
         free = np.inf
         return LinearProgram(
             cost=np.append(np.zeros(last), 1.0)
@@ -181,14 +181,14 @@ class _Program:
             rows=np.concatenate(
                 (
                     row[runs],
-                    num + kind,
-                    num + kinds + own_row[row[of_long]],
-                    num + np.arange(kinds),
-                    num + kinds + np.arange(len(long)),
+                    num + gpu_type,
+                    num + gpu_types + own_row[row[of_long]],
+                    num + np.arange(gpu_types),
+                    num + gpu_types + np.arange(len(long)),
                 )
             ).astype(np.int32),
             columns=np.concatenate(
-                (cells[runs], cells, cells[of_long], np.full(kinds + len(long), last))
+                (cells[runs], cells, cells[of_long], np.full(gpu_types + len(long), last))
             ).astype(np.int32),
             values=np.concatenate(
                 (
@@ -199,8 +199,8 @@ class _Program:
                     -np.ones(len(long)),
                 )
             ),
-            row_lower=np.concatenate((self.work_s / unit_s, np.full(kinds + len(long), -free))),
-            row_upper=np.concatenate((np.full(num, free), np.zeros(kinds + len(long)))),
+            row_lower=np.concatenate((self.work_s / unit_s, np.full(gpu_types + len(long), -free))),
+            row_upper=np.concatenate((np.full(num, free), np.zeros(gpu_types + len(long)))),
             lower=np.zeros(last + 1),
             upper=np.append(np.where(runs, free, 0.0), free if at_most is None else at_most),
         )

@@ -87,8 +87,8 @@ class Hadar:
         settling = {job.job_id for job in board.jobs if settles(board, job)}
         chosen, refits = _choose_types(board, queue, settling)
         late: list[Job] = []
-        for entry, kind in zip(queue, chosen, strict=True):
-            if kind is None or not board.choose(entry.job, board.kinds[kind]):
+        for entry, gpu_type in zip(queue, chosen, strict=True):
+            if gpu_type is None or not board.choose(entry.job, board.gpu_types[gpu_type]):
                 late.append(entry.job)
         for job in late:
             if not board.has_room:
@@ -104,7 +104,7 @@ class Hadar:
         figures = {"solved": float(is_new), "refitted": float(refits)}
         if horizon:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
-            for kind_name, price in zip(board.kinds, horizon.prices, strict=True):
+            for kind_name, price in zip(board.gpu_types, horizon.prices, strict=True):
                 figures[f"price.{kind_name}"] = price
         return board.plan(figures=figures, memory=horizon, patient=settling)
 
@@ -112,14 +112,14 @@ class Hadar:
         self, snapshot: Snapshot, round_: Round, prospects: _Prospects
     ) -> tuple[Horizon | None, bool]:
         """Return the horizon in memory while it will do, else a new one; and whether it is new."""
-        kinds = prospects.board.kinds
+        gpu_types = prospects.board.gpu_types
         known = round_.memory if isinstance(round_.memory, Horizon) else None
-        if known and len(known.prices) != len(kinds):
+        if known and len(known.prices) != len(gpu_types):
             known = None
         jobs = [job for job in snapshot.plannable if job.steps_left > 0 and prospects.of(job).best]
         if known and not _is_stale(known, jobs, snapshot.now_s):
             return known, False
-        capacity = _capacity(snapshot, kinds)
+        capacity = _capacity(snapshot, gpu_types)
         demands = []
         for job in jobs:
             prospect, size = prospects.of(job), job.spec.num_gpus
@@ -147,10 +147,10 @@ def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
     return len(jobs) != len(known.jobs) or any(job.job_id not in known.jobs for job in jobs)
 
 
-def _capacity(snapshot: Snapshot, kinds: Sequence[GpuType]) -> list[int]:
+def _capacity(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> list[int]:
     """Return the GPUs of each type that our jobs may use on nodes that take work."""
     nodes = snapshot.cluster.by_name
-    total = dict.fromkeys(kinds, 0)
+    total = dict.fromkeys(gpu_types, 0)
     for slot, count in snapshot.plannable_capacity.items():
         if nodes[slot.node].is_schedulable:
             total[slot.gpu_type] += count
@@ -194,7 +194,8 @@ class _Prospects:
     def _make(self, job: Job) -> _Prospect:
         board = self.board
         rates = tuple(
-            board.rate(job, kind) if board.may_use(job, kind) else 0.0 for kind in board.kinds
+            board.rate(job, gpu_type) if board.may_use(job, gpu_type) else 0.0
+            for gpu_type in board.gpu_types
         )
         runs = [index for index, rate in enumerate(rates) if rate > 0]
         by_speed = tuple(sorted(runs, key=lambda index: (-rates[index], index)))
@@ -288,8 +289,8 @@ class _Queue:
         It does when it saves more than a restart: of the job's own time, or of what it costs.
         """
         board = self.prospects.board
-        kind = board.runs_on(job)
-        if kind is None or types[0] == (own := board.kinds.index(kind)):
+        gpu_type = board.runs_on(job)
+        if gpu_type is None or types[0] == (own := board.gpu_types.index(gpu_type)):
             return types
         if not prospect.rates[own]:
             return types
@@ -317,7 +318,7 @@ def _choose_types(
     left then are used by trading, among those that are neither critical, overdue nor settling
     (fitting.py).
     """
-    room = [board.room(kind) for kind in board.kinds]
+    room = [board.room(gpu_type) for gpu_type in board.gpu_types]
     chosen: list[int | None] = [None] * len(queue)
     left = sum(room)
     wanted = sum(entry.job.spec.num_gpus for entry in queue if entry.types)
@@ -330,41 +331,41 @@ def _choose_types(
         job, size, types = entry.job, entry.job.spec.num_gpus, entry.types
         if job.job_id in settling:
             first = forecast.first_end(job)
-            types = () if first is None else (board.kinds.index(first),)
+            types = () if first is None else (board.gpu_types.index(first),)
         elif not is_crowded and entry.rank == _SHORTEST_RANK and types and size <= left:
             # To the forecast they are nobody: they move away from what suits another better.
             later.append(index)
             left -= size
             continue
-        for kind in types:
-            if room[kind] >= size:
-                room[kind] -= size
+        for gpu_type in types:
+            if room[gpu_type] >= size:
+                room[gpu_type] -= size
                 left -= size
-                chosen[index] = kind
+                chosen[index] = gpu_type
                 if settling and job.job_id not in settling:
-                    forecast.give(job, board.kinds[kind])
+                    forecast.give(job, board.gpu_types[gpu_type])
                 break
     pairs = [
-        (-suits[board.kinds[kind]], index, kind)
+        (-suits[board.gpu_types[gpu_type]], index, gpu_type)
         for index in later
         for suits in [advantages(board, queue[index].job)]
-        for kind in queue[index].types
+        for gpu_type in queue[index].types
     ]
-    for _, index, kind in sorted(pairs):
+    for _, index, gpu_type in sorted(pairs):
         size = queue[index].job.spec.num_gpus
-        if chosen[index] is None and room[kind] >= size:
-            room[kind] -= size
-            chosen[index] = kind
+        if chosen[index] is None and room[gpu_type] >= size:
+            room[gpu_type] -= size
+            chosen[index] = gpu_type
     refits = 0
-    for kind, free in enumerate(room):
+    for gpu_type, free in enumerate(room):
         if free <= 0:
             continue
         loose = [
             (Item(index, entry.job.spec.num_gpus, _worth(entry)), chosen[index])
             for index, entry in enumerate(queue)
             if entry.job.job_id not in settling
-            if (chosen[index] == kind and entry.rank == _SHORTEST_RANK)
-            or (chosen[index] is None and kind in entry.types)
+            if (chosen[index] == gpu_type and entry.rank == _SHORTEST_RANK)
+            or (chosen[index] is None and gpu_type in entry.types)
         ]
         taken = [item for item, own in loose if own is not None]
         waiting = [item for item, own in loose if own is None]
@@ -372,7 +373,7 @@ def _choose_types(
         if better is not None:
             refits += 1
             for item, _ in loose:
-                chosen[item.place] = kind if item.place in better else None
+                chosen[item.place] = gpu_type if item.place in better else None
     return chosen, refits
 
 

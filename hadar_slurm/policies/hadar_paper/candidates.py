@@ -42,13 +42,15 @@ class Candidate:
         """Return the GPUs it takes of each type."""
         if self.present is not None:
             return self.present.gpus_by_type
-        return {kind: n * self.gpus_per_node for kind, n in Counter(self.types).items()}
+        return {gpu_type: n * self.gpus_per_node for gpu_type, n in Counter(self.types).items()}
 
     @cached_property
     def chunks(self) -> dict[tuple[GpuType, int], int]:
         """Return how many pieces of (type, GPUs on one node) it takes."""
         if self.present is None:
-            return {(kind, self.gpus_per_node): n for kind, n in Counter(self.types).items()}
+            return {
+                (gpu_type, self.gpus_per_node): n for gpu_type, n in Counter(self.types).items()
+            }
         return dict(Counter((slot.gpu_type, count) for slot, count in self.present.slots))
 
 
@@ -138,20 +140,22 @@ class CandidateSource:
             most = 1
         own = (job.bound_type,) if job.bound_type is not None else self._kinds
         for num_kinds in range(1, min(most, len(own), shape.nodes) + 1):
-            for kinds in combinations(own, num_kinds):
+            for gpu_types in combinations(own, num_kinds):
                 limits = [
-                    self._nodes_with(job, kind, shape.gpus_per_node, is_mixed=num_kinds > 1)
-                    for kind in kinds
+                    self._nodes_with(job, gpu_type, shape.gpus_per_node, is_mixed=num_kinds > 1)
+                    for gpu_type in gpu_types
                 ]
                 for counts in _splits(shape.nodes, limits):
                     yield tuple(
-                        kind for kind, n in zip(kinds, counts, strict=True) for _ in range(n)
+                        gpu_type
+                        for gpu_type, n in zip(gpu_types, counts, strict=True)
+                        for _ in range(n)
                     )
 
-    def _nodes_with(self, job: Job, kind: GpuType, gpus: int, *, is_mixed: bool) -> int:
-        """Return how many nodes could give a job `gpus` of `kind` if no movable job ran."""
-        nodes = self.reach.nodes(job, kind, is_mixed=is_mixed)
-        return sum(self.free.get(Slot(node.name, kind), 0) >= gpus for node in nodes)
+    def _nodes_with(self, job: Job, gpu_type: GpuType, gpus: int, *, is_mixed: bool) -> int:
+        """Return how many nodes could give a job `gpus` of `gpu_type` if no movable job ran."""
+        nodes = self.reach.nodes(job, gpu_type, is_mixed=is_mixed)
+        return sum(self.free.get(Slot(node.name, gpu_type), 0) >= gpus for node in nodes)
 
     def _value(self, job: Job, rate: float, *, restart_s: float) -> float:
         return self.appraisal.value(job, restart_s + job.steps_left / rate)

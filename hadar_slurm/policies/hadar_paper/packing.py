@@ -37,33 +37,33 @@ class Packing:
 
     def _find(self, candidate: Candidate) -> Gang | None:
         """Return nodes for a candidate that is to start anew, or None."""
-        kinds = Counter(candidate.types)
+        gpu_types = Counter(candidate.types)
         counts: dict[tuple[str, str], int] = {}
         taken: set[NodeName] = set()
-        for kind, num_nodes in sorted(kinds.items()):
-            fits = self._nodes_that_fit(candidate, kind, len(kinds) > 1, taken)
+        for gpu_type, num_nodes in sorted(gpu_types.items()):
+            fits = self._nodes_that_fit(candidate, gpu_type, len(gpu_types) > 1, taken)
             if len(fits) < num_nodes:
                 return None
             for name in fits[:num_nodes]:
                 taken.add(name)
-                counts[name, kind] = candidate.gpus_per_node
+                counts[name, gpu_type] = candidate.gpus_per_node
         return Gang.of(counts)
 
     def _nodes_that_fit(
-        self, candidate: Candidate, kind: GpuType, is_mixed: bool, taken: set[NodeName]
+        self, candidate: Candidate, gpu_type: GpuType, is_mixed: bool, taken: set[NodeName]
     ) -> list[NodeName]:
-        """Return nodes able to give a candidate its GPUs of `kind`, the tightest fit first.
+        """Return nodes able to give a candidate its GPUs of `gpu_type`, the tightest fit first.
 
         Nodes of a single type go before all others, so that the request need not name the type.
         """
         fits = [
             (
                 not node.has_one_type,
-                self.free.get(Slot(node.name, kind), 0),
+                self.free.get(Slot(node.name, gpu_type), 0),
                 natural_key(node.name),
                 node.name,
             )
-            for node in self.reach.nodes(candidate.job, kind, is_mixed=is_mixed)
+            for node in self.reach.nodes(candidate.job, gpu_type, is_mixed=is_mixed)
             if node.name not in taken
         ]
         return [name for _, left, _, name in sorted(fits) if left >= candidate.gpus_per_node]

@@ -93,8 +93,10 @@ class HadarPaper:
         packing = _best_packing(reach, pinned, chosen, open_)
         _fill(packing, open_)
         figures |= {
-            f"price.{kind}": price.at(units[kind] - _units_by_type(packing.free).get(kind, 0))
-            for kind, price in prices.items()
+            f"price.{gpu_type}": price.at(
+                units[gpu_type] - _units_by_type(packing.free).get(gpu_type, 0)
+            )
+            for gpu_type, price in prices.items()
         }
         figures["value"] = packing.value
         why = _Reasons(snapshot, appraisal, open_, {c.job.job_id for c in chosen})
@@ -164,13 +166,15 @@ def _select_by_ilp(
     ]
     cost: list[tuple[pulp.LpVariable, float]] = []
     balances = []
-    for kind, price in sorted(prices.items()):
+    for gpu_type, price in sorted(prices.items()):
         paid = []
         for index, segment in enumerate(price.segments(_PRICE_STEPS)):
             units = problem.add_variable(f"y_{len(cost)}_{index}", 0, segment.units)
             cost.append((units, -_SCALE * segment.price))
             paid.append((units, -1))
-        used = [(v, c.usage[kind]) for c, v in zip(flat, take, strict=True) if kind in c.usage]
+        used = [
+            (v, c.usage[gpu_type]) for c, v in zip(flat, take, strict=True) if gpu_type in c.usage
+        ]
         balances.append(pulp.LpAffineExpression([*used, *paid]) <= 0)
     problem += pulp.LpAffineExpression([*gain, *cost])
     for variables in by_job.values():
@@ -195,17 +199,20 @@ def _piece_limits(
     """
     sizes: dict[GpuType, set[int]] = {}
     for candidate in flat:
-        for kind, size in candidate.chunks:
-            sizes.setdefault(kind, set()).add(size)
+        for gpu_type, size in candidate.chunks:
+            sizes.setdefault(gpu_type, set()).add(size)
     rows: dict[tuple[GpuType, int], tuple[list[tuple[pulp.LpVariable, int]], int]] = {
-        (kind, size): ([], sum(n // size for slot, n in free.items() if slot.gpu_type == kind))
-        for kind, wanted in sizes.items()
+        (gpu_type, size): (
+            [],
+            sum(n // size for slot, n in free.items() if slot.gpu_type == gpu_type),
+        )
+        for gpu_type, wanted in sizes.items()
         for size in wanted
     }
     for candidate, variable in zip(flat, take, strict=True):
         held: Counter[tuple[GpuType, int]] = Counter()
-        for (kind, piece), count in candidate.chunks.items():
-            held.update({(kind, size): count * (piece // size) for size in sizes[kind]})
+        for (gpu_type, piece), count in candidate.chunks.items():
+            held.update({(gpu_type, size): count * (piece // size) for size in sizes[gpu_type]})
         for key, count in held.items():
             if count:
                 rows[key][0].append((variable, count))
@@ -222,9 +229,9 @@ def _select_greedily(
 
     def payoff(candidate: Candidate) -> float:
         return candidate.value - sum(
-            count * prices[kind].at(units[kind] - left[kind])
-            for kind, count in candidate.usage.items()
-            if kind in prices
+            count * prices[gpu_type].at(units[gpu_type] - left[gpu_type])
+            for gpu_type, count in candidate.usage.items()
+            if gpu_type in prices
         )
 
     for job_id in _by_worth(candidates):
@@ -232,8 +239,8 @@ def _select_greedily(
         best = max(fitting, key=payoff, default=None)
         if best is not None and payoff(best) > 0:
             chosen.append(best)
-            for kind, count in best.usage.items():
-                left[kind] -= count
+            for gpu_type, count in best.usage.items():
+                left[gpu_type] -= count
     return chosen
 
 
@@ -276,8 +283,8 @@ class _Reasons:
     def of(self, job: Job) -> WaitReason:
         if not job.phase.is_plannable:
             return WaitReason.STOPPING
-        kinds = [str(kind) for kind in self.snapshot.cluster.gpus_by_type]
-        if job.spec.rates.best(kinds, job.spec.num_gpus) <= 0:
+        gpu_types = [str(gpu_type) for gpu_type in self.snapshot.cluster.gpus_by_type]
+        if job.spec.rates.best(gpu_types, job.spec.num_gpus) <= 0:
             return WaitReason.NO_THROUGHPUT
         if all(candidate.present for candidate in self.candidates[job.job_id]):
             return WaitReason.INSUFFICIENT if self._fits_alone(job) else WaitReason.INFEASIBLE

@@ -67,11 +67,11 @@ def exponential_prices(
     """
     prices = {}
     total = sum(capacity.values())
-    for kind, units in capacity.items():
+    for gpu_type, units in capacity.items():
         spans = {
             job.job_id: job.steps_left / rate
             for job in jobs
-            if (rate := job.spec.rates.on(kind, job.spec.num_gpus)) > 0
+            if (rate := job.spec.rates.on(gpu_type, job.spec.num_gpus)) > 0
         }
         able = [job for job in jobs if job.job_id in spans]
         if not able or units <= 0:
@@ -82,5 +82,5 @@ def exponential_prices(
         u_max = max(appraisal.value(j, spans[j.job_id]) / j.spec.num_gpus for j in able)
         u_min = min(appraisal.value(j, horizon) / j.spec.num_gpus for j in able) * least_share / 4
         if u_max > 0:
-            prices[kind] = ExponentialPrice(max(u_min, u_max * _LEAST_RATIO), u_max, units)
+            prices[gpu_type] = ExponentialPrice(max(u_min, u_max * _LEAST_RATIO), u_max, units)
     return prices

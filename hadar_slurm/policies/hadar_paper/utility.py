@@ -82,9 +82,10 @@ class Appraisal:
     @classmethod
     def of(cls, snapshot: Snapshot, utility: Utility) -> Appraisal:
         """Return the appraisal of a snapshot's plannable jobs."""
-        kinds = [str(kind) for kind in snapshot.cluster.gpus_by_type]
+        gpu_types = [str(gpu_type) for gpu_type in snapshot.cluster.gpus_by_type]
         ideal = {
-            job.job_id: job.spec.rates.best(kinds, job.spec.num_gpus) for job in snapshot.plannable
+            job.job_id: job.spec.rates.best(gpu_types, job.spec.num_gpus)
+            for job in snapshot.plannable
         }
         left = [
             job.steps_left / ideal[job.job_id]

@@ -62,17 +62,21 @@ def solve_forking(
     able = [number for number, demand in enumerate(demands) if demand.alone_s]
     if not able:
         return Forking(0.0, worth)
-    jobs, kinds = [demands[number] for number in able], list(gpus)
+    jobs, gpu_types = [demands[number] for number in able], list(gpus)
     horizon_s, rows = _solve(
-        np.array([[job.alone_s.get(kind, np.inf) for kind in kinds] for job in jobs]),
-        np.array([[job.copies.get(kind, 1) for kind in kinds] for job in jobs], dtype=float),
+        np.array([[job.alone_s.get(gpu_type, np.inf) for gpu_type in gpu_types] for job in jobs]),
+        np.array(
+            [[job.copies.get(gpu_type, 1) for gpu_type in gpu_types] for job in jobs], dtype=float
+        ),
         np.array([job.num_gpus for job in jobs], dtype=float),
         np.array([job.max_copies for job in jobs], dtype=float),
         np.array(list(gpus.values()), dtype=float),
         limits,
     )
     for number, job, row in zip(able, jobs, rows.tolist(), strict=True):
-        worth[number] = {k: value for k, value in zip(kinds, row, strict=True) if k in job.alone_s}
+        worth[number] = {
+            k: value for k, value in zip(gpu_types, row, strict=True) if k in job.alone_s
+        }
     return Forking(horizon_s, worth)
 
 
@@ -86,13 +90,13 @@ def _solve(
 ) -> tuple[float, Floats]:
     """Return T and the worth of each job (row) on each type (column); `most` is m_j."""
     runs = np.isfinite(alone_s)
-    jobs, kinds = np.nonzero(runs)
+    jobs, gpu_types = np.nonzero(runs)
     num_jobs, num_kinds, num_parts = len(gangs), len(gpus), len(jobs)
     parts = np.arange(num_parts)
     # Seconds on one copy, and on all GPUs of the type, in a unit that makes them near 1.
     unit_s = float(alone_s[runs].mean())
     time = alone_s[runs] / unit_s
-    share = gangs[jobs] * time / gpus[kinds]
+    share = gangs[jobs] * time / gpus[gpu_types]
     # No schedule is shorter than the cheapest ways to do all jobs, were all GPUs alike. A limit
     # that no schedule of that length exceeds needs no row, and few jobs ever come near theirs.
     shortest = (gangs[:, None] * alone_s).min(axis=1).sum() / gpus.sum() / unit_s
@@ -103,7 +107,7 @@ def _solve(
     rows, columns, values = [jobs], [parts], [np.ones(num_parts)]
     num_rows = num_jobs
     for row, column, value, count in (
-        (kinds, parts, share, num_kinds),
+        (gpu_types, parts, share, num_kinds),
         (np.arange(len(crowded)), crowded, (time / copies[runs])[crowded], len(crowded)),
         (np.searchsorted(limited, jobs[theirs]), theirs, (time / most[jobs])[theirs], len(limited)),
     ):
@@ -126,7 +130,7 @@ def _solve(
         limits=limits,
     )
     gain = np.maximum(found.duals[:num_jobs], 0.0)[jobs]
-    price = np.maximum(-found.duals[num_jobs : num_jobs + num_kinds], 0.0)[kinds]
+    price = np.maximum(-found.duals[num_jobs : num_jobs + num_kinds], 0.0)[gpu_types]
     is_worth_it = (found.x[:-1] > _DONE) | (price <= _FREE)
     worth = np.zeros_like(alone_s)
     cost = np.where(is_worth_it, 1.0, share * price)

@@ -83,7 +83,7 @@ class _Contender:
     """A job, the types on which it trains (the fastest first), what it needs and is worth there."""
 
     job: Job
-    kinds: Sequence[GpuType]
+    gpu_types: Sequence[GpuType]
     demand: ForkDemand
     worth: Mapping[GpuType, float]
 
@@ -95,25 +95,25 @@ class _Contender:
     def forked_s(self) -> float:
         """Return how long the job takes with all the copies it may have, on its good types."""
         left, pace = self.demand.max_copies, 0.0
-        for kind in self.kinds:
-            if self.worth.get(kind, 0.0) >= _GOOD:
-                copies = min(left, self.demand.copies[kind])
-                left, pace = left - copies, pace + copies / self.demand.alone_s[kind]
+        for gpu_type in self.gpu_types:
+            if self.worth.get(gpu_type, 0.0) >= _GOOD:
+                copies = min(left, self.demand.copies[gpu_type])
+                left, pace = left - copies, pace + copies / self.demand.alone_s[gpu_type]
         return 1.0 / pace if pace else 0.0
 
     def good(self) -> Sequence[GpuType]:
         """Return the types on which the job is (nearly) worth its price, its soonest end first."""
         held = {slot.gpu_type for gang in held_by(self.job).gangs for slot, _ in gang.slots}
         ends_s = {
-            kind: self.demand.alone_s[kind] + restart_s(self.job) * (kind not in held)
-            for kind, worth in self.worth.items()
+            gpu_type: self.demand.alone_s[gpu_type] + restart_s(self.job) * (gpu_type not in held)
+            for gpu_type, worth in self.worth.items()
             if worth >= _GOOD
         }
-        return sorted(ends_s, key=lambda kind: ends_s[kind])
+        return sorted(ends_s, key=lambda gpu_type: ends_s[gpu_type])
 
     def usable(self) -> Sequence[GpuType]:
         """Return all types on which the job trains, the one where it is worth most first."""
-        return sorted(self.kinds, key=lambda kind: -self.worth.get(kind, 0.0))
+        return sorted(self.gpu_types, key=lambda gpu_type: -self.worth.get(gpu_type, 0.0))
 
 
 def _contenders(
@@ -145,16 +145,16 @@ def _demand(
     spec, capacity = job.spec, board.snapshot.cluster.capacity
     held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
     alone_s, copies = {}, {}
-    for kind in board.by_speed(job):
-        is_open = kind in held if job.is_pinned_in_place else board.may_use(job, kind)
-        if not (is_open and kind in gpus):
+    for gpu_type in board.by_speed(job):
+        is_open = gpu_type in held if job.is_pinned_in_place else board.may_use(job, gpu_type)
+        if not (is_open and gpu_type in gpus):
             continue
-        key = (kind, spec.num_gpus, spec.rates, spec.can_checkpoint, job.allowed_nodes)
+        key = (gpu_type, spec.num_gpus, spec.rates, spec.can_checkpoint, job.allowed_nodes)
         if key not in room:
-            slots = board.slots_for(job, kind)
+            slots = board.slots_for(job, gpu_type)
             room[key] = sum(capacity[slot] >= spec.num_gpus for slot in slots)
-        alone_s[kind] = max(job.steps_left, 1.0) / board.rate(job, kind)
-        copies[kind] = max(1, room[key])
+        alone_s[gpu_type] = max(job.steps_left, 1.0) / board.rate(job, gpu_type)
+        copies[gpu_type] = max(1, room[key])
     return ForkDemand(alone_s, copies, spec.num_gpus, spec.max_copies if may_fork(job) else 1)
 
 
@@ -174,7 +174,8 @@ class _Deal:
         for contender in self.contenders:
             job = contender.job
             if job.job_id in undecided and any(
-                self.board.choose(with_one_copy(job, kind), kind) for kind in contender.good()
+                self.board.choose(with_one_copy(job, gpu_type), gpu_type)
+                for gpu_type in contender.good()
             ):
                 chosen.append(job)
         assign_nodes(self.board)
@@ -195,7 +196,7 @@ class _Deal:
             else:
                 self.board.start(job, contender.usable())
 
-    def forks(self, kinds_of: Callable[[_Contender], Sequence[GpuType]]) -> None:
+    def forks(self, gpu_types_of: Callable[[_Contender], Sequence[GpuType]]) -> None:
         """Give jobs that run further copies on the types that `kinds_of` names, where that pays."""
         for contender in self.contenders:
             if not self.board.has_room:
@@ -205,7 +206,7 @@ class _Deal:
             gangs = allocation.gangs
             if not (gangs and may_fork(job)) or job.is_pinned_in_place or gangs[0].is_spread:
                 continue
-            found = self.copies.places(job, kinds_of(contender), gangs)
+            found = self.copies.places(job, gpu_types_of(contender), gangs)
             more = tuple(islice(found, job.spec.max_copies - len(gangs)))
             if more and self._pays(job, gangs, more):
                 self.copies.give(job, gangs + more)

@@ -20,9 +20,9 @@ def parse_gpus(text: str, *, untyped: str = "gpu") -> dict[str, int]:
     GPUs without a type count under the name `untyped`.
     """
     counts: Counter[str] = Counter()
-    for kind, count in _GPU.findall(re.sub(r"\([^)]*\)", "", text)):
-        counts[kind or untyped] += int(count)
-    return {kind: count for kind, count in counts.items() if count}
+    for gpu_type, count in _GPU.findall(re.sub(r"\([^)]*\)", "", text)):
+        counts[gpu_type or untyped] += int(count)
+    return {gpu_type: count for gpu_type, count in counts.items() if count}
 
 
 def parse_gpu_detail(text: str) -> list[tuple[str, dict[str, int]]]:

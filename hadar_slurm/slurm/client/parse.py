@@ -120,7 +120,7 @@ class QueueRow:
     def named_types(self) -> frozenset[str]:
         """Return the GPU types that the job's request names."""
         asked = (*self.gpus_per_node, *self.gpus_otherwise)
-        return frozenset(kind for kind, _ in asked if kind != UNTYPED)
+        return frozenset(gpu_type for gpu_type, _ in asked if gpu_type != UNTYPED)
 
     @property
     def has_failed_to_launch(self) -> bool:
@@ -351,6 +351,6 @@ def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:
     counts: dict[tuple[str, str], int] = {}
     for names, gpus in parse_gpu_detail(detail):
         for name in allowed.intersection(fold_out(names)):
-            for kind, count in gpus.items():
-                counts[name, kind] = max(count, counts.get((name, kind), 0))
+            for gpu_type, count in gpus.items():
+                counts[name, gpu_type] = max(count, counts.get((name, gpu_type), 0))
     return Gang.of(counts)

@@ -410,10 +410,10 @@ def _held_gang(job: PyslurmJob, nodes: Sequence[NodeName]) -> Gang:
     layout = job.get_resource_layout_per_node()
     return Gang.of(
         {
-            (name, kind): count
+            (name, gpu_type): count
             for name in nodes
             if name in layout
-            for kind, count in _gpus(layout[name]["gres"]).items()
+            for gpu_type, count in _gpus(layout[name]["gres"]).items()
         }
     )
 
@@ -435,10 +435,10 @@ def _gpus(gres: Mapping[str, Any]) -> dict[str, int]:
     """Return GPUs by type from what pyslurm makes of `gpu:v100:2` or `gpu:v100:2(IDX:0-1)`."""
     found: dict[str, int] = {}
     for name, given in gres.items():
-        kind = name.partition(":")[2] or UNTYPED
+        gpu_type = name.partition(":")[2] or UNTYPED
         count = given["count"] if isinstance(given, Mapping) else given
         if name.partition(":")[0] == "gpu" and count:
-            found[kind] = count
+            found[gpu_type] = count
     return found
 
 

@@ -60,8 +60,8 @@ def gres_prefix(version: tuple[int, int]) -> str:
 
 def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Request:
     """Return the request that a job gets exactly `gang` by."""
-    ((kind, count),) = requested_gpus(gang, names_type=names_type)
-    name = "gpu" if kind == UNTYPED else f"gpu:{kind}"
+    ((gpu_type, count),) = requested_gpus(gang, names_type=names_type)
+    name = "gpu" if gpu_type == UNTYPED else f"gpu:{gpu_type}"
     num_nodes = len(gang.gpus_by_node)
     return Request(
         num_nodes=f"{num_nodes}-{num_nodes}",

@@ -26,8 +26,8 @@ def advise(
     """
     wishes: dict[Action, Prefer] = {}
     for action in actions:
-        kinds = list(action.gang.gpus_by_type) if isinstance(action, Start) else []
-        feature = features.get(kinds[0].lower(), "") if len(kinds) == 1 else ""
+        gpu_types = list(action.gang.gpus_by_type) if isinstance(action, Start) else []
+        feature = features.get(gpu_types[0].lower(), "") if len(gpu_types) == 1 else ""
         if feature:
             wishes[action] = Prefer(action.job_id, feature)
     new = {a: wish for a, wish in wishes.items() if ledger[wish.job].preferred != wish.features}
@@ -52,7 +52,7 @@ def features_by_type(nodes: Sequence[NodeRow]) -> dict[str, str]:
     """Return the feature named after each GPU type, where all nodes with the type carry it."""
     found: dict[str, frozenset[str]] = {}
     for row in nodes:
-        for kind, _ in row.node.gpus:
-            named = frozenset(f for f in row.features if f.lower() == kind.lower())
-            found[kind.lower()] = found.get(kind.lower(), named) & named
-    return {kind: min(named) for kind, named in found.items() if named}
+        for gpu_type, _ in row.node.gpus:
+            named = frozenset(f for f in row.features if f.lower() == gpu_type.lower())
+            found[gpu_type.lower()] = found.get(gpu_type.lower(), named) & named
+    return {gpu_type: min(named) for gpu_type, named in found.items() if named}

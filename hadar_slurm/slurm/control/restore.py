@@ -164,13 +164,13 @@ def _own_request(
         own = replace(own, nodes=asked)
     named = row.named_types
     if slurm.abilities.keeps_types and len(named) == 1:
-        (kind,) = named
+        (gpu_type,) = named
         return replace(
             own,
-            per_node=_typed(own.per_node, kind),
-            per_job=_typed(own.per_job, kind),
-            per_task=_typed(own.per_task, kind),
-            per_socket=_typed(own.per_socket, kind),
+            per_node=_typed(own.per_node, gpu_type),
+            per_job=_typed(own.per_job, gpu_type),
+            per_task=_typed(own.per_task, gpu_type),
+            per_socket=_typed(own.per_socket, gpu_type),
         )
     return own
 
@@ -186,8 +186,8 @@ def described_request(description: Description, slurm: SlurmAdapter) -> Request:
     return Request(num_nodes=f"1-{description.gpus}", per_job=f"{gres}gpu:{description.gpus}")
 
 
-def _typed(text: str, kind: str) -> str:
-    return re.sub(r"\bgpu(?=:\d|$)", f"gpu:{kind}", text)
+def _typed(text: str, gpu_type: str) -> str:
+    return re.sub(r"\bgpu(?=:\d|$)", f"gpu:{gpu_type}", text)
 
 
 def _asks(row: QueueRow, request: Request) -> bool:

@@ -249,15 +249,17 @@ class Fork:
         if not measured:
             return spec.rates
         size = spec.num_gpus
-        speeds = {kind: sum(found) / len(found) for kind, found in measured.items()}
-        said = {kind: spec.rates.on(kind, size) for kind in spec.rates.gpu_types}
-        ratios = [speeds[kind] / said[kind] for kind in speeds if said.get(kind, 0.0) > 0]
+        speeds = {gpu_type: sum(found) / len(found) for gpu_type, found in measured.items()}
+        said = {gpu_type: spec.rates.on(gpu_type, size) for gpu_type in spec.rates.gpu_types}
+        ratios = [
+            speeds[gpu_type] / said[gpu_type] for gpu_type in speeds if said.get(gpu_type, 0.0) > 0
+        ]
         factor = sum(ratios) / len(ratios) if ratios else 1.0
         factor = 1.0 if _agree(factor, 1.0) else factor
-        scaled = {kind: speed * factor for kind, speed in said.items()}
+        scaled = {gpu_type: speed * factor for gpu_type, speed in said.items()}
         news = {k: speed for k, speed in speeds.items() if not _agree(speed, scaled.get(k, 0.0))}
         rates = scaled | news
-        return Throughputs.of({(kind, size): Rate(speed) for kind, speed in rates.items()})
+        return Throughputs.of({(gpu_type, size): Rate(speed) for gpu_type, speed in rates.items()})
 
     def _progress(self, spec: JobSpec, allocation: Allocation) -> Progress:
         """Return how far the copies are together, and the GPU-seconds that must have taken.
@@ -270,11 +272,13 @@ class Fork:
         steps = float(min(max(0, shared) + own, spec.total_steps))
         size = spec.num_gpus
         held = Counter(min(gang.gpus_by_type) for gang in allocation.gangs)
-        best = max(spec.rates.gpu_types, key=lambda kind: spec.rates.on(kind, size), default="")
-        kinds = held or Counter({GpuType(best): 1})
-        rate = sum(spec.rates.on(kind, size) * count for kind, count in kinds.items())
+        best = max(
+            spec.rates.gpu_types, key=lambda gpu_type: spec.rates.on(gpu_type, size), default=""
+        )
+        gpu_types = held or Counter({GpuType(best): 1})
+        rate = sum(spec.rates.on(gpu_type, size) * count for gpu_type, count in gpu_types.items())
         taken_s = steps / rate if rate > 0 else 0.0
-        service = tuple((k, size * n * taken_s) for k, n in sorted(kinds.items()) if taken_s)
+        service = tuple((k, size * n * taken_s) for k, n in sorted(gpu_types.items()) if taken_s)
         return Progress(steps, max(task.row.restarts for task in self.tasks), service)
 
     def quotas(self, gangs: Mapping[int, Gang], slot_s: float) -> dict[int, int]:

@@ -299,8 +299,8 @@ class SnapshotBuilder:
             max(
                 (
                     count
-                    for kind, count in node.gpus
-                    if rates.on(kind, gpus) > 0 and bound <= {kind}
+                    for gpu_type, count in node.gpus
+                    if rates.on(gpu_type, gpus) > 0 and bound <= {gpu_type}
                 ),
                 default=0,
             )
@@ -489,15 +489,15 @@ class SnapshotBuilder:
         """Return the gang that a pending job is pinned to by us, read back from its request."""
         if len(row.gpus_per_node) != 1 or not row.requested_nodes or row.gpus_otherwise:
             return None
-        ((kind, count),) = row.gpus_per_node
+        ((gpu_type, count),) = row.gpus_per_node
         nodes = cluster.by_name
         counts: Counter[tuple[str, str]] = Counter()
         for name in row.requested_nodes:
             node = nodes.get(name)
             if node is None:
                 return None
-            if kind != UNTYPED:
-                counts[name, kind] = count
+            if gpu_type != UNTYPED:
+                counts[name, gpu_type] = count
             elif node.has_one_type:
                 counts[name, node.gpus[0][0]] = count
             else:
@@ -540,7 +540,9 @@ def _service(spec: JobSpec, steps: float, gang: Gang | None) -> tuple[tuple[GpuT
     Slurm forgets how long a requeued job ran before. What was trained is known: its time is taken
     as that on the type where the job is now, or else on its fastest.
     """
-    kinds = tuple(gang.gpus_by_type) if gang else spec.rates.gpu_types
-    kind = max(kinds, key=lambda kind: spec.rates.on(kind, spec.num_gpus), default="")
-    rate = spec.rates.on(kind, spec.num_gpus)
-    return ((GpuType(kind), spec.num_gpus * steps / rate),) if steps and rate > 0 else ()
+    gpu_types = tuple(gang.gpus_by_type) if gang else spec.rates.gpu_types
+    gpu_type = max(
+        gpu_types, key=lambda gpu_type: spec.rates.on(gpu_type, spec.num_gpus), default=""
+    )
+    rate = spec.rates.on(gpu_type, spec.num_gpus)
+    return ((GpuType(gpu_type), spec.num_gpus * steps / rate),) if steps and rate > 0 else ()

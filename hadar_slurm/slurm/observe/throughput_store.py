@@ -95,9 +95,9 @@ class Profile:
         for row in connection.execute(
             "SELECT user, workload, gpu_type, gpus, is_spread, steps_per_s, mean, count FROM speeds"
         ):
-            user, name, kind, gpus, is_spread, steps_per_s, mean, count = row
+            user, name, gpu_type, gpus, is_spread, steps_per_s, mean, count = row
             is_sound = (
-                all(isinstance(text, str) for text in (user, name, kind))
+                all(isinstance(text, str) for text in (user, name, gpu_type))
                 and all(isinstance(number, int) for number in (gpus, count))
                 and all(isinstance(number, float) for number in (steps_per_s, mean))
                 and 1 <= gpus <= MAX_GPUS
@@ -108,7 +108,9 @@ class Profile:
                 continue
             known = self.speeds.measured.setdefault(Workload(user, name), {})
             # What has been measured while the file could not be read is newer.
-            known.setdefault(Place(kind, gpus, bool(is_spread)), Measured(steps_per_s, mean, count))
+            known.setdefault(
+                Place(gpu_type, gpus, bool(is_spread)), Measured(steps_per_s, mean, count)
+            )
         self.speeds.has_changed()
 
     def _write(self, connection: sqlite3.Connection) -> None:

@@ -93,7 +93,7 @@ def test_counting_by_type_misses_no_way_to_give_workers_out(
     """Six workers and two or three jobs: every owner of every worker."""
     draw = np.random.default_rng(seed)
     jobs = int(draw.integers(2, 4))
-    market = sampling.an_instance(draw, workers=6, jobs=jobs, kinds=2)
+    market = sampling.an_instance(draw, workers=6, jobs=jobs, gpu_types=2)
     types = np.repeat([0, 1], market.room)
     least_s = float("inf")
     for owners in product(range(jobs), repeat=6):

@@ -29,11 +29,11 @@ RATES = Throughputs.of(
     }
 )
 
-kinds = st.sampled_from(["v100", "p100", "k80", "rtx"])
+gpu_types = st.sampled_from(["v100", "p100", "k80", "rtx"])
 sizes = st.integers(1, 16)
 speeds = st.floats(0, 1e6)
 some_rates = st.dictionaries(
-    st.tuples(kinds, sizes), st.builds(Rate, speeds, st.none() | speeds), max_size=12
+    st.tuples(gpu_types, sizes), st.builds(Rate, speeds, st.none() | speeds), max_size=12
 )
 json_trees = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -70,14 +70,16 @@ def test_the_rate_on_one_type(
     assert RATES.on(gpu_type, num_gpus, is_spread=is_spread) == pytest.approx(steps_per_s)
 
 
-@given(rows=some_rates, gang=st.lists(kinds, min_size=1), num_gpus=sizes, is_spread=st.booleans())
+@given(
+    rows=some_rates, gang=st.lists(gpu_types, min_size=1), num_gpus=sizes, is_spread=st.booleans()
+)
 def test_the_slowest_type_sets_the_pace(
     rows: dict[tuple[str, int], Rate], gang: list[str], num_gpus: int, *, is_spread: bool
 ) -> None:
     """A gang runs at the least of its types' rates, in whatever order and number they come."""
     rates = Throughputs.of(rows)
     pace = rates.of_gang(gang, num_gpus, is_spread=is_spread)
-    assert pace == min(rates.on(kind, num_gpus, is_spread=is_spread) for kind in gang)
+    assert pace == min(rates.on(gpu_type, num_gpus, is_spread=is_spread) for gpu_type in gang)
     assert pace == rates.of_gang([*gang[::-1], *gang], num_gpus, is_spread=is_spread)
     assert pace <= rates.best(gang, num_gpus) or is_spread
 
@@ -97,18 +99,18 @@ def test_the_best_type_counts_within_a_node() -> None:
 @given(rows=some_rates)
 def test_rates_are_canonical(rows: dict[tuple[str, int], Rate]) -> None:
     """Equal rows make equal and equally hashed rates, whatever their order and case."""
-    shuffled = {(kind.upper(), size): rows[kind, size] for kind, size in reversed(rows)}
+    shuffled = {(gpu_type.upper(), size): rows[gpu_type, size] for gpu_type, size in reversed(rows)}
     assert Throughputs.of(rows) == Throughputs.of(shuffled)
     assert hash(Throughputs.of(rows)) == hash(Throughputs.of(shuffled))
-    assert set(Throughputs.of(rows).gpu_types) == {kind for kind, _ in rows}
+    assert set(Throughputs.of(rows).gpu_types) == {gpu_type for gpu_type, _ in rows}
 
 
 @given(rows=some_rates)
 def test_a_table_is_read_as_written(rows: dict[tuple[str, int], Rate]) -> None:
     """Rates survive the file."""
     tree: dict[str, dict[str, list[float | None]]] = {}
-    for (kind, size), rate in rows.items():
-        tree.setdefault(kind, {})[str(size)] = [rate.together, rate.spread]
+    for (gpu_type, size), rate in rows.items():
+        tree.setdefault(gpu_type, {})[str(size)] = [rate.together, rate.spread]
     table = parse_table(json.dumps({"source": "us", "workloads": {"LM": tree}}), "there")
     assert table.source == "us"
     assert table.rates("lm") == Throughputs.of(rows)
@@ -148,16 +150,20 @@ def test_gavels_published_table_is_read_whole() -> None:
     table, tree = parse_table(text, path.name), json.loads(text)
     num_rows = 0
     for name, rates in table.workloads.items():
-        for (kind, size), rate in rates.rows:
+        for (gpu_type, size), rate in rates.rows:
             key = f"('{name}', {size})"
-            across = tree[f"{kind}_unconsolidated"].get(key, {}).get("null") if size > 1 else None
-            assert rate == Rate(tree[kind][key]["null"], across)
+            across = (
+                tree[f"{gpu_type}_unconsolidated"].get(key, {}).get("null") if size > 1 else None
+            )
+            assert rate == Rate(tree[gpu_type][key]["null"], across)
             num_rows += 1
-    assert num_rows == sum(len(tree[kind]) for kind in ("k80", "p100", "v100"))
+    assert num_rows == sum(len(tree[gpu_type]) for gpu_type in ("k80", "p100", "v100"))
 
 
-def gavels(key: str = "('LM', 1)", value: str = '{"null": 1}', kind: str = "v100") -> str:
-    return f'{{"k80": {{"(\'A\', 1)": {{"null": 1}}}}, "{kind}": {{{json.dumps(key)}: {value}}}}}'
+def gavels(key: str = "('LM', 1)", value: str = '{"null": 1}', gpu_type: str = "v100") -> str:
+    return (
+        f'{{"k80": {{"(\'A\', 1)": {{"null": 1}}}}, "{gpu_type}": {{{json.dumps(key)}: {value}}}}}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,10 +177,10 @@ def gavels(key: str = "('LM', 1)", value: str = '{"null": 1}', kind: str = "v100
         (gavels(value='{"null": -1}'), "there: v100, .'LM', 1.: a rate is a finite .* not -1"),
         (gavels(value='{"null": NaN}'), "there: v100, .'LM', 1.: a rate is a finite .* not nan"),
         (gavels(value='{"null": [1, 2]}'), "there: v100, .'LM', 1.: a rate is a finite"),
-        (gavels("('A', 1)", kind="K80"), "there: K80, .'A', 1.: given twice; upper and lower"),
+        (gavels("('A', 1)", gpu_type="K80"), "there: K80, .'A', 1.: given twice; upper and lower"),
         (gavels("('a', 1)"), "there: a: given already as A; upper and lower case are one"),
         (
-            gavels("('LM', 2)", kind="v100_unconsolidated"),
+            gavels("('LM', 2)", gpu_type="v100_unconsolidated"),
             "there: v100_unconsolidated: .'LM', 2. has a rate across nodes and none in 'v100'",
         ),
         ('{"workloads": {}, "workloads": {}}', "there: key 'workloads' is given twice"),

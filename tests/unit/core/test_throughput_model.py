@@ -18,7 +18,7 @@ from hadar_slurm.core.throughput_model import (
     relative_speed,
 )
 
-K80, P100, V100 = (Place(kind, 1) for kind in ("k80", "p100", "v100"))
+K80, P100, V100 = (Place(gpu_type, 1) for gpu_type in ("k80", "p100", "v100"))
 PUBLISHED = {"k80": 240.0, "p100": 732.0, "v100": 900.0}
 KINDS = tuple(PUBLISHED)
 MINE = Workload("ada", "ResNet-50 (batch size 64)")
@@ -31,7 +31,8 @@ def prior(num_gpus: int = 1) -> Prior:
 
 def given(**rates: float) -> Prior:
     return Prior(
-        Throughputs.of({(kind, 1): Rate(rate) for kind, rate in rates.items()}), Origin.GIVEN
+        Throughputs.of({(gpu_type, 1): Rate(rate) for gpu_type, rate in rates.items()}),
+        Origin.GIVEN,
     )
 
 
@@ -149,14 +150,14 @@ def test_all_rates_of_a_gang_come_with_their_origins() -> None:
     rates, told = estimated_rates(speeds, MINE, 2, ("V100", "K80"), prior(2))
     assert rates.on("v100", 2) == 10.0
     assert rates.on("v100", 2, is_spread=True) == pytest.approx(8.0)
-    assert {kind: estimate.origin for kind, estimate in told.items()} == {
+    assert {gpu_type: estimate.origin for gpu_type, estimate in told.items()} == {
         "v100": Origin.MEASURED,
         "k80": Origin.SIMILAR,
     }
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("gpu_type", "expected"),
     [
         ("V100", 900.0),
         ("tesla_v100-sxm2-32gb", 900.0),
@@ -169,8 +170,8 @@ def test_all_rates_of_a_gang_come_with_their_origins() -> None:
     ],
 )
 def test_a_type_is_found_under_the_names_that_sites_give_it(
-    kind: str, expected: float | None
+    gpu_type: str, expected: float | None
 ) -> None:
     table = {"v100": 900.0, "a100": 1555.0, "a10": 600.0, "a10080gb": 1935.0, "t4": 320.0}
     table |= {"t400": 80.0, "l4": 300.0, "l40": 863.0, "l40s": 864.0, "rtx2080ti": 616.0}
-    assert relative_speed(kind, table) == expected
+    assert relative_speed(gpu_type, table) == expected

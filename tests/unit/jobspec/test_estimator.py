@@ -21,7 +21,7 @@ def estimator() -> Estimator:
 
 def origins(estimator: Estimator, description: Description) -> dict[str, Origin]:
     found = estimator.estimates(description, "ada", KINDS)
-    return {kind: estimate.origin for kind, estimate in found.items()}
+    return {gpu_type: estimate.origin for gpu_type, estimate in found.items()}
 
 
 def test_what_the_user_gives_is_taken_as_it_is(estimator: Estimator) -> None:
@@ -35,7 +35,7 @@ def test_what_the_user_gives_is_taken_as_it_is(estimator: Estimator) -> None:
 def test_the_table_is_filled_up_with_what_is_published(estimator: Estimator) -> None:
     """A new GPU type is used by old models, and what does not fit somewhere does not."""
     rates = estimator.rates(Description(steps=5, workload="a3c"), "ada", KINDS)
-    assert [rates.on(kind, 1) for kind in ("v100", "k80", "p4")] == [10.0, 1.0, 0.0]
+    assert [rates.on(gpu_type, 1) for gpu_type in ("v100", "k80", "p4")] == [10.0, 1.0, 0.0]
     assert 10.0 < rates.on("a100", 1) < 20.0
 
 

@@ -126,14 +126,14 @@ def test_rates_across_nodes_count_only_when_asked() -> None:
 
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[list[JobSpec], Cluster]:
-    kinds = draw(st.sampled_from([("V100",), ("V100", "K80"), ("V100", "P100", "K80")]))
-    cluster = a_small_cluster(",".join(f"{draw(st.sampled_from([2, 4]))}x{k}" for k in kinds))
+    gpu_types = draw(st.sampled_from([("V100",), ("V100", "K80"), ("V100", "P100", "K80")]))
+    cluster = a_small_cluster(",".join(f"{draw(st.sampled_from([2, 4]))}x{k}" for k in gpu_types))
     speeds = st.sampled_from([0.0, 1.0, 2.0, 5.0, 9.0])
     specs = []
     for number in range(draw(st.integers(1, 8))):
-        rates = some_rates(**{kind: draw(speeds) for kind in kinds})
-        if rates.best(kinds, 1) <= 0:
-            rates = some_rates(**dict.fromkeys(kinds, 3.0))
+        rates = some_rates(**{gpu_type: draw(speeds) for gpu_type in gpu_types})
+        if rates.best(gpu_types, 1) <= 0:
+            rates = some_rates(**dict.fromkeys(gpu_types, 3.0))
         gang = draw(st.sampled_from([1, 1, 2]))
         steps, at_s = draw(st.integers(1, 9000)), draw(st.sampled_from([0.0, 0.0, 77.0, 500.0]))
         specs.append(a_spec(str(number), gang, steps=steps, rates=rates, submitted_s=at_s))
@@ -199,13 +199,15 @@ def _published() -> list[tuple[str, int, str, float]]:
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the shared traces are not beside this checkout")
-@pytest.mark.parametrize(("trace", "jobs", "kind", "hours"), _published())
-def test_the_bounds_are_the_published_ones(trace: str, jobs: int, kind: str, hours: float) -> None:
+@pytest.mark.parametrize(("trace", "jobs", "gpu_type", "hours"), _published())
+def test_the_bounds_are_the_published_ones(
+    trace: str, jobs: int, gpu_type: str, hours: float
+) -> None:
     """Within 0.1 % of the bounds measured beside Gavel's own simulator on the same traces."""
     specs = _trace(trace)[:jobs]
     cluster = parse_cluster("20xV100,20xP100,20xK80", gpus_per_node=4)
     bound = {"gang": gang_bound_s, "forking": forking_bound_s, "jct": mean_jct_bound_s}
-    found_s = bound[kind.removeprefix("bound/")](specs, cluster)
+    found_s = bound[gpu_type.removeprefix("bound/")](specs, cluster)
     assert found_s / 3600.0 == pytest.approx(hours, rel=1e-3)
 
 

@@ -38,14 +38,14 @@ def a_demand(
     capacity: list[float] | None = None,
 ) -> GavelDemand:
     """Return jobs of one GPU and 1000 steps on types of one GPU, unless told otherwise."""
-    jobs, kinds = len(rates), len(rates[0])
+    jobs, gpu_types = len(rates), len(rates[0])
     return GavelDemand(
         gangs=np.array(gangs or [1.0] * jobs),
         rates=np.array(rates),
         steps_left=np.array(steps_left or [1000.0] * jobs),
         age_s=np.array(age_s or [0.0] * jobs),
         isolated_s=np.zeros(jobs),
-        capacity=np.array(capacity or [1.0] * kinds),
+        capacity=np.array(capacity or [1.0] * gpu_types),
     )
 
 

@@ -29,9 +29,9 @@ def test_the_shortest_remaining_service_goes_first_each_on_its_fastest_type() ->
         a_job("2", 2, steps=160, rates=some_rates(V100=2.0)),
         a_job("3", 1, steps=1000, done=820, rates=FLAT),
     ]
-    kinds = (GpuType("P100"), GpuType("V100"))
+    gpu_types = (GpuType("P100"), GpuType("V100"))
     # A gang of two is twice as fast, so its 160 steps are 40 s.
-    assert [remaining_service(job, kinds) for job in jobs] == [100.0, 80.0, 90.0]
+    assert [remaining_service(job, gpu_types) for job in jobs] == [100.0, 80.0, 90.0]
     plan = srsf().plan(a_snapshot("3xV100,1xP100", *jobs), ROUND)
     assert placed_by(plan) == {"1": "n2:P100:1", "2": "n1:V100:2", "3": "n1:V100:1"}
 

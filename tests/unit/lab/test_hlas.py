@@ -24,8 +24,8 @@ def test_service_counts_by_how_fast_it_was() -> None:
     job = a_job("1")
     service = ((GpuType("K80"), 2000.0), (GpuType("V100"), 1000.0))
     job = replace(job, progress=Progress(0.0, 0, service))
-    kinds = (GpuType("K80"), GpuType("P100"), GpuType("V100"))
-    assert normalised_service(job, kinds) == 1200.0
+    gpu_types = (GpuType("K80"), GpuType("P100"), GpuType("V100"))
+    assert normalised_service(job, gpu_types) == 1200.0
 
 
 def test_service_on_a_slow_type_does_not_cost_a_job_its_queue() -> None:
@@ -87,28 +87,28 @@ def test_on_identical_gpus_it_is_discretised_las(snapshot: Snapshot, *, may_move
 
 def all_v100(snapshot: Snapshot) -> Snapshot:
     """Return the same snapshot with V100s in place of all other GPUs."""
-    kind = GpuType("V100")
+    gpu_type = GpuType("V100")
 
     def job_of(job: Job) -> Job:
         copies = {
-            number: Gang.of({(node, kind): count for node, count in gang.gpus_by_node.items()})
+            number: Gang.of({(node, gpu_type): count for node, count in gang.gpus_by_node.items()})
             for number, gang in job.allocation.copies
         }
-        service = ((kind, job.progress.service_gpu_s),)
+        service = ((gpu_type, job.progress.service_gpu_s),)
         return replace(
             job,
             progress=replace(job.progress, service_by_type=service),
             allocation=Allocation.of(copies),
-            bound_type=job.bound_type and kind,
+            bound_type=job.bound_type and gpu_type,
         )
 
     def node_of(node: Node) -> Node:
-        gpus = {kind: sum(node.by_type.values())}
+        gpus = {gpu_type: sum(node.by_type.values())}
         return Node.of(node.name, gpus, is_schedulable=node.is_schedulable)
 
     occupied: Counter[Slot] = Counter()
     for slot, count in snapshot.occupied:
-        occupied[Slot(slot.node, kind)] += count
+        occupied[Slot(slot.node, gpu_type)] += count
     return Snapshot.of(
         now_s=snapshot.now_s,
         cluster=Cluster.of(map(node_of, snapshot.cluster.nodes)),

@@ -17,26 +17,32 @@ positive = st.floats(0.01, 100.0)
 @st.composite
 def programs(draw: st.DrawFn) -> ShareProgram:
     """Make jobs' rates as high as they can all be, some of them 0, on types large and small."""
-    jobs, kinds = draw(st.integers(1, 6)), draw(st.integers(1, 4))
-    rates = np.array(draw(st.lists(positive, min_size=jobs * kinds, max_size=jobs * kinds)))
-    rates = rates.reshape(jobs, kinds)
-    if kinds > 1:
+    jobs, gpu_types = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    rates = np.array(draw(st.lists(positive, min_size=jobs * gpu_types, max_size=jobs * gpu_types)))
+    rates = rates.reshape(jobs, gpu_types)
+    if gpu_types > 1:
         # Everybody keeps the first type.
         rates[:, 1:] *= np.array(
-            draw(st.lists(st.booleans(), min_size=jobs * (kinds - 1), max_size=jobs * (kinds - 1)))
-        ).reshape(jobs, kinds - 1)
+            draw(
+                st.lists(
+                    st.booleans(), min_size=jobs * (gpu_types - 1), max_size=jobs * (gpu_types - 1)
+                )
+            )
+        ).reshape(jobs, gpu_types - 1)
     gangs = draw(st.lists(st.sampled_from((1.0, 2.0, 4.0, 8.0)), min_size=jobs, max_size=jobs))
-    capacity = draw(st.lists(st.sampled_from((1.0, 4.0, 20.0)), min_size=kinds, max_size=kinds))
+    capacity = draw(
+        st.lists(st.sampled_from((1.0, 4.0, 20.0)), min_size=gpu_types, max_size=gpu_types)
+    )
     return ShareProgram(np.array(gangs), np.array(capacity), rates=rates, has_level=True)
 
 
 def by_simplex(program: ShareProgram) -> float:
     """Return the best level as the simplex method finds it."""
     assert program.rates is not None
-    jobs, kinds = program.rates.shape
-    size, infinite = jobs * kinds, np.inf
-    job, kind = np.divmod(np.arange(size), kinds)
-    rows = np.concatenate([job, np.arange(jobs), jobs + kind, jobs + kinds + job])
+    jobs, gpu_types = program.rates.shape
+    size, infinite = jobs * gpu_types, np.inf
+    job, gpu_type = np.divmod(np.arange(size), gpu_types)
+    rows = np.concatenate([job, np.arange(jobs), jobs + gpu_type, jobs + gpu_types + job])
     columns = np.concatenate([np.arange(size), np.full(jobs, size), np.arange(size)])
     columns = np.concatenate([columns, np.arange(size)])
     values = np.concatenate(
@@ -48,7 +54,7 @@ def by_simplex(program: ShareProgram) -> float:
             rows=rows.astype(np.int32),
             columns=columns.astype(np.int32),
             values=values,
-            row_lower=np.append(np.zeros(jobs), np.full(kinds + jobs, -infinite)),
+            row_lower=np.append(np.zeros(jobs), np.full(gpu_types + jobs, -infinite)),
             row_upper=np.concatenate([np.full(jobs, infinite), program.capacity, np.ones(jobs)]),
             lower=np.zeros(size + 1),
             upper=np.full(size + 1, infinite),

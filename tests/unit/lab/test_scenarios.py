@@ -23,7 +23,7 @@ def test_a_mix_is_what_it_says() -> None:
         assert 0.52 <= hours <= 16.67
         assert (job.num_gpus, job.submitted_s, job.max_copies) == (1, 0.0, 5)
         assert (job.restart_cost_s, job.aggregation_cost_s) == (10.0, 10.0)
-        speeds = [job.rates.on(kind, 1) / job.rates.on("fast", 1) for kind in NODE_SPEEDS]
+        speeds = [job.rates.on(gpu_type, 1) / job.rates.on("fast", 1) for gpu_type in NODE_SPEEDS]
         assert speeds == list(NODE_SPEEDS.values())
 
 

@@ -29,14 +29,14 @@ def a_market(
     sync_s: list[float] | None = None,
 ) -> Market:
     """Return a market in which any number of workers may be of any type, if not told otherwise."""
-    jobs, kinds = len(work), len(room)
+    jobs, gpu_types = len(work), len(room)
     whole = most or [sum(room)] * jobs
     return Market(
         work=np.array(work),
         speeds=np.array(speeds),
         units=np.array(units or [1] * jobs),
         most=np.array(whole),
-        most_on=np.tile(np.array(whole)[:, None], kinds),
+        most_on=np.tile(np.array(whole)[:, None], gpu_types),
         sync_s=np.array(sync_s or [0.0] * jobs),
         room=np.array(room),
     )

@@ -24,25 +24,25 @@ def mean(values: list[float]) -> float:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", ["k80", "p100"])
-def test_a_familys_speed_is_the_mean_over_its_batch_sizes(family: str, kind: str) -> None:
+@pytest.mark.parametrize("gpu_type", ["k80", "p100"])
+def test_a_familys_speed_is_the_mean_over_its_batch_sizes(family: str, gpu_type: str) -> None:
     """The geometric mean of the ratios of rates on one GPU, from the shipped table itself."""
     tree = json.loads(data_file("throughputs.json").read_text(encoding="utf-8"))["workloads"]
     ratios = [
-        kinds[kind]["1"][0] / kinds["v100"]["1"][0]
-        for name, kinds in tree.items()
+        gpu_types[gpu_type]["1"][0] / gpu_types["v100"]["1"][0]
+        for name, gpu_types in tree.items()
         if name.split(" (batch size")[0] == family
     ]
-    assert SPEEDS.speed(kind.upper(), family) == pytest.approx(mean(ratios))
+    assert SPEEDS.speed(gpu_type.upper(), family) == pytest.approx(mean(ratios))
 
 
-@pytest.mark.parametrize("kind", ["k80", "p100", "a100", "t4"])
-def test_a_model_of_no_family_takes_the_mean_of_all(kind: str) -> None:
+@pytest.mark.parametrize("gpu_type", ["k80", "p100", "a100", "t4"])
+def test_a_model_of_no_family_takes_the_mean_of_all(gpu_type: str) -> None:
     """The geometric mean over families, each counting once."""
-    speeds = [SPEEDS.speed(kind, family) for family in FAMILIES]
+    speeds = [SPEEDS.speed(gpu_type, family) for family in FAMILIES]
     known = [speed for speed in speeds if speed is not None]
     assert len(known) == len(FAMILIES)
-    assert SPEEDS.speed(kind, None) == pytest.approx(mean(known))
+    assert SPEEDS.speed(gpu_type, None) == pytest.approx(mean(known))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_family_of_a_model(name: str, family: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "speed"),
+    ("gpu_type", "speed"),
     [
         ("V100", 1.0),
         ("tesla_v100-sxm2-32gb", 1.0),
@@ -86,9 +86,9 @@ def test_the_family_of_a_model(name: str, family: str | None) -> None:
         ("", None),
     ],
 )
-def test_a_type_is_known_by_the_names_sites_give_it(kind: str, speed: float | None) -> None:
+def test_a_type_is_known_by_the_names_sites_give_it(gpu_type: str, speed: float | None) -> None:
     """Slurm's own long names, slices by their share, and nothing taken for what it is not."""
-    found = SPEEDS.speed(kind, "ResNet-50")
+    found = SPEEDS.speed(gpu_type, "ResNet-50")
     assert found == (None if speed is None else pytest.approx(speed))
 
 
@@ -175,7 +175,7 @@ def test_where_it_ran_a_job_is_as_fast_as_recorded(
     is_spread = was_spread and num_gpus > 1
     if num_gpus > 1 or not was_spread:
         assert rates.of_gang(ran_on, num_gpus, is_spread=is_spread) == pytest.approx(2.0)
-    assert {kind.lower() for kind in ran_on} <= set(rates.gpu_types)
+    assert {gpu_type.lower() for gpu_type in ran_on} <= set(rates.gpu_types)
 
 
 def test_speeds_on_the_command_line() -> None:

@@ -29,9 +29,9 @@ def a_board(
     return Allocator(a_snapshot(cluster, *jobs, rules=rules), replace(ROUND, may_move=may_move))
 
 
-def choose_all(board: Allocator, kind: GpuType = V100) -> list[str]:
+def choose_all(board: Allocator, gpu_type: GpuType = V100) -> list[str]:
     """Reserve a type for every job and settle; return the jobs without nodes."""
-    assert all(board.choose(job, kind) for job in board.jobs)
+    assert all(board.choose(job, gpu_type) for job in board.jobs)
     return [str(job.job_id) for job in assign_nodes(board)]
 
 

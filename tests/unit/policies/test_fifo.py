@@ -106,11 +106,11 @@ def test_slurm_under_gavels_rules_takes_any_gpus_of_a_type() -> None:
 
 def test_the_time_limit_is_what_the_slowest_type_would_take() -> None:
     """Spread over nodes, if a layout spreads it; types without speed do not count."""
-    kinds = (GpuType("V100"), GpuType("P100"), GpuType("K80"), GpuType("A100"))
-    assert time_limit_s(a_job("1", steps=1000), kinds) == 1000.0
+    gpu_types = (GpuType("V100"), GpuType("P100"), GpuType("K80"), GpuType("A100"))
+    assert time_limit_s(a_job("1", steps=1000), gpu_types) == 1000.0
     # Twice as fast with two GPUs, 0.8 of it over two nodes.
-    assert time_limit_s(a_job("1", 2, steps=1000), kinds) == pytest.approx(625.0)
-    assert time_limit_s(a_job("1", 2, steps=1000, shapes=[Shape(1, 2)]), kinds) == 500.0
+    assert time_limit_s(a_job("1", 2, steps=1000), gpu_types) == pytest.approx(625.0)
+    assert time_limit_s(a_job("1", 2, steps=1000, shapes=[Shape(1, 2)]), gpu_types) == 500.0
 
 
 def test_a_later_job_starts_if_it_ends_before_the_first_could() -> None:

@@ -20,7 +20,7 @@ PLENTY = {V100: 99, K80: 99}
 def a_demand(
     *, gpus: int = 1, copies: int = 99, max_copies: int = 99, **alone_s: float
 ) -> ForkDemand:
-    times = {GpuType(kind): time_s for kind, time_s in alone_s.items()}
+    times = {GpuType(gpu_type): time_s for gpu_type, time_s in alone_s.items()}
     return ForkDemand(times, dict.fromkeys(times, copies), gpus, max_copies)
 
 
@@ -100,7 +100,10 @@ def test_the_horizon_is_the_forking_bound_where_copies_are_plenty(
         a_demand(
             gpus=spec.num_gpus,
             max_copies=max_copies,
-            **{kind: spec.total_steps / spec.rates.on(kind, spec.num_gpus) for kind in PLENTY},
+            **{
+                gpu_type: spec.total_steps / spec.rates.on(gpu_type, spec.num_gpus)
+                for gpu_type in PLENTY
+            },
         )
         for spec in specs
     ]

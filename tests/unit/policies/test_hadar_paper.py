@@ -407,13 +407,13 @@ def objective(
     for candidate in chosen:
         usage.update(candidate.usage)
     value = sum(candidate.value for candidate in chosen)
-    for kind, used in usage.items():
+    for gpu_type, used in usage.items():
         left = float(used)
-        for step in prices[kind].segments(STEPS) if kind in prices else ():
+        for step in prices[gpu_type].segments(STEPS) if gpu_type in prices else ():
             taken = min(left, step.units)
             value -= taken * step.price
             left -= taken
-        if kind in prices and left > 1e-9:
+        if gpu_type in prices and left > 1e-9:
             return None
     return value
 
@@ -424,9 +424,9 @@ def fits_in_pieces(chosen: Iterable[Candidate], free: Mapping[Slot, int]) -> boo
     for candidate in chosen:
         pieces.update(candidate.chunks)
     return all(
-        sum(n * (size // wanted) for (k, size), n in pieces.items() if k == kind)
-        <= sum(n // wanted for slot, n in free.items() if slot.gpu_type == kind)
-        for kind, wanted in pieces
+        sum(n * (size // wanted) for (k, size), n in pieces.items() if k == gpu_type)
+        <= sum(n // wanted for slot, n in free.items() if slot.gpu_type == gpu_type)
+        for gpu_type, wanted in pieces
     )
 
 
@@ -480,4 +480,4 @@ def test_the_greedy_form_takes_nobody_at_a_loss(snapshot: Snapshot) -> None:
         paid = sum(n * prices[k].at(taken[k]) for k, n in candidate.usage.items() if k in prices)
         assert candidate.value > paid
         taken.update(candidate.usage)
-    assert all(taken[kind] <= units[kind] for kind in taken)
+    assert all(taken[gpu_type] <= units[gpu_type] for gpu_type in taken)

@@ -72,8 +72,8 @@ def one(text: str, place: str = "t") -> str:
     return str(caught.value)
 
 
-def hours_on(job: JobSpec, kind: str, *, is_spread: bool = False) -> float:
-    return job.total_steps / job.rates.on(kind, job.num_gpus, is_spread=is_spread) / 3600
+def hours_on(job: JobSpec, gpu_type: str, *, is_spread: bool = False) -> float:
+    return job.total_steps / job.rates.on(gpu_type, job.num_gpus, is_spread=is_spread) / 3600
 
 
 # Forms.
@@ -233,10 +233,10 @@ def test_elasticflows_published_traces_are_read_whole(name: str, number: int) ->
 def test_another_reference_type() -> None:
     """Durations may have been measured on any type, named as the cluster names it."""
     cluster = a_cluster("4xV100,4xNVIDIA_A100-sxm4-40gb")
-    kinds = tuple(cluster.gpus_by_type)
+    gpu_types = tuple(cluster.gpus_by_type)
     trace = parse_trace(CSV, "t", TABLE, cluster, reference="a100")
     job = trace.jobs[0]
-    assert 3600 * hours_on(job, kinds[0]) == pytest.approx(1800)
+    assert 3600 * hours_on(job, gpu_types[0]) == pytest.approx(1800)
     assert 3600 * hours_on(job, "V100") == pytest.approx(1800 * 1.54)
 
 
@@ -303,11 +303,11 @@ def test_what_was_assumed_is_said() -> None:
 def test_a_job_takes_its_recorded_time_where_it_ran() -> None:
     """On the type it held, by whatever name; a mixed gang went at its slowest type's pace."""
     jobs = jobs_of(HISTORY)
-    for job_id, kind in {
+    for job_id, gpu_type in {
         "101": "V100", "103": "V100", "104": "P100", "105": "1g.5gb", "106": "nvidia_a100_1g.5gb",
         "113": "K80", "116": "H100", "117": "V100",
     }.items():  # fmt: skip
-        assert 3600 * hours_on(jobs[job_id], kind) == pytest.approx(jobs[job_id].total_steps)
+        assert 3600 * hours_on(jobs[job_id], gpu_type) == pytest.approx(jobs[job_id].total_steps)
     mixed = jobs["102"]
     assert mixed.rates.of_gang(["k80", "v100"], 4, is_spread=True) == pytest.approx(1.0)
     # It ran on two nodes: that is the pace across nodes.
@@ -603,7 +603,7 @@ def test_a_job_fits_where_policies_can_place_it(
     spec = a_spec("1", gpus, rates=speed)
     snapshot = Snapshot.of(now_s=0.0, cluster=cluster, jobs=[Job(spec)], rules=rules)
     board = Allocator(snapshot, ROUND)
-    is_placed = board.start(snapshot.jobs[0], board.kinds)
+    is_placed = board.start(snapshot.jobs[0], board.gpu_types)
     trace = Trace("gavel", (spec,), {spec.job_id: "t:1"})
     try:
         check_fits(trace, cluster, rules)

@@ -62,14 +62,14 @@ DESCRIBED = Description(
 class Cluster:
     """A model of Slurm with one forked job of three copies, and hadard's backend on it.
 
-    Its request names a GPU `kind`, or none.
+    Its request names a GPU `gpu_type`, or none.
     """
 
-    def __init__(self, directory: Path, kind: str = "") -> None:
+    def __init__(self, directory: Path, gpu_type: str = "") -> None:
         self.spool, self.assignments = directory / "spool", directory / "assignments"
         self.slurm = FakeSlurm("v100:4,v100:4,k80:4", spool=directory / "elsewhere")
         first = self.slurm.submit(
-            Asked(per_node=((kind, 2),), min_nodes=1, max_nodes=1),
+            Asked(per_node=((gpu_type, 2),), min_nodes=1, max_nodes=1),
             tasks=range(3),
             comment=encode(DESCRIBED),
             hold="user",
@@ -487,7 +487,7 @@ def test_a_copy_that_its_owner_takes_away_brings_no_others(cluster: Cluster) -> 
 
 def test_copies_bound_to_a_type_are_placed_there(tmp_path: Path) -> None:
     """Where Slurm keeps types, a request that names one is no reason to wait for ever."""
-    cluster = Cluster(tmp_path, kind="k80")
+    cluster = Cluster(tmp_path, gpu_type="k80")
     (seen,) = cluster.backend.observe().jobs
     bound = cluster.backend.slurm.abilities.keeps_types
     assert bound

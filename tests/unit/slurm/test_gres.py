@@ -70,8 +70,8 @@ def test_gpus_without_a_type_go_by_the_name_given() -> None:
 def test_what_slurm_prints_is_read_back(gpus: dict[str, int], *, is_indexed: bool) -> None:
     """Any inventory in Slurm's form gives its counts above zero."""
     suffix = "(IDX:0-3,7)" if is_indexed else ""
-    text = ",".join(f"gpu:{kind}:{count}{suffix}" for kind, count in gpus.items())
-    assert parse_gpus(text) == {kind: count for kind, count in gpus.items() if count}
+    text = ",".join(f"gpu:{gpu_type}:{count}{suffix}" for gpu_type, count in gpus.items())
+    assert parse_gpus(text) == {gpu_type: count for gpu_type, count in gpus.items() if count}
 
 
 @pytest.mark.parametrize(

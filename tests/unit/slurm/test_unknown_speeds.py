@@ -76,8 +76,8 @@ def seen(backend: SlurmBackend, job: FakeJob) -> Job:
     return next(found for found in snapshot.jobs if found.job_id == str(job.number))
 
 
-def takes_s(job: Job, kind: str) -> float:
-    return job.spec.total_steps / job.spec.rates.on(kind, job.spec.num_gpus)
+def takes_s(job: Job, gpu_type: str) -> float:
+    return job.spec.total_steps / job.spec.rates.on(gpu_type, job.spec.num_gpus)
 
 
 def test_a_job_with_a_time_limit_alone_is_placed_by_what_is_published(cluster: Cluster) -> None:

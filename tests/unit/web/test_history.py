@@ -219,8 +219,8 @@ def test_whatever_hadard_writes_is_taken_in(snapshot: Snapshot, data: st.DataObj
     history = History()
     assert history.add(json.loads(json.dumps(as_line(record))))
     assert set(history.now.jobs) == set(snapshot.by_id)
-    for kind, total in snapshot.cluster.gpus_by_type.items():
-        gpus = history.now.gpus[kind]
+    for gpu_type, total in snapshot.cluster.gpus_by_type.items():
+        gpus = history.now.gpus[gpu_type]
         assert gpus.total == total
         assert gpus.held + gpus.others + gpus.closed + gpus.idle == total
 
@@ -228,9 +228,9 @@ def test_whatever_hadard_writes_is_taken_in(snapshot: Snapshot, data: st.DataObj
 def _gpu_hours(held: Iterable[Segment]) -> dict[str, float]:
     used: Counter[str] = Counter()
     for segment in held:
-        for kind, count in segment.gang.gpus_by_type.items():
-            used[kind] += count * (segment.end_s - segment.start_s) / 3600
-    return {kind: round(hours, 6) for kind, hours in sorted(used.items())}
+        for gpu_type, count in segment.gang.gpus_by_type.items():
+            used[gpu_type] += count * (segment.end_s - segment.start_s) / 3600
+    return {gpu_type: round(hours, 6) for gpu_type, hours in sorted(used.items())}
 
 
 def test_bars_are_the_segments_that_metrics_find() -> None:
