@@ -1,4 +1,4 @@
-"""ElasticFlow's traces (ASPLOS'23): CSV with a heading, a job a line."""
+"""ElasticFlow's traces (ASPLOS'23): CSV with a heading, one job a line."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LEAST_S = 1e-3
 def read_elasticflow(
     lines: Sequence[str], speeds: SpeedTable, origin: str, *, restart_cost_s: float = 30.0
 ) -> Trace:
-    """Return a trace in ElasticFlow's form, its times counted from the first submission.
+    """Return a trace in ElasticFlow's format, times in seconds from the first submission.
 
-    Columns by their heading, in any order: job_id, submission_time (s), num_iteration, model_name,
-    num_gpu, duration (s), and batch_size where known; others are not used. `duration` is taken as
-    the run time on `num_gpu` GPUs of the reference type of `speeds`, which says how long it takes
-    on others. Rows need not be sorted. Raises TraceError naming file, line, value and remedy.
+    Columns by heading, in any order: job_id, submission_time (s), num_iteration, model_name,
+    num_gpu, duration (s), and optionally batch_size; others are ignored. `duration` is the run time
+    on `num_gpu` GPUs of the reference type of `speeds`, which converts it to other types. Rows may
+    be unsorted. Raises TraceError with file, line, value and remedy.
     """
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
@@ -121,7 +121,7 @@ def _job(
 
 
 def _notes(jobs: Sequence[JobSpec], speeds: SpeedTable) -> tuple[str, ...]:
-    """Return what was assumed about the speeds of the models."""
+    """Return notes on the assumed speeds of the models."""
     by_family: dict[str, set[str]] = {}
     for name in {job.workload for job in jobs}:
         model = name.partition(" (batch size")[0]

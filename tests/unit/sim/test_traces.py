@@ -295,8 +295,8 @@ def test_what_was_assumed_is_said() -> None:
         "jobs on GPUs without a type, taken as V100 (--reference): 1",
         "jobs on several types, the slowest of which set their pace: 1",
         "components of heterogeneous jobs, taken as jobs of their own: 1",
-        "not known is how fast h100 is beside V100: only jobs that ran on it then run on it; "
-        "--gpu-speeds h100=SPEED tells",
+        "unknown speed of h100 relative to V100: only jobs that ran on it can run on it; "
+        "give --gpu-speeds h100=SPEED",
     )
 
 
