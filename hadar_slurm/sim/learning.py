@@ -27,7 +27,8 @@ class LearningBackend:
     """The simulated `world`, observed without knowledge of the jobs' throughputs.
 
     The throughputs in a snapshot are estimates (`core.throughput_model`). The steps of a job and
-    the types on which it trains are known. An unmeasured job is assumed to take an hour.
+    the types on which it trains (on others it would end at once) are known. An unmeasured job is
+    assumed to take an hour.
     """
 
     world: SimBackend

@@ -26,7 +26,7 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import read_queue
 from hadar_slurm.state.heartbeat import read_heartbeat
 
-_LOOK_EVERY_S = 0.25
+_POLL_EVERY_S = 0.25
 _SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 # Limit for the start and for the end of the daemon, in seconds.
 _DAEMON_S = 30.0
@@ -165,7 +165,7 @@ def run_jobs(
                 f"{len(live) + len(todo)} of {len(jobs)} jobs have not ended within {limit_s:g} s: "
                 f"{', '.join(sorted(live))}"
             )
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
 
 
 def _job_run(
