@@ -73,10 +73,10 @@ class SimBackend:
         ups = [(failure.up_s, False, failure.node) for failure in self.failures]
         self._changes = sorted([*downs, *ups], reverse=True)
         self._free = dict(self.cluster.capacity)
-        self._take_in()
+        self._admit_arrivals()
 
     @classmethod
-    def going_on(cls, snapshot: Snapshot) -> SimBackend:
+    def from_snapshot(cls, snapshot: Snapshot) -> SimBackend:
         """Return a simulation that continues from a snapshot, at time 0, with its jobs only.
 
         GPUs of unmanaged jobs are never freed; stopping and starting jobs have done so.
@@ -161,7 +161,7 @@ class SimBackend:
         for run in ended:
             self._end(run, next_s)
         self._change_nodes()
-        self._take_in()
+        self._admit_arrivals()
         if next_s < until_s:
             return Wake.CHANGE
         for run in self._running.values():
@@ -184,7 +184,7 @@ class SimBackend:
             self._end(run, ended_s)
         for run in self._running.values():
             run.save(end_s)
-        self._take_in()
+        self._admit_arrivals()
         return Wake.ROUND_END
 
     def _whole_steps_until_s(self, run: Run, until_s: float) -> float:
@@ -198,7 +198,7 @@ class SimBackend:
         # A job too slow for one step a round would otherwise never progress.
         return begins_s + steps / copy.rate if steps >= 1 else until_s
 
-    def _take_in(self) -> None:
+    def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
             spec = self._arrivals.pop()
             insort(

@@ -47,7 +47,7 @@ class LearningBackend:
         if self.measures:
             self._measure()
         snapshot = self.world.observe()
-        return replace(snapshot, jobs=tuple(self._as_believed(job) for job in snapshot.jobs))
+        return replace(snapshot, jobs=tuple(self._with_estimates(job) for job in snapshot.jobs))
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Apply the actions to the simulated cluster."""
@@ -63,7 +63,7 @@ class LearningBackend:
             if place is not None:
                 self.speeds.measure(_workload(spec), place, rate * self.noise())
 
-    def _as_believed(self, job: Job) -> Job:
+    def _with_estimates(self, job: Job) -> Job:
         spec = self._specs.get(job.job_id, job.spec)
         if self._versions.get(job.job_id) != self.speeds.version:
             rates = self._rates(job.spec)

@@ -41,8 +41,8 @@ def begins(
     seconds on `clock`. Raises HadarError when a round fails.
     """
     deadline_s = clock() + limit_s
-    world = _Onward(
-        SimBackend.going_on(snapshot), snapshot.by_id, awaited, lambda: clock() >= deadline_s
+    world = _ForecastBackend(
+        SimBackend.from_snapshot(snapshot), snapshot.by_id, awaited, lambda: clock() >= deadline_s
     )
 
     def record(line: RoundRecord) -> None:
@@ -56,7 +56,7 @@ def begins(
 
 
 @dataclass
-class _Onward:
+class _ForecastBackend:
     """The simulated cluster with the jobs' node and type limits, until `awaited` starts."""
 
     world: SimBackend
@@ -68,7 +68,7 @@ class _Onward:
     def observe(self) -> Snapshot:
         """Return the snapshot with the allowed nodes and the bound type of each job."""
         snapshot = self.world.observe()
-        return replace(snapshot, jobs=tuple(self._as_bound(job) for job in snapshot.jobs))
+        return replace(snapshot, jobs=tuple(self._with_limits(job) for job in snapshot.jobs))
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Apply the actions and record the starts of queued jobs."""
@@ -87,7 +87,7 @@ class _Onward:
             return Wake.STOP
         return self.world.wait(until_s)
 
-    def _as_bound(self, job: Job) -> Job:
+    def _with_limits(self, job: Job) -> Job:
         known = self.jobs[job.job_id]
         return replace(
             job,

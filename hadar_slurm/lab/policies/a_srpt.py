@@ -47,7 +47,7 @@ class AdaptiveSrpt:
             for job in snapshot.plannable
             if job.job_id not in machine.left_s and job.job_id not in machine.ended_s
         ]
-        machine = machine.run(arrivals, snapshot.now_s).without_gone(snapshot)
+        machine = machine.run(arrivals, snapshot.now_s).without_departed(snapshot)
         waiting = [job for job in allocator.jobs if not allocator.stay(job)]
         waiting.sort(key=lambda job: machine.place(job.job_id))
         for job in waiting:
@@ -93,7 +93,7 @@ class Machine:
         late = {job_id: left for _, job_id, left in coming}
         return Machine(now_s, {job_id: left for left, _, job_id in queue} | late, ended)
 
-    def without_gone(self, snapshot: Snapshot) -> Machine:
+    def without_departed(self, snapshot: Snapshot) -> Machine:
         """Return the machine without the ends of jobs that left the snapshot."""
         here = snapshot.by_id
         ended = {job_id: end_s for job_id, end_s in self.ended_s.items() if job_id in here}

@@ -39,10 +39,10 @@ class Elas:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(unknown_lengths(snapshot), round_)
         jobs = snapshot.by_id
-        order = sorted(allocator.jobs, key=lambda job: self._place_in_line(jobs[job.job_id]))
+        order = sorted(allocator.jobs, key=lambda job: self._queue_key(jobs[job.job_id]))
         return serve_by_plenty(allocator, order)
 
-    def _place_in_line(self, job: Job) -> tuple[int, float, bool, float]:
+    def _queue_key(self, job: Job) -> tuple[int, float, bool, float]:
         service_gpu_s = job.progress.service_gpu_s
         queue = bisect_right(self.limits_gpu_s, service_gpu_s)
         # Rounded to seconds, so that rounding errors of sums do not break ties.

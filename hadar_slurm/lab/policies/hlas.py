@@ -45,9 +45,7 @@ class Hlas:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(unknown_lengths(snapshot), round_)
-        places = {
-            job.job_id: self._place_in_line(job, allocator.gpu_types) for job in allocator.jobs
-        }
+        places = {job.job_id: self._queue_key(job, allocator.gpu_types) for job in allocator.jobs}
         order = sorted(allocator.jobs, key=lambda job: (places[job.job_id], job.spec.submitted_s))
         for _, alike in groupby(order, key=lambda job: places[job.job_id]):
             if not allocator.has_room:
@@ -57,7 +55,7 @@ class Hlas:
         allocator.fill(order)
         return allocator.plan()
 
-    def _place_in_line(self, job: Job, gpu_types: Sequence[GpuType]) -> tuple[int, bool]:
+    def _queue_key(self, job: Job, gpu_types: Sequence[GpuType]) -> tuple[int, bool]:
         queue = bisect_right(self.limits_gpu_s, normalised_service(job, gpu_types))
         return (queue, job.phase is Phase.QUEUED)
 

@@ -40,10 +40,12 @@ def unknown_lengths(snapshot: Snapshot) -> Snapshot:
     usual for heavy-tailed durations. Single-GPU jobs, which are never spread, are unchanged.
     """
     gpu_types = tuple(snapshot.cluster.gpus_by_type)
-    return replace(snapshot, jobs=tuple(_as_long_again(job, gpu_types) for job in snapshot.jobs))
+    return replace(
+        snapshot, jobs=tuple(_with_assumed_length(job, gpu_types) for job in snapshot.jobs)
+    )
 
 
-def _as_long_again(job: Job, gpu_types: Sequence[GpuType]) -> Job:
+def _with_assumed_length(job: Job, gpu_types: Sequence[GpuType]) -> Job:
     size = job.spec.num_gpus
     if size == 1:
         return job

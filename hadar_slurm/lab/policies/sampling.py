@@ -63,13 +63,13 @@ class Sampling:
             if round_.may_move:
                 ids = frozenset(job.job_id for job in snapshot.plannable)
                 solved = _Solved(snapshot.now_s, ids)
-        _leftovers(allocator, order)
+        _place_rest(allocator, order)
         copies = sum(len(allocation.copies) for allocation in allocator.placed.values())
         return allocator.plan(figures={**figures, "copies": float(copies)}, memory=solved)
 
     def _share_out(self, allocator: Allocator, order: Sequence[Job]) -> int:
         """Place jobs by new shares; return the number of categories examined."""
-        jobs = list(_let_in(allocator, order))
+        jobs = list(_admitted(allocator, order))
         if not jobs:
             return 0
         found = share(
@@ -98,7 +98,7 @@ class _Solved:
         return is_recent and self.jobs == {job.job_id for job in snapshot.plannable}
 
 
-def _let_in(allocator: Allocator, order: Sequence[Job]) -> Iterator[Job]:
+def _admitted(allocator: Allocator, order: Sequence[Job]) -> Iterator[Job]:
     """Yield the jobs for which there is a type each, all at the same time.
 
     A gang that needs several types has no single one: at the head of the queue it is placed first,
@@ -191,7 +191,7 @@ def _place(allocator: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
         copies.give(job, gangs[: job.spec.max_copies])
 
 
-def _leftovers(allocator: Allocator, order: Sequence[Job]) -> None:
+def _place_rest(allocator: Allocator, order: Sequence[Job]) -> None:
     """Place the other jobs: on a gang that they hold, else on any types they train on."""
     copies = Copies(allocator)
     for job in order:

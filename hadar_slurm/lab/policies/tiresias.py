@@ -39,10 +39,10 @@ class Tiresias:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(unknown_lengths(snapshot), round_)
-        order = sorted(allocator.jobs, key=self._place_in_line)
+        order = sorted(allocator.jobs, key=self._queue_key)
         return serve_by_plenty(allocator, order)
 
-    def _place_in_line(self, job: Job) -> tuple[int, bool, float]:
+    def _queue_key(self, job: Job) -> tuple[int, bool, float]:
         has_run = bool(job.progress.service_by_type)
         service_gpu_s = job.progress.service_gpu_s if has_run else 0.0
         queue = bisect_right(self.limits_gpu_s, service_gpu_s)

@@ -154,7 +154,7 @@ def run_experiment(
 
     started_s = _cpu_s()
     rounds = run_rounds(
-        _as_known(world, settings),
+        _with_known_speeds(world, settings),
         policy,
         record,
         length_s=settings.round_s,
@@ -166,7 +166,7 @@ def run_experiment(
     return _result(policy.name, world, cluster, ended, segments, rounds, decisions_s, started_s)
 
 
-def _as_known(world: SimBackend, settings: ExperimentSettings) -> Backend:
+def _with_known_speeds(world: SimBackend, settings: ExperimentSettings) -> Backend:
     """Return the backend with the settings' knowledge of throughputs."""
     if settings.speeds == ORACLE:
         return world
