@@ -121,7 +121,7 @@ def _nodes(file: ClusterFile, root: yaml.Node | None, origin: str) -> Iterable[N
         for name in _names(entry.name, place):
             if name in places:
                 raise ConfigError(
-                    f"{place}: node {name} is named in {places[name]} already; name it once, with "
+                    f"{place}: node {name} is already listed in {places[name]}; list it once, with "
                     "all its GPUs"
                 )
             places[name] = place

@@ -32,11 +32,11 @@ def read_elasticflow(
     for place, row in _rows(lines, origin):
         job_id = JobId(row["job_id"].strip())
         if not job_id:
-            raise TraceError(f"{place}: job_id is empty; every job needs one of its own")
+            raise TraceError(f"{place}: job_id is empty; every job needs a unique one")
         if job_id in places:
             raise TraceError(
-                f"{place}: job_id {shown(job_id)} is that of {places[job_id]} already; give each "
-                "job one of its own"
+                f"{place}: job_id {shown(job_id)} is already used in {places[job_id]}; give each "
+                "job a unique one"
             )
         places[job_id] = place
         jobs.append(_job(job_id, row, place, speeds, restart_cost_s))
@@ -94,7 +94,7 @@ def _job(
 ) -> JobSpec:
     model = row["model_name"].strip()
     if not model:
-        raise TraceError(f"{place}: model_name is empty; any name will do, such as bert")
+        raise TraceError(f"{place}: model_name is empty; give any name, such as bert")
     batch = row.get("batch_size", "").strip()
     name = workload_name(model, steps(batch, place, "batch_size") if batch else None)
     num_gpus = gang_size(row["num_gpu"], place, "num_gpu")
@@ -102,7 +102,7 @@ def _job(
     duration_s = seconds(row["duration"], place, "duration")
     if duration_s < _LEAST_S:
         raise TraceError(
-            f"{place}: duration {row['duration']!r}: expected seconds above 0; leave the job out"
+            f"{place}: duration {row['duration']!r}: expected seconds above 0; remove the job"
         )
     return JobSpec(
         job_id=job_id,
@@ -130,7 +130,7 @@ def _notes(jobs: Sequence[JobSpec], speeds: SpeedTable) -> tuple[str, ...]:
         f"{family} for {', '.join(sorted(models))}" for family, models in sorted(by_family.items())
     )
     return (
-        f"durations are taken as run times on {speeds.reference}; other GPU types are as fast in "
-        f"proportion as for {families}",
+        f"durations are run times on {speeds.reference}; other GPU types have the relative speeds "
+        f"of {families}",
         *speeds.note(()),
     )

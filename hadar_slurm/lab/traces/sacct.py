@@ -79,7 +79,7 @@ def read_sacct(
             continue
         values = _values(text, heading, place)
         if [value.lower() for value in values] == heading:
-            left_out.add("the heading once more", place)
+            left_out.add("repeated heading", place)
             continue
         record = dict(zip(heading, values, strict=True))
         name = record["jobid"].strip()
@@ -95,10 +95,10 @@ def read_sacct(
         if name in seen:
             first_place, first_text = seen[name]
             if text == first_text:
-                left_out.add("the same record once more", example)
+                left_out.add("repeated record", example)
                 continue
             raise TraceError(
-                f"{place}: JobID {name} is that of {first_place} already, with other values; leave "
+                f"{place}: JobID {name} is already used in {first_place}, with other values; leave "
                 "-D (--duplicates) out of sacct, and keep one record of each job"
             )
         seen[name] = (place, text)
@@ -301,8 +301,8 @@ def _notes(
 ) -> tuple[str, ...]:
     named = ", ".join(sorted({job.workload for job in jobs if job.workload}))
     notes = [
-        "each job trains for as long as it held its GPUs; other types are as fast in proportion as "
-        "for the mean of the throughput table's models" + f", or for {named}" * bool(named)
+        "each job trains for as long as it held its GPUs; other GPU types have the mean relative "
+        "speeds of the throughput table's models" + f", or those of {named}" * bool(named)
     ]
     ends = ", ".join(
         f"{count} {key.removeprefix('state ')}"
@@ -310,12 +310,12 @@ def _notes(
         if key.startswith("state ")
     )
     if ends:
-        notes.append(f"jobs that did not complete, taken with the time they ran: {ends}")
+        notes.append(f"jobs that did not complete, with their run time: {ends}")
     sentences = (
-        ("going on", "jobs that had not ended, taken with what they had run"),
-        ("untyped", f"jobs on GPUs without a type, taken as {speeds.reference} (--reference)"),
-        ("mixed", "jobs on several types, the slowest of which set their pace"),
-        ("het", "components of heterogeneous jobs, taken as jobs of their own"),
+        ("going on", "jobs that had not ended, with their run time so far"),
+        ("untyped", f"jobs on GPUs without a type, counted as {speeds.reference} (--reference)"),
+        ("mixed", "jobs on several types, with the speed of the slowest"),
+        ("het", "components of heterogeneous jobs, treated as separate jobs"),
     )
     notes.extend(f"{text}: {counts[key]}" for key, text in sentences if counts[key])
     return (*notes, *speeds.note(gpu_types))
