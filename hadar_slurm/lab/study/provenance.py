@@ -67,8 +67,8 @@ def _module(name: str) -> tuple[str, tuple[str, ...]]:
             # `from package import module` and `from module import name` look the same.
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             imported.update([node.module, *filter(_is_module, names)])
-    ours = tuple(sorted(n for n in imported if n.split(".")[0] == _PACKAGE))
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), ours
+    own = tuple(sorted(n for n in imported if n.split(".")[0] == _PACKAGE))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), own
 
 
 def _is_module(name: str) -> bool:

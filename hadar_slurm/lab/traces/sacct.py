@@ -31,7 +31,7 @@ _SPELLED = "JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,AllocTRES,R
 
 _JOB_ID = re.compile(r"[0-9]+(_([0-9]+|\[[^\]]*\]?))?(\+[0-9]+)?")
 _STEP_ID = re.compile(r"[0-9][0-9_+]*\.\S+")
-_GPU = re.compile(r"gres/gpu(?::(?P<kind>[^=\s]+))?", re.IGNORECASE)
+_GPU = re.compile(r"gres/gpu(?::(?P<type>[^=\s]+))?", re.IGNORECASE)
 _NUM_NODES = re.compile(r"(?:^|,)node=([0-9]{1,7})(?=,|$)")
 _TIME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
 _UNKNOWN = frozenset({"", "unknown", "none", "n/a"})
@@ -142,8 +142,8 @@ def parse_gpus(text: str, place: str, what: str = "AllocTRES") -> dict[str, int]
         if match is None or value == "0":
             continue
         count = gang_size(value, place, f"{what} {shown(key)}")
-        if match["kind"]:
-            by_type[match["kind"]] += count
+        if match["type"]:
+            by_type[match["type"]] += count
         else:
             total += count
     untyped = max(0, total - by_type.total())
