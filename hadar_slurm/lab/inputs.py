@@ -1,4 +1,4 @@
-"""What commands read: throughput tables, clusters, traces and generated workloads."""
+"""Inputs of commands: throughput tables, clusters, traces and generated workloads."""
 
 from __future__ import annotations
 
@@ -27,45 +27,47 @@ from hadar_slurm.lab.traces.restart import RestartCosts
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
 from hadar_slurm.resources import data_file
 
-# Options that every command about traces has.
+# Options of every command that reads traces.
 TableOption = Annotated[
     Path | None,
-    typer.Option(help="Throughput table, ours or Gavel's (default: the shipped one)."),
+    typer.Option(
+        help="Throughput table in hadar's or Gavel's format (default: the shipped table)."
+    ),
 ]
 ReferenceOption = Annotated[
-    str, typer.Option(help="GPU type on which a trace without types was measured.")
+    str, typer.Option(help="GPU type of the durations in a trace without GPU types.")
 ]
 SpeedsOption = Annotated[
-    str, typer.Option(help="Speeds of GPU types beside the reference: a100=1.5,t4=0.3.")
+    str, typer.Option(help="Speeds of other GPU types relative to the reference: a100=1.5,t4=0.3.")
 ]
 UnfitOption = Annotated[
-    bool, typer.Option(help="Leave out jobs that the cluster can never run, and say so.")
+    bool, typer.Option(help="Skip jobs that can never run on the cluster, with a message.")
 ]
 GENERATE = "generate:"
-# Any gap will do where a load is asked for: all are scaled.
+# The value does not matter where a load is given: all gaps are scaled.
 _GAP_S = 60.0
 _GENERATED = re.compile(r"([a-z]+)([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How traces are read: rates, nodes, and what is known of GPU types without rates.
-
-    Jobs that could never run are an error, or left out and told of with `leaves_out_unfit`.
-    They have to fit under each of `rules`.
-    """
+    """How traces are read."""
 
     table: ThroughputTable
     cluster: Cluster
     costs: RestartCosts = field(default_factory=RestartCosts)
+    # GPU type of the durations in a trace without GPU types.
     reference: str = DEFAULT_REFERENCE
+    # Speeds, relative to the reference, of types that the table lacks.
     gpu_speeds: Mapping[str, float] = field(default_factory=dict)
+    # Whether jobs that can never run are skipped with a message, instead of an error.
     leaves_out_unfit: bool = False
+    # Jobs must fit under each of these.
     rules: tuple[GangRules, ...] = (GangRules(),)
 
 
 def read_text(path: Path, fault: type[UsageError]) -> str:
-    """Return a file's text; raises `fault` naming it when it cannot be read."""
+    """Return a file's text; raises `fault` with its name if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -73,31 +75,31 @@ def read_text(path: Path, fault: type[UsageError]) -> str:
 
 
 def read_table(path: Path | None) -> ThroughputTable:
-    """Return a throughput table, the shipped one for None."""
+    """Return the throughput table in a file; None is the shipped one."""
     path = path or data_file("throughputs.json")
     return parse_table(read_text(path, ConfigError), str(path))
 
 
 def read_cluster(text: str, *, gpus_per_node: int) -> Cluster:
-    """Return the cluster in words such as 20xV100,20xP100, or in a YAML file."""
+    """Return the cluster of a text such as 20xV100,20xP100, or of a YAML file."""
     if is_cluster_file(text):
         return parse_cluster_file(read_text(Path(text), ConfigError), text)
     return parse_cluster(text, gpus_per_node=gpus_per_node)
 
 
 def is_generated(text: str) -> bool:
-    """Return whether a workload's name is that of a generator, such as generate:hadar480."""
+    """Return whether a workload names a generator, such as generate:hadar480."""
     return text.startswith(GENERATE)
 
 
 def complete_workload(incomplete: str) -> list[str]:
-    """Return the generators whose name begins so; without a letter of one, files are meant."""
+    """Return the generators that begin with `incomplete`; none for an empty text."""
     names = [f"{GENERATE}{name}480" for name in GENERATORS]
     return [name for name in names if incomplete and name.startswith(incomplete)]
 
 
 def workload_label(text: str) -> str:
-    """Return what tables call a workload."""
+    """Return the name of a workload in tables."""
     return text.removeprefix(GENERATE) if is_generated(text) else Path(text).stem
 
 
@@ -109,10 +111,10 @@ def read_workload(
     first: int | None = None,
     has_arrivals: bool = False,
 ) -> tuple[list[JobSpec], list[str]]:
-    """Return a workload's jobs, the first so many of them, and what a reader should know of it.
+    """Return the first N (all for None) jobs of a workload, and notes for the user.
 
-    A generated one is drawn from `seed`, all jobs at once unless it `has_arrivals`. Raises
-    UsageError naming file, line, value and remedy.
+    A generated workload is drawn from `seed`; all jobs arrive at time 0 without `has_arrivals`.
+    Raises UsageError with file, line, value and remedy.
     """
     if is_generated(text):
         specs = _generated(text, reading.table, seed, has_arrivals=has_arrivals)[:first]

@@ -1,1 +1,1 @@
-"""A cluster in virtual time behind the same Backend as a real Slurm."""
+"""A simulated cluster with the same Backend interface as Slurm."""

@@ -1,11 +1,11 @@
-"""A cluster in virtual time behind the loop's Backend.
+"""A cluster in virtual time that implements the loop's Backend.
 
-Two sets of rules. Under ours, jobs end at their exact finish and free their GPUs at once, an
-arrival or an end wakes the loop within a round, a restart costs its time before steps count, gangs
-over several nodes train at their own rate, forked jobs pay for aggregation, and nodes may fail.
-Under Gavel's (OSDI'20, its simulator), a round lasts until its last job ends or its length is over;
-who ends or comes within a round is seen at its end only; each round trains whole steps; a gang is
-as fast over several nodes as on one. There is one clock and one accounting for both.
+Two sets of rules share one clock and one accounting. By default, jobs end at their exact finish and
+free their GPUs at once; an arrival or an end wakes the loop within a round; a restart delays
+training; gangs over several nodes have a throughput of their own; forked jobs pay for averaging;
+nodes may fail. Under Gavel's rules (OSDI'20, its simulator), a round lasts until its last job ends
+or its length is over; ends and arrivals within a round are observed at its end; each round trains
+whole steps; a gang is as fast over several nodes as on one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from hadar_slurm.sim.run import Run
 
 GAVEL_RULES = GangRules(is_uniform=False, may_mix_types=False, counts_spread=False)
 
-# This many rounds in a row in which nothing trained mean that nothing ever will.
+# After this many successive rounds without training, no job will ever train.
 _IDLE_ROUNDS = 1000
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Failure:
-    """A node that is down from `down_s` to `up_s`; what its jobs trained in the round is lost."""
+    """A node down from `down_s` to `up_s`; its jobs lose the steps of the current round."""
 
     down_s: float
     up_s: float
@@ -41,14 +41,13 @@ class Failure:
 
 @dataclass
 class SimBackend:
-    """Simulates `jobs` on `cluster`; time is in seconds and begins at 0.
-
-    With `rounds_end_together` rounds are Gavel's; `rules` say which gangs there are.
-    """
+    """Simulates `jobs` on `cluster`; time is in seconds and begins at 0."""
 
     cluster: Cluster
     jobs: Sequence[JobSpec]
+    # The gangs allowed.
     rules: GangRules = field(default_factory=GangRules)
+    # Whether rounds follow Gavel's rules.
     rounds_end_together: bool = False
     failures: Sequence[Failure] = ()
     now_s: float = 0.0
@@ -66,7 +65,7 @@ class SimBackend:
     def __post_init__(self) -> None:
         self.num_unfinished = len(self.jobs)
         self.runs = {spec.job_id: Run(spec) for spec in self.jobs}
-        # The next to arrive is the last of the list; so it is with changes of nodes.
+        # In reverse order: the next arrival, or change of a node, is the last item.
         self._arrivals = sorted(
             self.jobs, key=lambda spec: (spec.submitted_s, natural_key(spec.job_id)), reverse=True
         )
@@ -74,13 +73,13 @@ class SimBackend:
         ups = [(failure.up_s, False, failure.node) for failure in self.failures]
         self._changes = sorted([*downs, *ups], reverse=True)
         self._free = dict(self.cluster.capacity)
-        self._take_in()
+        self._admit_arrivals()
 
     @classmethod
-    def going_on(cls, snapshot: Snapshot) -> SimBackend:
-        """Return a world that goes on from a snapshot, which it calls time 0, with its jobs alone.
+    def from_snapshot(cls, snapshot: Snapshot) -> SimBackend:
+        """Return a simulation that continues from a snapshot, at time 0, with its jobs only.
 
-        What others hold they hold for ever, and a job that stops or starts counts as one that has.
+        GPUs of unmanaged jobs are never freed; stopping and starting jobs have done so.
         """
         occupied = dict(snapshot.occupied)
         nodes = [
@@ -109,7 +108,7 @@ class SimBackend:
         return world
 
     def observe(self) -> Snapshot:
-        """Return the jobs that have arrived and not ended, and those that the last wait ended."""
+        """Return the jobs in the cluster, and those that ended during the last wait."""
         return Snapshot(
             now_s=self.now_s,
             cluster=self.cluster,
@@ -124,7 +123,7 @@ class SimBackend:
         return bool(self._running)
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Stop and start copies of jobs, at once and in order."""
+        """Stop and start copies of jobs, in order and without delay."""
         outcomes = [self._apply(action) for action in actions]
         for action in actions:
             if isinstance(action, Start):
@@ -133,23 +132,23 @@ class SimBackend:
         return outcomes
 
     def measured(self) -> Iterator[tuple[JobSpec, Gang, float]]:
-        """Tell, of the copies that train, each one's job, its gang and its true steps/s."""
+        """Yield the job, the gang and the true steps/s of each training copy."""
         for run in self._running.values():
             for copy in run.copies.values():
                 if copy.ready_s < self.now_s:
                     yield run.spec, copy.gang, copy.rate
 
     def wait(self, until_s: float) -> Wake:
-        """Advance to the end of the round or, under our rules, to what changes before it.
+        """Advance to the end of the round or, by default, to the first change before it.
 
-        After the last end there is one more round, which tells of it.
+        After the last end one more round reports it.
         """
         if self.num_unfinished == 0:
             return Wake.STOP
         self._ended.clear()
         self._check_progress()
         if not self._running and not self._present and self._arrivals:
-            # Nothing to do before somebody comes: no rounds in an empty cluster.
+            # Skip rounds of an empty cluster up to the next arrival.
             until_s = max(until_s, self._arrivals[-1].submitted_s)
         if self.rounds_end_together:
             return self._play_round(until_s)
@@ -162,7 +161,7 @@ class SimBackend:
         for run in ended:
             self._end(run, next_s)
         self._change_nodes()
-        self._take_in()
+        self._admit_arrivals()
         if next_s < until_s:
             return Wake.CHANGE
         for run in self._running.values():
@@ -185,7 +184,7 @@ class SimBackend:
             self._end(run, ended_s)
         for run in self._running.values():
             run.save(end_s)
-        self._take_in()
+        self._admit_arrivals()
         return Wake.ROUND_END
 
     def _whole_steps_until_s(self, run: Run, until_s: float) -> float:
@@ -196,10 +195,10 @@ class SimBackend:
         (copy,) = run.copies.values()
         begins_s = max(self.now_s, copy.ready_s)
         steps = math.floor(copy.rate * (until_s - begins_s) + 1e-9)
-        # A job too slow for a step a round would otherwise never get anywhere.
+        # A job too slow for one step a round would otherwise never progress.
         return begins_s + steps / copy.rate if steps >= 1 else until_s
 
-    def _take_in(self) -> None:
+    def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
             spec = self._arrivals.pop()
             insort(
@@ -245,7 +244,7 @@ class SimBackend:
                 self._free[slot] += count
 
     def _change_nodes(self) -> None:
-        """Take down and bring up the nodes whose time has come."""
+        """Apply the failures and recoveries of nodes that are due."""
         if not self._changes or self._changes[-1][0] > self.now_s:
             return
         while self._changes and self._changes[-1][0] <= self.now_s:

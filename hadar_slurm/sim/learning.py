@@ -1,4 +1,4 @@
-"""A cluster whose policies do not know how fast jobs are, and may find out."""
+"""A simulated cluster whose policies see estimated throughputs instead of the true ones."""
 
 from __future__ import annotations
 
@@ -24,36 +24,37 @@ from hadar_slurm.sim.backend import SimBackend
 
 @dataclass
 class LearningBackend:
-    """The simulated `world` as seen by one who does not know the jobs' rates.
+    """The simulated `world`, observed without knowledge of the jobs' throughputs.
 
-    The rates that a snapshot shows are estimates (`core.speeds`), from what is `published` of the
-    GPU types' relative speeds and, unless `measures` is false, from what jobs were seen to do.
-    Nothing published makes all types alike. A job's steps are known, and so is on which types it
-    trains at all, since on others it would end at once. One that nobody has measured is taken to be
-    an hour's work. `noise` gives a factor for each measurement.
+    The throughputs in a snapshot are estimates (`core.throughput_model`). The steps of a job and
+    the types on which it trains (on others it would end at once) are known. An unmeasured job is
+    assumed to take an hour.
     """
 
     world: SimBackend
+    # Published relative throughputs of GPU types; if empty, all types are equal.
     published: Mapping[str, float]
+    # Whether estimates use the observed throughputs of running jobs.
     measures: bool = True
+    # Returns a factor for each measurement.
     noise: Callable[[], float] = lambda: 1.0
     speeds: ThroughputModel = field(default_factory=ThroughputModel)
     _specs: dict[JobId, JobSpec] = field(default_factory=dict)
     _versions: dict[JobId, int] = field(default_factory=dict)
 
     def observe(self) -> Snapshot:
-        """Return what there is, with rates as they are believed to be."""
+        """Return the snapshot with estimated throughputs."""
         if self.measures:
             self._measure()
         snapshot = self.world.observe()
-        return replace(snapshot, jobs=tuple(self._as_believed(job) for job in snapshot.jobs))
+        return replace(snapshot, jobs=tuple(self._with_estimates(job) for job in snapshot.jobs))
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Pass the actions on."""
+        """Apply the actions to the simulated cluster."""
         return self.world.apply(actions)
 
     def wait(self, until_s: float) -> Wake:
-        """Pass the time."""
+        """Advance the simulated cluster."""
         return self.world.wait(until_s)
 
     def _measure(self) -> None:
@@ -62,11 +63,11 @@ class LearningBackend:
             if place is not None:
                 self.speeds.measure(_workload(spec), place, rate * self.noise())
 
-    def _as_believed(self, job: Job) -> Job:
+    def _with_estimates(self, job: Job) -> Job:
         spec = self._specs.get(job.job_id, job.spec)
         if self._versions.get(job.job_id) != self.speeds.version:
             rates = self._rates(job.spec)
-            # Policies remember what they made of a job as long as it says the same.
+            # Policies cache results per spec: keep the object while the rates are equal.
             if rates != spec.rates:
                 spec = replace(job.spec, rates=rates)
             self._specs[job.job_id] = spec

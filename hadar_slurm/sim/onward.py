@@ -1,4 +1,4 @@
-"""What becomes of the jobs of a snapshot if nobody else comes, played through in virtual time."""
+"""Forecast of the start times of a snapshot's jobs, by simulation without further arrivals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hadar_slurm.sim.backend import SimBackend
 
 
 class Begin(NamedTuple):
-    """When a waiting job begins, in seconds from the snapshot, and on what."""
+    """When a queued job starts, in seconds from the snapshot, and on which gang."""
 
     in_s: float
     gang: Gang
@@ -34,15 +34,15 @@ def begins(
     clock: Callable[[], float],
     limit_s: float,
 ) -> dict[JobId, Begin]:
-    """Return where the jobs that wait begin, up to the moment at which `awaited` does.
+    """Return the starts of queued jobs, up to that of `awaited`.
 
-    Everybody runs at the speeds that the snapshot has; nobody comes, no node fails, and what others
-    hold they keep. Where the `awaited` is missing it does not begin within `limit_s` of the real
-    seconds that `clock` tells, or never. Raises HadarError when a round fails.
+    All jobs have the snapshot's throughputs; no job arrives, no node fails, and unmanaged jobs keep
+    their GPUs. `awaited` is missing if it never starts, or was not found within `limit_s` real
+    seconds on `clock`. Raises HadarError when a round fails.
     """
     deadline_s = clock() + limit_s
-    world = _Onward(
-        SimBackend.going_on(snapshot), snapshot.by_id, awaited, lambda: clock() >= deadline_s
+    world = _ForecastBackend(
+        SimBackend.from_snapshot(snapshot), snapshot.by_id, awaited, lambda: clock() >= deadline_s
     )
 
     def record(line: RoundRecord) -> None:
@@ -56,8 +56,8 @@ def begins(
 
 
 @dataclass
-class _Onward:
-    """The simulated world, with what it does not know of jobs, until one of them begins."""
+class _ForecastBackend:
+    """The simulated cluster with the jobs' node and type limits, until `awaited` starts."""
 
     world: SimBackend
     jobs: Mapping[JobId, Job]
@@ -66,12 +66,12 @@ class _Onward:
     begun: dict[JobId, Begin] = field(default_factory=dict)
 
     def observe(self) -> Snapshot:
-        """Return what is, with the nodes and the type that each job is bound to."""
+        """Return the snapshot with the allowed nodes and the bound type of each job."""
         snapshot = self.world.observe()
-        return replace(snapshot, jobs=tuple(self._as_bound(job) for job in snapshot.jobs))
+        return replace(snapshot, jobs=tuple(self._with_limits(job) for job in snapshot.jobs))
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Carry the actions out, and note who begins."""
+        """Apply the actions and record the starts of queued jobs."""
         outcomes = self.world.apply(actions)
         for outcome in outcomes:
             action = outcome.action
@@ -82,12 +82,12 @@ class _Onward:
         return outcomes
 
     def wait(self, until_s: float) -> Wake:
-        """Pass the time, unless the job has begun, or never will."""
+        """Advance, unless the awaited job has started, can never start, or time is up."""
         if self.awaited in self.begun or self.is_late() or not self.world.is_busy:
             return Wake.STOP
         return self.world.wait(until_s)
 
-    def _as_bound(self, job: Job) -> Job:
+    def _with_limits(self, job: Job) -> Job:
         known = self.jobs[job.job_id]
         return replace(
             job,

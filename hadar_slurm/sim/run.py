@@ -1,4 +1,4 @@
-"""A job inside the simulator: its copies, how fast they train, when it will end."""
+"""A simulated job: its copies, their throughputs and its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FRACTION = 1e-6
 
 @dataclass(slots=True)
 class SimCopy:
-    """A gang at work; its steps count from `ready_s` on. `unsaved` would be lost with its node."""
+    """A running gang that trains from `ready_s` on; a node failure loses its `unsaved` steps."""
 
     gang: Gang
     rate: float
@@ -26,23 +26,22 @@ class SimCopy:
 
 @dataclass(slots=True)
 class Run:
-    """One job's state in virtual time.
-
-    `trained_steps` counts every step, `lost_steps` those that died with a node; the difference is
-    the progress. `service` counts the GPU-seconds held, `productive_gpu_s` those of them in which
-    steps were trained. `aggregates_s` is when the last aggregation of a forked job will be done,
-    once all its steps are trained.
-    """
+    """One job's state in virtual time."""
 
     spec: JobSpec
     phase: Phase = Phase.QUEUED
     copies: dict[int, SimCopy] = field(default_factory=dict)
+    # All steps trained, lost ones included.
     trained_steps: float = 0.0
+    # Steps lost by node failures.
     lost_steps: float = 0.0
+    # GPU-seconds held, by type.
     service: dict[GpuType, float] = field(default_factory=dict)
+    # GPU-seconds in which steps were trained.
     productive_gpu_s: float = 0.0
     restarts: int = 0
     has_run: bool = False
+    # End of a forked job's last averaging, once all its steps are trained.
     aggregates_s: float | None = None
     _job: Job | None = None
 
@@ -53,15 +52,15 @@ class Run:
 
     @property
     def aggregation_s(self) -> float:
-        """Return what making the copies' parameters one costs, as many copies as there are."""
+        """Return the seconds that averaging the copies' parameters takes."""
         return self.spec.aggregation_cost_s if len(self.copies) > 1 else 0.0
 
     def job(self) -> Job:
-        """Return the job as a snapshot shows it."""
+        """Return the job for a snapshot."""
         if self._job is None:
             done = self.steps_done
             if self.aggregates_s is not None:
-                # What is not aggregated yet is not done, and a job without steps has ended.
+                # Until the averaging ends the job has not: keep at least one step left.
                 done = max(0.0, min(done, self.spec.total_steps - 1.0))
             self._job = Job(
                 self.spec,
@@ -72,7 +71,7 @@ class Run:
         return self._job
 
     def start(self, number: int, gang: Gang, rate: float, *, ready_s: float) -> None:
-        """Put a copy on a gang."""
+        """Start a copy on a gang."""
         if not self.copies:
             self._move_to(Phase.RUNNING)
         self.restarts += self.has_run
@@ -80,7 +79,7 @@ class Run:
         self._changed()
 
     def stop(self, number: int, *, keeps_steps: bool = True) -> Gang:
-        """Take a copy from its gang; without `keeps_steps`, its steps since the last save die."""
+        """Stop a copy; without `keeps_steps` its steps since the last save are lost."""
         copy = self.copies.pop(number)
         if not keeps_steps:
             self.lost_steps += copy.unsaved
@@ -90,13 +89,13 @@ class Run:
         return copy.gang
 
     def finish_s(self, now_s: float) -> float:
-        """Return when the job ends if its copies stay where they are."""
+        """Return when the job ends if its copies keep their GPUs."""
         if self.aggregates_s is not None:
             return self.aggregates_s
         return self.trained_s(now_s) + self.aggregation_s
 
     def trained_s(self, now_s: float) -> float:
-        """Return when the last step is trained if the copies stay where they are."""
+        """Return when the last step is trained if the copies keep their GPUs."""
         left = self.spec.total_steps - self.steps_done
         if len(self.copies) == 1:
             (copy,) = self.copies.values()
@@ -112,10 +111,9 @@ class Run:
         return time_s + max(0.0, left) / rate if rate > 0 else math.inf
 
     def advance(self, now_s: float, to_s: float, *, trains_until_s: float | None = None) -> bool:
-        """Train from `now_s` to `to_s` and say whether the job has ended by then.
+        """Train from `now_s` to `to_s`; return whether the job has ended by then.
 
-        GPUs are held to the job's end or `to_s`; steps are trained to `trains_until_s` only, where
-        given.
+        GPUs are held to the job's end or `to_s`; training stops at `trains_until_s`, if given.
         """
         until_s = to_s if trains_until_s is None else min(to_s, trains_until_s)
         held_s = max(0.0, min(to_s, self.finish_s(now_s)) - now_s)
@@ -145,7 +143,7 @@ class Run:
         return gangs
 
     def save(self, now_s: float) -> None:
-        """End a round: what the copies have trained is made one and kept."""
+        """End a round: average the copies' parameters and save their steps."""
         if self.aggregates_s is None:
             for copy in self.copies.values():
                 copy.ready_s = max(copy.ready_s, now_s + self.aggregation_s)

@@ -1,4 +1,4 @@
-"""The demo's picture: who held which GPU in each run."""
+"""The demo's picture: which job held which GPU in each run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hadar_slurm.lab.study.occupancy import Occupancy, occupancy
 
 
 def draw_runs(path: Path, cluster: Cluster, runs: Mapping[str, Sequence[JobRun]]) -> None:
-    """Write a PNG with a panel for each run; a bar has its job's number."""
+    """Write a PNG with one panel per run; each bar shows its job's number."""
     names = sorted({run.job.name for jobs in runs.values() for run in jobs}, key=natural_key)
     panels: dict[str, Occupancy] = {}
     for title, jobs in runs.items():

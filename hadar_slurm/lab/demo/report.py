@@ -1,4 +1,4 @@
-"""What the demo found: a table for people, `summary.json` for programs, and a check of the plan."""
+"""Results of the demo: tables, the content of `summary.json`, and a check of the plan."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ def summarize_run(runs: Sequence[JobRun], capacity: Mapping[str, int]) -> Summar
 
 
 def plan_mismatches(lines: Iterable[Line]) -> list[str]:
-    """Return every job that a round saw on other GPUs than the round before had planned.
+    """Return a message for every running job whose GPUs differ from those of the last plan.
 
-    A round records what `scontrol show job -d` told (`holds`) and what was planned (`plan`); a
-    running job must hold, node by node and type by type, what the last plan gave it. A job whose
-    move was deferred, because it ended meanwhile or its new GPUs were not free yet, is as the
-    actions say, not as planned, and is left out.
+    A round records the GPUs in `scontrol show job -d` (`holds`) and the planned ones (`plan`), by
+    node and type. Jobs with an action that is not done (the job had ended, or its new GPUs were not
+    free yet) are skipped.
     """
     found = []
     planned: Line = {}
@@ -48,7 +47,7 @@ def plan_mismatches(lines: Iterable[Line]) -> list[str]:
 
 
 def job_table(plain: Sequence[JobRun], hadar: Sequence[JobRun]) -> Table:
-    """Return the jobs side by side: the GPU types each ran on, its moves and its JCT."""
+    """Return the jobs side by side: GPU types, migrations and JCT of each."""
     # Narrow enough for a terminal of 80 columns.
     title = f"The same {len(plain)} jobs, without and with hadard"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -82,7 +81,7 @@ def _cells(run: JobRun) -> tuple[str, str, str]:
 
 
 def total_table(plain: Summary, hadar: Summary) -> Table:
-    """Return the figures of both runs and what hadard gained."""
+    """Return the figures of both runs and the gain with hadard."""
     table = Table(title="In all", title_justify="left")
     for heading in ("", "plain Slurm", "hadar", "gain"):
         table.add_column(heading, justify="right" if heading else "left")

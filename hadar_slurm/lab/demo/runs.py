@@ -1,4 +1,4 @@
-"""Submit the demo's jobs to a real Slurm, wait for them, and gather what they did."""
+"""Submit the demo's jobs to a real Slurm, wait for them, and collect their histories."""
 
 from __future__ import annotations
 
@@ -26,19 +26,15 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import read_queue
 from hadar_slurm.state.heartbeat import read_heartbeat
 
-_LOOK_EVERY_S = 0.25
+_POLL_EVERY_S = 0.25
 _SUBMITTED = re.compile(r"Submitted batch job (\d+)")
-# Time for the daemon to come up and to end, in seconds.
+# Limit for the start and for the end of the daemon, in seconds.
 _DAEMON_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """What became of one job: when it came and ended, and where it trained in between.
-
-    Times in seconds since the run's start. `steps_trained` counts the steps of all segments;
-    `is_continuous` says that each segment went on where the last had stopped.
-    """
+    """The history of one job; times in seconds since the run's start."""
 
     job: DemoJob
     job_id: JobId
@@ -46,7 +42,9 @@ class JobRun:
     submitted_s: float
     ended_s: float
     segments: tuple[Segment, ...]
+    # Steps of all segments.
     steps_trained: int
+    # Whether each segment continued at the step at which the previous one had stopped.
     is_continuous: bool
 
     @property
@@ -66,8 +64,8 @@ def submission(
 ) -> list[str]:
     """Return the command that submits `job`, by `hadar_sbatch` or, if None, by plain sbatch.
 
-    Both ways ask for the same GPUs, script and limits. Without `tells_steps` hadard is not told how
-    long the job is, apart from its time limit, which is the same for all.
+    Both request the same GPUs, script and limits. Without `tells_steps` the command omits the
+    steps, so hadard knows only the time limit, which is equal for all jobs.
     """
     described = [
         f"--hadar-model={job.workload}",
@@ -88,7 +86,7 @@ def submission(
 
 @dataclass
 class Submitter:
-    """Submits jobs of the demo in one way: through sbatch, or through hadar-sbatch."""
+    """Submits jobs of the demo, by sbatch or by hadar-sbatch."""
 
     environment: Mapping[str, str]
     directory: Path
@@ -115,7 +113,7 @@ class Submitter:
 
 @dataclass
 class DemoTally:
-    """How far a run has come."""
+    """The numbers of jobs by state during a run."""
 
     total: int
     submitted: int = 0
@@ -131,9 +129,9 @@ def run_jobs(
     limit_s: float,
     on_progress: Callable[[DemoTally], None],
 ) -> list[JobRun]:
-    """Submit every job at its time, wait until all have ended, and return what they did.
+    """Submit every job at its time, wait until all have ended, and return their histories.
 
-    Raises HadarError when they have not ended within `limit_s` seconds.
+    Raises HadarError if they have not ended within `limit_s` seconds.
     """
     start_s = time.time()
     submitted: dict[JobId, tuple[DemoJob, float]] = {}
@@ -167,14 +165,14 @@ def run_jobs(
                 f"{len(live) + len(todo)} of {len(jobs)} jobs have not ended within {limit_s:g} s: "
                 f"{', '.join(sorted(live))}"
             )
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
 
 
 def _job_run(
     job: DemoJob, key: JobId, state: str, came_s: float, start_s: float, directory: Path
 ) -> JobRun:
     lines = _history(directory / "checkpoints" / key / "history.jsonl")
-    # A segment that trained nothing leaves no gap and no trace in what was trained.
+    # A segment without steps changes neither the total nor the continuity.
     spans = [(int(line["from_step"]), int(line["to_step"])) for line in lines]
     ends = [0, *(end for _, end in spans)]
     return JobRun(
@@ -206,7 +204,7 @@ def _history(path: Path) -> list[Line]:
 
 @dataclass
 class Daemon:
-    """A hadard of our own, with its configuration and journal in `directory`."""
+    """A private hadard with its configuration and journal in `directory`."""
 
     directory: Path
     environment: Mapping[str, str]
@@ -215,17 +213,17 @@ class Daemon:
 
     @property
     def journal(self) -> Path:
-        """Return where the journal is written."""
+        """Return the path of the journal."""
         return self.directory / "journal.jsonl"
 
     @property
     def log(self) -> Path:
-        """Return where the daemon logs."""
+        """Return the path of the daemon's log."""
         return self.directory / "hadard.log"
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the daemon for the length of a block; it is alive when the block begins."""
+        """Run the daemon during a block; it has written a heartbeat before the block starts."""
         self.start()
         try:
             yield
@@ -233,7 +231,7 @@ class Daemon:
             self.stop()
 
     def start(self) -> None:
-        """Start the daemon and wait for its first sign of life."""
+        """Start the daemon and wait for its first heartbeat. Raises HadarError without one."""
         path = self.directory / "hadar.yaml"
         run_dir = Path(str(self.config["run_dir"]))
         lines = {**self.config, "journal": str(self.journal)}
@@ -254,7 +252,7 @@ class Daemon:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Ask the daemon to end, and make it end if it does not."""
+        """Terminate the daemon; kill it if it does not end in time."""
         if self.process is None:
             return
         if self.process.poll() is None:
@@ -268,7 +266,7 @@ class Daemon:
 
 
 def job_environment(cluster_environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that both runs submit from."""
+    """Return the environment of the submissions of both runs."""
     return {
         **os.environ,
         **cluster_environment,

@@ -1,4 +1,4 @@
-"""The demo's jobs: drawn from a production trace by the rule that stands in their file."""
+"""The demo's jobs: drawn from a production trace by the rule in their file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DemoJob:
 
 @dataclass(frozen=True, slots=True)
 class DemoWorkload:
-    """The jobs in order of submission, the cluster they run on, and where they come from."""
+    """The jobs in order of submission, their cluster and their source."""
 
     source: str
     cluster: str

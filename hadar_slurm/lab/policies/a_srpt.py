@@ -1,20 +1,20 @@
 """Policy `a-srpt`: jobs start in the order in which one imaginary fast machine ends them.
 
-Source: A-SRPT (arXiv 2501.05563), of which the abstract is published openly: the iterations of each
-job are predicted; the cluster is mapped to a single machine, on which preemptive shortest remaining
-processing time first is optimal; that schedule guides the placement of gangs, with little traffic
-between servers. The rule is our reconstruction, after the classic way to make such a schedule one
-without preemption (Phillips, Stein and Wein, Math. Programming 82, 1998):
+Source: A-SRPT (arXiv 2501.05563); only its abstract is openly available. It predicts the iterations
+of each job and maps the cluster to a single machine, on which preemptive shortest remaining
+processing time first is optimal. That schedule guides the placement of gangs, with little traffic
+between servers. We reconstruct the rule with the standard conversion to a non-preemptive schedule
+(Phillips, Stein and Wein, Math. Programming 82, 1998):
 
 * The machine is as fast as all GPUs together; a job's size on it is its GPU-seconds on its fastest
-  type. It serves the job with the least left, and takes in jobs as they come.
-* On the cluster jobs start in the order in which they end, or will end, on that machine. Nobody is
-  stopped, and whoever fits may pass one that does not. A gang takes its fastest type with room and
-  as few nodes as it can; A-SRPT's rule for when to wait for a better placement is not known here.
+  type. It serves the job with the least work left, and adds jobs as they arrive.
+* On the cluster jobs start in the order of their (past or future) ends on that machine, without
+  preemption and with backfill. A gang takes its fastest type with room and as few nodes as it can;
+  A-SRPT's rule for when to wait for a better placement is not published.
 
-Sizes are `JobSpec.total_steps`: on Slurm what the user predicts; `predicting.py` makes them wrong.
-How far the machine has come is the note from round to round. Without it, after a restart, the
-machine begins with the jobs in view, as if those that have ended had never been.
+Sizes are `JobSpec.total_steps`: on Slurm the user's prediction; `predicting.py` adds errors.
+The machine's state is carried from round to round. After a restart it is empty: the machine begins
+with the jobs of the snapshot and ignores those that have ended.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ class AdaptiveSrpt:
     name: str = "a-srpt"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return who runs where in `round_`."""
-        board = Allocator(snapshot, round_)
+        """Return which jobs run in `round_`, and on which GPUs."""
+        allocator = Allocator(snapshot, round_)
         machine = round_.memory if isinstance(round_.memory, Machine) else Machine()
         speed = sum(snapshot.cluster.capacity.values())
         arrivals = [
-            (job.spec.submitted_s, job.job_id, _size(job, board) / max(1, speed))
+            (job.spec.submitted_s, job.job_id, _size(job, allocator) / max(1, speed))
             for job in snapshot.plannable
             if job.job_id not in machine.left_s and job.job_id not in machine.ended_s
         ]
-        machine = machine.run(arrivals, snapshot.now_s).without_gone(snapshot)
-        waiting = [job for job in board.jobs if not board.stay(job)]
+        machine = machine.run(arrivals, snapshot.now_s).without_departed(snapshot)
+        waiting = [job for job in allocator.jobs if not allocator.stay(job)]
         waiting.sort(key=lambda job: machine.place(job.job_id))
         for job in waiting:
-            if not board.has_room:
+            if not allocator.has_room:
                 break
-            board.start(job, board.by_speed(job))
-        return board.plan(memory=machine)
+            allocator.start(job, allocator.by_speed(job))
+        return allocator.plan(memory=machine)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The imaginary machine at `now_s`: seconds left of each job on it, and when others ended."""
+    """The imaginary machine at `now_s`: seconds left of each job on it, and past ends of jobs."""
 
     now_s: float = float("-inf")
     left_s: Mapping[JobId, float] = field(default_factory=dict)
     ended_s: Mapping[JobId, float] = field(default_factory=dict)
 
     def run(self, arrivals: Iterable[tuple[float, JobId, float]], until_s: float) -> Machine:
-        """Return the machine at `until_s`, having taken in jobs: (when, job, seconds on it)."""
+        """Return the machine at `until_s`; arrivals are (time, job, seconds on it)."""
         coming = sorted(arrivals, key=lambda item: (item[0], natural_key(item[1])), reverse=True)
         queue = [(left, natural_key(job_id), job_id) for job_id, left in self.left_s.items()]
         heapify(queue)
@@ -89,12 +89,12 @@ class Machine:
             else:
                 heappush(queue, (left - (next_s - now_s), key, job_id))
                 now_s = next_s
-        # A job that is said to come later than now is here all the same.
+        # A job in the snapshot is present even if its arrival time is later than now.
         late = {job_id: left for _, job_id, left in coming}
         return Machine(now_s, {job_id: left for left, _, job_id in queue} | late, ended)
 
-    def without_gone(self, snapshot: Snapshot) -> Machine:
-        """Return the machine without the ends of jobs that are not there any more."""
+    def without_departed(self, snapshot: Snapshot) -> Machine:
+        """Return the machine without the ends of jobs that left the snapshot."""
         here = snapshot.by_id
         ended = {job_id: end_s for job_id, end_s in self.ended_s.items() if job_id in here}
         return Machine(self.now_s, self.left_s, ended)
@@ -106,12 +106,12 @@ class Machine:
         return (not has_ended, when, natural_key(job_id))
 
 
-def _size(job: Job, board: Allocator) -> float:
+def _size(job: Job, allocator: Allocator) -> float:
     """Return a job's GPU-seconds on its fastest type; 0 if it trains on none."""
-    best = max((board.rate(job, gpu_type) for gpu_type in board.by_speed(job)), default=0.0)
+    best = max((allocator.rate(job, gpu_type) for gpu_type in allocator.by_speed(job)), default=0.0)
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0
 
 
 def make(_: PolicyOptions) -> AdaptiveSrpt:
-    """Return the policy, as its entry point asks for it."""
+    """Return the policy (entry point)."""
     return AdaptiveSrpt()

@@ -1,17 +1,17 @@
-"""Policy `e-las`: least attained service, corrected by how far each job has come with it.
+"""Policy `e-las`: least attained service, corrected by each job's progress rate.
 
-Source: E-LAS (ICPP'20, doi 10.1145/3404397.3404415): completion times are not known; the priority
-comes from the real-time epoch progress rate and the service attained in time and space. Its formula
-is not published openly. The rule is our reconstruction:
+Source: E-LAS (ICPP'20, doi 10.1145/3404397.3404415). It does not know completion times; priority
+depends on the real-time epoch progress rate and the service attained in time and space. Its formula
+is not openly available. Our reconstruction:
 
-* Attained service A is GPUs x seconds, and as in Tiresias (NSDI'19, section 3.3) a job falls a
-  queue at 3,250 and at 7,200 of these GPU-seconds; queues are served in order.
-* A job's epoch progress rate is p / A, p being the share of its epochs that is done: its steps
+* Attained service A is GPUs x seconds. As in Tiresias (NSDI'19, section 3.3) a job drops one queue
+  at 3,250 and one at 7,200 of these GPU-seconds; queues are served in order.
+* A job's epoch progress rate is p / A, p being the fraction of its epochs that is done: its steps
   over the steps that its user asked for. At this rate it needs (1 - p) A / p more, and in a queue
-  the job that needs the least goes first. One without progress yet has the benefit of the doubt.
+  the job that needs the least goes first. A job without progress counts as needing nothing.
 
-So the number of epochs is known, as it is wherever a user writes it into a script, and how long one
-takes is not. Like Tiresias it knows one GPU type, and types are taken by plenty.
+So the number of epochs is known, from the user's script, but the duration of an epoch is not. Like
+Tiresias the policy does not distinguish GPU types; each job takes the type with most free GPUs.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Elas:
     name: str = "e-las"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return who runs where in `round_`."""
-        board = Allocator(unknown_lengths(snapshot), round_)
+        """Return which jobs run in `round_`, and on which GPUs."""
+        allocator = Allocator(unknown_lengths(snapshot), round_)
         jobs = snapshot.by_id
-        order = sorted(board.jobs, key=lambda job: self._place_in_line(jobs[job.job_id]))
-        return serve_by_plenty(board, order)
+        order = sorted(allocator.jobs, key=lambda job: self._queue_key(jobs[job.job_id]))
+        return serve_by_plenty(allocator, order)
 
-    def _place_in_line(self, job: Job) -> tuple[int, float, bool, float]:
+    def _queue_key(self, job: Job) -> tuple[int, float, bool, float]:
         service_gpu_s = job.progress.service_gpu_s
         queue = bisect_right(self.limits_gpu_s, service_gpu_s)
-        # To the second: rounding errors of sums would else decide among equals.
+        # Rounded to seconds, so that rounding errors of sums do not break ties.
         left_gpu_s = round(service_left(job))
         return (queue, left_gpu_s, job.phase is Phase.QUEUED, job.spec.submitted_s)
 
@@ -57,5 +57,5 @@ def service_left(job: Job) -> float:
 
 
 def make(_: PolicyOptions) -> Elas:
-    """Return the policy, as its entry point asks for it."""
+    """Return the policy (entry point)."""
     return Elas()

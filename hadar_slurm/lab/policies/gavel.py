@@ -1,22 +1,22 @@
-"""Gavel's objectives: which part of its time each job is to spend on which GPU type.
+"""Gavel's objectives: the fraction of time that each job spends on each GPU type.
 
 Source: Gavel (OSDI'20, section 4) and its published simulator; the variants that know throughputs
 ("perf"). An objective turns a `GavelDemand` into shares X, one row a job and one column a GPU type,
 with X >= 0, at most all of a job's time in its row and a type's GPUs, sum of gang x X, in its
-column. Who runs in which round follows from the shares (`gavel_rounds`).
+column. `gavel_rounds` turns the shares into rounds.
 
 With gang sizes s, rates T and steps left R of job m:
 
 * max-min: max min_m s_m (T X)_m / T'_m, where T' is the rate on an equal share of every type.
 * makespan: the shortest horizon H with (T X)_m >= R_m / H for all m. Gavel halves an interval until
-  it is within 5 % and takes whatever feasible shares the solver returns at the last feasible H. We
-  find the shortest horizon with one program and follow the halving to the same H.
-* max-sum: max sum_m (T X)_m, in steps/s, so that models of many small steps come first.
+  it is within 5 % and takes any feasible shares that the solver returns at the last feasible H. We
+  find the shortest horizon with one program and repeat the halving to the same H.
+* max-sum: max sum_m (T X)_m, in steps/s, so models with many small steps come first.
 * ftf (finish-time fairness, from Themis, NSDI'20): min max_m of the time in the shared cluster,
-  age_m + R_m / (T X)_m, over that on an own 1/n of it. Gavel solves one cone program; we search
-  for the ratio with a linear program for each try.
-* fifo: in order of arrival each job takes the fastest type with room; the first for which no type
-  has room ends it, and one that trains on none of those with room is passed over.
+  age_m + R_m / (T X)_m, over that on a private 1/n of it. Gavel solves one cone program; we
+  bisect on the ratio with one linear program per step.
+* fifo: in order of arrival each job takes the fastest type with room. A job that trains on no type
+  with room is skipped; the first job for which no type has room ends the list.
 
 Jobs have no weights here; Gavel's weights are 1.
 """
@@ -32,32 +32,33 @@ import numpy as np
 from hadar_slurm.errors import SolverError
 from hadar_slurm.lab.policies.interior import Floats, Inside, ShareProgram, solve_inside
 
-# Gavel's search for the horizon of its makespan policy, in seconds: where it begins, by what the
-# upper end grows when nothing was feasible, and how close the two ends come.
+# Gavel's search for the horizon of its makespan policy: first interval in seconds, growth factor of
+# the upper end while nothing is feasible, ratio of the ends at which it stops.
 _HORIZON_S = (100.0, 1e6)
 _HORIZON_GROWTH = 10.0
 _HORIZON_GAP = 1.05
 # A horizon this much above the shortest is surely feasible.
 _ROUNDING = 1e-7
-# How close, as a share, the search for the ratio of finish times comes, in how many tries at most.
+# The search for the ratio of finish times: relative precision, and maximum number of steps.
 _RATIO_GAP = 1e-3
 _RATIO_TRIES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class GavelDemand:
-    """The jobs that want GPUs, one row each, and what there is, one column a GPU type.
+    """The jobs that request GPUs, n rows, and the cluster, one column a GPU type."""
 
-    `gangs` in GPUs, `rates` in steps/s of the whole gang (0 where it does not run; every job runs
-    somewhere), `steps_left` above 0, `age_s` since submission, `isolated_s` how long the steps done
-    so far would have taken on an own 1/n of the cluster, `capacity` in GPUs, above 0.
-    """
-
+    # (n,) GPUs of each gang.
     gangs: Floats
+    # (n, types) steps/s of the whole gang; 0 where it does not run, above 0 on one type at least.
     rates: Floats
+    # (n,) above 0.
     steps_left: Floats
+    # (n,) seconds since submission.
     age_s: Floats
+    # (n,) seconds that the steps done so far would have taken on a private 1/n of the cluster.
     isolated_s: Floats
+    # (types,) GPUs, above 0.
     capacity: Floats
 
 
@@ -65,35 +66,35 @@ Objective = Callable[[GavelDemand], Floats]
 
 
 def max_min(demand: GavelDemand) -> Floats:
-    """Return shares that make the smallest gain over an equal share of every type largest."""
+    """Return shares that maximise the smallest gain over an equal share of every type."""
     equal = demand.rates @ (demand.capacity / demand.capacity.sum())
     return _most_level(demand, demand.rates * (demand.gangs / equal)[:, None]).shares
 
 
 def makespan(demand: GavelDemand) -> Floats:
-    """Return shares with which all jobs end within nearly the shortest time possible."""
+    """Return shares with which all jobs end within 5 % of the shortest horizon."""
     longest_s = float((demand.steps_left / demand.rates.max(axis=1)).max())
     best = _most_level(demand, demand.rates * (longest_s / demand.steps_left)[:, None])
     if best.level <= 0:
-        raise SolverError("the jobs cannot be done in any time")
+        raise SolverError("no finite horizon completes the jobs")
     horizon_s = search_horizon(longest_s / best.level * (1.0 + _ROUNDING))
     needs = demand.steps_left / horizon_s
     try:
         program = ShareProgram(demand.gangs, demand.capacity, rates=demand.rates, needs=needs)
         return solve_inside(program).shares
     except SolverError:
-        # The horizon found is the shortest itself: there is next to no inside.
+        # At the shortest horizon itself the feasible set has almost no interior.
         return best.shares
 
 
 def max_sum(demand: GavelDemand) -> Floats:
-    """Return shares with the most steps per second in all."""
+    """Return shares that maximise the total steps/s."""
     program = ShareProgram(demand.gangs, demand.capacity, cost=-demand.rates)
     return solve_inside(program).shares
 
 
 def finish_time_fairness(demand: GavelDemand) -> Floats:
-    """Return shares that make the largest ratio of finish times, shared to isolated, smallest."""
+    """Return shares that minimise the largest ratio of finish times, shared to isolated."""
     alone_s = demand.isolated_s + demand.steps_left / isolated_rates(demand)
 
     def ratio(rates: Floats) -> float:
@@ -116,7 +117,7 @@ def finish_time_fairness(demand: GavelDemand) -> Floats:
 
 
 def fifo(demand: GavelDemand) -> Floats:
-    """Return whole types for the first jobs in order of arrival, until one finds no room."""
+    """Return whole types for the first jobs in order of arrival, until one does not fit."""
     shares = np.zeros(demand.rates.shape)
     room = demand.capacity.copy()
     for row in np.argsort(-demand.age_s, kind="stable"):
@@ -140,15 +141,15 @@ OBJECTIVES: Mapping[str, Objective] = {
 
 
 def equal_shares(demand: GavelDemand) -> Floats:
-    """Return the shares that give every GPU of every gang the same part of every type."""
+    """Return the shares that give every GPU of every gang an equal fraction of every type."""
     part = demand.capacity / demand.gangs.sum()
     return np.tile(part / max(1.0, float(part.sum())), (len(demand.gangs), 1))
 
 
 def isolated_rates(demand: GavelDemand) -> Floats:
-    """Return each job's steps/s on an own 1/n of every type.
+    """Return each job's steps/s on a private 1/n of every type.
 
-    A gang of W GPUs runs there 1/W of the time; all rows are scaled so that the largest is 1.
+    A gang of W GPUs runs there 1/W of the time; rows are scaled so that the largest sum is 1.
     """
     shares = demand.capacity / (len(demand.gangs) * demand.gangs)[:, None]
     rates: Floats = (demand.rates * (shares / shares.sum(axis=1).max())).sum(axis=1)
@@ -156,7 +157,7 @@ def isolated_rates(demand: GavelDemand) -> Floats:
 
 
 def search_horizon(shortest_s: float) -> float:
-    """Return the horizon where Gavel's halving ends if all from `shortest_s` on are feasible."""
+    """Return the horizon at which Gavel's halving ends if all >= `shortest_s` are feasible."""
     low, high = _HORIZON_S
     end = high
     found: float | None = None
@@ -173,6 +174,6 @@ def search_horizon(shortest_s: float) -> float:
 
 
 def _most_level(demand: GavelDemand, rates: Floats) -> Inside:
-    """Return the shares that make the smallest of sum(rates x shares) over the jobs largest."""
+    """Return the shares that maximise the minimum over the jobs of sum(rates x shares)."""
     program = ShareProgram(demand.gangs, demand.capacity, rates=rates, has_level=True)
     return solve_inside(program)

@@ -1,25 +1,25 @@
 """Policies `gavel-max-min`, `-makespan`, `-max-sum`, `-ftf` and `-fifo`: Gavel's round mechanism.
 
-Source: Gavel (OSDI'20, section 5) and its published simulator. The objectives are in `gavel`; here
-is how their shares become rounds:
+Source: Gavel (OSDI'20, section 5) and its published simulator. `gavel` computes the shares; this
+module turns them into rounds:
 
-* Each job has a priority on each type: its share over the time it was given there since the shares
-  were last computed. Every such time begins at half a round, so that new shares count at once.
-* Types are served in a fixed order, and of each type the jobs by priority, ties by deficit (share x
+* A job's priority on a type is its share over the time it received there since the shares were
+  last computed. That time starts at half a round, so new shares take effect at once.
+* Types are served in a fixed order, the jobs of each type by priority, ties by deficit (share x
   time passed, less time received, summed over all computations so far), then by share, then by
-  order of jobs. Who has GPUs already, does not run there or does not fit is skipped.
-* Shares are computed again when a job came or ended, or GPUs did, but `least_gap_s` after the last
-  time at the earliest. Only then are times set back. Gavel's simulator takes a last time of 0 for
-  none, so shares from time 0 are renewed at the first change.
+  order of jobs. A job that already has GPUs, does not run on the type or does not fit is skipped.
+* Shares are recomputed when jobs or GPUs have changed, `least_gap_s` after the last computation at
+  the earliest. Only then are times reset. Gavel's simulator reads a last computation at time 0 as
+  none, so shares from time 0 are recomputed at the first change.
 
-What Gavel's simulator does besides, and we only under its rules (`GangRules.counts_spread` false)
-and if `is_strict`: a job that came since the last computation gets no GPUs, though room is kept for
-it when its turn comes; and with `fifo` only jobs with a share run. Both leave GPUs idle; if they
-leave all of them idle, the shares are computed at once. Elsewhere such jobs get what is left, and
-so do, everywhere, those for which no nodes were found.
+Gavel's simulator has two more rules, applied here only under its gang rules
+(`GangRules.counts_spread` false) and if `is_strict`: a job that arrived since the last computation
+gets no GPUs, though its GPUs stay reserved; and with `fifo` only jobs with a share run. Both leave
+GPUs idle; if all are idle, the shares are recomputed at once. Otherwise such jobs get the GPUs that
+are left, as jobs for which no nodes were found always do.
 
-Shares are rounded to seven digits: jobs that are alike then tie, whatever the machine's arithmetic.
-Types other than Gavel's three are served by how fast jobs are there on average, the fastest first.
+Shares are rounded to float32 (seven digits), so that identical jobs tie on every machine. Types
+other than Gavel's three are served in order of the jobs' mean relative throughput, fastest first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hadar_slurm.policies.policy import PolicyOptions
 GAVEL_OBJECTIVES = tuple(OBJECTIVES)
 
 _ORDER_OF_TYPES = ("v100", "p100", "k80")
-# The other objectives are given the steps left and do not look at them.
+# The other objectives ignore the steps left.
 _KNOW_LENGTHS = ("makespan", "ftf")
 _HOLDS_GPUS = (Phase.RUNNING, Phase.STARTING)
 
@@ -66,45 +66,49 @@ class Gavel:
         return f"gavel-{self.objective}"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return who runs where in `round_`; the shares are those in its memory if still good."""
+        """Return the plan for `round_`, with the shares in its memory while they are valid."""
         knows_lengths = self.objective in _KNOW_LENGTHS
-        board = Allocator(snapshot if knows_lengths else unknown_lengths(snapshot), round_)
-        ledger = _Ledger.carried_on(round_.memory, snapshot, board.gpu_types)
+        allocator = Allocator(snapshot if knows_lengths else unknown_lengths(snapshot), round_)
+        ledger = _Ledger.carried_on(round_.memory, snapshot, allocator.gpu_types)
         is_new = ledger.is_due(self.least_gap_s)
         if is_new:
-            ledger = ledger.with_new_shares(self.objective, board)
-        chosen, withheld = self._choose(ledger, board, round_.length_s)
-        if withheld and not (chosen or board.placed or is_new):
-            is_new, ledger = True, ledger.with_new_shares(self.objective, board)
-            chosen, withheld = self._choose(ledger, board, round_.length_s)
+            ledger = ledger.with_new_shares(self.objective, allocator)
+        chosen, withheld = self._choose(ledger, allocator, round_.length_s)
+        if withheld and not (chosen or allocator.placed or is_new):
+            is_new, ledger = True, ledger.with_new_shares(self.objective, allocator)
+            chosen, withheld = self._choose(ledger, allocator, round_.length_s)
         for job, gpu_type in chosen:
-            board.choose(job, gpu_type)
-        assign_nodes(board)
+            allocator.choose(job, gpu_type)
+        assign_nodes(allocator)
         if not withheld:
-            board.fill(sorted(board.jobs, key=lambda job: job.spec.submitted_s))
+            allocator.fill(sorted(allocator.jobs, key=lambda job: job.spec.submitted_s))
         figures = {"shares_computed": float(is_new), "solver_fallback": float(ledger.is_fallback)}
-        return board.plan(figures=figures, memory=ledger)
+        return allocator.plan(figures=figures, memory=ledger)
 
     def _choose(
-        self, ledger: _Ledger, board: Allocator, length_s: float
+        self, ledger: _Ledger, allocator: Allocator, length_s: float
     ) -> tuple[list[tuple[Job, GpuType]], bool]:
-        """Return who is to run on which type, and whether anybody is withheld from running."""
-        is_strict = self.is_strict and not board.rules.counts_spread
+        """Return the chosen (job, type) pairs, and whether a job that fits was withheld."""
+        is_strict = self.is_strict and not allocator.rules.counts_spread
         needs_share = is_strict and self.objective == "fifo"
-        books = ledger.books.at([ledger.rows[job.job_id] for job in board.jobs])
+        books = ledger.books.at([ledger.rows[job.job_id] for job in allocator.jobs])
         priorities = books.shares / (length_s / 2.0 + books.received_s)
-        is_taken = np.zeros(len(board.jobs), dtype=bool)
+        is_taken = np.zeros(len(allocator.jobs), dtype=bool)
         chosen: list[tuple[Job, GpuType]] = []
         withheld = False
         for column in ledger.order:
-            gpu_type = board.gpu_types[column]
-            room = board.room(gpu_type)
+            gpu_type = allocator.gpu_types[column]
+            room = allocator.room(gpu_type)
             keys = (books.shares, books.deficits_s, priorities)
             for row in np.lexsort([-key[:, column] for key in keys]):
-                job = board.jobs[row]
+                job = allocator.jobs[row]
                 if room <= 0:
                     break
-                if is_taken[row] or job.spec.num_gpus > room or not board.may_use(job, gpu_type):
+                if (
+                    is_taken[row]
+                    or job.spec.num_gpus > room
+                    or not allocator.may_use(job, gpu_type)
+                ):
                     continue
                 if needs_share and priorities[row, column] <= 0:
                     withheld = True
@@ -120,31 +124,33 @@ class Gavel:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Books:
-    """What is written down of each job: one row a job, in the tables one column a GPU type.
+    """State kept per job: arrays (jobs,) or (jobs, types)."""
 
-    The share, the time received since shares were computed, the deficit before; the steps done at
-    the last plan; whether the shares were computed with the job in mind. For finish-time fairness:
-    the steps left when they were computed, the steps/s then on an own 1/n of the cluster, and how
-    long the job would have been there until then.
-    """
-
+    # (jobs, types) current shares.
     shares: Floats
+    # (jobs, types) time received since the shares were computed.
     received_s: Floats
+    # (jobs, types) deficit before that.
     deficits_s: Floats
+    # Steps done at the last plan.
     steps_done: Floats
+    # Whether the job was present when the shares were computed.
     is_known: NDArray[np.bool_]
+    # Steps left when the shares were computed (this and the next two: finish-time fairness).
     steps_left: Floats
+    # Steps/s at that time on a private 1/n of the cluster.
     isolated_rates: Floats
+    # Time until then on such a private share.
     isolated_s: Floats
 
     @classmethod
-    def empty(cls, num_kinds: int) -> _Books:
+    def empty(cls, num_types: int) -> _Books:
         """Return books without jobs."""
-        table, column = np.zeros((0, num_kinds)), np.zeros(0)
+        table, column = np.zeros((0, num_types)), np.zeros(0)
         return cls(table, table, table, column, column > 0, column, column, column)
 
     def at(self, rows: Sequence[int]) -> _Books:
-        """Return the books with these rows in this order, an empty one for each -1."""
+        """Return the books with these rows in this order, a zero row for each -1."""
         wanted = np.array(rows, dtype=int)
         kept = np.flatnonzero(wanted >= 0)
 
@@ -158,28 +164,29 @@ class _Books:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Ledger:
-    """What one plan leaves for the next: the books of all present jobs, and what they rest on.
-
-    `rows` finds a job's row; `capacity` are the GPUs of each type on open nodes; the shares are
-    from `computed_s` for the jobs and GPUs in `computed_for`; `order` is that of the columns.
-    """
+    """State carried from plan to plan: the books of all present jobs and their context."""
 
     gpu_types: tuple[GpuType, ...]
     books: _Books
     jobs: tuple[Job, ...] = ()
+    # A job's row in the books.
     rows: Mapping[JobId, int] = field(default_factory=dict)
+    # GPUs of each type on schedulable nodes.
     capacity: tuple[int, ...] = ()
     now_s: float = 0.0
+    # When the shares were computed, and for which jobs and GPUs.
     computed_s: float = 0.0
     computed_for: object = None
+    # Order in which the columns are served.
     order: tuple[int, ...] = ()
+    # Whether the solver failed and the shares are equal ones.
     is_fallback: bool = False
 
     @classmethod
     def carried_on(
         cls, memory: object, snapshot: Snapshot, gpu_types: tuple[GpuType, ...]
     ) -> _Ledger:
-        """Return the ledger that the plan before this one left, brought up to now."""
+        """Return the previous plan's ledger, updated to the snapshot."""
         before = cls(gpu_types, _Books.empty(len(gpu_types)))
         if isinstance(memory, cls) and memory.gpu_types == gpu_types:
             before = memory
@@ -206,19 +213,19 @@ class _Ledger:
 
     @property
     def wanted(self) -> object:
-        """Return the jobs and GPUs that new shares would be for."""
+        """Return the jobs and GPUs that new shares would apply to."""
         return (tuple(self.rows), self.capacity)
 
     def is_due(self, least_gap_s: float) -> bool:
-        """Return whether the shares are to be computed again."""
+        """Return whether the shares must be recomputed."""
         if not self.jobs or self.computed_for == self.wanted:
             return False
         is_old = self.computed_s == 0.0 or self.now_s - self.computed_s >= least_gap_s
         return self.computed_for is None or is_old
 
-    def with_new_shares(self, objective: str, board: Allocator) -> _Ledger:
-        """Return the ledger with shares for now, times counted from now on."""
-        books, rates = self.books, _rates(board, self.jobs)
+    def with_new_shares(self, objective: str, allocator: Allocator) -> _Ledger:
+        """Return the ledger with new shares and times reset."""
+        books, rates = self.books, _rates(allocator, self.jobs)
         capacity = np.array(self.capacity, dtype=float)
         columns = np.flatnonzero(capacity)
         rows = np.flatnonzero(rates[:, columns].max(axis=1, initial=0.0))
@@ -235,7 +242,7 @@ class _Ledger:
                 capacity=capacity[columns],
             )
             isolated[rows] = isolated_rates(demand)
-            # The past of a job that is new to us is taken to have been like now.
+            # A new job's past is assumed to have had the present isolated rate.
             past_s = np.where(
                 books.is_known[rows], isolated_s[rows], books.steps_done[rows] / isolated[rows]
             )
@@ -261,7 +268,7 @@ class _Ledger:
             books=new,
             computed_s=self.now_s,
             computed_for=self.wanted,
-            order=_order_of_types(board.gpu_types, rates),
+            order=_order_of_types(allocator.gpu_types, rates),
             is_fallback=is_fallback,
         )
 
@@ -269,7 +276,7 @@ class _Ledger:
         return max(0.0, self.now_s - job.spec.submitted_s)
 
     def _isolated_s(self) -> Floats:
-        """Return how long each job's steps so far would have taken on an own 1/n of the cluster."""
+        """Return the seconds that each job's steps would have taken on a private 1/n."""
         books = self.books
         steps = books.steps_left - np.array([job.steps_left for job in self.jobs])
         rates = np.where(books.isolated_rates > 0, books.isolated_rates, np.inf)
@@ -284,13 +291,13 @@ def _times_given_s(
     snapshot: Snapshot,
     passed_s: float,
 ) -> Floats:
-    """Return the seconds that each job was given on each type since the last plan.
+    """Return the seconds that each job received on each type since the last plan.
 
-    Under Gavel's rules that is what its whole steps took, else all the time that has passed.
+    Under Gavel's rules this is the duration of its whole steps, otherwise all time passed.
     """
     times_s = np.zeros((len(jobs), len(gpu_types)))
     for row, job in enumerate(jobs):
-        # What a job was given before the first shares with it in mind is of no account.
+        # Time received before the first shares that include the job is not counted.
         if job.phase not in _HOLDS_GPUS or not job.allocation or not books.is_known[row]:
             continue
         given_s = passed_s
@@ -304,7 +311,7 @@ def _times_given_s(
 
 
 def _open_gpus(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> tuple[int, ...]:
-    """Return, by type, the GPUs on open nodes that jobs in our care hold or may be given."""
+    """Return, by type, the GPUs on schedulable nodes that managed jobs hold or may use."""
     nodes = snapshot.cluster.by_name
     gpus: Counter[GpuType] = Counter()
     for slot, count in snapshot.plannable_capacity.items():
@@ -313,16 +320,16 @@ def _open_gpus(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> tuple[int, .
     return tuple(gpus[gpu_type] for gpu_type in gpu_types)
 
 
-def _rates(board: Allocator, jobs: Sequence[Job]) -> Floats:
+def _rates(allocator: Allocator, jobs: Sequence[Job]) -> Floats:
     """Return the steps/s of each job on each type, 0 where it could not run."""
     rates = [
         [
-            board.rate(job, gpu_type) if board.may_use(job, gpu_type) else 0.0
-            for gpu_type in board.gpu_types
+            allocator.rate(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
+            for gpu_type in allocator.gpu_types
         ]
         for job in jobs
     ]
-    return np.array(rates, dtype=float).reshape(len(jobs), len(board.gpu_types))
+    return np.array(rates, dtype=float).reshape(len(jobs), len(allocator.gpu_types))
 
 
 def _order_of_types(gpu_types: Sequence[GpuType], rates: Floats) -> tuple[int, ...]:

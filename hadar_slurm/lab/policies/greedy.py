@@ -1,18 +1,17 @@
-"""Policies `srsf` and `las`: two greedy references that may stop anybody at the end of a round.
+"""Policies `srsf` and `las`: two greedy references that may preempt any job at the end of a round.
 
-Both go through the jobs in an order of their own, and each job takes the fastest GPU type that
-still has room for its gang. Neither looks ahead, and neither asks what a move costs; a job that
-keeps its type keeps its place all the same (`assign_nodes`).
+Both sort the jobs, and each job takes the fastest GPU type with room for its gang. Neither looks
+ahead or counts the cost of a migration; a job that keeps its type keeps its nodes (`assign_nodes`).
 
 * `srsf`, shortest remaining service first: GPUs of the gang x seconds it still needs on its fastest
-  type. The order that Tiresias (NSDI'19, section 3) takes as the best when sizes are known; the
-  fastest-type rule is ours.
+  type. Tiresias (NSDI'19, section 3) takes this order as the best when sizes are known; the
+  fastest-type rule is our own.
 * `las`, least attained service first (Tiresias, NSDI'19, without its queues): GPU-seconds received
   so far, all types counting alike.
 
-Ties go to the lower job id. Jobs whose reserved type has no fitting nodes left, and those that
-found no room, take what remains, in the same order: where they run already, on their fastest type
-with room, or on mixed types.
+Ties go to the lower job id. Jobs whose reserved type has no fitting nodes left, and jobs that did
+not fit, take the remaining GPUs in the same order: those they run on, their fastest type with room,
+or mixed types.
 """
 
 from __future__ import annotations
@@ -40,15 +39,13 @@ def remaining_service(job: Job, gpu_types: tuple[GpuType, ...]) -> float:
 
 @lru_cache(maxsize=4096)
 def _best_rate(rates: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]) -> float:
-    """Return `Throughputs.best`; thousands of jobs ask it of a few dozen rates in every round."""
+    """Return `Throughputs.best`; cached, since thousands of jobs share a few dozen rates."""
     return rates.best(gpu_types, num_gpus)
 
 
-def attained_service(job: Job, _kinds: tuple[GpuType, ...]) -> float:
-    """Return the GPU-seconds a job has received.
-
-    To the millisecond: rounding errors of the sum would else decide among equals.
-    """
+def attained_service(job: Job, _gpu_types: tuple[GpuType, ...]) -> float:
+    """Return the GPU-seconds a job has received."""
+    # Rounded to milliseconds, so that rounding errors of the sum do not break ties.
     return round(job.progress.service_gpu_s, 3)
 
 
@@ -56,7 +53,7 @@ def attained_service(job: Job, _kinds: tuple[GpuType, ...]) -> float:
 class Greedy:
     """Jobs by a key, the lowest first, each on its fastest type with room.
 
-    Unless it `knows_lengths` it is not shown how long jobs will train.
+    Without `knows_lengths` job durations are hidden from it (`unknown_lengths`).
     """
 
     name: str
@@ -64,17 +61,17 @@ class Greedy:
     knows_lengths: bool
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return who runs where in `round_`."""
-        board = Allocator(snapshot if self.knows_lengths else unknown_lengths(snapshot), round_)
-        # The board's order is the canonical one, and sorting keeps it among equals.
-        order = sorted(board.jobs, key=lambda job: self.key(job, board.gpu_types))
+        """Return which jobs run in `round_`, and on which GPUs."""
+        allocator = Allocator(snapshot if self.knows_lengths else unknown_lengths(snapshot), round_)
+        # The sort is stable: ties keep the allocator's canonical order.
+        order = sorted(allocator.jobs, key=lambda job: self.key(job, allocator.gpu_types))
         for job in order:
-            if not board.has_room:
+            if not allocator.has_room:
                 break
-            any(board.choose(job, gpu_type) for gpu_type in board.by_speed(job))
-        assign_nodes(board)
-        board.fill(order)
-        return board.plan()
+            any(allocator.choose(job, gpu_type) for gpu_type in allocator.by_speed(job))
+        assign_nodes(allocator)
+        allocator.fill(order)
+        return allocator.plan()
 
 
 def srsf(_: PolicyOptions | None = None) -> Greedy:

@@ -1,27 +1,28 @@
-"""Hare's offline planner: rounds of tasks on GPUs of several types, for the least weighted JCT.
+"""Hare's offline planner: rounds of tasks on several GPU types, minimising weighted JCT.
 
 Source: Hare (HPDC'22; IEEE Transactions on Cloud Computing 12(4), 2024): *relaxed fixed-scale
 synchronisation*. A job trains in rounds of a fixed number of tasks. A task of the next round starts
 only after all tasks of the round have trained and synchronised; the tasks of a round need neither
-run at once nor on distinct GPUs. So as many gradients are added up as ever, and convergence is that
-of synchronous SGD. The abstracts are published openly; program and bound below are reconstructed.
+run at the same time nor on distinct GPUs. The number of gradients per update is unchanged, so
+convergence is that of synchronous SGD. Only the abstracts are openly available; program and bound
+below are reconstructed.
 
-Known are arrivals, weights and sizes. On GPU m a task of job n trains T_nm seconds, then
-synchronises S_nm seconds, in which the GPU may go on to the next task. A GPU that goes from one job
-to another takes `switch_s` first: seconds by default, milliseconds with Hare's fast switching.
+Arrivals, weights and sizes are known. On GPU m a task of job n trains T_nm seconds, then
+synchronises S_nm seconds, during which the GPU may run the next task. Switching a GPU between jobs
+costs `switch_s`: seconds by default, milliseconds with Hare's fast switching.
 
 * *Order from a linear program.* Variables are the mean midpoint M_nr of the tasks of each round and
   the end C_n of each job; the objective is sum w_n C_n. Rounds follow each other; and for prices
-  p_m of GPUs with sum 1, b_n = min_m p_m T_nm, every set A of tasks that come at a or later has
+  p_m of GPUs with sum 1, b_n = min_m p_m T_nm, every set A of tasks that arrive at a or later has
 
       sum_A b M >= a b(A) + b(A)^2 / 2,
 
-  for at no time more than 1 of priced GPU is in use. With equal prices these are the inequalities
-  of Queyranne for parallel machines; a second set of prices is that of the makespan program (ours).
-  The most violated are added until none is. Tasks are served by midpoint.
-* *Order without a program.* Jobs by work on the mean GPU, all rounds, over weight (ours).
-* *List scheduling.* Tasks in that order, each on the GPU that ends it first; a task for which that
-  GPU is still at work waits for it, and others may pass. The better of both orders is taken.
+  since at no time more than 1 of priced GPU is in use. With equal prices these are the inequalities
+  of Queyranne for parallel machines; we add a second set of prices, from the makespan program. The
+  most violated inequality is added until none is violated. Tasks are served by midpoint.
+* *Order without a program* (our own). Jobs by work on the mean GPU, all rounds, over weight.
+* *List scheduling.* Tasks in that order, each on the GPU that ends it first; a task waits while
+  that GPU is busy, and later tasks may be backfilled. The better of both orders is used.
 
 Hare proves sum w C <= alpha (2 + alpha) optimum, alpha being the largest ratio of a job's slowest
 to its fastest GPU. Our list scheduling differs in details, so `benchmarks/hare.py` checks the bound
@@ -40,7 +41,7 @@ import numpy as np
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 
-# Of such a share of its right side an inequality may be violated.
+# An inequality may be violated by this fraction of its right side.
 _TOLERANCE = 1e-6
 _MAX_TURNS = 60
 
@@ -58,7 +59,7 @@ class RoundJob:
 
     @property
     def work_s(self) -> float:
-        """Return the seconds that one GPU of harmonic-mean speed would need for all tasks."""
+        """Return the seconds that one GPU of harmonic-mean speed needs for all tasks."""
         return self.rounds * self.tasks * float(np.mean(self.train_s))
 
     @property
@@ -68,7 +69,7 @@ class RoundJob:
 
 
 class HareTask(NamedTuple):
-    """A task that was placed: job and round by number, GPU, start and end of its training."""
+    """A placed task: job and round by number, GPU, start and end of its training."""
 
     job: int
     round: int
@@ -118,7 +119,7 @@ def order_without_program(job: RoundJob) -> float:
 
 @dataclass(slots=True)
 class _State:
-    """Where a job stands: its round, tasks of it still to start, when these may, and its end."""
+    """A job's tasks left to start in its round, their earliest start, the round, its end."""
 
     left: int
     ready_s: float
@@ -140,7 +141,7 @@ def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0
             if state.round < job.rounds and state.left > 0 and state.ready_s <= now_s
         ]
         ready.sort(key=lambda n: (rank(n, states[n].round), n))
-        # What a GPU is promised to somebody who waits for it, on top of what it is doing.
+        # When each GPU is free after its running task and the tasks that wait for it.
         promised_s, promised_to = list(free_s), list(last)
         for n in ready:
             job, state = jobs[n], states[n]
@@ -178,7 +179,7 @@ def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0
 class Relaxation:
     """An optimum of the program: the mean midpoint of each round's tasks, and a lower bound.
 
-    `bound_s` is one on the sum of weight times JCT over all timetables, switches being free.
+    `bound_s` bounds the sum of weight times JCT of every timetable from below, with free switches.
     """
 
     midpoints_s: tuple[tuple[float, ...], ...]
@@ -210,7 +211,7 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
     """Solve the program, adding inequalities until none is violated. Raises SolverError."""
     offsets = np.concatenate(([0], np.cumsum([job.rounds for job in jobs])))
     num_rounds, num_jobs = int(offsets[-1]), len(jobs)
-    # In units of the mean task all numbers are near 1.
+    # In units of the mean task, numbers are near 1.
     unit_s = float(np.mean([job.train_s for job in jobs]))
     least_s = np.array([min(job.train_s) for job in jobs]) / unit_s
     rows = _Rows()
@@ -258,7 +259,7 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
 
 
 def _add_violated(rows: _Rows, middle: Floats, size: Floats, arrivals: Floats) -> bool:
-    """Add the most violated inequality over sets that are early and came at some time or later."""
+    """Add the most violated inequality over prefixes by midpoint of tasks that arrive late."""
     worst, chosen = 0.0, None
     order = np.argsort(middle, kind="stable")
     for from_ in np.unique(arrivals):
@@ -277,10 +278,10 @@ def _add_violated(rows: _Rows, middle: Floats, size: Floats, arrivals: Floats) -
 
 
 def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
-    """Return prices of GPUs, of sum 1, at which all jobs together take the longest.
+    """Return prices of GPUs, of sum 1, that maximise the priced work of all jobs.
 
-    max sum_n K_n b_n over b_n <= p_m T_nm, K_n being the number of tasks: the dual of the program
-    that ends all of them soonest.
+    max sum_n K_n b_n over b_n <= p_m T_nm, K_n being the number of tasks: the dual of the makespan
+    program.
     """
     num_jobs, num_gpus = len(jobs), len(jobs[0].train_s)
     train_s = np.array([job.train_s for job in jobs])

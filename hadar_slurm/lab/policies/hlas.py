@@ -4,18 +4,17 @@ Source: the online scheduler of Hare (IEEE Transactions on Cloud Computing 12(4)
 only the name, heterogeneity-aware least attained service, and the purpose are published openly.
 The rule is our reconstruction:
 
-* *Attained service* is counted by what it was worth: a GPU-second on a type on which the job runs
-  at a tenth of its best speed is a tenth of a GPU-second. Who was given slow GPUs does not lose its
-  place for it.
-* *Queues* are those of Tiresias (NSDI'19): a job falls a queue at 3,250 and at 7,200 such
-  GPU-seconds; queues are served in order; in a queue those that run go before those that wait.
-* *Types.* Within that, a type goes to the job that it suits best: by comparative advantage, its
-  speed there over its mean speed on all types of the cluster, then by arrival. One that runs moves
-  to another type only if it gains a tenth (ours): a move costs a restart.
+* *Attained service* is normalised: a GPU-second on a type on which the job runs at a tenth of its
+  best throughput counts as a tenth of a GPU-second, so slow GPUs cost a job no priority.
+* *Queues* are those of Tiresias (NSDI'19): a job drops one queue at 3,250 and one at 7,200 such
+  GPU-seconds; queues are served in order; in a queue running jobs go before queued ones.
+* *Types.* Within that, a type goes to the job with the greatest comparative advantage, its
+  throughput there over its mean throughput on all types of the cluster, then by arrival. A running
+  job migrates to another type only if it gains a tenth (our own rule), since a restart has a cost.
 
-No step count is looked at, of the whole or done (`unknown_lengths`). On identical GPUs all
-advantages are 1 and all weights too, and the plan is that of policy `tiresias`. What is not known
-here: whether Hare has queues at all, and their limits.
+The policy uses no step counts, neither total nor done (`unknown_lengths`). On identical GPUs all
+advantages and weights are 1, and the plan equals that of policy `tiresias`. Whether Hare has queues
+at all, and their limits, is not published.
 """
 
 from __future__ import annotations
@@ -44,40 +43,42 @@ class Hlas:
     name: str = "hlas"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return who runs where in `round_`."""
-        board = Allocator(unknown_lengths(snapshot), round_)
-        places = {job.job_id: self._place_in_line(job, board.gpu_types) for job in board.jobs}
-        order = sorted(board.jobs, key=lambda job: (places[job.job_id], job.spec.submitted_s))
+        """Return which jobs run in `round_`, and on which GPUs."""
+        allocator = Allocator(unknown_lengths(snapshot), round_)
+        places = {job.job_id: self._queue_key(job, allocator.gpu_types) for job in allocator.jobs}
+        order = sorted(allocator.jobs, key=lambda job: (places[job.job_id], job.spec.submitted_s))
         for _, alike in groupby(order, key=lambda job: places[job.job_id]):
-            if not board.has_room:
+            if not allocator.has_room:
                 break
-            _serve(board, list(alike))
-        assign_nodes(board)
-        board.fill(order)
-        return board.plan()
+            _serve(allocator, list(alike))
+        assign_nodes(allocator)
+        allocator.fill(order)
+        return allocator.plan()
 
-    def _place_in_line(self, job: Job, gpu_types: Sequence[GpuType]) -> tuple[int, bool]:
+    def _queue_key(self, job: Job, gpu_types: Sequence[GpuType]) -> tuple[int, bool]:
         queue = bisect_right(self.limits_gpu_s, normalised_service(job, gpu_types))
         return (queue, job.phase is Phase.QUEUED)
 
 
-def _serve(board: Allocator, jobs: Iterable[Job]) -> None:
+def _serve(allocator: Allocator, jobs: Iterable[Job]) -> None:
     """Reserve types for jobs of one queue, the pair of greatest advantage first."""
     pairs = []
     for place, job in enumerate(jobs):
-        suits = advantages(board, job)
-        if board.runs_on(job) not in suits and board.keep(job):
+        suits = advantages(allocator, job)
+        if allocator.runs_on(job) not in suits and allocator.keep(job):
             continue
         pairs += [(-advantage, place, gpu_type, job) for gpu_type, advantage in suits.items()]
     served = set()
     for _, place, gpu_type, job in sorted(pairs, key=lambda pair: pair[:3]):
         if place in served:
             continue
-        # Where it is it may stay even if nobody could start there.
-        if board.choose(job, gpu_type) or (board.runs_on(job) == gpu_type and board.keep(job)):
+        # A running job may keep its GPUs even where no job can start, e.g. on a drained node.
+        if allocator.choose(job, gpu_type) or (
+            allocator.runs_on(job) == gpu_type and allocator.keep(job)
+        ):
             served.add(place)
 
 
 def make(_: PolicyOptions) -> Hlas:
-    """Return the policy, as its entry point asks for it."""
+    """Return the policy (entry point)."""
     return Hlas()

@@ -1,20 +1,20 @@
-"""Interior point for programs over shares: which part of its time a job spends on which GPU type.
+"""Interior point for programs over shares: the fraction of time of each job on each GPU type.
 
-Gavel (OSDI'20) solves its programs with ECOS. Where many shares are optimal, and for its makespan
-policy any feasible ones are, what counts is *which* of them the solver returns: a simplex gives a
+Gavel (OSDI'20) solves its programs with ECOS. Many shares can be optimal (for its makespan policy
+any feasible ones are), so results depend on *which* of them the solver returns: a simplex gives a
 corner, another interior point method another inner point, and whole runs differ by several per
-cent. So this is the method that ECOS uses, written from the publications, for programs of this form
-only, where all that couples jobs is one row per GPU type and perhaps one common level:
+cent. This is the method of ECOS, written from the publications, for programs of this form only, in
+which one row per GPU type and an optional common level couple the jobs:
 
 * the homogeneous self-dual embedding (Ye, Todd, Mizuno, 1994), which needs no feasible start and
   proves infeasibility;
 * Mehrotra's predictor and corrector (1992) with the start, step lengths and stopping rules of ECOS
   (Domahidi, Chu, Boyd, ECC 2013);
-* rows and columns brought to like size first (Ruiz, 2001). It matters: with nothing to minimise
-  the method ends near the point where the *scaled* slacks are as equal as they can be.
+* equilibration of rows and columns (Ruiz, 2001). It affects the result: without an objective the
+  method ends near the point where the *scaled* slacks are most equal.
 
-A step costs one small dense system per job, all at once in numpy, and one of the size of the number
-of GPU types. The systems are regularised and the answers refined, as is usual.
+A step solves one small dense system per job, batched in numpy, and one of the size of the number of
+GPU types. The systems are regularised and the solutions refined.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from hadar_slurm.errors import SolverError
 
 Floats = NDArray[np.float64]
 
-# ECOS's settings: feasibility and gap at the end, share of the way to the boundary, bounds of a
-# step and of centring, regularisation, refinements of a solution and the gain each has to bring.
+# ECOS's settings: final feasibility and gap, fraction of the way to the boundary, bounds of a step
+# and of centring, regularisation, refinements of a solution and the gain each must bring.
 _TOLERANCE = 1e-8
 _TO_BOUNDARY = 0.99
 _STEP = (1e-6, 0.999)
@@ -48,31 +48,33 @@ class ShareProgram:
     """Minimise sum(cost x) - level over shares x >= 0, one row a job and one column a GPU type.
 
     Subject to: sum over a job's row of x <= 1; sum over a column of gangs x <= capacity; and where
-    `rates` are given, for each job sum(rates x) >= needs + level. Without `has_level` the level
-    is 0. All arrays are of finite numbers; `gangs` and `capacity` are positive.
+    `rates` are given, for each job sum(rates x) >= needs + level. All numbers are finite.
     """
 
+    # (jobs,) positive.
     gangs: Floats
+    # (types,) positive.
     capacity: Floats
+    # (jobs, types)
     cost: Floats | None = None
+    # (jobs, types)
     rates: Floats | None = None
+    # (jobs,)
     needs: Floats | None = None
+    # Without it the level is 0.
     has_level: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """A solution: the shares, none of which is exactly at a bound, and the level."""
+    """A solution: shares strictly inside their bounds, and the level."""
 
     shares: Floats
     level: float
 
 
 def solve_inside(program: ShareProgram) -> Inside:
-    """Return an optimum inside the set of all optima.
-
-    Raises SolverError when there is none, or none was found.
-    """
+    """Return an optimum in the interior of the optimal set. Raises SolverError without one."""
     with np.errstate(all="ignore"):
         try:
             return _Descent(_Scaled(program)).run()
@@ -83,9 +85,9 @@ def solve_inside(program: ShareProgram) -> Inside:
 class _Scaled:
     """The program as: minimise cost p, G p + s = limits, s >= 0, with rows and columns scaled.
 
-    p holds the shares type by type, then the level. The rows of G are, in this order: x >= 0 (as
-    many as shares), capacity (GPU types), sum of a job's shares (jobs), needs (jobs, or none).
-    Arrays here have a row a type and a column a job, which numpy sums faster.
+    p holds the shares type by type, then the level. The rows of G are, in this order: x >= 0 (one a
+    share), capacity (GPU types), sum of a job's shares (jobs), needs (jobs, or none). Arrays have a
+    row a type and a column a job, which numpy sums faster.
     """
 
     def __init__(self, program: ShareProgram) -> None:
@@ -110,7 +112,7 @@ class _Scaled:
         self.cost = np.append(cost.ravel(), -float(program.has_level)) / self.columns
 
     def _equilibrate(self) -> tuple[Floats, Floats, float]:
-        """Scale G in place; return by what its rows, the shares' columns and the level's were."""
+        """Scale G in place; return the divisors of its rows, share columns and level column."""
         jobs, gpu_types = self.jobs, self.gpu_types
         rows = [np.ones((gpu_types, jobs)), np.ones(gpu_types), np.ones(jobs), np.ones(jobs)]
         columns, last_column = np.ones((gpu_types, jobs)), 1.0
@@ -167,10 +169,10 @@ def _root(values: Floats) -> Floats:
 
 
 class _Newton:
-    """Solves G' z = a, G p - w z = b for given weights w, any number of times.
+    """Solves G' z = a, G p - w z = b repeatedly for given weights w.
 
-    Per job the unknowns are its shares and the duals of its own rows; what is common to jobs, the
-    duals of the types' rows and the level, is found from a Schur complement.
+    Per job the unknowns are its shares and the duals of its own rows. A Schur complement gives the
+    common unknowns: the duals of the types' rows and the level.
     """
 
     def __init__(self, scaled: _Scaled, weights: Floats) -> None:
@@ -200,7 +202,7 @@ class _Newton:
         self.schur_inverse = np.linalg.inv(schur)
 
     def solve(self, a: Floats, b: Floats) -> tuple[Floats, Floats]:
-        """Return p and z, refined until the equations hold or that helps no more."""
+        """Return p and z, refined until the equations hold or the error stops falling."""
         p, z = self._solve_once(a, b)
         enough = _ACCURACY * (1.0 + max(float(abs(a).max()), float(abs(b).max())))
         before, step_p, step_z = math.inf, p, z
@@ -221,7 +223,7 @@ class _Newton:
         scaled, gpu_types = self.scaled, self.scaled.gpu_types
         bounds, weights = b[scaled.bounds], self.firm[scaled.bounds]
         bound = scaled.bound.ravel()
-        # The last rows of `own` are the totals and, where there are any, the needs.
+        # The last rows of `own` are the totals and the needs, if any.
         right = np.concatenate([a[:-1] - bound * bounds / weights, b[scaled.totals.start :]])
         own = (self.inverse * right.reshape(-1, scaled.jobs)).sum(axis=1).ravel()
         common = self.schur_inverse @ (np.append(b[scaled.types], a[-1]) - self.common @ own)
@@ -274,7 +276,7 @@ class _Descent:
         s, z, tau, kappa = self.s, self.z, self.tau, self.kappa
         left_tau = kappa + float(self.cost @ self.p + self.limits @ z)
         mean = (float(s @ z) + kappa * tau) / (len(s) + 1)
-        # In these units slack and dual of a row are alike.
+        # In these units the slack and the dual of a row are equal.
         unit, alike = np.sqrt(s / z), np.sqrt(s * z)
         newton = _Newton(self.scaled, s / z)
         p1, z1 = newton.solve(-self.cost, self.limits)

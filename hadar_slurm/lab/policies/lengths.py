@@ -1,8 +1,8 @@
-"""How long jobs will train, for policies that do not know it.
+"""Assumed job durations, for policies that do not know the true ones.
 
-Whether a gang should move to fewer nodes depends on how long it goes on, and `seating.py`, which is
-common to all policies, weighs that. A policy that is not told lengths gives its board a snapshot in
-which nobody is: `unknown_lengths`.
+The node assignment, common to all policies, weighs a gang's remaining time before it migrates it to
+fewer nodes. A policy without durations therefore plans on a snapshot that hides them
+(`unknown_lengths`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def normalised_service(job: Job, gpu_types: Sequence[GpuType]) -> float:
     best = max((rates.on(gpu_type, size) for gpu_type in gpu_types), default=0.0)
     if best <= 0:
         return job.progress.service_gpu_s
-    # A type that the cluster had once may have been faster than all that it has now.
+    # A type that has left the cluster may have been faster than the present ones.
     return sum(
         service_s * min(1.0, rates.on(gpu_type, size) / best)
         for gpu_type, service_s in job.progress.service_by_type
@@ -34,16 +34,18 @@ def normalised_service(job: Job, gpu_types: Sequence[GpuType]) -> float:
 
 
 def unknown_lengths(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot in which nobody knows how long a gang will train.
+    """Return a snapshot that hides the durations of gangs.
 
-    It is taken to be as long again as it has trained, an hour at least: ours, and usual for lengths
-    with a heavy tail. For a single GPU, which is never spread, it is of no account.
+    A gang is assumed to train as long again as it has trained, at least an hour: our own rule,
+    usual for heavy-tailed durations. Single-GPU jobs, which are never spread, are unchanged.
     """
     gpu_types = tuple(snapshot.cluster.gpus_by_type)
-    return replace(snapshot, jobs=tuple(_as_long_again(job, gpu_types) for job in snapshot.jobs))
+    return replace(
+        snapshot, jobs=tuple(_with_assumed_length(job, gpu_types) for job in snapshot.jobs)
+    )
 
 
-def _as_long_again(job: Job, gpu_types: Sequence[GpuType]) -> Job:
+def _with_assumed_length(job: Job, gpu_types: Sequence[GpuType]) -> Job:
     size = job.spec.num_gpus
     if size == 1:
         return job

@@ -1,10 +1,10 @@
-"""A policy that is told predictions of the jobs' steps instead of the truth.
+"""Wraps a policy so that it plans with erroneous predictions of the jobs' steps.
 
-For judging policies that need sizes by what predictions do to them: `Predicting(policy, 0.5)` is
-`policy` where each job's total is off by up to 50 %, more or less, evenly spread (ours; published
-predictors have distributions of their own). How far a job's prediction is off follows from its id
-alone, so it is the same in every round and for every policy. A job that has done what was predicted
-and goes on is predicted to need twice as much, until that is more than it has done.
+It measures how prediction errors affect policies that need sizes: with `Predicting(policy, 0.5)`
+the total of each job is off by up to +/- 50 %, uniformly distributed (our choice; published
+predictors have other distributions). The error depends on the job id alone, so it is equal in every
+round and for every policy. The prediction of a job that has exceeded it is doubled until it is
+above the steps done.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.policies.policy import Policy
 
-# No prediction is below this share of the truth, however large the error.
+# Lower bound of prediction over truth.
 _LEAST = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Predicting:
-    """`policy`, told totals that are wrong by up to `error` of the true ones."""
+    """`policy` on totals that differ from the true ones by a fraction of up to `error`."""
 
     policy: Policy
     error: float
@@ -35,7 +35,7 @@ class Predicting:
         return self.policy.name
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return the plan that the policy makes of the predictions."""
+        """Return the policy's plan for the predictions."""
         if self.error == 0:
             return self.policy.plan(snapshot, round_)
         jobs = tuple(predicted(job, self.error) for job in snapshot.jobs)
@@ -43,7 +43,7 @@ class Predicting:
 
 
 def predicted(job: Job, error: float) -> Job:
-    """Return a job as it looks to someone who has a prediction of its total steps."""
+    """Return a job with its predicted total steps."""
     total = max(1, round(job.spec.total_steps * factor(job.job_id, error)))
     while total <= job.progress.steps_done:
         total *= 2
@@ -51,7 +51,7 @@ def predicted(job: Job, error: float) -> Job:
 
 
 def factor(job_id: JobId, error: float) -> float:
-    """Return prediction over truth for a job, evenly spread over 1 - error to 1 + error."""
+    """Return prediction over truth for a job, uniform in [1 - error, 1 + error]."""
     digest = hashlib.sha256(str(job_id).encode()).digest()
     drawn = int.from_bytes(digest[:8], "big") / 2**63 - 1.0
     return max(_LEAST, 1.0 + error * drawn)

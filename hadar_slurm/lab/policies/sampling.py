@@ -1,20 +1,20 @@
-"""Policy `sampling`: as many copies of each job, on such GPU types, as make the mean JCT least.
+"""Policy `sampling`: numbers of copies and GPU types of each job that minimise the mean JCT.
 
-Source: "Sampling-based multi-job placement" (IEEE TPDS 35(6), 2024); who gets how many workers of
-which type is `sharing.py`'s, which says what is known of it and what is ours. There a job may have
-any number of workers, but one at least. Here:
+Source: "Sampling-based multi-job placement" (IEEE TPDS 35(6), 2024). `sharing.py` computes the
+numbers of workers by job and type, and states which parts are reconstructed. There a job may have
+any number of workers, but at least one. Here:
 
-* A *worker* is a copy of the job as HadarE forks it: a whole gang on a node of its own; the copies
-  share the steps in proportion to their speeds. So the plan runs on Slurm too. A job that may not
-  be forked has one.
-* *More jobs than GPUs.* Who needs the least service on its fastest type is let in first, as long as
-  everybody who was let in finds a type; the others wait.
-* *Staying.* A type that a job is on counts as 5 % faster to it, and the present numbers of copies
-  are one of the categories looked at: a move costs a restart.
+* A *worker* is a copy of the job as HadarE forks it: a whole gang on one node; the copies share the
+  steps in proportion to their throughputs. So the plan also runs on Slurm. A job that may not be
+  forked has one.
+* *More jobs than GPUs.* Jobs are admitted by the least service needed on their fastest type, as
+  long as every admitted job has a type; the others wait.
+* *Restarts.* A job's present types count as 5 % faster, and the present numbers of copies are one
+  of the categories examined, since a migration costs a restart.
 
-Shares are worked out again at the beginning of a round when a job came or ended, or after half an
-hour. What is left over goes to whoever waits. In the middle of a round only jobs that wait are
-given any. The sample is drawn from the jobs' ids: the same jobs, the same sample.
+Shares are recomputed at the start of a round when jobs have changed or half an hour has passed. The
+GPUs that are left go to queued jobs; during a round only queued jobs get GPUs. The job ids seed the
+sample: the same jobs give the same sample.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
 
 _STAYS = 1.05
-# Shares are worked out again when a job came or ended, and after so many seconds in any case.
+# Shares are recomputed when a job came or ended, and after this many seconds.
 _HOLDS_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The policy; it solves the markets of so many categories."""
+    """The policy; `categories` is the number of markets that it solves."""
 
     limits: SolverLimits | None = None
     categories: int = CATEGORIES
     name: str = "sampling"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return who runs where, in how many copies."""
-        board = Allocator(snapshot, round_)
-        order = sorted(board.jobs, key=lambda job: remaining_service(job, board.gpu_types))
+        """Return which jobs run in `round_`, in how many copies, and on which GPUs."""
+        allocator = Allocator(snapshot, round_)
+        order = sorted(allocator.jobs, key=lambda job: remaining_service(job, allocator.gpu_types))
         solved, figures = round_.memory, {"categories": 0.0}
         if isinstance(solved, _Solved) and solved.holds_for(snapshot):
             for job in order:
-                board.stay(job)
+                allocator.stay(job)
         else:
-            figures = {"categories": float(self._share_out(board, order))}
+            figures = {"categories": float(self._share_out(allocator, order))}
             if round_.may_move:
                 ids = frozenset(job.job_id for job in snapshot.plannable)
                 solved = _Solved(snapshot.now_s, ids)
-        _leftovers(board, order)
-        copies = sum(len(allocation.copies) for allocation in board.placed.values())
-        return board.plan(figures={**figures, "copies": float(copies)}, memory=solved)
+        _place_rest(allocator, order)
+        copies = sum(len(allocation.copies) for allocation in allocator.placed.values())
+        return allocator.plan(figures={**figures, "copies": float(copies)}, memory=solved)
 
-    def _share_out(self, board: Allocator, order: Sequence[Job]) -> int:
-        """Give jobs their shares; return the number of categories looked at."""
-        jobs = list(_let_in(board, order))
+    def _share_out(self, allocator: Allocator, order: Sequence[Job]) -> int:
+        """Place jobs by new shares; return the number of categories examined."""
+        jobs = list(_admitted(allocator, order))
         if not jobs:
             return 0
         found = share(
-            _market(board, jobs),
+            _market(allocator, jobs),
             seed=_seed(jobs),
             categories=self.categories,
             held=np.array([len(held_by(job).copies) for job in jobs]),
@@ -81,67 +81,67 @@ class Sampling:
         )
         if found is None:
             return 0
-        _place(board, jobs, found.counts)
+        _place(allocator, jobs, found.counts)
         return found.categories
 
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """When shares were last worked out, in seconds, and for which jobs."""
+    """When shares were last computed, in seconds, and for which jobs."""
 
     at_s: float
     jobs: frozenset[JobId]
 
     def holds_for(self, snapshot: Snapshot) -> bool:
-        """Return whether the shares still stand: the same jobs, and not long ago."""
+        """Return whether the shares are still valid: recent, and for the same jobs."""
         is_recent = 0.0 <= snapshot.now_s - self.at_s < _HOLDS_S
         return is_recent and self.jobs == {job.job_id for job in snapshot.plannable}
 
 
-def _let_in(board: Allocator, order: Sequence[Job]) -> Iterator[Job]:
-    """Yield jobs for which there is a type each, all at once.
+def _admitted(allocator: Allocator, order: Sequence[Job]) -> Iterator[Job]:
+    """Yield the jobs for which there is a type each, all at the same time.
 
-    A gang that no type alone can hold has none to be counted on: at the head of the line it is
-    placed at once, behind others it takes what they leave.
+    A gang that needs several types has no single one: at the head of the queue it is placed first,
+    behind other jobs it gets the GPUs that they leave.
     """
     queue = list(order)
-    while queue and not _types_of(board, queue[0]):
+    while queue and not _types_of(allocator, queue[0]):
         job = queue.pop(0)
-        if not board.keep(job):
-            board.start(job, board.by_speed(job))
-    left = {gpu_type: board.room(gpu_type) for gpu_type in board.gpu_types}
+        if not allocator.keep(job):
+            allocator.start(job, allocator.by_speed(job))
+    left = {gpu_type: allocator.room(gpu_type) for gpu_type in allocator.gpu_types}
     for job in queue:
         size = job.spec.num_gpus
         gpu_type = next(
-            (gpu_type for gpu_type in _types_of(board, job) if left[gpu_type] >= size), None
+            (gpu_type for gpu_type in _types_of(allocator, job) if left[gpu_type] >= size), None
         )
         if gpu_type is not None:
             left[gpu_type] -= size
             yield job
 
 
-def _types_of(board: Allocator, job: Job) -> Sequence[GpuType]:
-    return [gpu_type for gpu_type in board.by_speed(job) if board.may_use(job, gpu_type)]
+def _types_of(allocator: Allocator, job: Job) -> Sequence[GpuType]:
+    return [gpu_type for gpu_type in allocator.by_speed(job) if allocator.may_use(job, gpu_type)]
 
 
-def _market(board: Allocator, jobs: Sequence[Job]) -> Market:
-    """Return the jobs and what there is for them, in the form that is shared out."""
-    speeds = np.zeros((len(jobs), len(board.gpu_types)))
-    most_on = np.zeros((len(jobs), len(board.gpu_types)), dtype=np.int64)
+def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
+    """Return the jobs and the free GPUs as a market."""
+    speeds = np.zeros((len(jobs), len(allocator.gpu_types)))
+    most_on = np.zeros((len(jobs), len(allocator.gpu_types)), dtype=np.int64)
     sync_s = np.zeros(len(jobs))
-    capacity = board.snapshot.cluster.capacity
+    capacity = allocator.snapshot.cluster.capacity
     for row, job in enumerate(jobs):
         held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
-        for column, gpu_type in enumerate(board.gpu_types):
-            if not board.may_use(job, gpu_type):
+        for column, gpu_type in enumerate(allocator.gpu_types):
+            if not allocator.may_use(job, gpu_type):
                 continue
             stays = _STAYS if gpu_type in held else 1.0
-            speeds[row, column] = stays * board.rate(job, gpu_type)
-            slots = board.slots_for(job, gpu_type) if may_fork(job) else ()
+            speeds[row, column] = stays * allocator.rate(job, gpu_type)
+            slots = allocator.slots_for(job, gpu_type) if may_fork(job) else ()
             nodes = sum(capacity[slot] >= job.spec.num_gpus for slot in slots)
             most_on[row, column] = max(1, nodes)
-        # Every round ends with making copies one, and alone it would take so many rounds.
-        rounds = _work(job) / float(speeds[row].max()) / board.round.length_s
+        # Copies are averaged at the end of every round; `rounds` is how many one copy would need.
+        rounds = _work(job) / float(speeds[row].max()) / allocator.round.length_s
         sync_s[row] = job.spec.aggregation_cost_s * max(1.0, rounds)
     most = [job.spec.max_copies if may_fork(job) else 1 for job in jobs]
     return Market(
@@ -151,7 +151,7 @@ def _market(board: Allocator, jobs: Sequence[Job]) -> Market:
         most=np.minimum(most, most_on.sum(axis=1)),
         most_on=most_on,
         sync_s=sync_s,
-        room=np.array([board.room(gpu_type) for gpu_type in board.gpu_types]),
+        room=np.array([allocator.room(gpu_type) for gpu_type in allocator.gpu_types]),
     )
 
 
@@ -164,25 +164,25 @@ def _seed(jobs: Sequence[Job]) -> int:
     return int.from_bytes(hashlib.sha256(names.encode()).digest()[:8], "big")
 
 
-def _place(board: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
-    """Give jobs their shares, as far as there are nodes: first one copy each, then the others."""
-    copies = Copies(board)
+def _place(allocator: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
+    """Place the shares on free nodes: first one copy of each job, then the others."""
+    copies = Copies(allocator)
     wanted: list[tuple[Job, dict[GpuType, int]]] = []
     for job, row in zip(jobs, counts, strict=True):
         held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
         gpu_types = {
-            gpu_type: int(n) for gpu_type, n in zip(board.gpu_types, row, strict=True) if n > 0
+            gpu_type: int(n) for gpu_type, n in zip(allocator.gpu_types, row, strict=True) if n > 0
         }
-        rank = {gpu_type: place for place, gpu_type in enumerate(board.by_speed(job))}
+        rank = {gpu_type: place for place, gpu_type in enumerate(allocator.by_speed(job))}
         first = sorted(gpu_types, key=lambda gpu_type: (gpu_type not in held, rank[gpu_type]))
-        if any(board.choose(with_one_copy(job, gpu_type), gpu_type) for gpu_type in first):
+        if any(allocator.choose(with_one_copy(job, gpu_type), gpu_type) for gpu_type in first):
             wanted.append((job, gpu_types))
-    assign_nodes(board)
-    placed = [(job, gpu_types) for job, gpu_types in wanted if job.job_id in board.placed]
+    assign_nodes(allocator)
+    placed = [(job, gpu_types) for job, gpu_types in wanted if job.job_id in allocator.placed]
     for job, _ in placed:
-        copies.give(job, board.placed[job.job_id].gangs)
+        copies.give(job, allocator.placed[job.job_id].gangs)
     for job, gpu_types in placed:
-        gangs = board.placed[job.job_id].gangs
+        gangs = allocator.placed[job.job_id].gangs
         if not may_fork(job) or gangs[0].is_spread:
             continue
         for gpu_type, number in gpu_types.items():
@@ -191,19 +191,19 @@ def _place(board: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
         copies.give(job, gangs[: job.spec.max_copies])
 
 
-def _leftovers(board: Allocator, order: Sequence[Job]) -> None:
-    """Give jobs that were given nothing a gang that they hold, or whatever they can train on."""
-    copies = Copies(board)
+def _place_rest(allocator: Allocator, order: Sequence[Job]) -> None:
+    """Place the other jobs: on a gang that they hold, else on any types they train on."""
+    copies = Copies(allocator)
     for job in order:
-        if job.job_id in board.placed:
+        if job.job_id in allocator.placed:
             continue
         gang = next((gang for gang in held_by(job).gangs if copies.is_free(gang)), None)
         if gang is not None:
             copies.give(job, [gang])
         else:
-            board.start(job, board.by_speed(job))
+            allocator.start(job, allocator.by_speed(job))
 
 
 def make(options: PolicyOptions) -> Sampling:
-    """Return the policy, as its entry point asks for it."""
+    """Return the policy (entry point)."""
     return Sampling(limits=options.limits)

@@ -1,34 +1,32 @@
-"""How many GPUs of which type each of several jobs should train on at once, for the least mean JCT.
+"""The numbers of GPUs of each type on which each job should train, for the least mean JCT.
 
 Source: "Sampling-based multi-job placement" (IEEE TPDS 35(6), 2024): proportional workload
 assignment, categories of feasible solutions, matching markets inside them, categories sampled
-instead of listed. Its abstract is published openly, the bodies of its algorithms are not; the parts
-below have its names and are our reconstruction.
+instead of listed. Only its abstract is openly available; the parts below use its names and are our
+reconstruction.
 
-* *Proportional workload.* Workers of one job get samples in proportion to their speeds, so all end
-  together: job i on workers of speeds rho has done in work_i / sum rho. K_i workers that talk to
-  each other (a ring all-reduce) cost sync_i (K_i - 1) / K_i seconds on top. J_i is the sum.
-* *Category.* All solutions with the same numbers of workers (K_1, ..., K_S), each at least 1: what
-  is talked is then fixed, and only sum work_i / R_i matters, R_i being job i's speed in all. (Ours:
-  a job has fewer where the types on which it trains run out.)
+* *Proportional workload.* Workers of one job get samples in proportion to their throughputs rho, so
+  all end together: job i trains for work_i / sum rho. The communication of K_i workers (a ring
+  all-reduce) adds sync_i (K_i - 1) / K_i seconds. J_i is the sum.
+* *Category.* All solutions with the same numbers of workers (K_1, ..., K_S), each at least 1. The
+  communication is then fixed, and only sum work_i / R_i matters, R_i being job i's total
+  throughput. (Our addition: a job has fewer workers where the types on which it trains run out.)
 * *Matching market.* Inside a category, a worker of type r is worth work_i rho_ir / R_i^2 to job i:
-  what it takes off J_i, to first order. Prices that make every type wanted as often as it is there
-  are the duals of the assignment program; its corner is the matching. R_i and the matching follow
-  each other for a few turns. (Valuing a worker by its speed alone, as elsewhere, maximises total
-  speed, which is something else.)
-* *Exchanges* (ours). Types differ in speed, so a fast worker is worth several slow ones, and the
-  next better solution is often many workers away: with one V100 and eight K80s, jobs of 1, 6 and 2
-  workers may have to become jobs of 6, 1 and 2. No swap, nor any gift of one worker, goes there
-  without a loss on the way. So jobs exchange one worker of a type for up to eight of another, or
-  give it away, whatever that does to the category, as long as it helps; then the market of the
-  category that was reached is solved, and so on in turns.
+  its reduction of J_i, to first order. Prices at which demand for every type equals supply are the
+  duals of the assignment program; its corner is the matching. R_i and the matching alternate for a
+  few iterations. (Valuing a worker by its throughput alone would maximise total throughput.)
+* *Exchanges* (our addition). A fast worker is worth several slow ones, so the next better solution
+  is often many workers away: with one V100 and eight K80s, jobs of 1, 6 and 2 workers may have to
+  become jobs of 6, 1 and 2, and every path of swaps or transfers of single workers goes through
+  worse solutions. So jobs exchange one worker of a type for up to eight of another, or transfer it,
+  across categories, as long as it helps; then the market of the new category is solved, and so on.
 * *Sampling.* The best numbers for equal workers are K_i ~ sqrt(weight_i), weight_i = work_i / mean
-  rho_i, by Lagrange multipliers. All that was said begins there, and again at categories drawn
-  around it (job prioritising). The best of the ends is taken.
+  rho_i, by Lagrange multipliers. The search starts there, and again at categories drawn around it
+  (job prioritising). The best result is used.
 
-Ours: workers are counted by GPU type, which loses nothing where those of a type are alike; and a
-worker may be a gang of several GPUs. Where such sizes differ the assignment program is solved in
-whole numbers; the linear one would leave parts of gangs.
+Our additions: workers are counted by GPU type, which is exact for identical GPUs of a type; and a
+worker may be a gang of several GPUs. Where gang sizes differ, the assignment program is solved in
+integers, since the linear one would return fractions of gangs.
 """
 
 from __future__ import annotations
@@ -48,37 +46,39 @@ from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 
 Counts = NDArray[np.int64]
 
-# The markets of so many categories are solved.
+# Number of categories whose market is solved.
 CATEGORIES = 6
-# How far from the square-root rule they are drawn: the spread of the logarithm of a weight.
+# Standard deviation of the logarithm of a weight around the square-root rule.
 _SPREAD = 0.35
-# More turns gave the same shares: what they would change, exchanges do.
+# More iterations gave the same shares after the exchanges.
 _TURNS = 3
 _MAX_EXCHANGES = 200
-# So many workers of a slow type may be worth one of a fast one.
+# Number of workers of a slow type that one exchange may give for one of a fast type.
 _MOST_FOR_ONE = 8
 _NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
 class Market:
-    """Jobs and workers; arrays by job, or by job and GPU type.
+    """Jobs and workers."""
 
-    `work` in steps; `speeds` of one worker in steps/s, 0 where the job cannot train; `units` are
-    the GPUs of one worker; `most` workers a job may have at all, `most_on` on each type; `sync_s`
-    what talking costs at most. `room` has the GPUs of each type.
-    """
-
+    # (jobs,) steps.
     work: Floats
+    # (jobs, types) steps/s of one worker, 0 where the job cannot train.
     speeds: Floats
+    # (jobs,) GPUs of one worker.
     units: Counts
+    # (jobs,) maximum number of workers.
     most: Counts
+    # (jobs, types) maximum number of workers on the type.
     most_on: Counts
+    # (jobs,) upper bound of the communication in seconds.
     sync_s: Floats
+    # (types,) GPUs.
     room: Counts
 
     def jcts_s(self, counts: Counts) -> Floats:
-        """Return J of each job, also of several allocations at once; infinite without workers."""
+        """Return J of each job in seconds, inf without workers; `counts` (..., jobs, types)."""
         workers = counts.sum(axis=-1)
         pace = (counts * self.speeds).sum(axis=-1)
         with np.errstate(divide="ignore"):
@@ -87,15 +87,15 @@ class Market:
 
 
 class Share(NamedTuple):
-    """A solution: workers by job and type, the mean JCT, and what it took to find it.
+    """A solution, and the effort to find it."""
 
-    `categories` were looked at: their market was solved, or an exchange led there. For
-    `evaluations` allocations the mean JCT was worked out.
-    """
-
+    # (jobs, types) workers.
     counts: Counts
+    # Mean JCT.
     mean_s: float
+    # Categories examined: their market was solved, or an exchange reached them.
     categories: int
+    # Allocations whose mean JCT was computed.
     evaluations: int
 
 
@@ -107,10 +107,9 @@ def share(
     held: Counts | None = None,
     limits: SolverLimits | None = None,
 ) -> Share | None:
-    """Return the best solution of a sample of categories; None if there is none at all.
+    """Return the best solution of a sample of `categories` categories; None if there is none.
 
-    The markets of so many `categories` are solved. `held`, workers by job now, is the first of
-    them if it is a category.
+    The first one is `held`, the present workers by job, if it is a category.
     """
     best: Share | None = None
     solved: set[tuple[int, ...]] = set()
@@ -138,7 +137,7 @@ def share(
 def solve_category(
     market: Market, kappa: Counts, limits: SolverLimits | None = None
 ) -> Share | None:
-    """Return a good solution with these numbers of workers; None if the market has none."""
+    """Return the best matching with `kappa` workers by job; None if the market has none."""
     runs = market.speeds > 0
     mean_speed = market.speeds.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
     pace = kappa * mean_speed
@@ -160,7 +159,7 @@ def solve_category(
 
 
 def square_root_rule(market: Market) -> Floats:
-    """Return weights in proportion to which jobs should have workers, were these all alike."""
+    """Return weights (jobs,): the optimal proportions of identical workers."""
     runs = market.speeds > 0
     mean_speed = market.speeds.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
     return np.asarray(
@@ -169,10 +168,9 @@ def square_root_rule(market: Market) -> Floats:
 
 
 def composition(market: Market, weights: Floats) -> Counts:
-    """Return numbers of workers in proportion to weights: 1 at least, no job above its most.
+    """Return numbers of workers in proportion to weights, each from 1 to the job's maximum.
 
-    As many GPUs as there are are given out, one worker after the other to the job that is furthest
-    below its part.
+    All GPUs are assigned, one worker at a time to the job that is furthest below its proportion.
     """
     kappa = np.ones(len(weights), dtype=np.int64)
     left = int(market.room.sum()) - int(market.units.sum())
@@ -187,7 +185,7 @@ def composition(market: Market, weights: Floats) -> Counts:
 
 
 def _drawn(market: Market, seed: int, number: int, held: Counts | None) -> Iterator[Counts]:
-    """Yield what is held, the category of the square-root rule, then others drawn near it."""
+    """Yield the present category, that of the square-root rule, and others drawn near it."""
     if held is not None and (held >= 1).all() and (held <= market.most).all():
         yield held
     weights = square_root_rule(market)
@@ -198,11 +196,10 @@ def _drawn(market: Market, seed: int, number: int, held: Counts | None) -> Itera
 
 
 def exchanged(market: Market, counts: Counts) -> tuple[Share, set[tuple[int, ...]]]:
-    """Return counts after all exchanges that help, the best first, and the categories passed.
+    """Return counts after all exchanges that help, best first, and the categories reached.
 
-    Two parties, of which one may be nobody with the idle GPUs, exchange a lot of one type for
-    none, one or several of another. A lot is as many GPUs as some job's worker has: jobs with
-    smaller workers give or get several of them.
+    Two jobs, or a job and the idle GPUs, exchange a lot of one type for none, one or several of
+    another. A lot has the size of some job's worker; it is several workers of smaller jobs.
     """
     counts, passed, tried = counts.copy(), set(), 0
     deals = _deals(len(market.room))
@@ -222,7 +219,7 @@ def exchanged(market: Market, counts: Counts) -> tuple[Share, set[tuple[int, ...
 
 
 class _Exchange(NamedTuple):
-    """What an exchange does to the sum of J, and to counts; how many it is the best of."""
+    """An exchange: change of the sum of J, change of counts, number of exchanges compared."""
 
     change_s: float
     more: Counts
@@ -230,14 +227,11 @@ class _Exchange(NamedTuple):
 
 
 def _best_exchange(market: Market, counts: Counts, size: Counts, deals: Counts) -> _Exchange:
-    """Return the best of all exchanges of a lot; `size` are a job's workers in it.
-
-    0 where a lot is no whole number of workers.
-    """
+    """Return the best exchange; `size` is a lot in workers by job, 0 where not a whole number."""
     first, second = (_changes_s(market, counts, size, way * deals) for way in (1, -1))
     may, can = np.isfinite(first), np.isfinite(second)
     tried = int((may.sum(axis=1) * can.sum(axis=1) - (may & can).sum(axis=1)).sum())
-    # Nobody deals with itself: whoever is the best second party has the next best as its own.
+    # A party cannot deal with itself: the best second party gets the next best one.
     lowest, next_best = np.partition(second, 1, axis=1)[:, :2].T[:, :, None]
     change_s = first + np.where(second > lowest, lowest, next_best)
     deal, giver = divmod(int(np.argmin(change_s)), change_s.shape[1])
@@ -250,11 +244,11 @@ def _best_exchange(market: Market, counts: Counts, size: Counts, deals: Counts) 
     return _Exchange(float(change_s[deal, giver]), more[:-1], tried)
 
 
-def _deals(num_kinds: int) -> Counts:
-    """Return what the first party of each deal gets of each type, in lots; the second gives it."""
-    one = np.eye(num_kinds, dtype=np.int64)
+def _deals(num_types: int) -> Counts:
+    """Return by deal the lots of each type that the first party gets from the second."""
+    one = np.eye(num_types, dtype=np.int64)
     deals = list(-one)
-    for gives, gets in product(range(num_kinds), repeat=2):
+    for gives, gets in product(range(num_types), repeat=2):
         # One for one is the same deal from either side.
         least = 2 if gives > gets else 1
         if gives != gets:
@@ -263,10 +257,9 @@ def _deals(num_kinds: int) -> Counts:
 
 
 def _changes_s(market: Market, counts: Counts, size: Counts, deals: Counts) -> Floats:
-    """Return what each deal would do to each job's J, infinite where the job cannot have it.
+    """Return the change of J in seconds, (deals, jobs + 1), inf where the deal is impossible.
 
-    By deal and job, in seconds; the last column is nobody's, for whom it is 0. `size` are a job's
-    workers in a lot, 0 where lots are not whole workers.
+    The last column is that of the idle GPUs: 0 or inf. `size` is as in `_best_exchange`.
     """
     more = deals[:, None, :] * size[:, None]
     after = counts + more
@@ -285,10 +278,10 @@ def _changes_s(market: Market, counts: Counts, size: Counts, deals: Counts) -> F
 def _match(
     market: Market, kappa: Counts, values: Floats, limits: SolverLimits | None
 ) -> Counts | None:
-    """Return the matching of most value: an optimum of the assignment program."""
-    num_jobs, num_kinds = market.speeds.shape
-    cells = np.arange(num_jobs * num_kinds)
-    job, gpu_type = np.divmod(cells, num_kinds)
+    """Return the matching of greatest value: an optimum of the assignment program."""
+    num_jobs, num_types = market.speeds.shape
+    cells = np.arange(num_jobs * num_types)
+    job, gpu_type = np.divmod(cells, num_types)
     upper = np.where(market.speeds > 0, np.minimum(market.most_on, kappa[:, None]), 0)
     scale = max(float(values.max(initial=0.0)), 1e-300)
     try:
@@ -298,22 +291,22 @@ def _match(
                 rows=np.concatenate((job, num_jobs + gpu_type)).astype(np.int32),
                 columns=np.concatenate((cells, cells)).astype(np.int32),
                 values=np.concatenate((np.ones(len(cells)), market.units[job].astype(float))),
-                # One worker at least; less than kappa where the types that a job needs run out.
-                row_lower=np.concatenate((np.ones(num_jobs), np.zeros(num_kinds))),
+                # At least one worker; fewer than kappa where the types that a job needs run out.
+                row_lower=np.concatenate((np.ones(num_jobs), np.zeros(num_types))),
                 row_upper=np.concatenate((kappa.astype(float), market.room.astype(float))),
                 lower=np.zeros(len(cells)),
                 upper=upper.ravel().astype(float),
-                # Where all workers are of one GPU a corner is whole by itself.
+                # With single-GPU workers a corner of the linear program is integral.
                 integer=None if (market.units == 1).all() else np.ones(len(cells), dtype=bool),
             ),
             limits=limits,
         )
     except SolverError:
         return None
-    return np.rint(found.x).astype(np.int64).reshape(num_jobs, num_kinds)
+    return np.rint(found.x).astype(np.int64).reshape(num_jobs, num_types)
 
 
 def jain(values: Sequence[float]) -> float:
-    """Return Jain's fairness index: 1 when all values are equal, 1/n when one has everything."""
+    """Return Jain's fairness index: 1 if all values are equal, 1/n if all but one are 0."""
     total, squares = sum(values), sum(value * value for value in values)
     return total * total / (len(values) * squares) if squares > 0 else 1.0

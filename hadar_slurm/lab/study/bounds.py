@@ -1,30 +1,30 @@
-"""What no schedule can beat: lower bounds on the TTD and on the mean JCT of a workload.
+"""Lower bounds on the TTD and on the mean JCT of a workload, for any schedule.
 
-Notation: job j has the gang size g_j and takes d_jr seconds alone on GPU type r (its steps divided
-by its rate there); type r has c_r GPUs; a_j is its arrival. A schedule trains for x_jr seconds of
-job j on type r. Every bound holds for gangs that mix types as well: a mixed gang is as fast as its
-slowest type, hence no faster than the mean of its types, weighted by their GPUs, which is what the
-programs below grant it. Restart costs, rounds, placement and failures only make a schedule slower.
+Notation: job j has the gang size g_j, arrives at a_j and takes d_jr seconds alone on GPU type r
+(its steps divided by its throughput there); type r has c_r GPUs. A schedule trains job j for x_jr
+seconds on type r. Every bound also holds for gangs that mix types: a mixed gang is as fast as its
+slowest type, hence no faster than the mean of its types, weighted by their GPUs, which the programs
+below assume. Restart costs, rounds, placement and failures only make a schedule slower.
 
-**TTD.** The linear program: min T such that every job is done (sum_r x_jr / d_jr >= 1), every
-type has the time (sum_j g_j x_jr <= c_r T) and no job trains longer than T (sum_r x_jr <= T). A
-job that may be forked can train on many gangs at once; without the last rows the program bounds
-that too. With arrivals, the jobs that arrive at or after a need their own T after a; the bound is
-the largest a + T over all arrivals a, less the first arrival.
+**TTD.** The linear program: min T such that every job is done (sum_r x_jr / d_jr >= 1), every type
+has the time (sum_j g_j x_jr <= c_r T) and no job trains longer than T (sum_r x_jr <= T). Without
+the last rows the program also bounds schedules that fork jobs onto several gangs. With arrivals,
+the jobs that arrive at or after a need their own T after a; the bound is the largest a + T over all
+arrivals a, less the first arrival.
 
 **Mean JCT.** Prices p_r >= 0 of a GPU-second with sum_r c_r p_r = 1 make the cluster a single
-machine: a second of it is worth at most 1, and job j cannot be done for less than
-b_j = min_r p_r g_j d_jr. So a schedule of the cluster is a preemptive schedule of jobs of size b_j
-on one machine of speed 1, for which shortest remaining time first has the least mean completion
-time (Schrage 1968). With equal prices p_r = 1 / sum c this is the *squashed area* bound. Any prices
-will do, those that make the bound largest are found by cutting planes.
+machine: a second of it is worth at most 1, and job j cannot be done for less than b_j = min_r p_r
+g_j d_jr. So a schedule of the cluster is a preemptive schedule of jobs of size b_j on one machine
+of speed 1, for which shortest remaining time first has the least mean completion time (Schrage
+1968). With equal prices p_r = 1 / sum c this is the *squashed area* bound. It holds for any prices;
+cutting planes find those that maximise it.
 
-Where jobs are not forked, more can be said. Let M_j be the mean time at which job j makes its
-progress. It cannot progress faster than 1 / m_j, m_j = min_r d_jr, so it ends at M_j + m_j / 2 or
-later; and on the single machine the sum of all M_j is least when the available job of the smallest
-size is served first, preemptively (Goemans 1997; for gangs without arrivals it is the hybrid
-bound of Turek and others 1994). So mean JCT >= mean(M_j - a_j) + mean(m_j) / 2, and of course
-mean JCT >= mean(m_j).
+Without forking there is a better bound. Let M_j be the mean time at which job j makes its progress.
+It cannot progress faster than 1 / m_j, m_j = min_r d_jr, so it ends at M_j + m_j / 2 or later; and
+on the single machine the sum of all M_j is least when the available job of the smallest size is
+served first, preemptively (Goemans 1997; for gangs without arrivals it is the hybrid bound of Turek
+and others 1994). So mean JCT >= mean(M_j - a_j) + mean(m_j) / 2; trivially also mean JCT >=
+mean(m_j).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.policies.solver import Floats, LinearProgram, Method, solve_lp
 
-# A bound closer than this, relatively, is not worth another linear program.
+# Relative gap at which no further linear program is solved.
 _CLOSE = 1e-5
 _LIMITS = SolverLimits(time_limit_s=300.0)
-# From so many jobs on the interior point method is the quicker one.
+# Above this number of jobs the interior point method is faster.
 _MANY_JOBS = 1000
 # Cutting planes for the best prices: enough for a gap of about 1e-5.
 _MAX_CUTS = 40
@@ -68,9 +68,9 @@ class Bounds:
 def bounds(specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False) -> Bounds:
     """Return all bounds of a workload.
 
-    With `counts_spread` a gang over several nodes has the rate measured for that, which some
-    published tables have *above* the rate within a node; a bound must then grant the better of
-    both. Without, gangs are as fast as within a node, as in Gavel's rules.
+    With `counts_spread` a gang over several nodes has a measured throughput of its own, which in
+    some published tables is *above* that within a node; the bound then uses the higher one. Without
+    it gangs have the throughput within a node, as in Gavel's rules.
     """
     work = _Work.of(specs, cluster, counts_spread=counts_spread)
     return Bounds(
@@ -84,14 +84,14 @@ def bounds(specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = 
 def gang_bound_s(
     specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
 ) -> float:
-    """Return the least TTD in seconds of any schedule that gives a job one gang at a time."""
+    """Return a lower bound on the TTD in seconds, for one gang per job at a time."""
     return _ttd_s(_Work.of(specs, cluster, counts_spread=counts_spread), is_gang=True)
 
 
 def forking_bound_s(
     specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
 ) -> float:
-    """Return the least TTD in seconds of any schedule, jobs in as many copies as it likes."""
+    """Return a lower bound on the TTD in seconds, for any number of copies per job."""
     return _ttd_s(_Work.of(specs, cluster, counts_spread=counts_spread), is_gang=False)
 
 
@@ -100,8 +100,8 @@ def mean_jct_bound_s(
 ) -> float:
     """Return the squashed-area bound on the mean JCT in seconds, which holds for every schedule.
 
-    All at once: GPU-seconds of each job on its best type, sorted, the mean of their cumulative
-    sums over the number of GPUs. With arrivals: shortest remaining first on the squashed machine.
+    Without arrivals: the mean cumulative sum of the jobs' sorted GPU-seconds on their best types,
+    over the number of GPUs. With arrivals: shortest remaining first on the squashed machine.
     """
     return _squashed_s(_Work.of(specs, cluster, counts_spread=counts_spread))
 
@@ -109,21 +109,21 @@ def mean_jct_bound_s(
 def mean_jct_gang_bound_s(
     specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
 ) -> float:
-    """Return the best bound known here on the mean JCT, in seconds, where no job is forked."""
+    """Return the highest lower bound on the mean JCT in seconds, without forking."""
     return _mean_jct_gang_s(_Work.of(specs, cluster, counts_spread=counts_spread))
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A workload as arrays, jobs in order of arrival.
+    """A workload as arrays, jobs in order of arrival."""
 
-    `alone_s[j, r]` is d_jr, infinite where the job does not run; `share[j, r]` is the time in
-    seconds that job j alone takes of all the GPUs of type r: g_j d_jr / c_r.
-    """
-
+    # (jobs,)
     arrival_s: Floats
+    # (jobs, types) d_jr, inf where the job does not run.
     alone_s: Floats
+    # (jobs, types) g_j d_jr / c_r: seconds of all GPUs of the type.
     share: Floats
+    # (types,) c_r.
     gpus: Floats
 
     @classmethod
@@ -162,11 +162,11 @@ def _alone_s(spec: JobSpec, gpu_type: str, *, counts_spread: bool) -> float:
 
 
 def _ttd_s(work: _Work, *, is_gang: bool) -> float:
-    """Return the largest a + T over the arrivals, solving only where the answer may lie.
+    """Return the largest a + T over the arrivals, solving only the suffixes that may attain it.
 
-    Any way to do the jobs bounds the T of every suffix of them from above, any prices bound it
-    from below. So the most promising suffix is solved, its solution improves both bounds of many
-    others, and so on until no other can matter any more.
+    Any feasible solution bounds the T of every suffix of the jobs from above, any prices bound it
+    from below. The suffix with the highest upper bound is solved, which improves both bounds of
+    many others, until no other suffix can exceed the best one.
     """
     if not work.arrival_s.size:
         return 0.0
@@ -190,7 +190,7 @@ def _ttd_s(work: _Work, *, is_gang: bool) -> float:
 
 
 def _above(work: _Work, done: Floats, *, is_gang: bool) -> Floats:
-    """Return for each suffix the T of doing these parts of the jobs on each type."""
+    """Return for each suffix the T of a solution; `done` (jobs, types) are fractions of jobs."""
     runs = np.isfinite(work.alone_s)
     share, alone_s = (np.where(runs, times, 0.0) for times in (work.share, work.alone_s))
     above: Floats = _sums_from(done * share).max(axis=1)
@@ -203,7 +203,7 @@ def _above(work: _Work, done: Floats, *, is_gang: bool) -> Floats:
 def _below(work: _Work, prices: Floats, waits: Floats, *, is_gang: bool) -> Floats:
     """Return for each suffix a bound on T, from prices of types and of the rows x <= T.
 
-    Weak duality: it holds for any prices, 0 or more, whatever the solver's tolerances were.
+    By weak duality it holds for any prices >= 0, regardless of the solver's tolerances.
     """
     runs = np.isfinite(work.alone_s)
     share, alone_s = (np.where(runs, times, 0.0) for times in (work.share, work.alone_s))
@@ -214,24 +214,24 @@ def _below(work: _Work, prices: Floats, waits: Floats, *, is_gang: bool) -> Floa
 
 
 def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
-    """Return what part of each job is done on each type, prices of types and prices of rows x <= T.
+    """Return the fractions of jobs by type, the prices of types and those of the rows x <= T.
 
-    Parts of a job sum to 1; prices are 0 or more.
+    Fractions of a job sum to 1; prices are >= 0.
     """
-    num_jobs, num_kinds = work.alone_s.shape
+    num_jobs, num_types = work.alone_s.shape
     jobs, gpu_types = np.nonzero(np.isfinite(work.alone_s))
     num_parts = len(jobs)
     alone_s = work.alone_s[jobs, gpu_types]
     unit_s = float(alone_s.mean())
     parts = np.arange(num_parts)
-    # Columns: the part of each job on each type, then T. Rows: jobs, then types, then x <= T.
-    rows = [jobs, num_jobs + gpu_types, num_jobs + np.arange(num_kinds)]
-    columns = [parts, parts, np.full(num_kinds, num_parts)]
-    values = [np.ones(num_parts), work.share[jobs, gpu_types] / unit_s, -np.ones(num_kinds)]
+    # Columns: fraction of each job on each type, then T. Rows: jobs, types, x <= T.
+    rows = [jobs, num_jobs + gpu_types, num_jobs + np.arange(num_types)]
+    columns = [parts, parts, np.full(num_types, num_parts)]
+    values = [np.ones(num_parts), work.share[jobs, gpu_types] / unit_s, -np.ones(num_types)]
     lower, upper = [np.ones(num_jobs)], [np.full(num_jobs, math.inf)]
-    num_limits = num_kinds + (num_jobs if is_gang else 0)
+    num_limits = num_types + (num_jobs if is_gang else 0)
     if is_gang:
-        first = num_jobs + num_kinds
+        first = num_jobs + num_types
         rows += [first + jobs, first + np.arange(num_jobs)]
         columns += [parts, np.full(num_jobs, num_parts)]
         values += [alone_s / unit_s, -np.ones(num_jobs)]
@@ -251,21 +251,21 @@ def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
         method=Method.INTERIOR if num_jobs > _MANY_JOBS else Method.CHOOSE,
         limits=_LIMITS,
     )
-    done = np.zeros((num_jobs, num_kinds))
+    done = np.zeros((num_jobs, num_types))
     done[jobs, gpu_types] = np.maximum(found.x[:-1], 0.0)
     done /= done.sum(axis=1, keepdims=True)
     paid = np.maximum(-found.duals[num_jobs:], 0.0)
-    waits = paid[num_kinds:] if is_gang else np.zeros(num_jobs)
-    return done, paid[:num_kinds], waits
+    waits = paid[num_types:] if is_gang else np.zeros(num_jobs)
+    return done, paid[:num_types], waits
 
 
 def _sums_from(values: Floats) -> Floats:
-    """Return for each row the sum of it and all rows after it."""
+    """Return the cumulative sums from the end."""
     return np.asarray(np.cumsum(values[::-1], axis=0)[::-1])
 
 
 def _most_from(values: Floats) -> Floats:
-    """Return for each value the largest of it and all after it."""
+    """Return the cumulative maxima from the end."""
     return np.asarray(np.maximum.accumulate(values[::-1])[::-1])
 
 
@@ -303,13 +303,13 @@ def _sizes(work: _Work, prices: Floats) -> Floats:
 
 
 def _best_prices(work: _Work) -> Floats:
-    """Return prices per GPU for which the jobs, if all were there at once, wait the longest.
+    """Return prices per GPU that maximise the mean M of the jobs without arrivals.
 
-    With the sizes b sorted from the smallest, mean M is the mean of (n - i - 1/2) b_i: the least
-    over all orders of something linear in b, and b is the least of something linear in the
-    prices. So it is concave in them, and its tangents are cutting planes.
+    With the sizes b in ascending order, mean M is the mean of (n - i - 1/2) b_i: the minimum over
+    all orders of a linear function of b, and b is the minimum of linear functions of the prices.
+    So mean M is concave in the prices, and its tangents are cutting planes.
     """
-    num_jobs, num_kinds = work.share.shape
+    num_jobs, num_types = work.share.shape
     jobs = np.arange(num_jobs)
     share = np.where(np.isfinite(work.share), work.share, 0.0)
 
@@ -320,7 +320,7 @@ def _best_prices(work: _Work) -> Floats:
         sizes = cost[jobs, gpu_type]
         weight = np.empty(num_jobs)
         weight[np.argsort(sizes, kind="stable")] = (num_jobs - jobs - 0.5) / num_jobs
-        slope = np.zeros(num_kinds)
+        slope = np.zeros(num_types)
         np.add.at(slope, gpu_type, weight * share[jobs, gpu_type])
         return float(weight @ sizes), slope
 
@@ -328,7 +328,7 @@ def _best_prices(work: _Work) -> Floats:
 
 
 def _highest(value: Callable[[Floats], tuple[float, Floats]], start: Floats) -> Floats:
-    """Return where on the unit simplex a concave function is (nearly) highest: Kelley's method."""
+    """Return a point of the unit simplex that nearly maximises a concave function (Kelley)."""
     best, best_point = -math.inf, start
     point = start
     slopes: list[Floats] = []
@@ -387,7 +387,7 @@ def _least_mean_jct_s(arrival_s: Floats, sizes: Floats) -> float:
 def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
     """Return mean (M_j - a_j) of smallest size first, preemptive, on one machine of speed 1."""
     total_s = 0.0
-    # By size; how much of it is left is what changes.
+    # By total size; `left_s` changes.
     waiting: list[tuple[float, int]] = []
     left_s = [float(size) for size in sizes]
     now_s = 0.0

@@ -1,8 +1,8 @@
-"""Many runs beside each other: policies x workloads x rules, in processes, resumable.
+"""A comparison: policies x workloads x rules, one process per run, resumable.
 
-A *cell* is one run. What came of it is one file, named by a digest of all that determines it: the
-jobs with their rates, the cluster, the policy, the settings, our code and the solvers. So a run
-that was interrupted goes on where it stopped, and no figure outlives the code that made it.
+A *cell* is one run. Its result is one file, named by a digest of all inputs: the jobs with their
+throughputs, the cluster, the policy, the settings, our code and the solvers. So an interrupted
+comparison resumes, and results of changed code are not reused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hadar_slurm.lab.study.experiment import (
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
 from hadar_slurm.policies.registry import make_policy
 
-# Raised when the form of a cell's file changes.
+# Increased when the format of a cell's file changes.
 VERSION = 1
 
 Record = dict[str, Any]
@@ -53,30 +53,28 @@ Record = dict[str, Any]
 FORKING = ("hadare", "sampling")
 # A bound is exact only to the solver's tolerance, a finish to a fraction of a step.
 _BOUND_ROUNDING = 1e-5
-_TELL_EVERY_S = 0.2
-# How soon Ctrl-C is heeded.
-_LOOK_EVERY_S = 0.2
+_SEND_EVERY_S = 0.2
+# Longest delay after Ctrl-C.
+_POLL_EVERY_S = 0.2
 _JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyWorkload:
-    """The jobs of a run, and how they came about: what the tables call them.
-
-    `load` is the offered load in per cent that the arrivals were scaled to, None where they are
-    the trace's own; `restart` says what a move costs, in the user's words.
-    """
+    """The jobs of a run, with labels for the tables."""
 
     name: str
     specs: tuple[JobSpec, ...]
+    # Offered load in per cent to which the arrivals were scaled; None for the trace's own.
     load: float | None = None
     seed: int | None = None
+    # The cost of a migration, as given by the user.
     restart: str = "30"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One run to be made."""
+    """The inputs of one run."""
 
     workload: StudyWorkload
     cluster: Cluster
@@ -86,7 +84,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """Return a digest of all that determines the run."""
+        """Return a digest of all inputs of the run."""
         parts = [
             VERSION,
             _specs_digest(self.workload.specs),
@@ -100,7 +98,7 @@ class Cell:
 
     @property
     def labels(self) -> Record:
-        """Return what distinguishes the run, for people and tables."""
+        """Return the labels of the run in tables."""
         workload = self.workload
         return {
             "trace": workload.name,
@@ -116,13 +114,13 @@ class Cell:
 
     @property
     def policy_name(self) -> str:
-        """Return the policy, and what it knows where that is not everything."""
+        """Return the policy, with its knowledge of throughputs unless that is complete."""
         speeds = self.settings.speeds
         return self.policy if speeds == ORACLE else f"{self.policy} ({speeds})"
 
     @property
     def is_forked(self) -> bool:
-        """Whether jobs may run in several copies, so that only the forking bounds hold."""
+        """Whether jobs may have several copies, so that only the forking bounds hold."""
         return self.policy in FORKING and any(spec.max_copies > 1 for spec in self.workload.specs)
 
     def __str__(self) -> str:
@@ -135,7 +133,7 @@ class Cell:
 
 
 def _specs_digest(specs: Sequence[JobSpec]) -> str:
-    """Return a digest of all that the jobs say; thousands of them share a few tables of rates."""
+    """Return a digest of the jobs; thousands of them share a few tables of rates."""
     digest = hashlib.sha256()
     tables: dict[int, str] = {}
     empty = Throughputs()
@@ -152,10 +150,10 @@ def _specs_digest(specs: Sequence[JobSpec]) -> str:
 def scale_to_load(specs: Sequence[JobSpec], cluster: Cluster, load: float) -> list[JobSpec]:
     """Return the jobs with their arrivals scaled so that they offer `load` per cent.
 
-    At 100 % work arrives as fast as the cluster could do it at best: the number of jobs times the
-    mean gap between arrivals equals the least time in which the cluster could do all of them were
-    they all there at once, forked at will (`bounds.forking_bound_s`). Gaps keep their proportions.
-    Raises UsageError when all jobs arrive at once.
+    At 100 % work arrives at the cluster's maximum rate: the number of jobs times the mean gap
+    between arrivals equals the least time for all jobs if they arrived together and could be forked
+    (`bounds.forking_bound_s`). Gaps keep their proportions. Raises UsageError when all jobs arrive
+    at once.
     """
     first_s = min(spec.submitted_s for spec in specs)
     span_s = max(spec.submitted_s for spec in specs) - first_s
@@ -176,7 +174,7 @@ def scale_to_load(specs: Sequence[JobSpec], cluster: Cluster, load: float) -> li
 
 
 def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) -> Record:
-    """Return what came of a cell; a run that fails becomes a record that says why."""
+    """Run a cell and return its record; a failed run has status `failed` and the error."""
     began = time.perf_counter()
     record: Record = {
         "version": VERSION,
@@ -264,7 +262,7 @@ def cell_path(folder: Path, cell: Cell) -> Path:
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write a cell's file whole or not at all."""
+    """Write a cell's file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.part")
     partial.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf-8")
@@ -272,7 +270,7 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def read_record(path: Path) -> Record | None:
-    """Return what a cell's file says, None if there is none that can be read."""
+    """Return the record in a cell's file; None if it is missing or invalid."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -286,16 +284,16 @@ def read_record(path: Path) -> Record | None:
 
 
 class Watcher(Protocol):
-    """Is told how the cells come along; `index` counts the cells as they were given."""
+    """Receives the progress of the cells; `index` is that in the list of cells."""
 
     def started(self, index: int) -> None:
         """A cell's process has started."""
 
     def progressed(self, index: int, jobs_done: int) -> None:
-        """A cell has so many jobs behind it."""
+        """`jobs_done` jobs of a cell have ended."""
 
     def finished(self, index: int, record: Record, *, was_known: bool) -> None:
-        """A cell has ended, or had ended already in an earlier run."""
+        """A cell has ended, in this run or (`was_known`) in an earlier one."""
 
 
 def run_cells(
@@ -303,9 +301,8 @@ def run_cells(
 ) -> list[Record]:
     """Run all cells that have no result in `folder`, and return the records of all, in order.
 
-    Every cell has a process of its own, at most `processes` at a time. A cell that failed is tried
-    again by the next run. Ended by an exception, such as Ctrl-C, it leaves no process behind and
-    every finished cell in its file.
+    Every cell has a process, at most `processes` at a time. The next run retries failed cells.
+    After an exception, such as Ctrl-C, no process is left and every finished cell has its file.
     """
     records: dict[int, Record] = {}
     todo: list[int] = []
@@ -333,9 +330,9 @@ class _Worker:
 def _in_processes(
     cells: Sequence[Cell], todo: Sequence[int], folder: Path, processes: int, watcher: Watcher
 ) -> Iterator[tuple[int, Record]]:
-    # Forking this process would copy its threads' locks; a server that has only imported is safe.
+    # Forking this process would copy its threads' locks; a server without threads is safe.
     context = multiprocessing.get_context("forkserver")
-    # Every process imports what the program's main module does; once in the server is enough.
+    # Import the main module's imports once, in the server.
     context.set_forkserver_preload(sorted(n for n in sys.modules if n.startswith("hadar_slurm.")))
     waiting = list(reversed(todo))
     workers: list[_Worker] = []
@@ -356,13 +353,13 @@ def _in_processes(
                     workers.append(_Worker(index, process, reader))
                     writer.close()
                     watcher.started(index)
-                ready = wait([worker.reader for worker in workers], _LOOK_EVERY_S)
+                ready = wait([worker.reader for worker in workers], _POLL_EVERY_S)
                 check()
                 for worker in [worker for worker in workers if worker.reader in ready]:
                     try:
                         watcher.progressed(worker.index, worker.reader.recv())
                     except EOFError:
-                        # It has closed its end: it is done, or it died.
+                        # The process has ended or was killed.
                         worker.process.join()
                         workers.remove(worker)
                         yield worker.index, _collect(cells[worker.index], folder, worker)
@@ -379,10 +376,10 @@ def _in_processes(
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], None]]:
-    """Note Ctrl-C, and give a function that raises KeyboardInterrupt if it came.
+    """Record Ctrl-C, and yield a function that raises KeyboardInterrupt if it was pressed.
 
-    Raised wherever it happens to come it may be lost, in the clearing away of an object, or leave a
-    process half started that nobody knows how to end.
+    Raised at an arbitrary place, the exception could be lost in a finaliser or leave a process that
+    is started but not yet registered.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -408,7 +405,7 @@ def _collect(cell: Cell, folder: Path, worker: _Worker) -> Record:
     record = read_record(cell_path(folder, cell)) if code == 0 else None
     if record is None:
         how = f"was ended by signal {-code}" if code and code < 0 else f"ended with status {code}"
-        error = f"the process {how}; it may have been out of memory"
+        error = f"the process {how}; it may have run out of memory"
         record = {"version": VERSION, "key": cell.key, **cell.labels, "status": "failed"}
         record |= {"error": error, "is_forked": cell.is_forked}
         write_record(cell_path(folder, cell), record)
@@ -416,26 +413,26 @@ def _collect(cell: Cell, folder: Path, worker: _Worker) -> Record:
 
 
 def _work(cell: Cell, path: Path, writer: Connection) -> None:
-    """Run one cell in a process of its own."""
-    # Ctrl-C reaches every process of the terminal; what follows is the parent's to decide.
+    """Run one cell (main function of its process)."""
+    # Ctrl-C reaches every process of the terminal; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # A failing round is logged with its traceback, over the parent's progress bar.
+    # The traceback of a failed round would be printed over the parent's progress bar.
     logging.disable(logging.CRITICAL)
-    told_s = -math.inf
+    sent_s = -math.inf
 
-    def tell(jobs_done: int) -> None:
-        nonlocal told_s
-        if time.monotonic() - told_s >= _TELL_EVERY_S:
-            told_s = time.monotonic()
+    def send(jobs_done: int) -> None:
+        nonlocal sent_s
+        if time.monotonic() - sent_s >= _SEND_EVERY_S:
+            sent_s = time.monotonic()
             writer.send(jobs_done)
 
-    write_record(path, run_cell(cell, on_progress=tell))
+    write_record(path, run_cell(cell, on_progress=send))
     writer.close()
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent has ended in whatever way."""
+    """End this process when its parent has ended for any reason."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,7 +1,7 @@
-"""One simulated run: a workload, a cluster, a policy and rules in, figures out.
+"""One simulated run: from a workload, a cluster, a policy and rules to figures.
 
-The loop is `engine.rounds.run_rounds`, the policy the one that hadard runs; this module adds the
-accounting and proves that it balances: every step trained and every GPU-second held is found again.
+Loop (`engine.loop.run_rounds`) and policies are those of hadard. This module adds the accounting
+and checks that trained steps and held GPU-seconds balance.
 """
 
 from __future__ import annotations
@@ -32,23 +32,22 @@ RULES = ("hadar", "gavel")
 ORACLE = "oracle"
 SPEEDS = (ORACLE, "learned", "prior", "none")
 
-# Rounding of sums over a long run, as a share of what is summed.
+# Relative rounding error of sums over a long run.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSettings:
-    """How a run is played: the round's length in seconds, whose rules, which nodes fail when.
-
-    `speeds` is what policies know of the jobs' rates: all (`oracle`), what jobs are seen to do
-    (`learned`), or only the GPU types' published speeds (`prior`), or nothing (`none`). `noise` is
-    the standard deviation of the logarithm of measurements, drawn from `seed`.
-    """
+    """The settings of a run. Raises ConfigError for invalid values."""
 
     round_s: float = 360.0
+    # One of `RULES`.
     rules: str = "hadar"
     failures: tuple[Failure, ...] = ()
+    # Throughputs known to policies: true (oracle), observed (learned), the GPU types' published
+    # speeds only (prior), or none.
     speeds: str = ORACLE
+    # Standard deviation of the logarithm of measurements, drawn from `seed`.
     noise: float = 0.05
     seed: int = 0
 
@@ -58,11 +57,11 @@ class ExperimentSettings:
         if self.speeds not in SPEEDS:
             raise ConfigError(f"speeds {self.speeds!r}: expected one of {', '.join(SPEEDS)}")
         if self.failures and self.rules != "hadar":
-            raise ConfigError("nodes that fail are not part of Gavel's rules; leave them out")
+            raise ConfigError("Gavel's rules have no node failures; omit them")
 
 
 class Completion(NamedTuple):
-    """When a job came and when it ended, in seconds."""
+    """The arrival and the end of a job, in seconds."""
 
     job_id: JobId
     submitted_s: float
@@ -76,36 +75,39 @@ class Completion(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The figures of one run; times in seconds unless the name says otherwise.
-
-    JCT counts from submission to end, TTD from the first submission to the last end. Queueing is
-    the time to a job's first GPU, `max_wait_s` the longest that any job was without GPUs at a
-    stretch. `cru` is the share of GPU time until TTD that jobs held, overhead included;
-    `utilization` that in which steps were trained. Finish-time fairness (ftf) is rho of Themis
-    (NSDI'20): completion time over the time on a 1/n share of every GPU type, n being the jobs
-    present on average meanwhile. `moves` are the starts beyond each job's first. A decision is one
-    call of the policy, in milliseconds of wall time; `cpu_s` is the whole run's, solvers included.
-    """
+    """The figures of one run."""
 
     policy: str
     jobs: int
     completed: int
+    # First submission to last end.
     ttd_s: float
+    # Submission to end.
     mean_jct_s: float
     p50_jct_s: float
     p95_jct_s: float
     p99_jct_s: float
+    # Submission to first GPU.
     mean_queueing_s: float
+    # Longest uninterrupted time of any job without GPUs.
     max_wait_s: float
+    # Finish-time fairness, rho of Themis (NSDI'20): JCT over the time on a 1/n share of every GPU
+    # type, n being the mean number of jobs present during the job's life.
     mean_ftf: float
     max_ftf: float
+    # Fraction of GPU time until TTD in which steps were trained.
     utilization: float
+    # Fraction of each type's time until TTD that jobs held.
     utilization_by_type: Mapping[str, float]
+    # Fraction of GPU time until TTD that jobs held, overhead included.
     cru: float
+    # Starts beyond each job's first.
     moves: int
     rounds: int
+    # Wall time of one call of the policy.
     decision_ms_p50: float
     decision_ms_p99: float
+    # Processor time of the whole run, solvers included.
     cpu_s: float
     jcts: tuple[Completion, ...]
     segments: tuple[Segment, ...]
@@ -122,8 +124,8 @@ def run_experiment(
 ) -> Result:
     """Simulate `specs` on `cluster` and return the figures.
 
-    `on_progress` is told the number of jobs done after each round, `on_round` the round itself.
-    Raises HadarError when a round fails or when the accounts do not balance at the end.
+    After each round `on_progress` gets the number of ended jobs, and `on_round` the round. Raises
+    HadarError when a round fails or the accounts do not balance at the end.
     """
     settings = settings or ExperimentSettings()
     is_gavels = settings.rules == "gavel"
@@ -152,7 +154,7 @@ def run_experiment(
 
     started_s = _cpu_s()
     rounds = run_rounds(
-        _as_known(world, settings),
+        _with_known_speeds(world, settings),
         policy,
         record,
         length_s=settings.round_s,
@@ -164,8 +166,8 @@ def run_experiment(
     return _result(policy.name, world, cluster, ended, segments, rounds, decisions_s, started_s)
 
 
-def _as_known(world: SimBackend, settings: ExperimentSettings) -> Backend:
-    """Return the world as policies are to know it."""
+def _with_known_speeds(world: SimBackend, settings: ExperimentSettings) -> Backend:
+    """Return the backend with the settings' knowledge of throughputs."""
     if settings.speeds == ORACLE:
         return world
     published = parse_published(data_file("gpu_speeds.json").read_text(encoding="utf-8"))
@@ -181,9 +183,8 @@ def _as_known(world: SimBackend, settings: ExperimentSettings) -> Backend:
 def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
     """Raise HadarError unless steps and GPU-seconds balance.
 
-    Every job that ended trained its steps and, beyond them, only what failing nodes lost; and the
-    GPU-seconds that the simulator gave out are those of the journal's segments, counted from the
-    loop's own actions.
+    Every ended job has trained its steps, plus those lost by node failures; and the simulator's
+    GPU-seconds equal those of the segments, which follow from the loop's actions.
     """
     held: defaultdict[tuple[JobId, str], float] = defaultdict(float)
     for segment in segments:
@@ -196,7 +197,7 @@ def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
         for gpu_type, service in run.service.items() if run.phase.is_final else ():
             if abs(service - held[job_id, gpu_type]) > _ROUNDING * service + 1e-3:
                 raise HadarError(
-                    f"job {job_id} was given {service:g} GPU-seconds of {gpu_type} and held "
+                    f"job {job_id} received {service:g} GPU-seconds of {gpu_type} and held "
                     f"{held[job_id, gpu_type]:g}"
                 )
 
@@ -274,15 +275,15 @@ def finish_time_fairness(
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return rho of every completed job: its JCT over its time on a 1/n share of the cluster.
 
-    On that share a job of W GPUs has the fraction capacity_r / (n W) of its time on type r, all
+    On that share a job of W GPUs spends the fraction capacity_r / (n W) of its time on type r, all
     types together at most 1 (Gavel, OSDI'20, finish-time fairness policy); n is the number of jobs
-    present, averaged over the job's own life.
+    present, averaged over the job's life.
     """
     came = np.sort(np.array([done.submitted_s for done in jcts]))
     ended = np.sort(np.array([done.end_s for done in jcts]))
 
     def job_seconds_until(time_s: float) -> float:
-        """Return the integral of the number of jobs present, from the beginning."""
+        """Return the integral of the number of jobs present, from the start, in job-seconds."""
         arrived, gone = came[came <= time_s], ended[ended <= time_s]
         return float((time_s - arrived).sum() - (time_s - gone).sum())
 
@@ -306,7 +307,7 @@ def finish_time_fairness(
 
 
 def forked(specs: Sequence[JobSpec], *, max_copies: int, aggregation_s: float) -> list[JobSpec]:
-    """Return the jobs as ones that HadarE may fork into so many copies."""
+    """Return the jobs with up to `max_copies` copies each, for HadarE."""
     return [
         replace(spec, max_copies=max_copies, aggregation_cost_s=aggregation_s) for spec in specs
     ]

@@ -1,4 +1,4 @@
-"""Nodes that fail and come back, drawn from a seed."""
+"""Random failures and repairs of nodes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def draw_failures(
     """Return each node's failures until `until_s`, by time.
 
     Times between a repair and the next failure, and the repairs, are exponential with means
-    `mtbf_s` and `repair_s`, all in seconds; each node draws from a stream of its own, so that
-    another node more changes nothing for the others.
+    `mtbf_s` and `repair_s`, all in seconds. Each node has its own random stream, so that adding a
+    node does not change the failures of the others.
     """
     failures: list[Failure] = []
     for node in cluster.nodes:

@@ -1,4 +1,4 @@
-"""Who held which GPU over time, drawn: one row a GPU, a colour a job; `hadar demo` and `compare`.
+"""Gantt charts of `hadar demo` and `hadar compare`: one row per GPU, one colour per job.
 
 The colours of text and lines are those of matplotlib's settings. Needs the extra `plots`.
 """
@@ -22,7 +22,7 @@ from hadar_slurm.lab.study.summary import HOUR_S
 from hadar_slurm.policies.solver import Floats
 
 _IDLE = "#e9ebee"
-# Shorter than this share of the picture, a stretch has no room for a job's name.
+# A bar shorter than this fraction of the picture has no room for a job's name.
 _NAME_SHARE = 0.018
 # A job's size in GPU-hours, from small to large; both ends stand out against idle GPUs.
 _SIZES = LinearSegmentedColormap.from_list(
@@ -42,7 +42,7 @@ def draw_by_name(path: Path, panels: Mapping[str, Occupancy], names: Sequence[st
         _separate_jobs(axes, seen)
         _name_jobs(axes, seen, names, end_s)
         _mark_groups(axes, [(f"{gpu_type}  {node}", count) for node, gpu_type, count in seen.slots])
-    all_axes[-1].set_xlabel("seconds since the run began; the number in a bar is the job's")
+    all_axes[-1].set_xlabel("seconds since the start of the run; bars show the job's number")
     figure.savefig(path, dpi=110)
 
 
@@ -50,7 +50,7 @@ def draw_by_size(
     figure: Figure, seen: Occupancy, gpu_hours: Floats, *, until_h: float, idle: str
 ) -> None:
     """Draw on `figure`, in hours up to `until_h`, jobs coloured by their size."""
-    # Large jobs take most of the area, small ones are most of the jobs: the root shows both.
+    # Large jobs fill most of the area, small ones are most of the jobs: the root shows both.
     norm = PowerNorm(0.5, 0.0, max(float(gpu_hours.max()), 1e-2))
     axes = figure.subplots()
     axes.grid(visible=False)
@@ -88,7 +88,7 @@ def _draw_rows(
 
 
 def _mark_groups(axes: Axes, groups: Sequence[tuple[str, int]]) -> None:
-    """Name groups of rows at the left, from top to bottom, with lines between them."""
+    """Label groups of rows on the left, from top to bottom, with lines between them."""
     begins = list(accumulate((count for _, count in groups), initial=0))
     for begin in begins[1:-1]:
         axes.axhline(begin - 0.5, color=rcParams["text.color"], linewidth=0.8)
@@ -106,7 +106,7 @@ def _separate_jobs(axes: Axes, seen: Occupancy) -> None:
 
 
 def _name_jobs(axes: Axes, seen: Occupancy, names: Sequence[str], end_s: float) -> None:
-    """Write a job's name wherever there is room for it."""
+    """Write a job's name in every bar with room for it."""
     for row, jobs in enumerate(seen.jobs):
         for first, last in _stretches(jobs):
             if (last - first) * seen.bin_s > _NAME_SHARE * end_s:

@@ -1,7 +1,7 @@
-"""Which job held which GPU when, small enough to keep beside a result: the data of a Gantt chart.
+"""The data of a Gantt chart: the job on each GPU over time, in a size fit for result files.
 
-A run of 480 jobs under free moves has some 200,000 segments; a chart has a thousand columns. So
-time is cut into equal bins, and what is kept is the job on each GPU in the middle of each bin.
+A run of 480 jobs with free migrations has some 200,000 segments; a chart has a thousand columns. So
+time is divided into equal bins, and each bin has the job on the GPU at its middle.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from numpy.typing import NDArray
 from hadar_slurm.core.cluster import Cluster, JobId, Slot
 from hadar_slurm.metrics import Segment
 
-# Beyond this many GPUs a row would be less than a pixel high.
+# With more GPUs a row would be less than a pixel high.
 MAX_GPUS = 256
 NUM_BINS = 900
 _IDLE = -1
-# A second's rounding must not make two jobs seem to share a GPU.
+# Tolerance for rounded times, so that successive jobs do not seem to overlap.
 _TOUCH_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Occupancy:
-    """`jobs[gpu, bin]` is the number of the job there, -1 for none; bins last `bin_s` seconds.
+    """The job on each GPU in each bin."""
 
-    GPUs are in the order of `slots`, each (node, type, how many); a number counts the workload's
-    jobs in the order they came.
-    """
-
+    # (node, type, number of GPUs) of successive rows.
     slots: tuple[tuple[str, str, int], ...]
+    # Seconds per bin.
     bin_s: float
+    # (GPUs, bins) numbers of jobs in the workload's order; -1 is idle.
     jobs: NDArray[np.int32]
 
     @property
@@ -51,10 +50,10 @@ def occupancy(
     start_s: float,
     end_s: float,
 ) -> Occupancy | None:
-    """Return who held what from `start_s` to `end_s`; None for clusters too large to draw.
+    """Return the occupancy from `start_s` to `end_s`; None for clusters too large to draw.
 
-    A journal tells how many GPUs of a node a job has, not which. A job is drawn on the lowest that
-    are free when it starts; where clocks differ, on those that are free next.
+    A journal has the number of a job's GPUs on a node, not their indices. A job is drawn on the
+    lowest rows that are free when it starts; if clocks differ, on those that are free next.
     """
     rows = _rows(cluster)
     num_gpus = sum(len(lanes) for lanes in rows.values())
@@ -78,7 +77,7 @@ def occupancy(
 
 
 def to_tree(seen: Occupancy) -> dict[str, object]:
-    """Return the chart's data as JSON can hold it."""
+    """Return the chart's data as a JSON tree."""
     packed = zlib.compress(seen.jobs.astype("<i4").tobytes(), level=9)
     return {
         "slots": [list(slot) for slot in seen.slots],
@@ -89,7 +88,7 @@ def to_tree(seen: Occupancy) -> dict[str, object]:
 
 
 def from_tree(tree: Mapping[str, object]) -> Occupancy:
-    """Return what `to_tree` wrote."""
+    """Return the chart's data in a tree of `to_tree`."""
     slots = tuple((str(node), str(gpu_type), int(n)) for node, gpu_type, n in _list(tree["slots"]))
     packed = zlib.decompress(base64.b64decode(str(tree["jobs"])))
     jobs = np.frombuffer(packed, dtype="<i4").astype(np.int32)
@@ -102,7 +101,7 @@ def _list(value: object) -> list[tuple[str, str, int]]:
 
 
 def _rows(cluster: Cluster) -> dict[Slot, list[int]]:
-    """Return the chart's rows of every slot: one row a GPU, types together."""
+    """Return the chart's rows of every slot: one row per GPU, grouped by type."""
     rows: dict[Slot, list[int]] = {}
     count = 0
     for gpu_type in dict.fromkeys(gpu_type for node in cluster.nodes for gpu_type in node.by_type):

@@ -1,9 +1,9 @@
-"""The report's plots, as SVG to be put into a page.
+"""The report's plots, as SVG elements for an HTML page.
 
-Text stays text, and follows the page's colours: what matplotlib draws in one of the `_THEME`
-colours becomes a CSS variable. Policies have the same colour, dash and marker in every plot of
-every report; the colours stand out against white and near-black alike (3:1 or better), and no two
-policies are told apart by colour alone. matplotlib is imported where a plot is drawn.
+Text remains text and follows the page's theme: colours in `_THEME` become CSS variables. Every
+policy has one colour, dash and marker in all plots; colours have a contrast of at least 3:1 on
+white and near-black, and policies differ in more than the colour. matplotlib is imported where a
+plot is drawn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Style(NamedTuple):
-    """How a policy is drawn."""
+    """The line style of a policy."""
 
     colour: str
     dash: str | tuple[int, tuple[float, ...]]
@@ -59,7 +59,7 @@ STYLES: Mapping[str, Style] = {
 _UNKNOWN = Style("#7c7f86", _DOT, "x")
 _OURS = "hadar"
 
-# Drawn in these colours, shown in the page's.
+# Placeholder colours, replaced by those of the page.
 _INK, _FAINT, _IDLE = "#010203", "#040506", "#070809"
 _THEME = {_INK: "currentColor", _FAINT: "var(--faint)", _IDLE: "var(--idle)"}
 _WIDTH_IN = 9.6
@@ -91,12 +91,12 @@ _RC: Any = {
 
 
 def style(policy: str) -> Style:
-    """Return how a policy is drawn."""
+    """Return the line style of a policy."""
     return STYLES.get(policy, _UNKNOWN)
 
 
 def jct_cdf(group: Group, slug: str) -> str:
-    """Return the share of jobs that were done within a time, for each policy."""
+    """Return a plot of the share of jobs done within a time, for each policy."""
     with _figure(4.0) as figure:
         axes = figure.subplots()
         least_h = np.inf
@@ -126,7 +126,7 @@ def jct_cdf(group: Group, slug: str) -> str:
 
 
 def trade_off(group: Group, slug: str) -> str:
-    """Return TTD against mean JCT, a point a policy, with both lower bounds."""
+    """Return a plot of TTD against mean JCT, a point per policy, with both lower bounds."""
     with _figure(4.2) as figure:
         axes = figure.subplots()
         points = {
@@ -154,13 +154,13 @@ def trade_off(group: Group, slug: str) -> str:
         return _svg(
             figure,
             slug,
-            "TTD against mean JCT; best is nearest to where the dashed bounds meet",
+            "TTD against mean JCT; the best point is nearest to the crossing of the dashed bounds",
             f"TTD and mean JCT. {said}. Bounds: {bounds_h[1]:.1f} h and {bounds_h[0]:.1f} h.",
         )
 
 
 def utilisation(group: Group, slug: str) -> str:
-    """Return the share of each GPU type's time that jobs held, a bar a policy."""
+    """Return a plot of the share of each GPU type's time that jobs held, a bar per policy."""
     rows = list(group.done)
     with _figure(0.9 + 0.27 * len(rows)) as figure:
         panels = figure.subplots(1, len(group.gpu_types), sharey=True, squeeze=False)[0]
@@ -191,7 +191,7 @@ def utilisation(group: Group, slug: str) -> str:
 
 
 def along(series: Series, name: str, slug: str) -> str:
-    """Return a column's figure along a series, a line a policy."""
+    """Return a plot of a column along a series, a line per policy."""
     with _figure(3.6) as figure:
         axes = figure.subplots()
         lines: dict[str, list[tuple[float, float]]] = {}
@@ -221,7 +221,7 @@ def along(series: Series, name: str, slug: str) -> str:
 
 
 def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
-    """Return what every GPU did under a policy, up to `until_h`, jobs coloured by their size."""
+    """Return a Gantt chart of a policy's run up to `until_h`, jobs coloured by size."""
     record = entry.records[0]
     seen = occupancy.from_tree(record["occupancy"])
     ttd_h = float(record["ttd_s"]) / HOUR_S
@@ -235,7 +235,7 @@ def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
             figure,
             slug,
             f"{entry.policy}: {num_gpus} GPUs over time, the last job ends after {ttd_h:.1f} h",
-            f"One row a GPU, jobs coloured by size, {share:.0f} % of the area held by jobs.",
+            f"One row per GPU, jobs coloured by size, {share:.0f} % of the area held by jobs.",
         )
 
 
@@ -244,7 +244,7 @@ def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
 
 @contextmanager
 def _figure(height_in: float) -> Iterator[Figure]:
-    """Give a figure to draw on in the page's form."""
+    """Yield a figure in the page's style."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -296,7 +296,7 @@ def _name_points(
     scale = 72.0 / axes.figure.dpi
     spots = {policy: place(point) * scale for policy, point in points.items()}
     (at_x, at_y), (right, top) = place([avoid, (axes.get_xlim()[1], axes.get_ylim()[1])]) * scale
-    # The two lines and the words on them.
+    # The two lines and their labels.
     taken = [(at_x - 1, -np.inf, at_x + 1, np.inf), (-np.inf, at_y - 1, np.inf, at_y + 1)]
     taken += [(at_x, top - 12, at_x + 62, top), (right - 62, at_y - 13, right, at_y)]
     taken += [(x - 5, y - 5, x + 5, y + 5) for x, y in spots.values()]
@@ -359,7 +359,7 @@ def _svg(figure: Figure, slug: str, title: str, said: str) -> str:
 
 
 def _own_ids(svg: str, slug: str) -> str:
-    """Return the SVG with ids that no other of the page has, and without those nobody refers to."""
+    """Return the SVG with ids unique in the page, and without unreferenced ids."""
     used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', svg))
     wanted = {name for pair in used for name in pair if name}
     svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{slug}-{m[1]}"' if m[1] in wanted else "", svg)

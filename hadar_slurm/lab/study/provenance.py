@@ -1,4 +1,4 @@
-"""Where a figure comes from: a digest of the code that made it, versions, and the machine."""
+"""Provenance of a result: a digest of its code, versions, and the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import hadar_slurm
 
 _PACKAGE = "hadar_slurm"
-# What decides besides our own code: a solver's next version may break ties in another way.
+# Another version of these packages may break ties differently.
 _SOLVERS = ("highspy", "pulp", "numpy")
 
 
@@ -24,7 +24,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """Return what this machine is, in words: processor, cores, Python."""
+    """Return a description of this machine: processor, cores, Python."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -35,9 +35,9 @@ def machine() -> str:
 
 
 def code_digest(modules: Iterable[str]) -> str:
-    """Return a digest of our modules `modules` and all of ours that they import.
+    """Return a digest of `modules` and of all modules of this package that they import.
 
-    Comments, docstrings and layout do not count: changing them calls for no new run.
+    It ignores comments, docstrings and layout, which do not change results.
     """
     seen: dict[str, str] = {}
     todo = list(modules)
@@ -52,7 +52,7 @@ def code_digest(modules: Iterable[str]) -> str:
 
 @cache
 def _module(name: str) -> tuple[str, tuple[str, ...]]:
-    """Return the digest of a module's syntax tree, and which modules of ours it imports."""
+    """Return the digest of a module's syntax tree, and the package's modules it imports."""
     spec = util.find_spec(name)
     if spec is None or spec.origin is None:
         return "", ()
@@ -67,8 +67,8 @@ def _module(name: str) -> tuple[str, tuple[str, ...]]:
             # `from package import module` and `from module import name` look the same.
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             imported.update([node.module, *filter(_is_module, names)])
-    ours = tuple(sorted(n for n in imported if n.split(".")[0] == _PACKAGE))
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), ours
+    own = tuple(sorted(n for n in imported if n.split(".")[0] == _PACKAGE))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), own
 
 
 def _is_module(name: str) -> bool:
@@ -77,5 +77,5 @@ def _is_module(name: str) -> bool:
     try:
         return util.find_spec(name) is not None
     except ModuleNotFoundError:
-        # Its parent is a module, not a package: this is a name inside it.
+        # The parent is a module, not a package: this is a name in it.
         return False

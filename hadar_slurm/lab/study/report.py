@@ -1,6 +1,6 @@
-"""What a comparison leaves behind: a CSV and a JSON file, and one page that needs nothing else.
+"""The files of a comparison: CSV, JSON, and one self-contained HTML page.
 
-The page works without scripts, in light and dark, on paper, and for readers who hear it: plots
+The page works without scripts, in light and dark themes, in print, and with screen readers: plots
 have a title and a description, tables have headings for rows and columns.
 """
 
@@ -19,24 +19,23 @@ from hadar_slurm.lab.study import plots
 from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series
 
-# Too long for a table; they stay in the cells' own files.
+# Too long for tables; only the cells' files have them.
 _NOT_IN_TABLES = ("jcts_s", "gpu_hours", "occupancy", "detail", "version")
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that a report tells; `command` makes the same again.
-
-    All groups have their tables; the first `num_plotted` have plots as well, or the page would be
-    nothing else, and group number `charted` has the Gantt charts.
-    """
+    """The content of a report."""
 
     title: str
+    # Repeats the comparison.
     command: str
     records: Sequence[Record]
+    # Each has a table.
     groups: Sequence[Group]
     notes: Sequence[Note] = ()
     series: Sequence[Series] = ()
+    # Number of groups with plots, and index of the group with Gantt charts.
     num_plotted: int = 6
     charted: int = 0
 
@@ -53,7 +52,7 @@ def csv_text(records: Sequence[Record]) -> str:
 
 
 def json_text(comparison: Comparison) -> str:
-    """Return all runs, what made them, and the notes, as one JSON object."""
+    """Return all runs, the command and the notes as one JSON object."""
     tree = {
         "title": comparison.title,
         "command": comparison.command,

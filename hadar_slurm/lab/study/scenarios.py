@@ -1,10 +1,10 @@
-"""The papers' experiments by name: what they ran as far as it is known, and what they claim.
+"""The papers' experiments by name: reconstructed runs, and the papers' claims.
 
-Only titles and abstracts of the papers could be had, so only figures from there are called theirs:
-arXiv 2503.10918 (Hadar and HadarE) and IPDPS 2024, doi 10.1109/ipdps57955.2024.00066 (Hadar). Their
-workloads, clusters, restart costs and the objectives of their baselines are not known first hand.
-What stands in for them is a reconstruction of ours: jobs and nodes that make the same comparison
-possible, at loads that show where it holds. Each result says why it differs.
+Only titles and abstracts of the papers were available, and only their figures are quoted: arXiv
+2503.10918 (Hadar and HadarE) and IPDPS 2024, doi 10.1109/ipdps57955.2024.00066 (Hadar). Workloads,
+clusters, restart costs and the objectives of the baselines are not known first hand. Jobs and nodes
+here are a reconstruction that allows the same comparison, at several loads. Each result explains
+its differences from the paper.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series, load_seri
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.workload import hadar_jobs
 
-# What the abstracts say.
+# Figures in the abstracts.
 PAPER_TTD = 1.20
 PAPER_CRU = 1.45
 PAPER_TTD_CUTS = (50, 80)
@@ -41,7 +41,7 @@ _MIX_RESTART_S = _MIX_AGGREGATION_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the command line may change about a scenario; None leaves it as it is."""
+    """Options that override those of a scenario; None keeps the scenario's."""
 
     policies: tuple[str, ...] | None = None
     seeds: tuple[int, ...] | None = None
@@ -51,33 +51,36 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """An experiment by name: its runs, what the results mean, and which groups are plotted."""
+    """A named experiment."""
 
     name: str
     title: str
+    # Its runs.
     cells: Callable[[Choices, ThroughputTable], list[Cell]]
+    # Discussion of the results.
     notes: Callable[[Sequence[Group]], list[Note]]
     series: Callable[[Sequence[Group]], list[Series]]
+    # Number of groups with plots, and index of the group with Gantt charts.
     num_plotted: int = 6
     charted: int = 0
 
 
 def mix(k: int, rng: Random) -> list[JobSpec]:
-    """Return the HadarE mix M-k: k jobs of one GPU that arrive together, for the five nodes.
+    """Return the HadarE mix M-k: k single-GPU jobs that arrive together, for the five nodes.
 
-    Sizes are those of four jobs in five of Gavel's generator (OSDI'20, its utils.py): 10 to the
+    Sizes are those of 80 % of the jobs of Gavel's generator (OSDI'20, its utils.py): 10 to the
     power of 1.5 to 3 minutes on the fastest node. The paper's own jobs are not known.
     """
     return _mix_of([10.0 ** rng.uniform(*MIX_LOG_MINUTES) / 60.0 for _ in range(k)])
 
 
 def even_mix(k: int, rng: Random) -> list[JobSpec]:
-    """Return a mix of jobs that are more alike: uniform between `EVEN_HOURS`."""
+    """Return a mix of more equal jobs: hours uniform in `EVEN_HOURS`."""
     return _mix_of([rng.uniform(*EVEN_HOURS) for _ in range(k)])
 
 
 def _mix_of(hours: Sequence[float]) -> list[JobSpec]:
-    """Return jobs as long as these on the fastest node; 10 s a move, 10 s a slot for copies."""
+    """Return jobs of these hours on the fastest node; restarts and averaging cost 10 s each."""
     rates = Throughputs.of(
         {(gpu_type, 1): Rate(_STEPS_PER_S * v) for gpu_type, v in NODE_SPEEDS.items()}
     )
@@ -176,17 +179,16 @@ def _mix_notes(groups: Sequence[Group]) -> list[Note]:
                 f"on a laboratory's. Here, against Gavel's max-min: CRU x{ratio:.2f} (ratio of the "
                 f"means over the mixes), TTD down by {cut:.0f} % on average, from "
                 f"{gains[best]:.2f}x faster on {best} to {gains[worst]:.2f}x on {worst}.",
-                f"Mean CRU: {others}. It counts GPUs that restart or make copies one as busy; "
+                f"Mean CRU: {others}. It counts GPUs during restarts and averaging as busy; "
                 f"without that time HadarE's is {sum(idle) / len(idle):.3f} lower.",
-                "Why it differs: forking fills nodes that would be idle, so it gains most where "
-                "jobs are fewer than nodes and hardly anything beyond; the mean depends on which "
-                "mixes are averaged. One job alone cannot be more than 3.2 times as fast on five "
-                "nodes of speeds 1, 1, .5, .5 and .2 as on the fastest, which is a cut of 69 %, "
-                f"and no schedule whatever could cut Gavel's TTD on these mixes by more than "
-                f"{possible:.0f} % on average (forking bound). The abstract does not say on which "
-                "jobs, and against which of Gavel's objectives, its cuts were measured. Sizes "
-                "matter as well: the more unlike they are, the longer the largest job runs alone "
-                "in the end, with four nodes idle unless it is forked.",
+                "Why it differs: forking uses idle nodes, so it gains most with fewer jobs than "
+                "nodes and hardly anything beyond; the mean depends on which mixes are averaged. "
+                "One job alone is at most 3.2 times as fast on five nodes of speeds 1, 1, .5, .5 "
+                "and .2 as on the fastest, which is a cut of 69 %, and no schedule can cut Gavel's "
+                f"TTD on these mixes by more than {possible:.0f} % on average (forking bound). The "
+                "abstract names neither the jobs nor the Gavel objective of its cuts. Sizes matter "
+                "as well: the more they differ, the longer the largest job runs alone at the end, "
+                "with four nodes idle unless it is forked.",
             ),
             tuple(rows),
         )
@@ -231,7 +233,7 @@ _PAPER_POLICIES = (
     "yarn-cs", "srsf", "slurm",
 )  # fmt: skip
 _PAPER_JOBS = 480
-# Fewer jobs at once leave GPUs idle in the end, as a lower load does.
+# Fewer jobs at once leave GPUs idle at the end, as a lower load does.
 _PAPER_AT_ONCE = (120, 240)
 _PAPER_RESTART_S = 10.0
 # Arrivals are scaled to the load; only the proportions of their gaps matter.
@@ -302,7 +304,7 @@ def _paper_notes(groups: Sequence[Group]) -> list[Note]:
     if not most:
         return [Note("Hadar", ("Run hadar, hadar-paper and gavel-max-min to compare them.",))]
     reach = (
-        f"here {PAPER_TTD:.2f}x is more than any schedule could reach in "
+        f"here {PAPER_TTD:.2f}x is more than any schedule can reach in "
         f"{sum(m < PAPER_TTD for m in most)} of {len(most)} settings"
     )
     return [
@@ -314,16 +316,16 @@ def _paper_notes(groups: Sequence[Group]) -> list[Note]:
                 "YARN-based manager, queueing delay 13 % lower, finish-time fairness 1.5 % better "
                 "(IPDPS 2024, abstract). Here, against Gavel's max-min in the same simulator, each "
                 f"move costing {_PAPER_RESTART_S:g} s: TTD {min(gains):.2f}x to {max(gains):.2f}x "
-                "better with hadar, our default. hadar-paper is the form in the paper, as far as "
-                "it can be rebuilt. The last two columns are changes from Gavel to hadar; negative "
-                "is better.",
+                "better with hadar, the default policy. hadar-paper is our reconstruction of the "
+                "paper's form. The last two columns are changes from Gavel to hadar; negative is "
+                "better.",
                 "Why it differs: a TTD cannot be better than the linear program's bound, and the "
-                f"column 'most possible' is Gavel's TTD over that bound: {reach}. Where the "
-                "cluster is full all the time, Gavel keeps it just as full; where it is nearly "
-                "empty, the longest job decides and no scheduler can shorten it. What can be "
-                "gained lies between, or against a weaker objective of Gavel's; the abstracts name "
-                "neither the load nor the objective. Jobs, cluster and restart cost here are a "
-                "reconstruction: the paper's own could not be had.",
+                f"column 'most possible' is Gavel's TTD over that bound: {reach}. On a full "
+                "cluster Gavel also keeps all GPUs busy; on a nearly empty one the longest job "
+                "decides, and no scheduler can shorten it. A gain is possible between, or against "
+                "a weaker objective of Gavel's; the abstracts name neither the load nor the "
+                "objective. Jobs, cluster and restart cost here are a reconstruction: the paper's "
+                "own were not available.",
             ),
             tuple(rows),
         )
@@ -331,7 +333,7 @@ def _paper_notes(groups: Sequence[Group]) -> list[Note]:
 
 
 def _change(before: float, after: float) -> str:
-    """Return by how much a figure changed, in per cent."""
+    """Return the change of a figure in per cent."""
     return f"{100.0 * (after / before - 1.0):+.0f} %" if before > 0 else "-"
 
 
@@ -356,7 +358,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         ),
         Scenario(
             name="hadare-even-mixes",
-            title="Mixes M-1 to M-12 of jobs that are more alike",
+            title="Mixes M-1 to M-12 of more equal jobs",
             cells=partial(_mix_cells, even_mix),
             notes=_mix_notes,
             series=_mix_series,

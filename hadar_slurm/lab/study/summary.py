@@ -1,4 +1,4 @@
-"""Records of runs as rows that can be compared: what is a group, which figures, which is best."""
+"""Records of runs as tables: groups of comparable runs, columns, and the best values."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from functools import cached_property
 from hadar_slurm.lab.study.compare import Record
 
 HOUR_S = 3600.0
-# What two runs have in common when they can be compared; the seed is averaged over.
+# Labels that comparable runs have in common; results are averaged over seeds.
 GROUP_LABELS = ("trace", "jobs", "load", "cluster", "rules", "restart", "round_s")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure of the tables: how to get it from a record, how to print it, and which is best.
-
-    `best` is "least", "most" or "", where neither is better. `note` explains it to a reader.
-    """
+    """One figure of the tables."""
 
     name: str
     heading: str
+    # Explanation for readers.
     note: str
     get: Callable[[Record], float | None]
     digits: int = 1
+    # "least" or "most"; "" where neither is better.
     best: str = ""
 
     def text(self, value: float | None) -> str:
-        """Return a value as the tables show it."""
+        """Return a value as text for tables."""
         return "-" if value is None or not math.isfinite(value) else f"{value:,.{self.digits}f}"
 
 
@@ -65,8 +64,8 @@ COLUMNS: tuple[Column, ...] = (
     _plain(
         "ttd_over_bound",
         "TTD / bound",
-        "TTD over the least that any schedule could reach, from a linear program; 1 is perfect. "
-        "Policies that fork jobs are held against the bound that allows forking.",
+        "TTD over the lower bound for any schedule, from a linear program; 1 is optimal. "
+        "Policies that fork jobs are compared with the bound that allows forking.",
         3,
     ),
     _hours(
@@ -79,9 +78,9 @@ COLUMNS: tuple[Column, ...] = (
     _plain(
         "mean_jct_over_bound",
         "JCT / bound",
-        "Mean JCT over a lower bound on it: one machine that serves the smallest job first, at the "
-        "prices of GPU types that make this longest; with equal prices for policies that fork. It "
-        "may lie below what is possible.",
+        "Mean JCT over a lower bound: one machine that serves the smallest job first, at the "
+        "prices of GPU types that maximise it; with equal prices for policies that fork. The "
+        "bound may not be attainable.",
         2,
     ),
     _hours("p50_jct_h", "p50 h", "Half of the jobs were done within this time.", "p50_jct_s"),
@@ -97,7 +96,7 @@ COLUMNS: tuple[Column, ...] = (
     _hours(
         "max_wait_h",
         "max wait h",
-        "The longest that any job was without GPUs at a stretch.",
+        "Longest uninterrupted time of any job without GPUs.",
         "max_wait_s",
     ),
     _plain(
@@ -107,7 +106,7 @@ COLUMNS: tuple[Column, ...] = (
         "mean over jobs; below 1 is better than an equal share.",
         2,
     ),
-    _plain("max_ftf", "worst FTF", "The same for the job that fared worst."),
+    _plain("max_ftf", "worst FTF", "The largest FTF of any job."),
     _percent(
         "utilization",
         "trained %",
@@ -131,7 +130,7 @@ LAST_COLUMNS: tuple[Column, ...] = (
 
 @dataclass(frozen=True)
 class PolicyRecords:
-    """One policy in a group: the records of its seeds that came through, and those that failed."""
+    """The records of one policy in a group, by seed: successful and failed ones."""
 
     policy: str
     records: tuple[Record, ...]
@@ -144,7 +143,7 @@ class PolicyRecords:
 
     @property
     def status(self) -> str:
-        """Return what is missing, in words; empty if nothing is."""
+        """Return the number of failures as text; empty without failures."""
         if not self.failed:
             return ""
         if not self.records:
@@ -154,14 +153,14 @@ class PolicyRecords:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in policy and seed only, and so can be compared."""
+    """Comparable runs: they differ in policy and seed only."""
 
     labels: Mapping[str, object]
     entries: tuple[PolicyRecords, ...]
 
     @cached_property
     def done(self) -> tuple[PolicyRecords, ...]:
-        """Return the entries with at least one run that came through."""
+        """Return the entries with at least one successful run."""
         return tuple(entry for entry in self.entries if entry.records)
 
     @cached_property
@@ -171,7 +170,7 @@ class Group:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns of the group's table, those of its GPU types among them."""
+        """Return the columns of the group's table, including those of its GPU types."""
         held = (
             Column(
                 f"held_{gpu_type}",
@@ -186,11 +185,11 @@ class Group:
 
     @property
     def num_seeds(self) -> int:
-        """Return the runs behind each row."""
+        """Return the number of runs per row."""
         return max((len(e.records) + len(e.failed) for e in self.entries), default=0)
 
     def best(self, column: Column) -> frozenset[str]:
-        """Return the policies that are best in a column as it is printed; none if all are alike."""
+        """Return the policies with the best printed value of a column; none if all are equal."""
         shown = {e.policy: e.mean(column) for e in self.done}
         known = {policy: value for policy, value in shown.items() if value is not None}
         texts = {policy: column.text(value) for policy, value in known.items()}
@@ -202,7 +201,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """Return what the group is, in words."""
+        """Return a description of the group."""
         labels = self.labels
         load = "" if labels["load"] is None else f" at {labels['load']:g} % load"
         return (
@@ -236,7 +235,7 @@ def groups(records: Sequence[Record]) -> list[Group]:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Words about the runs, with a small table or none: the first row is its heading."""
+    """A discussion of the runs, with an optional table whose first row is its heading."""
 
     heading: str
     paragraphs: tuple[str, ...]
@@ -245,7 +244,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Groups along one axis, to be plotted: `points` are (where on the axis, the group there)."""
+    """Groups along one axis of a plot; `points` are (position on the axis, group)."""
 
     heading: str
     words: str
@@ -263,8 +262,8 @@ def load_series(groups: Sequence[Group]) -> list[Series]:
             found.setdefault(others, []).append(group)
     return [
         Series(
-            heading=f"{members[0].labels['trace']}: what load does",
-            words="At 100 % work arrives as fast as the cluster could do it at best (a linear "
+            heading=f"{members[0].labels['trace']}: effect of the load",
+            words="At 100 % work arrives at the cluster's maximum rate (a linear "
             "program over all jobs); the gaps between arrivals keep their proportions.",
             axis="offered load, %",
             points=tuple((float(str(group.labels["load"])), group) for group in members),

@@ -1,4 +1,4 @@
-"""What `hadar compare` shows on a terminal: how the runs come along, and the tables."""
+"""The terminal output of `hadar compare`: progress of the runs, and tables."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from hadar_slurm.errors import ConfigError
 from hadar_slurm.lab.study.compare import Cell, Record, Watcher, run_cells
 from hadar_slurm.lab.study.summary import Group, Note
 
-# What the whole table needs. A file or a pipe has that; a narrower terminal gets fewer columns.
+# Width of the whole table, used for files and pipes; narrower terminals get fewer columns.
 _WIDE = 200
 _FEW = (
     "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h", "queueing_h",
     "mean_ftf", "utilization", "moves", "decision_ms_p50",
 )  # fmt: skip
 _READABLE = 100
-# What a shell says of a program that Ctrl-C ended.
+# Exit status after Ctrl-C, as in shells.
 _STOPPED = 130
 
 
 class _Bars(Watcher):
-    """Shows how the runs come along: bars on a terminal, a line a run elsewhere."""
+    """Shows the progress of the runs: bars on a terminal, otherwise a line per run."""
 
     def __init__(self, cells: Sequence[Cell], console: Console, progress: Progress) -> None:
         self._cells = cells
@@ -75,7 +75,7 @@ class _Bars(Watcher):
 def run_with_bars(
     cells: Sequence[Cell], output: Path, processes: int, console: Console
 ) -> list[Record]:
-    """Run the cells and show how they come along; Ctrl-C ends with words on how to go on."""
+    """Run the cells and show their progress; Ctrl-C prints how to resume and exits with 130."""
     try:
         (output / "cells").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -85,8 +85,8 @@ def run_with_bars(
             return run_cells(cells, output, processes=processes, watcher=bars)
         except KeyboardInterrupt:
             console.print(
-                f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; the same command "
-                "goes on from there",
+                f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; repeat the "
+                "command to resume",
                 soft_wrap=True,
                 highlight=False,
             )
@@ -109,12 +109,12 @@ def _bars(cells: Sequence[Cell], console: Console) -> Iterator[_Bars]:
         yield bars
         if bars.num_known:
             console.print(
-                f"{bars.num_known} of {len(cells)} runs were there already", highlight=False
+                f"{bars.num_known} of {len(cells)} runs had results already", highlight=False
             )
 
 
 def show(found: Sequence[Group], notes: Sequence[Note]) -> None:
-    """Print the notes, or without any, a table for each group."""
+    """Print the notes or, without notes, a table for each group."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDE)
@@ -147,7 +147,7 @@ def _group_table(group: Group, *, has_room: bool) -> Table:
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        caption=None if has_room else "more columns in the files, or in a wider terminal",
+        caption=None if has_room else "files and wider terminals show more columns",
         caption_justify="left",
     )
     table.add_column("policy", no_wrap=True, vertical="bottom")

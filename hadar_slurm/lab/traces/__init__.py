@@ -1,1 +1,1 @@
-"""Workloads that others wrote: Gavel's traces, ElasticFlow's, Slurm's own history."""
+"""Workload traces: Gavel's, ElasticFlow's, and Slurm's accounting history."""

@@ -1,6 +1,6 @@
-"""Clusters from a few words, `20xV100,20xP100,20xK80`, or from a file in YAML.
+"""Clusters from a text such as `20xV100,20xP100,20xK80`, or from a YAML file.
 
-A file names nodes and what each of them has:
+A file lists nodes and the GPUs of each:
 
     nodes:
       - name: gpu[01-05]
@@ -8,7 +8,7 @@ A file names nodes and what each of them has:
       - name: old[1-2]
         gpus: {K80: 8, P100: 2}
 
-GPU types differ by more than upper and lower case; all nodes get the spelling that comes first.
+The case of GPU types does not matter; all nodes get the first spelling.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_GPUS = 1_000_000
 MAX_NODES = 100_000
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-# What a pattern of names may hold: no group, no set operation but the comma.
+# Patterns of names have no groups and no set operation except the comma.
 _PATTERN = re.compile(r"[A-Za-z0-9._,/\[\]-]+")
 _RANGES = re.compile(r"\[([^\]]*)\]")
 _MAX_FAULTS = 10
@@ -41,7 +41,7 @@ class _Section(BaseModel):
 
 
 class NodeEntry(_Section):
-    """Nodes of one kind: their names, folded or not, and the GPUs of each by type."""
+    """Nodes with equal GPUs: a name or pattern of names, and the GPUs of each by type."""
 
     name: str = Field(min_length=1)
     gpus: dict[str, int] = Field(min_length=1)
@@ -54,9 +54,9 @@ class ClusterFile(_Section):
 
 
 def parse_cluster(text: str, *, gpus_per_node: int) -> Cluster:
-    """Return a cluster of single-type nodes with `gpus_per_node` GPUs each; the last may hold less.
+    """Return a cluster of single-type nodes with up to `gpus_per_node` GPUs each.
 
-    Raises ConfigError naming the part that is wrong.
+    Raises ConfigError with the invalid part.
     """
     if gpus_per_node < 1:
         raise ConfigError(f"{gpus_per_node} GPUs per node: expected 1 or more")
@@ -79,17 +79,17 @@ def parse_cluster(text: str, *, gpus_per_node: int) -> Cluster:
 
 
 def is_cluster_file(text: str) -> bool:
-    """Return whether the words for a cluster are the name of a file: they end in .yaml or .yml."""
+    """Return whether the text is the name of a YAML file: it ends in .yaml or .yml."""
     return text.lower().endswith((".yaml", ".yml"))
 
 
 def parse_cluster_file(text: str, origin: str) -> Cluster:
     """Return the cluster in YAML `text`; `origin` names it in errors.
 
-    Raises ConfigError naming line, key, value and what is accepted.
+    Raises ConfigError with line, key, value and the values accepted.
     """
     try:
-        # Every scalar stays the text it is: neither `on` nor 1e5 is anything but a name.
+        # BaseLoader keeps scalars as text, so that `on` and 1e5 are names.
         root = yaml.compose(text, Loader=yaml.BaseLoader)
         tree = _tree(root, origin)
     except RecursionError as error:
@@ -121,7 +121,7 @@ def _nodes(file: ClusterFile, root: yaml.Node | None, origin: str) -> Iterable[N
         for name in _names(entry.name, place):
             if name in places:
                 raise ConfigError(
-                    f"{place}: node {name} is named in {places[name]} already; name it once, with "
+                    f"{place}: node {name} is already listed in {places[name]}; list it once, with "
                     "all its GPUs"
                 )
             places[name] = place
@@ -134,7 +134,7 @@ def _nodes(file: ClusterFile, root: yaml.Node | None, origin: str) -> Iterable[N
 
 
 def _gpus(gpus: Mapping[str, int], spellings: dict[str, str], place: str) -> dict[str, int]:
-    """Return GPUs by type as types are spelled throughout the file."""
+    """Return GPUs by type, in the spelling used throughout the file."""
     counts: dict[str, int] = {}
     for gpu_type, count in gpus.items():
         if not _TYPE.fullmatch(gpu_type):
@@ -168,7 +168,7 @@ def _names(pattern: str, place: str) -> Iterable[str]:
 
 
 def _num_values(ranges: str) -> int:
-    """Return how many numbers `1-5,8` can stand for at most, before anything is unfolded."""
+    """Return an upper bound of the number of values of `1-5,8`, without expanding it."""
     total = 0
     for part in ranges.split(","):
         bounds = [int(number) for number in re.findall("[0-9]+", part)[:2] if len(number) < 10]
@@ -212,7 +212,7 @@ def _fault(place: tuple[int | str, ...], fault: object, root: yaml.Node | None, 
 
 
 def _line(root: yaml.Node | None, place: tuple[int | str, ...]) -> int:
-    """Return the line, counted from 1, of what is at `place`, or of what should hold it."""
+    """Return the line, from 1, of the node at `place`, or of its nearest parent."""
     node, line = root, 1
     for step in place:
         if isinstance(node, yaml.SequenceNode) and isinstance(step, int):

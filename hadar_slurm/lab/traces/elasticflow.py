@@ -1,4 +1,4 @@
-"""ElasticFlow's traces (ASPLOS'23): CSV with a heading, a job a line."""
+"""ElasticFlow's traces (ASPLOS'23): CSV with a heading, one job a line."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _LEAST_S = 1e-3
 def read_elasticflow(
     lines: Sequence[str], speeds: SpeedTable, origin: str, *, restart_cost_s: float = 30.0
 ) -> Trace:
-    """Return a trace in ElasticFlow's form, its times counted from the first submission.
+    """Return a trace in ElasticFlow's format, times in seconds from the first submission.
 
-    Columns by their heading, in any order: job_id, submission_time (s), num_iteration, model_name,
-    num_gpu, duration (s), and batch_size where known; others are not used. `duration` is taken as
-    the run time on `num_gpu` GPUs of the reference type of `speeds`, which says how long it takes
-    on others. Rows need not be sorted. Raises TraceError naming file, line, value and remedy.
+    Columns by heading, in any order: job_id, submission_time (s), num_iteration, model_name,
+    num_gpu, duration (s), and optionally batch_size; others are ignored. `duration` is the run time
+    on `num_gpu` GPUs of the reference type of `speeds`, which converts it to other types. Rows may
+    be unsorted. Raises TraceError with file, line, value and remedy.
     """
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
     for place, row in _rows(lines, origin):
         job_id = JobId(row["job_id"].strip())
         if not job_id:
-            raise TraceError(f"{place}: job_id is empty; every job needs one of its own")
+            raise TraceError(f"{place}: job_id is empty; every job needs a unique one")
         if job_id in places:
             raise TraceError(
-                f"{place}: job_id {shown(job_id)} is that of {places[job_id]} already; give each "
-                "job one of its own"
+                f"{place}: job_id {shown(job_id)} is already used in {places[job_id]}; give each "
+                "job a unique one"
             )
         places[job_id] = place
         jobs.append(_job(job_id, row, place, speeds, restart_cost_s))
@@ -94,7 +94,7 @@ def _job(
 ) -> JobSpec:
     model = row["model_name"].strip()
     if not model:
-        raise TraceError(f"{place}: model_name is empty; any name will do, such as bert")
+        raise TraceError(f"{place}: model_name is empty; give any name, such as bert")
     batch = row.get("batch_size", "").strip()
     name = workload_name(model, steps(batch, place, "batch_size") if batch else None)
     num_gpus = gang_size(row["num_gpu"], place, "num_gpu")
@@ -102,7 +102,7 @@ def _job(
     duration_s = seconds(row["duration"], place, "duration")
     if duration_s < _LEAST_S:
         raise TraceError(
-            f"{place}: duration {row['duration']!r}: expected seconds above 0; leave the job out"
+            f"{place}: duration {row['duration']!r}: expected seconds above 0; remove the job"
         )
     return JobSpec(
         job_id=job_id,
@@ -121,7 +121,7 @@ def _job(
 
 
 def _notes(jobs: Sequence[JobSpec], speeds: SpeedTable) -> tuple[str, ...]:
-    """Return what was assumed about the speeds of the models."""
+    """Return notes on the assumed speeds of the models."""
     by_family: dict[str, set[str]] = {}
     for name in {job.workload for job in jobs}:
         model = name.partition(" (batch size")[0]
@@ -130,7 +130,7 @@ def _notes(jobs: Sequence[JobSpec], speeds: SpeedTable) -> tuple[str, ...]:
         f"{family} for {', '.join(sorted(models))}" for family, models in sorted(by_family.items())
     )
     return (
-        f"durations are taken as run times on {speeds.reference}; other GPU types are as fast in "
-        f"proportion as for {families}",
+        f"durations are run times on {speeds.reference}; other GPU types have the relative speeds "
+        f"of {families}",
         *speeds.note(()),
     )

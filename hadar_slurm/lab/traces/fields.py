@@ -1,6 +1,6 @@
-"""Fields of a trace as values, each checked, with errors that say where and what is accepted.
+"""Parsers of the fields of a trace; errors have the place and the values accepted.
 
-The limits are far above anything real; beyond them times lose their seconds and sums their steps.
+Above the limits, floating point loses the seconds of times and the steps of sums.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_GANG = 100_000
 MAX_STEPS = 2**53
 MAX_TIME_S = 1e10
 
-# A number of so many digits needs no look at the limits, a number of more characters is none.
+# Up to this many digits a number is within all limits; above _MAX_DIGITS it is invalid.
 _FEW_DIGITS = 9
 _MAX_DIGITS = 40
 _MAX_SHOWN = 60
@@ -26,7 +26,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def shown(text: str) -> str:
-    """Return a text quoted for an error, its end cut off where it is long."""
+    """Return a text quoted for an error, truncated if long."""
     return repr(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]!r}..."
 
 

@@ -1,4 +1,4 @@
-"""Whether the jobs of a trace could run on a cluster at all."""
+"""Checks that the jobs of a trace can run on a cluster."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hadar_slurm.lab.traces.model import Tally, Trace
 
 
 def check_fits(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> None:
-    """Raise TraceError naming file, line and remedy for the first job that could never run."""
+    """Raise TraceError naming file, line and remedy for the first job that can never run."""
     for job, why in _unfit(trace.jobs, cluster, rules or GangRules()):
         raise TraceError(f"{trace.place(job)}: job {job.job_id}: {why}")
 
 
 def without_unfit(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> Trace:
-    """Return the trace without the jobs that could never run, which are counted as skipped."""
+    """Return the trace without jobs that can never run; they are counted as skipped."""
     left_out = Tally()
     unfit = set()
     for job, why in _unfit(trace.jobs, cluster, rules or GangRules()):
@@ -37,7 +37,7 @@ def without_unfit(trace: Trace, cluster: Cluster, rules: GangRules | None = None
 def _unfit(
     jobs: Iterable[JobSpec], cluster: Cluster, rules: GangRules
 ) -> Iterable[tuple[JobSpec, str]]:
-    """Yield the jobs that could never run, and why; like jobs are looked at once."""
+    """Yield the jobs that can never run, with the reason; equal jobs are checked once."""
     room = _Room.of(cluster, rules)
     answers: dict[object, str] = {}
     for job in jobs:
@@ -78,7 +78,7 @@ def _types(job: JobSpec, cluster: Cluster, *, is_spread: bool) -> frozenset[GpuT
 
 @dataclass(frozen=True)
 class _Room:
-    """How many GPUs each node has, by type: (GPUs, whether the node has that type only)."""
+    """Numbers of nodes by type and (GPUs of the type, whether the node has this type only)."""
 
     rules: GangRules
     nodes: dict[GpuType, Counter[tuple[int, bool]]]

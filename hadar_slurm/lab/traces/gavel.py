@@ -1,4 +1,4 @@
-"""Traces in Gavel's form (OSDI'20): ten columns with tabs, no heading."""
+"""Traces in Gavel's format (OSDI'20): ten tab-separated columns, no heading."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WORKLOAD, _STEPS, _GANG, _WEIGHT, _ARRIVAL = 0, 5, 6, 7, 9
 def read_gavel(
     lines: Iterable[str], table: ThroughputTable, origin: str, *, restart_cost_s: float = 30.0
 ) -> Trace:
-    """Return a trace in Gavel's form.
+    """Return a trace in Gavel's format.
 
     Columns: workload, command, directory, name of the steps argument, whether it needs data,
-    total steps of the whole gang, gang size, priority weight, deadline, arrival in seconds. The
-    job's id is its line number, counted from 0. Raises TraceError naming file, line and value.
+    total steps of the whole gang, gang size, priority weight, deadline, arrival in seconds. Job
+    ids number the jobs from 0. Raises TraceError with file, line and value.
     """
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
@@ -67,11 +67,11 @@ def read_gavel(
 
 
 def as_gavel_trace(jobs: Iterable[JobSpec]) -> str:
-    """Return jobs as a trace in Gavel's form, by arrival.
+    """Return jobs as a trace in Gavel's format, by arrival.
 
-    Kept are workload, steps, gang size and arrival; ids become line numbers. The command is a
-    stand-in that needs no data. Gavel's simulator reads such a trace as well. Raises TraceError
-    for a workload that a line cannot hold.
+    It keeps workload, steps, gang size and arrival; ids become line numbers. The command is a
+    placeholder that needs no data. Gavel's simulator reads the trace too. Raises TraceError for a
+    workload that does not fit on a line.
     """
     jobs = sorted(jobs, key=lambda job: job.submitted_s)
     wrong = [job for job in jobs if not job.workload.strip() or not job.workload.isprintable()]

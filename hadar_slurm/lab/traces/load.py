@@ -1,6 +1,6 @@
-"""Read workload traces that others wrote, unmodified. Pure: takes text, gives jobs.
+"""Parse workload traces in their published formats, from text to jobs, without I/O.
 
-`parse_trace` finds out by itself which form a text has; docs/traces.md describes them.
+`parse_trace` detects the format; docs/traces.md describes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 FORMS = ("gavel", "elasticflow", "sacct")
 
-# Characters in which a first line is looked for.
+# Number of characters searched for the first line.
 _HEAD = 100_000
 
 
@@ -48,11 +48,11 @@ def parse_trace(
     gpu_speeds: Mapping[str, float] | None = None,
     restart_cost_s: float = 30.0,
 ) -> Trace:
-    """Return the workload in a text of any form in `FORMS`; `origin` names it in errors.
+    """Return the workload in a text of any format in `FORMS`; `origin` names it in errors.
 
-    `reference` is the GPU type on which the durations of a trace without types were measured,
-    `gpu_speeds` are speeds of the user's own relative to it (`parse_gpu_speeds`), and `cluster`
-    says for which types jobs need rates. Raises TraceError naming file, line, value and remedy.
+    `reference` is the GPU type of the durations in a trace without types, `gpu_speeds` are the
+    user's speeds relative to it (`parse_gpu_speeds`), and `cluster` has the types for which jobs
+    need rates. Raises TraceError with file, line, value and remedy.
     """
     lines = split_lines(text)
     form = form_of(text)
@@ -65,7 +65,7 @@ def parse_trace(
 
 
 def form_of(text: str) -> str:
-    """Return which of `FORMS` a text has, by its first line; Gavel's where it is none of them."""
+    """Return the format of a text in `FORMS`, by its first line; Gavel's by default."""
     head = split_lines(text[:_HEAD])
     first = next((line for line in head if line.strip()), "")
     if "\t" not in first and "|" in first:
@@ -78,5 +78,5 @@ def form_of(text: str) -> str:
 def parse_gavel_trace(
     lines: Iterable[str], table: ThroughputTable, origin: str, *, restart_cost_s: float = 30.0
 ) -> list[JobSpec]:
-    """Return the jobs of a trace in Gavel's form; see `read_gavel`."""
+    """Return the jobs of a trace in Gavel's format; see `read_gavel`."""
     return list(read_gavel(lines, table, origin, restart_cost_s=restart_cost_s).jobs)

@@ -1,4 +1,4 @@
-"""What comes of reading a trace: jobs, where each stood, and what was left out and why."""
+"""A parsed trace: jobs, their places in the file, and skipped records with reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hadar_slurm.core.job import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Records left out for one reason; `first` is the place and the name of the first of them."""
+    """Records skipped for one reason; `first` is the place and name of the first one."""
 
     reason: str
     count: int
@@ -23,32 +23,32 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A workload as read; `jobs` are in the order of their arrival, the first at 0 s or later.
-
-    `places` has the `file:line` of every job, `skipped` all records that became no job, and `notes`
-    say in sentences what was assumed or not used.
-    """
+    """A parsed workload."""
 
     form: str
+    # In order of arrival, from 0 s.
     jobs: tuple[JobSpec, ...]
+    # The `file:line` of every job.
     places: Mapping[JobId, str]
+    # Records that are no jobs.
     skipped: tuple[Skipped, ...] = ()
+    # Sentences on assumptions and unused values.
     notes: tuple[str, ...] = ()
 
     def first(self, number: int | None) -> Trace:
-        """Return the trace with the first so many jobs only; None takes all."""
+        """Return the trace with the first `number` jobs only; None keeps all."""
         jobs = self.jobs[:number]
         return replace(self, jobs=jobs, places={job.job_id: self.place(job) for job in jobs})
 
     def place(self, job: JobSpec) -> str:
-        """Return the `file:line` a job came from."""
+        """Return the `file:line` of a job."""
         return self.places[job.job_id]
 
 
 def by_arrival(jobs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
-    """Return jobs in the order of their submission, times counted from the first, in seconds.
+    """Return jobs in order of submission, times in seconds from the first submission.
 
-    Jobs of one instant stay in the order they are given in.
+    Jobs submitted at the same time keep their order.
     """
     start_s = min(job.submitted_s for job in jobs)
     in_order = sorted(jobs, key=lambda job: job.submitted_s)
@@ -56,7 +56,7 @@ def by_arrival(jobs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
 
 
 class Tally:
-    """Counts what is left out, by reason, in the order in which the reasons first came up."""
+    """Counts skipped records by reason, in order of first occurrence."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, str]] = {}
@@ -67,7 +67,7 @@ class Tally:
         self._found[reason] = (count + 1, first)
 
     def skipped(self, before: Iterable[Skipped] = ()) -> tuple[Skipped, ...]:
-        """Return all that was counted, after what others counted `before`."""
+        """Return all counts, after those of `before`."""
         return (
             *before,
             *(Skipped(reason, count, first) for reason, (count, first) in self._found.items()),

@@ -1,4 +1,4 @@
-"""What moving a job costs, in seconds: one figure for all, or one per model.
+"""The cost of migrating a job, in seconds: one figure for all, or one per model.
 
 The preset `sia` has the penalties that Sia's scheduler uses (SOSP'23, artifact at commit aaf7a0d:
 DeepSpeech2 25 s, ResNet-50 on ImageNet 250 s, ResNet-18 on CIFAR-10 30 s, BERT 120 s, YOLOv3 45 s,
@@ -20,13 +20,13 @@ PRESETS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RestartCosts:
-    """Seconds by model, matched as the beginning of a workload's name without regard to case."""
+    """Seconds by model; a model is a prefix of the workload's name, without case."""
 
     default_s: float = 30.0
     by_model: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, workload: str) -> float:
-        """Return the cost of moving a job of `workload`; the longest matching model decides."""
+        """Return the cost of migrating a job of `workload`, by the longest matching model."""
         name = workload.lower()
         fits = [model for model in self.by_model if name.startswith(model.lower())]
         return self.by_model[max(fits, key=len)] if fits else self.default_s
@@ -35,7 +35,7 @@ class RestartCosts:
 def parse_restart_costs(text: str, what: str = "--restart-seconds") -> RestartCosts:
     """Return the costs in `30`, `30,ResNet-50=250,...` or a preset's name; `what` is for errors.
 
-    Raises UsageError naming the part that is wrong.
+    Raises UsageError with the invalid part.
     """
     default_s = RestartCosts().default_s
     by_model: dict[str, float] = {}

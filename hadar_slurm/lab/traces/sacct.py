@@ -1,11 +1,11 @@
-"""Slurm's own history: what `sacct -P` prints, with its heading.
+"""Slurm's accounting history: the output of `sacct -P`, with its heading.
 
     sacct -a -X -P -S 2024-03-01 -E 2024-04-01 \
         -o JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State
 
-A record becomes a job that has as much to do as it did then: it trains one step a second on the
-GPUs it held, for as long as it held them, however it ended. Fields are found by the heading; more
-of them, in any order, do no harm. What cannot be a job is counted, never dropped in silence.
+A record becomes a job with the recorded work: one step a second on the GPUs that it held, for as
+long as it held them, whatever its final state. The heading names the fields, in any order; further
+fields are ignored. Records that are no jobs are counted and reported.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from hadar_slurm.lab.traces.model import Tally, Trace, by_arrival
 from hadar_slurm.lab.traces.speeds import SpeedTable
 
 _NEEDED = ("jobid", "submit", "elapsedraw", "alloctres", "state")
-# As they are spelled in messages, and those that a record may lack.
+# Required and optional fields, as spelled in messages.
 _SPELLED = "JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State"
 
 _JOB_ID = re.compile(r"[0-9]+(_([0-9]+|\[[^\]]*\]?))?(\+[0-9]+)?")
 _STEP_ID = re.compile(r"[0-9][0-9_+]*\.\S+")
-_GPU = re.compile(r"gres/gpu(?::(?P<kind>[^=\s]+))?", re.IGNORECASE)
+_GPU = re.compile(r"gres/gpu(?::(?P<type>[^=\s]+))?", re.IGNORECASE)
 _NUM_NODES = re.compile(r"(?:^|,)node=([0-9]{1,7})(?=,|$)")
 _TIME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
 _UNKNOWN = frozenset({"", "unknown", "none", "n/a"})
-# States in which a job has not yet done all it will do.
+# States of jobs that have not ended.
 _GOING_ON = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING"})
 
 Record = Mapping[str, str]
@@ -43,7 +43,7 @@ Record = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Gpus:
-    """What a record held: GPUs by type, of which `num_untyped` on the reference type by rule."""
+    """The GPUs of a record: by type, and `num_untyped` that count as the reference type."""
 
     by_type: Mapping[str, int]
     num_untyped: int
@@ -57,11 +57,11 @@ class _Gpus:
 def read_sacct(
     lines: Sequence[str], speeds: SpeedTable, origin: str, *, restart_cost_s: float = 30.0
 ) -> Trace:
-    """Return a workload from Slurm's history, its times counted from the first submission.
+    """Return a workload from Slurm's history, times in seconds from the first submission.
 
-    Needed are JobID, Submit, ElapsedRaw, AllocTRES and State; User, ReqTRES and JobName are used
-    where they are there. GPUs without a type count as the reference type of `speeds`, which also
-    says how fast other types are. Raises TraceError naming file, line, value and remedy.
+    JobID, Submit, ElapsedRaw, AllocTRES and State are required; User, ReqTRES and JobName are
+    optional. GPUs without a type count as the reference type of `speeds`, which also gives the
+    speeds of other types. Raises TraceError with file, line, value and remedy.
     """
     heading: list[str] | None = None
     jobs: list[JobSpec] = []
@@ -79,7 +79,7 @@ def read_sacct(
             continue
         values = _values(text, heading, place)
         if [value.lower() for value in values] == heading:
-            left_out.add("the heading once more", place)
+            left_out.add("repeated heading", place)
             continue
         record = dict(zip(heading, values, strict=True))
         name = record["jobid"].strip()
@@ -95,10 +95,10 @@ def read_sacct(
         if name in seen:
             first_place, first_text = seen[name]
             if text == first_text:
-                left_out.add("the same record once more", example)
+                left_out.add("repeated record", example)
                 continue
             raise TraceError(
-                f"{place}: JobID {name} is that of {first_place} already, with other values; leave "
+                f"{place}: JobID {name} is already used in {first_place}, with other values; leave "
                 "-D (--duplicates) out of sacct, and keep one record of each job"
             )
         seen[name] = (place, text)
@@ -124,10 +124,10 @@ def read_sacct(
 
 
 def parse_gpus(text: str, place: str, what: str = "AllocTRES") -> dict[str, int]:
-    """Return GPUs by type in `cpu=8,gres/gpu=4,gres/gpu:v100=4,mem=64G`; "" are those without.
+    """Return GPUs by type in `cpu=8,gres/gpu=4,gres/gpu:v100=4,mem=64G`; "" are untyped ones.
 
-    `gres/gpu` is the sum of all types where types are counted as well. A type may be a MIG slice,
-    such as `1g.5gb`.
+    `gres/gpu` is the sum of all types, listed ones included. A type may be a MIG slice, such as
+    `1g.5gb`.
     """
     total = 0
     by_type: Counter[str] = Counter()
@@ -142,8 +142,8 @@ def parse_gpus(text: str, place: str, what: str = "AllocTRES") -> dict[str, int]
         if match is None or value == "0":
             continue
         count = gang_size(value, place, f"{what} {shown(key)}")
-        if match["kind"]:
-            by_type[match["kind"]] += count
+        if match["type"]:
+            by_type[match["type"]] += count
         else:
             total += count
     untyped = max(0, total - by_type.total())
@@ -154,9 +154,9 @@ def parse_gpus(text: str, place: str, what: str = "AllocTRES") -> dict[str, int]
 
 @lru_cache(maxsize=100_000)
 def parse_time(text: str) -> int | None:
-    """Return the seconds in `2024-03-01T12:00:00` or in a plain number; None where it is neither.
+    """Return the seconds of `2024-03-01T12:00:00` or of a plain number; None for other texts.
 
-    The first has no time zone: it is taken as it stands, so that only differences mean anything.
+    The first has no time zone and is read as UTC, so only differences are meaningful.
     """
     if text.isascii() and text.isdigit() and len(text) <= len(str(int(MAX_TIME_S))):
         return int(text)
@@ -196,7 +196,7 @@ def _values(text: str, heading: Sequence[str], place: str) -> list[str]:
 
 
 def _usable(record: Record, place: str) -> tuple[str, _Gpus]:
-    """Return why a record is no job to replay ("": it is one), and its GPUs."""
+    """Return why a record is no job to replay ("" if it is one), and its GPUs."""
     elapsed_s = _elapsed_s(record, place)
     submitted = record["submit"].strip()
     if parse_time(submitted) is None and submitted.lower() not in _UNKNOWN:
@@ -225,7 +225,7 @@ def _elapsed_s(record: Record, place: str) -> int:
 
 
 def _gpus(record: Record, place: str) -> _Gpus:
-    """Return the GPUs of a record: those it was given, by the types it asked for if need be."""
+    """Return the allocated GPUs of a record, with the requested types if they lack types."""
     given, asked = record["alloctres"], record.get("reqtres", "")
     held = parse_gpus(given, place) if given.strip() else parse_gpus(asked, place, "ReqTRES")
     untyped = held.pop("", 0)
@@ -278,7 +278,7 @@ def _workload(record: Record, speeds: SpeedTable) -> str:
     return next((name for name in names if name and speeds.names(name)), "")
 
 
-# What was assumed.
+# Assumptions.
 
 
 def _assumptions(record: Record, gpus: _Gpus, name: str) -> Iterable[str]:
@@ -301,8 +301,8 @@ def _notes(
 ) -> tuple[str, ...]:
     named = ", ".join(sorted({job.workload for job in jobs if job.workload}))
     notes = [
-        "each job trains for as long as it held its GPUs; other types are as fast in proportion as "
-        "for the mean of the throughput table's models" + f", or for {named}" * bool(named)
+        "each job trains for as long as it held its GPUs; other GPU types have the mean relative "
+        "speeds of the throughput table's models" + f", or those of {named}" * bool(named)
     ]
     ends = ", ".join(
         f"{count} {key.removeprefix('state ')}"
@@ -310,12 +310,12 @@ def _notes(
         if key.startswith("state ")
     )
     if ends:
-        notes.append(f"jobs that did not complete, taken with the time they ran: {ends}")
+        notes.append(f"jobs that did not complete, with their run time: {ends}")
     sentences = (
-        ("going on", "jobs that had not ended, taken with what they had run"),
-        ("untyped", f"jobs on GPUs without a type, taken as {speeds.reference} (--reference)"),
-        ("mixed", "jobs on several types, the slowest of which set their pace"),
-        ("het", "components of heterogeneous jobs, taken as jobs of their own"),
+        ("going on", "jobs that had not ended, with their run time so far"),
+        ("untyped", f"jobs on GPUs without a type, counted as {speeds.reference} (--reference)"),
+        ("mixed", "jobs on several types, with the speed of the slowest"),
+        ("het", "components of heterogeneous jobs, treated as separate jobs"),
     )
     notes.extend(f"{text}: {counts[key]}" for key, text in sentences if counts[key])
     return (*notes, *speeds.note(gpu_types))

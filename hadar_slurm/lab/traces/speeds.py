@@ -1,18 +1,18 @@
-"""The rule for rates where a trace has none: recorded time, and how types compare for a model.
+"""Throughputs of jobs in traces without them: recorded time and relative speeds of GPU types.
 
-A record says how long a job ran on which GPUs. That is its work. On other GPU types it is as much
-faster or slower as these are for its model, by the first of these that knows:
+The recorded time of a job on its recorded GPUs is its work. Its throughput on other GPU types
+follows from the relative speed for its model, by the first of these sources that has one:
 
-1. a speed the user gave (`parse_gpu_speeds`);
-2. a workload of that very name in the throughput table: the ratio of its rows for the job's gang;
+1. a speed given by the user (`parse_gpu_speeds`);
+2. a workload of exactly this name in the throughput table: the ratio of its rows for the gang;
 3. the model's family: the table's models are the families (`ResNet-50`, `LM`, ...), `_FAMILIES`
-   says where others belong, and a family's speed is the geometric mean over its batch sizes of the
-   ratio of rates on one GPU (V100 gangs were measured on other machines than single V100s);
-4. for models of no family: the geometric mean over all families;
-5. types that the shipped table does not have: Sia's measurements, see `_SIA`;
-6. a MIG slice: its share of the whole GPU's compute slices, `1g.5gb` being a seventh of an A100.
+   maps other models to them, and a family's speed is the geometric mean over its batch sizes of
+   the ratio of rates on one GPU (V100 gangs were measured on other machines than single V100s);
+4. for models without a family: the geometric mean over all families;
+5. for types that the shipped table lacks: Sia's measurements, see `_SIA`;
+6. for a MIG slice: its fraction of the whole GPU's compute slices, `1g.5gb` being 1/7 of an A100.
 
-On a type of which none of these knows, only jobs that ran on it can run.
+On a type that none of these covers, only jobs that ran on it can run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from hadar_slurm.errors import UsageError
 
 DEFAULT_REFERENCE = "V100"
 
-# No GPU is so many times as fast as another; a table that says so is not believed.
+# Upper bound of the ratio of two GPUs' speeds; larger ratios in a table are ignored.
 _MOST = 1e6
 
-# Names begin so, in lower case without punctuation; the longest that fits decides.
+# Prefixes of model names, in lower case without punctuation; the longest match decides.
 _FAMILIES: Mapping[str, str] = {
     "alexnet": "ResNet-50",
     "densenet": "ResNet-50",
@@ -66,7 +66,7 @@ _SIA: Mapping[str, Mapping[str, float]] = {
     "ResNet-18": {"a100": 2.13, "rtx6000": 0.79, "rtx2080ti": 0.70, "t4": 0.31},
     "Transformer": {"a100": 3.4, "rtx6000": 0.90, "rtx2080ti": 0.65, "t4": 0.31},
 }
-# How Slurm's AutoDetect and people write those that have several words.
+# Other spellings, by Slurm's AutoDetect and by users.
 _SPELLINGS: Mapping[str, str] = {
     "rtx-2080-ti": "rtx2080ti",
     "2080ti": "rtx2080ti",
@@ -74,16 +74,16 @@ _SPELLINGS: Mapping[str, str] = {
     "rtx-6000": "rtx6000",
 }
 
-# Compute slices of a GPU that MIG can cut, where they are not seven; and whose a bare `1g.5gb` is.
+# Compute slices of GPUs with MIG if not seven; and the GPU of a slice without a GPU name.
 _MIG = re.compile(r"(?:^|[^0-9a-z])([1-7])g\.[0-9]+gb")
 _NUM_SLICES: Mapping[str, int] = {"a30": 4}
 _MIG_WHOLE = "a100"
 
 
 def parse_gpu_speeds(text: str, what: str = "--gpu-speeds") -> dict[str, float]:
-    """Return the speeds in `H100=2.5,A40=1.1`, relative to the reference type, names lower case.
+    """Return the speeds in `H100=2.5,A40=1.1`, relative to the reference type, names in lower case.
 
-    Raises UsageError naming the part that is wrong; `what` is for errors.
+    Raises UsageError with the invalid part; `what` is for errors.
     """
     speeds: dict[str, float] = {}
     for part in text.split(",") if text.strip() else ():
@@ -101,15 +101,13 @@ def parse_gpu_speeds(text: str, what: str = "--gpu-speeds") -> dict[str, float]:
 
 @dataclass(frozen=True)
 class SpeedTable:
-    """How GPU types compare, 1 being one GPU of type `reference`.
-
-    `given` are speeds of the user's own, names in lower case. `gpu_types` are those that jobs will
-    be offered, as the cluster spells them; without any, those of the table.
-    """
+    """Relative speeds of GPU types; one GPU of type `reference` is 1."""
 
     table: ThroughputTable
     reference: str = DEFAULT_REFERENCE
+    # Speeds given by the user, names in lower case.
     given: Mapping[str, float] = field(default_factory=dict)
+    # Types for which jobs need rates, in the cluster's spelling; the table's types if empty.
     gpu_types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -128,19 +126,19 @@ class SpeedTable:
         ran_on: Iterable[str],
         was_spread: bool = False,
     ) -> Throughputs:
-        """Return the rates of a job that made `steps_per_s` with `num_gpus` on types `ran_on`.
+        """Return the rates of a job that trained `steps_per_s` with `num_gpus` on types `ran_on`.
 
-        A gang of several types went at the pace of its slowest. What ran on several nodes
-        (`was_spread`) is faster by 1 / `SPREAD_FACTOR` within one.
+        A gang of several types had the speed of its slowest. A job that ran on several nodes
+        (`was_spread`) is faster by 1 / `SPREAD_FACTOR` on one.
         """
         types = frozenset(gpu_type.lower() for gpu_type in ran_on)
-        kind_of_job = (name.lower(), num_gpus, types, was_spread)
-        key = (kind_of_job, steps_per_s)
+        job_type = (name.lower(), num_gpus, types, was_spread)
+        key = (job_type, steps_per_s)
         if key not in self._rates:
-            relative = self._relative.get(kind_of_job)
+            relative = self._relative.get(job_type)
             if relative is None:
                 relative = self._find_relative(name, num_gpus, types, was_spread=was_spread)
-                self._relative[kind_of_job] = relative
+                self._relative[job_type] = relative
             self._rates[key] = Throughputs.of(
                 {
                     (gpu_type, num_gpus): Rate(
@@ -153,7 +151,7 @@ class SpeedTable:
         return self._rates[key]
 
     def family(self, name: str) -> str | None:
-        """Return the model of the table whose GPU speeds a model takes; None: the mean of all."""
+        """Return the table's model whose relative speeds apply; None for the mean of all."""
         plain = _plain(name)
         own = {_plain(model): model for model in self._families}
         if plain in own:
@@ -167,7 +165,7 @@ class SpeedTable:
         return self.table.rates(name) is not None or name.lower() in self._models
 
     def speed(self, gpu_type: str, family: str | None) -> float | None:
-        """Return how many times as fast as a reference GPU a type is; None where unknown."""
+        """Return the speed of a type relative to a reference GPU; None if unknown."""
         key = (gpu_type.lower(), family)
         if key not in self._speeds:
             known = {**self._of_family(family), self.reference.lower(): 1.0, **self.given}
@@ -175,18 +173,18 @@ class SpeedTable:
         return self._speeds[key]
 
     def unknown(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
-        """Return those of some types, and of the cluster's, that no rule compares with others."""
+        """Return the types among `gpu_types` and the cluster's without a relative speed."""
         names = {name.lower(): name for name in (*gpu_types, *self.gpu_types)}
         return tuple(sorted(name for lower, name in names.items() if not self.speed(lower, None)))
 
     def note(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
-        """Return a sentence on `unknown` types, if there are any."""
+        """Return a sentence on the `unknown` types, if any."""
         unknown = self.unknown(gpu_types)
         if not unknown:
             return ()
         return (
-            f"not known is how fast {', '.join(unknown)} is beside {self.reference}: only jobs that "
-            f"ran on it then run on it; --gpu-speeds {unknown[0]}=SPEED tells",
+            f"unknown speed of {', '.join(unknown)} relative to {self.reference}: only jobs that "
+            f"ran on it can run on it; give --gpu-speeds {unknown[0]}=SPEED",
         )
 
     @cached_property
@@ -195,7 +193,7 @@ class SpeedTable:
 
     @cached_property
     def _relative(self) -> dict[object, dict[str, Rate]]:
-        """Rates of kinds of jobs, the recorded one being 1: many jobs are of one kind."""
+        """Rates relative to the recorded one, cached for equal jobs."""
         return {}
 
     @cached_property
@@ -205,7 +203,7 @@ class SpeedTable:
     def _find_relative(
         self, name: str, num_gpus: int, ran_on: frozenset[str], *, was_spread: bool
     ) -> dict[str, Rate]:
-        """Return the rates on every type, the recorded one being 1."""
+        """Return the rates on every type, relative to the recorded one."""
         gpu_types = {
             gpu_type.lower() for gpu_type in self.gpu_types or (*self._table_types, self.reference)
         }
@@ -239,7 +237,7 @@ class SpeedTable:
         *,
         was_spread: bool,
     ) -> dict[str, Rate]:
-        """Return the rates in proportion to a workload's own rows, where these know how it ran."""
+        """Return relative rates by the workload's own rows; none if they lack a type it ran on."""
         row_of = {gpu_type: _match(gpu_type, rows.gpu_types) for gpu_type in (*gpu_types, *ran_on)}
         on = {
             gpu_type: (rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
@@ -259,7 +257,7 @@ class SpeedTable:
     # Families.
 
     def _of_family(self, family: str | None) -> Mapping[str, float]:
-        """Return the known speeds by type for a family, or for models of none."""
+        """Return the known speeds by type for a family, or for models without one."""
         reference = self.reference.lower()
         if family is not None:
             own = self._families[family]
@@ -309,7 +307,7 @@ class SpeedTable:
 
 
 def _ratio(rates: Throughputs, gpu_type: str, anchor: str) -> float | None:
-    """Return how much faster a type is than another, by the smallest gang measured on both."""
+    """Return the ratio of two types' rates for the smallest gang measured on both."""
     sizes = {size for (_, size), _ in rates.rows}
     both = ((rates.on(gpu_type, size), rates.on(anchor, size)) for size in sorted(sizes))
     ratios = (one / other for one, other in both if one > 0 and other > 0)
@@ -331,7 +329,7 @@ def _rate(value: float, *, was_spread: bool) -> Rate:
 
 
 def _look_up(gpu_type: str, known: Mapping[str, float]) -> float | None:
-    """Return a type's speed by its name, by the name within its name, or as a slice of a GPU."""
+    """Return a type's speed by its name, by a known name in it, or as a slice of a GPU."""
     if gpu_type in known:
         return known[gpu_type]
     cut = _MIG.search(gpu_type)
@@ -345,13 +343,13 @@ def _look_up(gpu_type: str, known: Mapping[str, float]) -> float | None:
 
 
 def _match(gpu_type: str, known: Iterable[str]) -> str | None:
-    """Return the known type that a name such as `tesla_v100-sxm2-32gb` speaks of."""
+    """Return the known type in a name such as `tesla_v100-sxm2-32gb`; None without one."""
     known = tuple(known)
     if gpu_type in known:
         return gpu_type
     words = f"-{re.sub('[^0-9a-z]+', '-', gpu_type).strip('-')}-"
     if "-ada-" in words or _MIG.search(gpu_type):
-        # An RTX 6000 Ada is no RTX 6000, a slice no whole GPU.
+        # An RTX 6000 Ada is not an RTX 6000, a slice not a whole GPU.
         return None
     spellings = [*((name, name) for name in known), *_SPELLINGS.items()]
     fits = [(len(word), name) for word, name in spellings if f"-{word}-" in words and name in known]

@@ -1,12 +1,12 @@
-"""Workloads drawn from a seed: the mix reported for Hadar, and that of Gavel's generator.
+"""Random workloads: the mix reported for Hadar, and that of Gavel's generator.
 
-Nothing here draws by itself: `draw` gives numbers in [0, 1), such as `random.Random(seed).random`,
-whose sequence is the same in every version of Python.
+`draw` returns numbers in [0, 1), such as `random.Random(seed).random`, whose sequence is equal in
+every version of Python.
 
-Sizes are drawn as time on the reference type, so that the table of rates decides what they are in
-steps. A gang is drawn for workloads with a row for gangs only; others have one GPU. Arrivals are
-whole seconds apart at exponential gaps, the first at 0; with a mean gap of 0 all jobs are there at
-once. For a load in per cent of a cluster, scale the gaps (`study.compare.scale_to_load`).
+Sizes are drawn as time on the reference type and converted to steps by the throughput table. Only
+workloads with a row for gangs get a gang; others have one GPU. Arrivals have exponential gaps,
+rounded down to seconds, the first at 0; with a mean gap of 0 all jobs arrive at 0. For a load in
+per cent of a cluster, scale the gaps (`study.compare.scale_to_load`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Draw = Callable[[], float]
 
 _HOUR_S = 3600.0
 
-# Hadar's mix: four sizes alike often, GPU-hours from and to, and the models that have that size;
-# one of them, then one of its batch sizes is drawn, all alike. This is what is reported at second
-# hand of the simulation in the papers (arXiv 2503.10918, IPDPS 2024), not a quotation; that the
-# sizes are alike often is ours, and S begins at 0.1 GPU-hours where it is reported to begin at 0.
+# Hadar's mix: size classes with GPU-hours from and to, and the models of the class. Class, model
+# and batch size are drawn uniformly. Source: secondary reports of the papers' simulation (arXiv
+# 2503.10918, IPDPS 2024), not a quotation. Two choices are our own: the uniform classes, and the
+# lower bound of S of 0.1 GPU-hours, which is reported as 0.
 HADAR_SIZES: Mapping[str, tuple[float, float, tuple[str, ...]]] = {
     "S": (0.1, 1.0, ("ResNet-18",)),
     "M": (1.0, 10.0, ("CycleGAN",)),
@@ -37,8 +37,8 @@ HADAR_SIZES: Mapping[str, tuple[float, float, tuple[str, ...]]] = {
     "XL": (60.0, 100.0, ("ResNet-50",)),
 }
 
-# Gavel's (OSDI'20, scheduler/utils.py at c4fa400): how often a gang has 1, 2, 4 or 8 GPUs, and how
-# often a job's minutes are 10 to a power from which range.
+# Gavel's (OSDI'20, scheduler/utils.py at c4fa400): probabilities of gang sizes, and of the ranges
+# of the base-10 logarithm of a job's minutes.
 GAVEL_GANGS: tuple[tuple[float, int], ...] = ((0.70, 1), (0.10, 2), (0.15, 4), (0.05, 8))
 GAVEL_MINUTES: tuple[tuple[float, tuple[float, float]], ...] = (
     (0.8, (1.5, 3.0)),
@@ -57,8 +57,8 @@ def hadar_jobs(
 ) -> list[JobSpec]:
     """Return jobs in the mix reported for Hadar, in `HADAR_SIZES`.
 
-    A size in GPU-hours is uniform within its class. Gangs are as often of 1, 2 and 4 GPUs as in
-    Gavel's generator. Raises UsageError if the table lacks a model of the mix.
+    A size in GPU-hours is uniform within its class. Gang sizes have the probabilities of Gavel's
+    generator, up to `max_gang`. Raises UsageError if the table lacks a model of the mix.
     """
     classes = list(HADAR_SIZES.values())
     jobs: list[JobSpec] = []
@@ -82,11 +82,11 @@ def gavel_jobs(
     whole_hours: int | None = None,
     reference: str = DEFAULT_REFERENCE,
 ) -> list[JobSpec]:
-    """Return jobs as Gavel's own generator draws them (OSDI'20), every workload alike often.
+    """Return jobs drawn as by Gavel's generator (OSDI'20), workloads uniformly.
 
-    The run time, on the gang, is 10 to a power drawn from the ranges in `GAVEL_MINUTES`; with
-    `whole_hours` it is 1, 2, ... or that many hours, all alike often; traces made so with 24 of
-    them are in use as well. Gangs larger than `max_gang` have `max_gang` GPUs.
+    The minutes on the gang are 10 to a power drawn from `GAVEL_MINUTES`; with `whole_hours` the
+    run time is uniform in 1 to that many hours (published traces use 24). Gangs larger than
+    `max_gang` have `max_gang` GPUs. Raises UsageError if no workload has a rate on one GPU.
     """
     names = [name for name in table.workloads if _rate(table, name, reference, 1) > 0]
     if not names:
@@ -113,7 +113,7 @@ GENERATORS: Mapping[str, Callable[..., list[JobSpec]]] = {
 def generate(
     name: str, number: int, draw: Draw, table: ThroughputTable, *, mean_gap_s: float = 0.0
 ) -> list[JobSpec]:
-    """Return jobs of a generator by its name in `GENERATORS`; raises UsageError for another."""
+    """Return jobs of a generator in `GENERATORS`; raises UsageError for an unknown name."""
     if name not in GENERATORS:
         raise UsageError(f"generator {name!r}: expected one of {', '.join(GENERATORS)}")
     return GENERATORS[name](number, draw, table, mean_gap_s=mean_gap_s)

@@ -54,7 +54,7 @@ def test_a_tiny_comparison(
         assert f"{name}: {output / name}" in err
     assert len(list((output / "cells").glob("*.json"))) == 4
     page = (output / "report.html").read_text(encoding="utf-8")
-    assert "few: what load does" in page
+    assert "few: effect of the load" in page
     assert "hadar compare" in page
 
 
@@ -76,7 +76,7 @@ def test_without_matplotlib_the_page_has_no_pictures(trace: Path) -> None:
     page = (trace.parent / "out" / "report.html").read_text(encoding="utf-8")
     assert page.count("<table>") == 2
     assert "<figure>" not in page
-    assert "Who held which GPU" not in page
+    assert "Jobs on each GPU" not in page
 
 
 def test_json_is_for_programs(
@@ -93,7 +93,7 @@ def test_json_is_for_programs(
         (3, "gavel", "0"),
     ]
     assert json.loads(again[1])["runs"] == tree["runs"]
-    assert "2 of 2 runs were there already" in again[2]
+    assert "2 of 2 runs had results already" in again[2]
 
 
 def test_a_generated_workload_has_seeds(

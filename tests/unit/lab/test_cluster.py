@@ -120,7 +120,7 @@ def nodes(*entries: str) -> str:
         ),
         (
             nodes("name: 'a[1-9]', gpus: {V: 1}", "name: a7, gpus: {V: 1}"),
-            "c.yaml:3: node a7 is named in c.yaml:2 already; name it once, with all its GPUs",
+            "c.yaml:3: node a7 is already listed in c.yaml:2; list it once, with all its GPUs",
         ),
         (
             nodes("name: 'a[1-99]', gpus: {V: 100000}"),

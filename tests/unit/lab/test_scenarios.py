@@ -92,7 +92,7 @@ def test_hadar480_is_told_beside_the_paper() -> None:
     (note,) = SCENARIOS["hadar480"].notes(groups(records))
     said = " ".join(note.paragraphs)
     assert "TTD 1.20x better than Gavel" in said
-    assert "1.20x is more than any schedule could reach in 1 of 1 settings" in said
+    assert "1.20x is more than any schedule can reach in 1 of 1 settings" in said
     assert note.table[1] == (
         "t", "0.92x", "1.10x", "1.10x", "1.00x", "2.00x", "-", "+0 %", "+0 %",
     )  # fmt: skip

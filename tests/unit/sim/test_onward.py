@@ -103,6 +103,6 @@ def test_a_policy_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_jobs_that_have_run_pay_for_their_next_start() -> None:
     """A job that stops counts as one that waits, and what it has done is done."""
     stops = a_job("1", on="n1:V100:1", phase=Phase.STOPPING, steps=1000, done=400.0, rates=V100)
-    world = SimBackend.going_on(a_snapshot("1xV100", stops, now_s=50.0))
+    world = SimBackend.from_snapshot(a_snapshot("1xV100", stops, now_s=50.0))
     (job,) = world.observe().jobs
     assert (job.phase, job.steps_left, world.is_busy) == (Phase.QUEUED, 600.0, False)

@@ -276,8 +276,8 @@ def test_what_is_no_job_is_counted_by_reason() -> None:
         ("held no GPU", 2, "t:11: 107"),
         ("never started", 3, "t:12: 108"),
         ("ran for less than a second", 1, "t:21: 115"),
-        ("the heading once more", 1, "t:22"),
-        ("the same record once more", 1, "t:23: 101"),
+        ("repeated heading", 1, "t:22"),
+        ("repeated record", 1, "t:23: 101"),
         ("time of submission not known", 1, "t:28: 121"),
     ]
     assert sum(s.count for s in trace.skipped) + len(trace.jobs) == HISTORY.count("\n") - 1
@@ -287,16 +287,16 @@ def test_what_is_no_job_is_counted_by_reason() -> None:
 def test_what_was_assumed_is_said() -> None:
     """States, jobs that go on, untyped and mixed GPUs, components, and types of unknown speed."""
     assert parse_trace(HISTORY, "t", TABLE).notes == (
-        "each job trains for as long as it held its GPUs; other types are as fast in proportion as "
-        "for the mean of the throughput table's models",
-        "jobs that did not complete, taken with the time they ran: 1 CANCELLED, 1 NODE_FAIL, "
+        "each job trains for as long as it held its GPUs; other GPU types have the mean relative "
+        "speeds of the throughput table's models",
+        "jobs that did not complete, with their run time: 1 CANCELLED, 1 NODE_FAIL, "
         "1 OUT_OF_MEMORY, 1 TIMEOUT",
-        "jobs that had not ended, taken with what they had run: 1",
-        "jobs on GPUs without a type, taken as V100 (--reference): 1",
-        "jobs on several types, the slowest of which set their pace: 1",
-        "components of heterogeneous jobs, taken as jobs of their own: 1",
-        "not known is how fast h100 is beside V100: only jobs that ran on it then run on it; "
-        "--gpu-speeds h100=SPEED tells",
+        "jobs that had not ended, with their run time so far: 1",
+        "jobs on GPUs without a type, counted as V100 (--reference): 1",
+        "jobs on several types, with the speed of the slowest: 1",
+        "components of heterogeneous jobs, treated as separate jobs: 1",
+        "unknown speed of h100 relative to V100: only jobs that ran on it can run on it; "
+        "give --gpu-speeds h100=SPEED",
     )
 
 
@@ -401,7 +401,7 @@ def test_a_table_of_the_sites_own_knows_jobs_by_name() -> None:
     assert other.rates.on("A100", 1) == pytest.approx((2.5 * 5.0) ** 0.5)
     assert train.rates.on("A100", 2) == pytest.approx(5.0)
     assert train.rates.on("A100", 2, is_spread=True) == pytest.approx(10 / 6)
-    assert "or for nlp, train" in trace.notes[0]
+    assert "or those of nlp, train" in trace.notes[0]
 
 
 # Wrong ones. docs/traces.md shows every one of these messages.
@@ -470,11 +470,11 @@ WRONG = {
     ),
     "csv twins": (
         f"{_HEADING}\n{_FIRST}\n{_FIRST}",
-        "my.trace:3: job_id 'first' is that of my.trace:2 already; give each job one of its own",
+        "my.trace:3: job_id 'first' is already used in my.trace:2; give each job a unique one",
     ),
     "csv no time": (
         f"{_HEADING}\n{_FIRST.removesuffix('1800')}0",
-        "my.trace:2: duration '0': expected seconds above 0; leave the job out",
+        "my.trace:2: duration '0': expected seconds above 0; remove the job",
     ),
     "csv empty": (
         _HEADING,
@@ -498,7 +498,7 @@ WRONG = {
     ),
     "sacct twins": (
         HEAD + record() + record(elapsed="61"),
-        "my.trace:3: JobID 1 is that of my.trace:2 already, with other values; leave -D "
+        "my.trace:3: JobID 1 is already used in my.trace:2, with other values; leave -D "
         "(--duplicates) out of sacct, and keep one record of each job",
     ),
     "sacct time": (
