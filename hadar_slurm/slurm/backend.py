@@ -48,10 +48,10 @@ from hadar_slurm.state.assignments import Assignments
 
 log = logging.getLogger(__name__)
 
-# The wake-up file is polled at this interval. After a change the queue is too, for _EAGER_S: a hook
+# The wake-up file is polled at this interval. After a change the queue is too, for _BURST_S: a hook
 # runs before its job is in the queue.
-_GLANCE_S = 0.2
-_EAGER_S = 2.0
+_WAKE_POLL_S = 0.2
+_BURST_S = 2.0
 
 
 @dataclass
@@ -85,8 +85,8 @@ class SlurmBackend:
     _state: SlurmState | None = None
     _observation: Observation | None = None
     _lost: Mapping[JobId, Claim] = field(default_factory=dict)
-    _put_off_since_s: float = math.inf
-    _planned_for: frozenset[tuple[str, str]] = frozenset()
+    _restore_delayed_since_s: float = math.inf
+    _plan_signature: frozenset[tuple[str, str]] = frozenset()
     _notified: frozenset[JobId] = frozenset()
     _may_notify: bool = True
     _features: Mapping[str, str] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class SlurmBackend:
         self._state = state = self.slurm.read()
         self._lost = lost_releases(self.slurm, self.ledger, state.queue)
         self._observation = self._builder.observe(state)
-        self._planned_for = self._builder.signature(state.queue, state.nodes)
+        self._plan_signature = self._builder.signature(state.queue, state.nodes)
         self._features = features_by_type(state.nodes)
         return self._observation.snapshot
 
@@ -130,7 +130,7 @@ class SlurmBackend:
             self.profile.sync()
         if self._lost:
             self._note(self._lost)
-            self._planned_for = frozenset()  # observe again at once
+            self._plan_signature = frozenset()  # observe again at once
         if self.mode is Mode.ENFORCE:
             self._adopt()
             self._requeue_ended()
@@ -192,7 +192,7 @@ class SlurmBackend:
         pins_end_s = min(
             self._pins.next_timeout_s(), self._builder.limits.throttles.next_retry_s(self.now_s())
         )
-        eager_until_s = next_read_s = 0.0
+        burst_until_s = next_read_s = 0.0
         while not self.is_stopping():
             now_s = self.now_s()
             if now_s >= until_s:
@@ -200,21 +200,21 @@ class SlurmBackend:
             if now_s >= pins_end_s:
                 return Wake.CHANGE
             if self._wake.has_news():
-                eager_until_s, next_read_s = now_s + _EAGER_S, now_s
+                burst_until_s, next_read_s = now_s + _BURST_S, now_s
             # The second term: the clock may have been set back.
             if now_s >= next_read_s or next_read_s > now_s + self.settings.poll_s:
                 try:
                     queue = self.slurm.queue()
                     self._note_released(queue)
                     signature = self._builder.signature(queue, self.slurm.nodes())
-                    if signature != self._planned_for:
+                    if signature != self._plan_signature:
                         return Wake.CHANGE
                 except SlurmError as error:
                     log.warning("cannot read Slurm's state: %s", error)
-                is_eager = now_s < eager_until_s
-                next_read_s = self.now_s() + (_GLANCE_S if is_eager else self.settings.poll_s)
-            glance_s = _GLANCE_S if self._wake.path else self.settings.poll_s
-            self._pause(max(0.0, min(until_s - now_s, glance_s, next_read_s - now_s)))
+                is_burst = now_s < burst_until_s
+                next_read_s = self.now_s() + (_WAKE_POLL_S if is_burst else self.settings.poll_s)
+            wait_s = _WAKE_POLL_S if self._wake.path else self.settings.poll_s
+            self._pause(max(0.0, min(until_s - now_s, wait_s, next_read_s - now_s)))
         return Wake.STOP
 
     @property
@@ -278,11 +278,11 @@ class SlurmBackend:
     def _restore(self) -> None:
         """Restore and release unmanaged jobs that hadard still holds or pins."""
         if self._observation is None or self._state is None or not self._observation.to_restore:
-            self._put_off_since_s = math.inf
+            self._restore_delayed_since_s = math.inf
             return
         if self._state.waits_for_nodes:
-            self._put_off_since_s = min(self._put_off_since_s, self.now_s())
-            if self.now_s() < self._put_off_since_s + NODES_REPORT_WITHIN_S:
+            self._restore_delayed_since_s = min(self._restore_delayed_since_s, self.now_s())
+            if self.now_s() < self._restore_delayed_since_s + NODES_REPORT_WITHIN_S:
                 return
         queue = self.slurm.queue()
         # Read again: a hold that a user has placed during planning must stay.
@@ -325,7 +325,7 @@ class SlurmBackend:
                 log.warning("%s, and it cannot be requeued: %s", what, fault)
                 if isinstance(fault, SlurmRefused):
                     self._builder.lost.add(row.key)
-        self._planned_for = frozenset()  # observe again at once
+        self._plan_signature = frozenset()  # observe again at once
 
     def _notify(self, to_notify: Mapping[JobId, QueueRow]) -> None:
         """Print in the output of jobs that USR1 from hadard ended their previous run."""

@@ -109,10 +109,10 @@ class SnapshotBuilder:
     averages: Averages = field(default_factory=Averages)
     # Report directories that another user has made, so that no report can come.
     squatted: set[str] = field(default_factory=set)
-    # Jobs that our signal has ended and that Slurm would not requeue.
+    # Jobs that USR1 from hadard has ended and that Slurm refused to requeue.
     lost: set[JobId] = field(default_factory=set)
     limits: Limits = field(init=False)
-    _faulty: set[JobId] = field(default_factory=set)
+    _warned: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
     _pin_timed_out: set[JobId] = field(default_factory=set)
     _forks: Mapping[JobId, Fork] = field(default_factory=dict)
@@ -347,8 +347,8 @@ class SnapshotBuilder:
         try:
             return decode(row.comment)
         except JobSpecError as error:
-            if row.key not in self._faulty:
-                self._faulty.add(row.key)
+            if row.key not in self._warned:
+                self._warned.add(row.key)
                 log.warning("job %s is left to Slurm: %s", row.key, error)
             return None
 
