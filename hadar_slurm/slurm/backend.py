@@ -1,4 +1,4 @@
-"""A real Slurm behind the loop's Backend: what is, what to do about it, and when to look again."""
+"""Implements the loop's Backend for Slurm: observes, applies actions, and waits for changes."""
 
 from __future__ import annotations
 
@@ -48,43 +48,45 @@ from hadar_slurm.state.assignments import Assignments
 
 log = logging.getLogger(__name__)
 
-# How often the wake-up file is looked at, and for how long after it changed the queue is: a hook
+# The wake-up file is polled at this interval. After a change the queue is too, for _BURST_S: a hook
 # runs before its job is in the queue.
-_GLANCE_S = 0.2
-_EAGER_S = 2.0
+_WAKE_POLL_S = 0.2
+_BURST_S = 2.0
 
 
 @dataclass
 class SlurmBackend:
-    """Slurm, reached through an adapter; it plans for the jobs of one mode.
+    """Slurm through an adapter, for the jobs of one mode.
 
-    It remembers nothing that a restart could not lose: what became of pins, which jobs'
-    descriptions it has complained of, and what the last plan was made for. What it has done to
-    jobs is in the `ledger`, how fast they were seen to be in the `profile`. `on_wait` is called at
-    least every `poll_s` seconds while waiting or applying, for the heartbeat; `is_stopping` tells
-    that the daemon was asked to end, `is_off` that it was switched off and is to enforce nothing.
+    Its own memory may be lost in a restart: the state of pins, the descriptions that it has warned
+    of, and what the last plan depended on. What must last is in `ledger` and `profile`.
     """
 
     slurm: SlurmAdapter
     table: ThroughputTable
     settings: BackendSettings
+    # What hadard has changed on jobs.
     ledger: Ledger
     mode: Mode = Mode.ENFORCE
+    # Measured throughputs.
     profile: Profile | None = None
+    # Called at least every `poll_s` seconds while waiting or applying, for the heartbeat.
     on_wait: Callable[[], None] = lambda: None
+    # Whether the daemon is to end.
     is_stopping: Callable[[], bool] = lambda: False
+    # Whether the daemon is switched off, so that it enforces nothing.
     is_off: Callable[[], bool] = lambda: False
     now_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     _pins: Pins = field(init=False)
-    _view: SnapshotBuilder = field(init=False)
+    _builder: SnapshotBuilder = field(init=False)
     _wake: WakeFile = field(init=False)
     _assignments: Assignments | None = field(init=False)
-    _reading: SlurmState | None = None
-    _seen: Observation | None = None
+    _state: SlurmState | None = None
+    _observation: Observation | None = None
     _lost: Mapping[JobId, Claim] = field(default_factory=dict)
-    _put_off_since_s: float = math.inf
-    _planned_for: frozenset[tuple[str, str]] = frozenset()
+    _restore_delayed_since_s: float = math.inf
+    _plan_signature: frozenset[tuple[str, str]] = frozenset()
     _notified: frozenset[JobId] = frozenset()
     _may_notify: bool = True
     _features: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class SlurmBackend:
         self._wake = WakeFile(self.settings.wake_file)
         place = self.settings.assignments
         self._assignments = Assignments(place) if place is not None else None
-        self._view = SnapshotBuilder(
+        self._builder = SnapshotBuilder(
             self.slurm,
             Estimator.shipped(self.table, self.profile.speeds if self.profile else None),
             self.settings,
@@ -107,50 +109,52 @@ class SlurmBackend:
         )
 
     def observe(self) -> Snapshot:
-        """Return what Slurm shows now."""
+        """Return the snapshot of Slurm's state now."""
         self.ledger.refresh()
         self.on_wait()
-        self._reading = reading = self.slurm.read()
-        self._lost = lost_releases(self.slurm, self.ledger, reading.queue)
-        self._seen = self._view.look(reading)
-        self._planned_for = self._view.signature(reading.queue, reading.nodes)
-        self._features = features_by_type(reading.nodes)
-        return self._seen.snapshot
+        self._state = state = self.slurm.read()
+        self._lost = lost_releases(self.slurm, self.ledger, state.queue)
+        self._observation = self._builder.observe(state)
+        self._plan_signature = self._builder.signature(state.queue, state.nodes)
+        self._features = features_by_type(state.nodes)
+        return self._observation.snapshot
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Stop and start jobs; a job that moves is started only once it has stopped.
+        """Stop and start jobs; a migrated job is started only once it has stopped.
 
-        First, jobs that are held or pinned and no longer ours to place go back to Slurm. Under
-        `observe` that is all; under `advise` Slurm is told which GPU type would be better.
+        First, the requests of unmanaged jobs that hadard still holds or pins are restored. Under
+        `observe` that is all; under `advise` Slurm gets the preferred GPU type of jobs.
         """
         self.ledger.refresh()
         if self.profile is not None:
             self.profile.sync()
         if self._lost:
             self._note(self._lost)
-            self._planned_for = frozenset()  # look again at once
+            self._plan_signature = frozenset()  # observe again at once
         if self.mode is Mode.ENFORCE:
             self._adopt()
-            self._return_ended()
-        self._give_back()
-        self._undo_landed()
+            self._requeue_ended()
+        self._restore()
+        self._release_held_while_starting()
         on_tasks = [self._on_task(action) for action in actions]
         outcomes = self._outcomes(on_tasks)
         if self.mode is Mode.ENFORCE:
-            self._share_out(actions, outcomes)
+            self._assign_quotas(actions, outcomes)
         return [
             replace(outcome, action=action)
             for action, outcome in zip(actions, outcomes, strict=True)
         ]
 
     def _outcomes(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Carry out actions on jobs as Slurm has them."""
+        """Carry out actions whose jobs are Slurm's, tasks of forked jobs included."""
         if self.mode is Mode.OBSERVE:
-            return [Outcome(action, Status.SKIPPED, self._told(action)) for action in actions]
+            return [
+                Outcome(action, Status.SKIPPED, self._command_text(action)) for action in actions
+            ]
         if self.mode is Mode.ADVISE:
             return advise(self.slurm, self.ledger, actions, self._features)
-        deaf = self._seen.deaf if self._seen is not None else {}
-        early = [a for a in actions if isinstance(a, Stop) and a.job_id in deaf]
+        not_ready = self._observation.signal_not_ready if self._observation is not None else {}
+        early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
         mover = Mover(
             self.slurm,
@@ -160,11 +164,11 @@ class SlurmBackend:
             self._pause,
             self.now_s,
         )
-        if self._seen is not None:
-            # Their GPUs are others' now.
-            mover.hold(self._seen.stuck - {start.job_id for start in starts})
+        if self._observation is not None:
+            # Other jobs have their GPUs now.
+            mover.hold(self._observation.pin_timed_out - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
-            **{a: Outcome(a, Status.DEFERRED, deaf[a.job_id]) for a in early},
+            **{a: Outcome(a, Status.DEFERRED, not_ready[a.job_id]) for a in early},
             **mover.stop([a for a in actions if isinstance(a, Stop) and a not in early]),
             **mover.start(starts),
         }
@@ -173,22 +177,22 @@ class SlurmBackend:
             if isinstance(action, Start) and outcome.status is Status.DONE:
                 self._pins.begin(action.job_id, now_s)
         failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
-        if self._seen is not None:
-            mover.hold(self._seen.stuck & failed)
-            self._forget_all_but(self._seen.alive)
-            self._tell_output(self._seen.untold)
+        if self._observation is not None:
+            mover.hold(self._observation.pin_timed_out & failed)
+            self._forget_all_but(self._observation.alive)
+            self._notify(self._observation.to_notify)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def wait(self, until_s: float) -> Wake:
-        """Sleep until the round ends, or until what was planned for is no longer what is.
+        """Sleep until the round ends or what the plan depends on has changed.
 
-        That is when a job comes or goes, a node opens or closes, or a job has waited on its pin
-        for too long. The queue is looked at every `poll_s`, and at once when a hook says so.
+        The latter is when a job comes or goes, a node opens or closes, or a pin times out. The
+        queue is read every `poll_s`, and at once when a hook has written the wake-up file.
         """
         pins_end_s = min(
-            self._pins.next_timeout_s(), self._view.limits.throttles.next_retry_s(self.now_s())
+            self._pins.next_timeout_s(), self._builder.limits.throttles.next_retry_s(self.now_s())
         )
-        eager_until_s = looks_s = 0.0
+        burst_until_s = next_read_s = 0.0
         while not self.is_stopping():
             now_s = self.now_s()
             if now_s >= until_s:
@@ -196,43 +200,46 @@ class SlurmBackend:
             if now_s >= pins_end_s:
                 return Wake.CHANGE
             if self._wake.has_news():
-                eager_until_s, looks_s = now_s + _EAGER_S, now_s
-            # A clock that was set back must not keep it from looking.
-            if now_s >= looks_s or looks_s > now_s + self.settings.poll_s:
+                burst_until_s, next_read_s = now_s + _BURST_S, now_s
+            # The second term: the clock may have been set back.
+            if now_s >= next_read_s or next_read_s > now_s + self.settings.poll_s:
                 try:
                     queue = self.slurm.queue()
                     self._note_released(queue)
-                    seen = self._view.signature(queue, self.slurm.nodes())
-                    if seen != self._planned_for:
+                    signature = self._builder.signature(queue, self.slurm.nodes())
+                    if signature != self._plan_signature:
                         return Wake.CHANGE
                 except SlurmError as error:
-                    log.warning("cannot look at Slurm: %s", error)
-                is_eager = now_s < eager_until_s
-                looks_s = self.now_s() + (_GLANCE_S if is_eager else self.settings.poll_s)
-            glance_s = _GLANCE_S if self._wake.path else self.settings.poll_s
-            self._pause(max(0.0, min(until_s - now_s, glance_s, looks_s - now_s)))
+                    log.warning("cannot read Slurm's state: %s", error)
+                is_burst = now_s < burst_until_s
+                next_read_s = self.now_s() + (_WAKE_POLL_S if is_burst else self.settings.poll_s)
+            wait_s = _WAKE_POLL_S if self._wake.path else self.settings.poll_s
+            self._pause(max(0.0, min(until_s - now_s, wait_s, next_read_s - now_s)))
         return Wake.STOP
 
     @property
     def squatted(self) -> frozenset[str]:
-        """Return where jobs cannot report, by the last look: another user was there first."""
-        return frozenset(self._view.squatted)
+        """Return the report directories, at the last observation, that another user has made."""
+        return frozenset(self._builder.squatted)
 
     @property
     def assignments_fault(self) -> str:
-        """Return why copies were not told their shares the last time, or nothing."""
+        """Return why copies did not get their quotas the last time; empty: they did."""
         return self._assignments.fault if self._assignments is not None else ""
 
     def take_averages(self) -> int:
-        """Return how often copies of forked jobs were made one since the last call."""
-        return self._view.averages.take()
+        """Return the number of parameter averages of forked jobs since the last call."""
+        return self._builder.averages.take()
 
     def copy_facts(self) -> dict[str, object]:
         """Return the journal's facts about the copies of forked jobs, by job."""
-        return copy_facts(self._seen.forks, self._view.averages) if self._seen else {}
+        observation = self._observation
+        return (
+            copy_facts(observation.forks, self._builder.averages) if observation is not None else {}
+        )
 
     def commands(self, action: Action) -> list[list[str]]:
-        """Return the commands that an action comes to when nothing gets in its way."""
+        """Return the commands for an action that meets no fault."""
         action = self._on_task(action)
         job = action.job_id
         changes: list[Update] = []
@@ -245,60 +252,60 @@ class SlurmBackend:
         return [scontrol.command(change) for change in changes]
 
     def _on_task(self, action: Action) -> Action:
-        return self._seen.forks.on_task(action) if self._seen is not None else action
+        return self._observation.forks.on_task(action) if self._observation is not None else action
 
-    def _share_out(self, actions: Sequence[Action], outcomes: Sequence[Outcome]) -> None:
-        """Tell the copies of forked jobs how to share the steps of their slots."""
-        if self._seen is None or self._assignments is None:
+    def _assign_quotas(self, actions: Sequence[Action], outcomes: Sequence[Outcome]) -> None:
+        """Write the quotas of steps for the copies of forked jobs."""
+        if self._observation is None or self._assignments is None:
             return
-        forks = self._seen.forks.by_parent
+        forks = self._observation.forks.by_parent
         gangs: dict[JobId, dict[int, Gang]] = {}
         for action, outcome in zip(actions, outcomes, strict=True):
-            # One that could not be stopped goes on.
+            # A copy that could not be stopped goes on.
             is_there = isinstance(action, Stop) != (outcome.status is Status.DONE)
             if is_there and action.job_id in forks:
                 gangs.setdefault(action.job_id, {})[action.copy] = action.gang
         for parent, held in gangs.items():
             fork = forks[parent]
             quotas = fork.quotas(held, self.settings.slot_s)
-            told = Assignment(int(self.now_s() * 1000), quotas, self.settings.slot_s)
-            self._assignments.put(parent, fork.owner_uid, told)
+            assignment = Assignment(int(self.now_s() * 1000), quotas, self.settings.slot_s)
+            self._assignments.put(parent, fork.owner_uid, assignment)
         self._assignments.keep([parent for parent, fork in forks.items() if fork.is_alive])
 
-    def _told(self, action: Action) -> str:
+    def _command_text(self, action: Action) -> str:
         return "; ".join(map(" ".join, self.commands(action)))
 
-    def _give_back(self) -> None:
-        """Let jobs start under plain Slurm that are held or pinned and no longer ours to place."""
-        if self._seen is None or self._reading is None or not self._seen.to_give_back:
-            self._put_off_since_s = math.inf
+    def _restore(self) -> None:
+        """Restore and release unmanaged jobs that hadard still holds or pins."""
+        if self._observation is None or self._state is None or not self._observation.to_restore:
+            self._restore_delayed_since_s = math.inf
             return
-        if self._reading.waits_for_nodes:
-            self._put_off_since_s = min(self._put_off_since_s, self.now_s())
-            if self.now_s() < self._put_off_since_s + NODES_REPORT_WITHIN_S:
+        if self._state.waits_for_nodes:
+            self._restore_delayed_since_s = min(self._restore_delayed_since_s, self.now_s())
+            if self.now_s() < self._restore_delayed_since_s + NODES_REPORT_WITHIN_S:
                 return
         queue = self.slurm.queue()
-        # Planning took its time: a hold that somebody has placed since must stay.
+        # Read again: a hold that a user has placed during planning must stay.
         waiting = {
             job: (queue[job], description)
-            for job, (_, description) in self._seen.to_give_back.items()
+            for job, (_, description) in self._observation.to_restore.items()
             if job in queue and queue[job].state == "PENDING"
         }
         for returned in give_back(self.slurm, self.ledger, waiting):
             if returned.fault:
-                log.warning("job %s is not yet Slurm's again: %s", returned.job, returned.fault)
+                log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
             else:
-                log.info("job %s is Slurm's again", returned.job)
+                log.info("job %s: original request restored, hold released", returned.job)
 
-    def _return_ended(self) -> None:
-        """Requeue jobs that our own signal has ended; the next look places them."""
-        if self._seen is None or not self._seen.ended_by_us:
+    def _requeue_ended(self) -> None:
+        """Requeue jobs that USR1 from hadard has ended; the next round places them."""
+        if self._observation is None or not self._observation.ended_by_us:
             return
         queue = self.slurm.queue()
-        # Read again: a requeue would resurrect a job that was cancelled since.
+        # Read again: a requeue would restart a job that was cancelled meanwhile.
         rows = [
             queue[job]
-            for job in sorted(self._seen.ended_by_us)
+            for job in sorted(self._observation.ended_by_us)
             if job in queue and is_ended_by_us(queue[job], self.ledger[job])
         ]
         try:
@@ -311,19 +318,19 @@ class SlurmBackend:
             return
         faults = self.slurm.change([Requeue(row.key) for row in rows]) if rows else []
         for row, fault in zip(rows, faults, strict=True):
-            told = f"job {row.key}: USR1 from hadard ended its run {row.restarts + 1}"
+            what = f"job {row.key}: USR1 from hadard ended its run {row.restarts + 1}"
             if fault is None:
-                log.warning("%s, though it had said that it listens; requeued", told)
+                log.warning("%s, though it had said that it listens; requeued", what)
             else:
-                log.warning("%s, and it cannot be requeued: %s", told, fault)
+                log.warning("%s, and it cannot be requeued: %s", what, fault)
                 if isinstance(fault, SlurmRefused):
-                    self._view.lost.add(row.key)
-        self._planned_for = frozenset()  # look again at once
+                    self._builder.lost.add(row.key)
+        self._plan_signature = frozenset()  # observe again at once
 
-    def _tell_output(self, untold: Mapping[JobId, QueueRow]) -> None:
-        """Print in the output of jobs that our signal ended their previous run."""
-        rows = [row for job, row in untold.items() if job not in self._notified]
-        self._notified = self._notified & untold.keys() | {row.key for row in rows}
+    def _notify(self, to_notify: Mapping[JobId, QueueRow]) -> None:
+        """Print in the output of jobs that USR1 from hadard ended their previous run."""
+        rows = [row for job, row in to_notify.items() if job not in self._notified]
+        self._notified = self._notified & to_notify.keys() | {row.key for row in rows}
         if not rows or not self._may_notify:
             return
         messages = [Notify(JobId(row.raw_id), message(self.ledger[row.key])) for row in rows]
@@ -333,25 +340,25 @@ class SlurmBackend:
                 log.warning("the output of jobs cannot be written to: %s", fault)
                 return
 
-    def _undo_landed(self) -> None:
-        """Take back holds of ours that came as their jobs started; the next look tells of it."""
-        landed = sorted(self._seen.landed) if self._seen is not None else []
-        for fault in self.slurm.change([Release(job) for job in landed]) if landed else ():
+    def _release_held_while_starting(self) -> None:
+        """Release running jobs whose hold raced with their start; the next round checks it."""
+        held = sorted(self._observation.held_while_starting) if self._observation else []
+        for fault in self.slurm.change([Release(job) for job in held]) if held else ():
             if fault is not None:
                 log.warning("cannot take back a hold: %s", fault)
 
     def _adopt(self) -> None:
-        if self._seen is None or (self.ledger.is_whole and not self._seen.found):
+        if self._observation is None or (self.ledger.is_whole and not self._observation.found):
             return
         try:
-            self.ledger.adopt(self._seen.found)
-            # From here on the ledger knows more than that look did.
-            self._seen = replace(self._seen, found={})
+            self.ledger.adopt(self._observation.found)
+            # The ledger has these claims now.
+            self._observation = replace(self._observation, found={})
         except LedgerError as error:
             log.warning("%s", error)
 
     def _note_released(self, queue: Mapping[JobId, QueueRow]) -> None:
-        """Note which holds of ours are gone, so that one placed after them is its owner's."""
+        """Note which holds of hadard are gone, so that a later hold counts as the owner's."""
         known = [job for job in self.ledger if job in queue]
         now_s = self.ledger.now_s()
         self._note({job: as_seen(self.ledger[job], queue[job], now_s) for job in known})
@@ -369,11 +376,11 @@ class SlurmBackend:
             log.warning("%s", error)
 
     def _names_type(self, action: Start) -> bool:
-        reading = self._reading or self.slurm.read()
-        row = reading.queue.get(action.job_id)
+        state = self._state or self.slurm.read()
+        row = state.queue.get(action.job_id)
         keeps_types = self.slurm.abilities.keeps_types
         return row is not None and must_name_type(
-            row, action.gang, reading.cluster, keeps_types=keeps_types
+            row, action.gang, state.cluster, keeps_types=keeps_types
         )
 
     def _pause(self, seconds: float) -> None:

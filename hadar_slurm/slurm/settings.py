@@ -10,21 +10,22 @@ from hadar_slurm.slurm.control.modes import Mode, Modes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSettings:
-    """Times are in seconds.
+    """Times are in seconds."""
 
-    `modes` says what may be done in which partition. `grace_s` is how long a job may take to save
-    before it is requeued all the same, `pin_timeout_s` how long a released job may wait on its
-    nodes before it is planned anew, `poll_s` the time between two looks at the queue while waiting.
-    `wake_file`, where hooks of Slurm leave word of news, makes it look sooner. Copies of forked
-    jobs are told in `assignments` how to share a slot of `slot_s`; None: they are told nothing.
-    """
-
+    # The directory of progress reports.
     spool: Path
+    # What hadard may do in which partition.
     modes: Modes = field(default_factory=lambda: Modes(Mode.ENFORCE))
     restart_cost_s: float = 30.0
+    # A job that has not saved a checkpoint this long after the signal is requeued.
     grace_s: float = 60.0
+    # A released job that has not started on its nodes after this time is planned again.
     pin_timeout_s: float = 60.0
+    # Between two reads of the queue while waiting.
     poll_s: float = 5.0
+    # Slurm's hooks append to it, so that the queue is read at once.
     wake_file: Path | None = None
+    # The directory for the quotas of copies of forked jobs; None: they get none.
     assignments: Path | None = None
+    # The averaging interval that those quotas fill.
     slot_s: float = 360.0

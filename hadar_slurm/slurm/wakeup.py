@@ -1,7 +1,7 @@
-"""The file that Slurm's hooks append to when there is news, so that hadard looks at once.
+"""The file that Slurm's hooks append to, so that hadard reads the queue at once.
 
-A file and not a pipe or a socket: a hook that writes to it can neither hang nor fail slurmctld when
-nobody reads.
+A file, not a pipe or a socket: without a reader, a hook that writes to it cannot hang or fail
+slurmctld.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FILE_NAME = "wake"
-
-
-# Hooks append a byte for each event; a file grown to so many is begun anew.
+# Hooks append a byte for each event; a larger file is emptied.
 _MAX_BYTES = 1_000_000
 
 
 def make_wake_file(path: Path) -> None:
-    """Make the file empty; its group may write to it too, as the user of slurmctld's hooks.
+    """Create or empty the file, writable for its group: the user of slurmctld's hooks.
 
-    Without the right to, there is none, and hadard looks at its usual times.
+    Without permission there is no file, and hadard reads the queue at its usual interval.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with suppress(OSError):
@@ -30,23 +28,23 @@ def make_wake_file(path: Path) -> None:
 
 @dataclass
 class WakeFile:
-    """Tells whether the file at `path` has changed since it was last asked; never with None."""
+    """Detects changes of the file at `path`; with None there are none."""
 
     path: Path | None
-    _seen: tuple[int, int] | None = field(init=False)
+    _last_mark: tuple[int, int] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self._seen = self._mark()
+        self._last_mark = self._mark()
 
     def has_news(self) -> bool:
         """Return whether a hook has written since the last call."""
         mark = self._mark()
-        if mark == self._seen:
+        if mark == self._last_mark:
             return False
-        self._seen = mark
+        self._last_mark = mark
         if self.path is not None and mark is not None and mark[0] > _MAX_BYTES:
             make_wake_file(self.path)
-            self._seen = self._mark()
+            self._last_mark = self._mark()
         return mark is not None
 
     def _mark(self) -> tuple[int, int] | None:

@@ -1,1 +1,1 @@
-"""How Slurm is asked and told: commands, pyslurm, and their output parsed."""
+"""Reads and changes Slurm by its commands and pyslurm, and parses their output."""

@@ -1,7 +1,7 @@
-"""Slurm through its own command-line tools, 22.05 on: the adapter that works everywhere.
+"""The adapter for Slurm's own command-line tools, 22.05 on, which works everywhere.
 
-One `squeue` and two `scontrol` show a whole cluster; the changes of a batch go through the standard
-input of one `scontrol`, about twice as fast as a process for each.
+One `squeue` and two `scontrol` read a whole cluster. The changes of a batch go through the standard
+input of one `scontrol`, about twice as fast as one process for each.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from hadar_slurm.slurm.client.runner import Runner, is_unreachable
 from hadar_slurm.slurm.client.state import SlurmState, read_all, read_nodes, read_queue
 from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
 
-# What can stand in a line of scontrol's standard input without being taken apart there.
+# Words that scontrol does not split when it reads them from its standard input.
 _PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+")
-# How long scancel may take to hand out signals, which it does at once.
+# The time limit of scancel, which sends signals at once.
 _SIGNAL_S = 3.0
 _NOT_SIGNALLED = re.compile(r"job id (\S+?):? (.*)")
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The adapter; `runner` says which cluster."""
+    """The adapter for the cluster of `runner`."""
 
     runner: Runner
 
     @property
     def name(self) -> str:
-        """Return what the way is called."""
+        """Return the adapter's name."""
         return "command line"
 
     @cached_property
     def version(self) -> tuple[int, int]:
-        """Return Slurm's version; that of its commands, which may talk to a newer slurmctld."""
+        """Return the version of Slurm's commands; slurmctld may be newer."""
         return scontrol.parse_version(self.runner.run(["scontrol", "--version"]))
 
     @cached_property
     def abilities(self) -> Abilities:
-        """Return what can be expressed."""
+        """Return what the adapter can express."""
         return Abilities(keeps_types=scontrol.keeps_types(self.version))
 
     def site(self) -> Site:
-        """Return which Slurm the commands reach."""
+        """Return the Slurm that the commands reach."""
         lines = self.runner.run(["scontrol", "show", "config"]).splitlines()
         facts = {key.strip(): value.strip() for key, _, value in (s.partition("=") for s in lines)}
         host, port = facts.get("SlurmctldHost[0]", ""), facts.get("SlurmctldPort", "")
@@ -75,7 +75,7 @@ class CommandLine:
         )
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
-        """Attempt every change in order, each kind of command in batches."""
+        """Attempt every change in order, successive ones of one command in a batch."""
         faults: list[SlurmError | None] = []
         for is_signal, group in groupby(
             changes, lambda change: isinstance(change, SignalCheckpoint)
@@ -85,7 +85,7 @@ class CommandLine:
         return faults
 
     def fair_shares(self) -> Mapping[str, float]:
-        """Return the fair-share factor by user; without slurmdbd there is none."""
+        """Return the fair-share factor by user; empty without slurmdbd."""
         try:
             argv = ["sshare", "-a", "-P", "-n", "-o", "Account,User,FairShare"]
             return parse_fair_shares(self.runner.run(argv))
@@ -93,25 +93,25 @@ class CommandLine:
             return {}
 
     def partitions(self) -> Partitions:
-        """Return the partitions that sinfo lists, hidden ones too; it marks the default one."""
+        """Return the partitions that sinfo lists, hidden ones included."""
         listed = self.runner.run(["sinfo", "-a", "-h", "-o", "%P"]).split()
         default = next((name[:-1] for name in listed if name.endswith("*")), "")
         return Partitions(tuple(sorted({name.rstrip("*") for name in listed})), default)
 
     def _signal(self, changes: Sequence[Update]) -> list[SlurmError | None]:
-        """Ask all of the jobs at once; scancel names those it could not reach."""
+        """Signal all of the jobs at once; scancel names those that it could not signal."""
         *argv, _ = scontrol.command(changes[0])
         jobs = [str(change.job) for change in changes]
-        # It tries for a minute where a job has left its nodes meanwhile.
+        # scancel retries for a minute where a job has left its nodes meanwhile.
         limit_s = min(_SIGNAL_S, self.runner.timeout_s)
         try:
             replace(self.runner, timeout_s=limit_s).run([*argv, *jobs])
         except SlurmUnavailable as error:
-            # Whom the signal has reached is told by their answers.
+            # The jobs' reports show which of them the signal has reached.
             return [error if is_unreachable(str(error)) else None] * len(jobs)
         except SlurmRefused as error:
             said = dict(_NOT_SIGNALLED.findall(str(error).replace("; ", "\n")))
-            # Without a name in what it says, nobody knows whom it did not reach.
+            # An error without a job id may concern any of the jobs.
             if not said:
                 return [error] * len(jobs)
             return [
@@ -120,10 +120,10 @@ class CommandLine:
         return [None] * len(jobs)
 
     def _control(self, changes: Sequence[Update]) -> list[SlurmError | None]:
-        """Have one scontrol make the changes, and tell its complaints apart.
+        """Make the changes with one scontrol, and assign its errors to them.
 
-        After each command comes a word that scontrol does not know: what stands on its error stream
-        before it complains of that word belongs to the command.
+        After each command comes a word that scontrol does not know: its errors before the one about
+        that word belong to the command.
         """
         lines = [scontrol.command(change)[1:] for change in changes]
         strange = next((word for line in lines for word in line if not _PLAIN.fullmatch(word)), "")
@@ -143,7 +143,7 @@ class CommandLine:
 
 
 def _fault(line: Sequence[str], said: str) -> SlurmError | None:
-    """Return what was wrong with a command of which scontrol said so much."""
+    """Return the fault of a command from what scontrol said of it; None where it said nothing."""
     words = "; ".join(said.split("\n")).strip("; ")
     if not words:
         return None

@@ -1,4 +1,4 @@
-"""Slurm's fair-share factor of every user, where the site keeps accounts."""
+"""Slurm's fair-share factor of each user, where the site keeps accounts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 
-# The factor follows usage, which Slurm itself sums up every five minutes (PriorityCalcPeriod).
+# Slurm itself updates the usage behind the factor every five minutes (PriorityCalcPeriod).
 _KEEP_S = 300.0
-# A site without accounting will not have it in five minutes either.
+# A site without accounting is asked less often.
 _KEEP_NONE_S = 3600.0
 
 
 @dataclass
 class FairShares:
-    """Asks Slurm now and then; without slurmdbd there are no shares, and nobody is told off."""
+    """Caches the factors; without slurmdbd there are none, and no user is penalized."""
 
     slurm: SlurmAdapter
     _known: Mapping[str, float] = field(default_factory=dict)
@@ -31,9 +31,9 @@ class FairShares:
 
 
 def parse_fair_shares(text: str) -> dict[str, float]:
-    """Return the factor by user from `sshare -P`; of a user's several accounts the best one.
+    """Return the factor by user from `sshare -P`, the best of all accounts of a user.
 
-    Lines of accounts have no user; anything that is no number from 0 to 1 is left out.
+    Lines of accounts have no user; factors outside 0 to 1 are left out.
     """
     shares: dict[str, float] = {}
     for line in text.splitlines():

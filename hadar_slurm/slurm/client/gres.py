@@ -1,6 +1,6 @@
-"""Slurm's texts about GPUs: inventories and what a job holds. Pure, standard library only.
+"""Parses Slurm's texts about GPUs: inventories and allocations. Pure, standard library only.
 
-Job templates read it too, to learn which GPUs they were given.
+Job templates use it too, to find the GPUs of their allocation.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-# One allocation in `scontrol show job -d`: the nodes it is the same on, and their GRES.
+# One allocation in `scontrol show job -d`: nodes with equal allocations, and their GRES.
 _DETAIL = re.compile(r"(?:^|\s)Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?=[,(]|$)")
 
@@ -28,7 +28,7 @@ def parse_gpus(text: str, *, untyped: str = "gpu") -> dict[str, int]:
 def parse_gpu_detail(text: str) -> list[tuple[str, dict[str, int]]]:
     """Return (node list, GPUs on each of its nodes) for every part of a job's allocation.
 
-    `text` is what `scontrol show job -d` prints of one job; the node list is still folded, such
-    as `n[1-2]`.
+    `text` is the output of `scontrol show job -d` for one job; the node list is folded, such as
+    `n[1-2]`.
     """
     return [(nodes, gpus) for nodes, gres in _DETAIL.findall(text) if (gpus := parse_gpus(gres))]

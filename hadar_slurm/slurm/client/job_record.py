@@ -1,4 +1,4 @@
-"""What Slurm itself knows of one job: squeue while slurmctld remembers it, then sacct."""
+"""Looks up one job: in squeue while slurmctld remembers it, then in sacct."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ _UNKNOWN = "Invalid job id"
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job, or an array as a whole: one task that is alive speaks for all.
+    """A job, or one task for an array as a whole: a live one if there is one."""
 
-    `state` is squeue's long name, `ended_s` in seconds since the epoch (0: not known). Only sacct
-    gives `exit_code` (`1:0`: status and signal), only squeue `reason` and `comment`.
-    """
-
+    # squeue's long name.
     state: str
+    # Only from squeue.
     reason: str = ""
     comment: str = ""
+    # Seconds since the epoch; 0: not known.
     ended_s: float = 0.0
+    # Status and signal, `1:0`; only from sacct.
     exit_code: str = ""
     by_accounting: bool = False
 
     @property
     def is_live(self) -> bool:
-        """Whether it waits or holds resources."""
+        """Whether it is pending or holds resources."""
         return self.state in _LIVE
 
     @property
     def words(self) -> str:
-        """Return it in the words of Slurm."""
+        """Return the state in Slurm's words."""
         if self.by_accounting:
             return f"{self.state}, by sacct"
         return f"{self.state} {self.reason}".strip()
 
 
 def record_of(runner: Runner, job: str) -> JobRecord | None:
-    """Return what Slurm knows of a job, None if neither slurmctld nor the accounting knows it.
+    """Return Slurm's record of a job; None if neither slurmctld nor the accounting has one.
 
-    Raises SlurmError where slurmctld cannot be asked. Accounting that is off knows no job.
+    Raises SlurmError where slurmctld cannot be reached. Accounting that is off has no records.
     """
     mark = f"#{secrets.token_hex(16)}"
     try:
@@ -56,7 +56,7 @@ def record_of(runner: Runner, job: str) -> JobRecord | None:
         text = ""
     rows = parse_queue(text, mark)
     records = [JobRecord(row.state, row.reason, row.comment, row.ended_s) for row in rows]
-    return _spokesman(records) or _by_accounting(runner, job)
+    return _representative(records) or _by_accounting(runner, job)
 
 
 def _by_accounting(runner: Runner, job: str) -> JobRecord | None:
@@ -73,11 +73,11 @@ def _by_accounting(runner: Runner, job: str) -> JobRecord | None:
         if words:
             ended_s = float(end) if end.isdecimal() else 0.0
             records.append(JobRecord(words[0], "", "", ended_s, exit_code, by_accounting=True))
-    return _spokesman(records)
+    return _representative(records)
 
 
-def _spokesman(records: Sequence[JobRecord]) -> JobRecord | None:
-    """Return the task that speaks for an array: one that is alive, or the last one to end badly."""
+def _representative(records: Sequence[JobRecord]) -> JobRecord | None:
+    """Return the task that represents an array: a live one, else the last one that failed."""
 
     def rank(record: JobRecord) -> tuple[bool, bool, bool, float]:
         holds = record.state in HOLDING_STATES

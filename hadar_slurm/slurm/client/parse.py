@@ -1,4 +1,4 @@
-"""What Slurm's tools print, as values. Pure.
+"""Parses the output of Slurm's tools. Pure.
 
 Users choose job names, comments and accounts freely, line breaks included: `squeue.py` separates
 such texts from other fields.
@@ -22,7 +22,7 @@ from hadar_slurm.slurm.client.gres import parse_gpu_detail, parse_gpus
 from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.updates import Request
 
-# The type of GPUs that the site gave none.
+# The type of GPUs to which the site has given none.
 UNTYPED = "gpu"
 
 _QUEUE = Fields(
@@ -66,23 +66,17 @@ FAILED_STATES = frozenset(
 )
 
 _OPEN_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
-# Flags on a node's state that do not keep new work away.
+# Flags of a node's state that do not exclude new work.
 _HARMLESS_FLAGS = frozenset({"COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One job or array task as squeue shows it; times in seconds since the epoch, 0 if unknown.
+    """One job or array task as squeue shows it; times in seconds since the epoch, 0 if unknown."""
 
-    `key` is the id that commands take, `3_1` for a task of an array; `raw_id` is Slurm's number,
-    which the job knows as SLURM_JOB_ID.
-    `request` is what it asks for; `gpus_per_node` and `gpus_otherwise` (per job, task or socket)
-    are its GPUs, read. `is_set_apart` tells of a job that has a reservation, is part of a
-    heterogeneous job or has no batch script. `exit_status` is that of its last run, as wait(2)
-    gives it: 10 for one that USR1 ended. `qos` and `account` are empty without slurmdbd.
-    """
-
+    # The id that commands take; `3_1` for a task of an array.
     key: JobId
+    # SLURM_JOB_ID of the job.
     raw_id: str
     state: str
     reason: str
@@ -93,22 +87,27 @@ class QueueRow:
     dependency: str
     nodes: tuple[NodeName, ...]
     request: Request
+    # The GPUs of `request` by type, parsed.
     gpus_per_node: tuple[tuple[str, int], ...]
+    # Per job, task or socket.
     gpus_otherwise: tuple[tuple[str, int], ...]
     restarts: int
     submitted_s: float
     started_s: float
     ended_s: float
+    # It has a reservation, is part of a heterogeneous job or has no batch script.
     is_set_apart: bool
     comment: str
+    # That of the last run, as from wait(2): 10 after USR1 has ended it.
     exit_status: int = 0
+    # `qos` and `account` are empty without slurmdbd.
     qos: str = ""
     account: str = ""
     licenses: str = ""
 
     @property
     def is_live(self) -> bool:
-        """Whether the job waits or holds GPUs; else it has ended."""
+        """Whether the job is pending or holds GPUs; else it has ended."""
         return self.state == "PENDING" or self.state in HOLDING_STATES
 
     @property
@@ -124,27 +123,27 @@ class QueueRow:
 
     @property
     def has_failed_to_launch(self) -> bool:
-        """Whether Slurm itself holds the job, because its node did not launch it."""
+        """Whether Slurm holds the job because a node could not launch it."""
         return self.reason == "launch_failed_requeued_held"
 
     @property
     def is_held(self) -> bool:
-        """Whether the job waits under a hold, whoever could release it."""
+        """Whether the job is pending under a hold of any kind."""
         return self.state == "PENDING" and self.priority == 0
 
     @property
     def is_held_by_user(self) -> bool:
-        """Whether the job waits under a hold that its owner could release."""
+        """Whether the job is pending under a hold that its owner can release."""
         return self.is_held and self.reason != "JobHeldAdmin"
 
     @property
     def is_held_by_operator(self) -> bool:
-        """Whether the job waits under a hold that its owner could not release."""
+        """Whether the job is pending under a hold that its owner cannot release."""
         return self.is_held and self.reason == "JobHeldAdmin"
 
     @property
     def is_held_as_it_runs(self) -> bool:
-        """Whether the job runs and, requeued, would wait under a hold."""
+        """Whether the job runs and would be held after a requeue."""
         return self.state in ("RUNNING", "CONFIGURING") and self.priority == 0
 
 
@@ -154,7 +153,10 @@ def queue_format(mark: str) -> str:
 
 
 def parse_queue(text: str, mark: str) -> list[QueueRow]:
-    """Return the jobs in squeue's output for `queue_format(mark)`."""
+    """Return the jobs in squeue's output for `queue_format(mark)`.
+
+    Raises SlurmOutputError where the output has another form.
+    """
     return [_queue_row(field) for field in _QUEUE.records(text, mark)]
 
 
@@ -213,7 +215,7 @@ def exit_status(text: str) -> int:
 def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
     """Return GPUs by type from `gres:gpu:k80:2` (22.05) or `gres/gpu:k80:2` (later).
 
-    26.05 writes `gres/gpu:k80=2` per task. Many jobs ask for the same.
+    26.05 writes `gres/gpu:k80=2` per task.
     """
     # A request for one GPU may leave the count out.
     whole = re.sub(r"gres[:/]", "", text).replace("=", ":")
@@ -235,8 +237,8 @@ def fold_out(text: str) -> tuple[NodeName, ...]:
 _NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
 _NODE_GRES = re.compile(r" Gres=(\S+)")
 _NODE_STATE = re.compile(r" State=(\S+)")
-# What slurmctld shows after its own restart until the node has reported to it. 22.05.8 may start a
-# job there without any of its GPUs when another ended in between; 24.11.5 does not.
+# Shown after a restart of slurmctld until the node has reported. 22.05.8 may start a job there
+# without any of its GPUs when another job ended in between; 24.11.5 does not.
 _NODE_UNREPORTED = re.compile(r" SlurmdStartTime=None\b")
 _NODE_FEATURES = re.compile(r" ActiveFeatures=(\S+)")
 _NODE_PARTITIONS = re.compile(r" Partitions=(\S+)")
@@ -278,7 +280,7 @@ def parse_nodes(text: str) -> list[NodeRow]:
 def takes_work(state: str) -> bool:
     """Return whether a node in `state`, such as `IDLE+DRAIN` or `MIXED*`, takes new work.
 
-    Unknown flags count as reasons not to: a node just coming back shows UNKNOWN for a moment.
+    Unknown flags exclude new work: a node that comes back shows UNKNOWN for a moment.
     """
     base, *flags = state.split("+")
     return base in _OPEN_STATES and _HARMLESS_FLAGS.issuperset(flags)
@@ -288,11 +290,11 @@ _JOB_LINE = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
 
 
 def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
-    """Return the lines of `scontrol show job -d -o` that are sure to be whole, by job number.
+    """Return the lines of `scontrol show job -d -o` that are surely complete, by job number.
 
-    A job's name may hold line breaks and look like the line of another job. A number that is not
-    `known`, or that comes twice, gives such a name away; the line before it may then have been cut
-    short. Neither is returned: ask for those jobs alone.
+    A job's name may hold line breaks and imitate the line of another job. A number that is not
+    `known`, or that comes twice, reveals such a name, which may have cut the line before it.
+    Neither line is returned: query those jobs one by one.
     """
     starts = [match.start() for match in _JOB_LINE.finditer(text)]
     lines = [text[start:end] for start, end in pairwise([*starts, len(text)])]
@@ -306,12 +308,12 @@ def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
     }
 
 
-# Before JobName, in which a user could write the like.
+# Matches before JobName, where a user could imitate it.
 _THROTTLE = re.compile(r"^JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=\S+ ArrayTaskThrottle=(\d+) ")
 
 
 def array_throttles(details: Iterable[str]) -> dict[str, int]:
-    """Return how many tasks of an array may run at once, by its number, from detail lines."""
+    """Return the throttle of each array that has one, by array number, from detail lines."""
     found = (_THROTTLE.match(line) for line in details)
     return {match[1]: int(match[2]) for match in found if match and int(match[2])}
 
@@ -320,32 +322,32 @@ _SET_APART = re.compile(r" ExcNodeList=(?!\(null\))\S| CronJob=Yes\b")
 
 
 def is_set_apart(detail: str) -> bool:
-    """Return whether a job's detail line tells of excluded nodes or of scrontab."""
+    """Return whether a job's detail line shows excluded nodes or scrontab."""
     return _SET_APART.search(detail) is not None
 
 
 _NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")
-# Slurm takes off what a partition does not have.
+# Slurm cuts it to the partition's size.
 _NO_MAXIMUM = 10_000
 
 
 def asked_nodes(detail: str, least: str) -> str:
     """Return the number of nodes that a pending job asks for, such as `2-4`.
 
-    squeue shows the `least` alone, and is believed: a job's name may tell of others. A number
-    without a range has no maximum; said again without one it would leave the maximum that another
-    request has set.
+    squeue shows only the minimum, `least`, which a job's name cannot forge, and which selects among
+    the ranges of the detail line. A number without a range has no maximum; it is returned with a
+    large one, since a request without one would leave an earlier maximum in place.
     """
-    told = {number: most for number, most in reversed(_NUM_NODES.findall(detail))}
+    ranges = {number: most for number, most in reversed(_NUM_NODES.findall(detail))}
     number, _, most = least.partition("-")
-    return f"{number}-{most}" if most else number + (told.get(number) or f"-{_NO_MAXIMUM}")
+    return f"{number}-{most}" if most else number + (ranges.get(number) or f"-{_NO_MAXIMUM}")
 
 
 def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:
-    """Return the GPUs that a job holds, from its detail line; only `nodes` are believed.
+    """Return the GPUs that a job holds on `nodes`, from its detail line.
 
-    `nodes` come from squeue, which a job's name cannot forge. Where the line names a node twice,
-    the larger count is taken: what a job might hold is not free.
+    `nodes` come from squeue, where a job's name cannot forge them. Where the line names a node
+    twice, the larger count is used: GPUs that a job might hold are not free.
     """
     allowed = set(nodes)
     counts: dict[tuple[str, str], int] = {}

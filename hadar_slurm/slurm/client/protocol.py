@@ -1,7 +1,7 @@
-"""How the rest of the project reaches Slurm, whatever the way: the adapters' common protocol.
+"""The common protocol of the adapters to Slurm.
 
-Adapters read and change; they decide nothing and remember nothing about jobs. They pass one file of
-contract tests (tests/contract).
+Adapters read and change Slurm; they make no decisions and keep no state about jobs. All pass the
+same contract tests (tests/contract).
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Which Slurm this is: its name, and where its controller listens.
-
-    `booted_s` is when slurmctld started, in seconds since the epoch by its clock; 0: not known.
-    """
+    """The identity of a Slurm."""
 
     name: str
+    # Where its controller listens.
     address: str
+    # When slurmctld started, in seconds since the epoch by its clock; 0: not known.
     booted_s: float = field(default=0.0, compare=False)
 
 
@@ -41,22 +40,20 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What an adapter can express; policies propose nothing else.
+    """What an adapter can express; policies propose nothing else."""
 
-    `keeps_types`: a job stays tied to nodes that have every GPU type its request ever named.
-    `spreads`: a job's number of nodes can be changed, so that a gang may lie on several.
-    """
-
+    # A job stays tied to nodes that have each GPU type that its request ever named.
     keeps_types: bool = False
+    # A job's number of nodes can be changed, so that a gang may be on several nodes.
     spreads: bool = True
 
 
 class SlurmAdapter(Protocol):
-    """One way to a Slurm. Reading raises SlurmUnavailable when it cannot be seen."""
+    """Access to one Slurm. Reading raises SlurmUnavailable where Slurm gives no answer."""
 
     @property
     def name(self) -> str:
-        """Return what the way is called in logs and messages."""
+        """Return the adapter's name in logs and messages."""
         ...
 
     @property
@@ -66,15 +63,15 @@ class SlurmAdapter(Protocol):
 
     @property
     def abilities(self) -> Abilities:
-        """Return what can be expressed this way."""
+        """Return what the adapter can express."""
         ...
 
     def site(self) -> Site:
-        """Return which Slurm this reaches."""
+        """Return the Slurm that this adapter reaches."""
         ...
 
     def queue(self) -> dict[JobId, QueueRow]:
-        """Return every job and array task that Slurm remembers, ended ones included."""
+        """Return each job and array task that Slurm remembers, ended ones included."""
         ...
 
     def nodes(self) -> tuple[NodeRow, ...]:
@@ -84,17 +81,17 @@ class SlurmAdapter(Protocol):
     def read(self) -> SlurmState:
         """Return the queue, the nodes and the GPUs that jobs hold.
 
-        The queue is read first: a job that starts right after it is not in the reading at all and
-        is seen by the next; one that ends after it still counts.
+        The queue is read first: the state lacks a job that starts after it until the next read,
+        and still counts a job that ends after it.
         """
         ...
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
-        """Attempt every change in order and return what was wrong with each.
+        """Attempt every change in order and return the fault of each.
 
-        None is Slurm's word for having done it, which is not always true: read back. A refused
-        change keeps no other from being attempted. SlurmRefused is Slurm's answer,
-        SlurmUnavailable that there was none: the change may have been made or not.
+        None: Slurm reported success, which is not always true, so read the job back. SlurmRefused:
+        Slurm refused the change; later changes are still attempted. SlurmUnavailable: Slurm gave no
+        answer, and the change may have been made or not.
         """
         ...
 
@@ -103,5 +100,5 @@ class SlurmAdapter(Protocol):
         ...
 
     def partitions(self) -> Partitions:
-        """Return the names of all partitions, and which one jobs go to that name none."""
+        """Return the names of all partitions, and the default one."""
         ...

@@ -1,6 +1,6 @@
-"""Slurm through pyslurm, which is Slurm's own C library; what pyslurm lacks goes by command.
+"""The adapter for pyslurm, a binding of Slurm's C library; commands do what pyslurm cannot.
 
-pyslurm 25.11 cannot hold for the user, empty a field, change a number of nodes or name an array
+pyslurm 25.11 cannot place a user hold, empty a field, change a number of nodes or name an array
 task, and does not show all of a job's request: docs/adr/0014-two-ways-to-slurm.md.
 """
 
@@ -46,8 +46,8 @@ from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Release, Request, Requeue, SignalCheckpoint, Update
 
-# What pyslurm does not tell, or not as Slurm wrote it: it reads the first task of an array and what
-# is no task alike.
+# Fields that pyslurm lacks or changes: it shows the first task of an array and a job without tasks
+# alike.
 _ASKED = Fields(
     (
         "JobID",
@@ -63,16 +63,16 @@ _ASKED = Fields(
     ),
     ("Account", "Licenses"),
 )
-# Slurm's library cuts lists of array tasks after 64 characters unless told not to.
+# Slurm's library cuts lists of array tasks after 64 characters by default.
 _WHOLE_LISTS = {"SLURM_BITSTR_LEN": "0"}
 
 Loaded = TypeVar("Loaded")
-# One at most: the configuration that pyslurm was loaded for, and pyslurm.
+# At most one entry: pyslurm, by the configuration that it was loaded for.
 _loaded: dict[str, Library] = {}
 
 
 class PyslurmJob(Protocol):
-    """What is read of a `pyslurm.Job`. Zero reads None, except in a priority or a user's number."""
+    """The fields used of a `pyslurm.Job`. Zero is None, except in a priority or a user id."""
 
     id: int
     array_id: int | None
@@ -100,12 +100,12 @@ class PyslurmJob(Protocol):
     comment: str | None
 
     def get_resource_layout_per_node(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return what the job holds, by node."""
+        """Return the job's allocation by node."""
         ...
 
 
 class NodeRecord(Protocol):
-    """What is read of a `pyslurm.Node`."""
+    """The fields used of a `pyslurm.Node`."""
 
     name: str
     state: str
@@ -116,7 +116,7 @@ class NodeRecord(Protocol):
 
 
 class JobHandle(Protocol):
-    """A `pyslurm.Job` to be changed, by its own number."""
+    """A `pyslurm.Job` to be changed, by its SLURM_JOB_ID."""
 
     def release(self) -> None:
         """Release it."""
@@ -148,7 +148,7 @@ class Nodes(Protocol):
 
 
 class Library(Protocol):
-    """The part of pyslurm that is used; never `Job.hold`, which ends the process by a fault."""
+    """The part of pyslurm that is used; `Job.hold` is not, as it crashes the process."""
 
     Jobs: Jobs
     Nodes: Nodes
@@ -165,28 +165,28 @@ _CALLS: Mapping[type[Update], Callable[[JobHandle], None]] = {
 
 @dataclass(frozen=True)
 class PySlurm:
-    """The adapter. A call into `library` waits for slurmctld for MessageTimeout at most."""
+    """The adapter. A call into `library` waits at most MessageTimeout for slurmctld."""
 
     library: Library
     commands: CommandLine
 
     @property
     def name(self) -> str:
-        """Return what the way is called."""
+        """Return the adapter's name."""
         return "pyslurm"
 
     @property
     def version(self) -> Version:
-        """Return Slurm's version; that of its library and commands, which are the same."""
+        """Return the version of Slurm's commands, which is that of its library."""
         return self.commands.version
 
     @property
     def abilities(self) -> Abilities:
-        """Return what can be expressed: what the commands can."""
+        """Return what the commands can express."""
         return self.commands.abilities
 
     def site(self) -> Site:
-        """Return which Slurm this reaches."""
+        """Return the Slurm that the commands reach."""
         return self.commands.site()
 
     def queue(self) -> dict[JobId, QueueRow]:
@@ -198,7 +198,7 @@ class PySlurm:
         return tuple(_node_row(node) for node in self._load(self.library.Nodes.load).values())
 
     def read(self) -> SlurmState:
-        """Return the queue and the GPUs that jobs hold, which are of one instant, and the nodes."""
+        """Return the queue and the GPUs that jobs hold, both of one instant, and the nodes."""
         jobs = self._jobs()
         nodes = self.nodes()
         gangs = {
@@ -224,13 +224,13 @@ class PySlurm:
                 for row in rows
                 if row.state == "PENDING"
             },
-            invents_the_most=True,  # every Slurm that such a pyslurm is built for
+            invents_the_most=True,  # holds for all Slurm versions with such a pyslurm
         )
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
-        """Attempt every change in order, each by the way that can make it.
+        """Attempt every change in order, by the library or the commands.
 
-        Once slurmctld has not answered, nothing more is tried: every attempt would wait as long.
+        After slurmctld has not answered, no further change is tried: each would wait as long.
         """
         faults: list[SlurmError | None] = []
         for is_call, group in groupby(changes, _is_call):
@@ -246,7 +246,7 @@ class PySlurm:
         return self.commands.fair_shares()
 
     def partitions(self) -> Partitions:
-        """Return the names of all partitions, and which one jobs go to that name none."""
+        """Return the names of all partitions, and the default one."""
         return self.commands.partitions()
 
     def _call(self, changes: Sequence[Update]) -> list[SlurmError | None]:
@@ -264,16 +264,16 @@ class PySlurm:
         return faults
 
     def _jobs(self) -> list[tuple[PyslurmJob, list[QueueRow]]]:
-        """Return every job with its rows; of an array's tasks that wait together there are many.
+        """Return each job with its rows: one, or one for each pending task of an array.
 
-        A job that has come after the library was asked is not in it, and is seen by the next look.
-        One that Slurm has forgotten before squeue was asked is gone.
+        The library is read first, then squeue. A job submitted in between appears in the next read;
+        a job that Slurm has forgotten in between is left out.
         """
         jobs = self._load(self.library.Jobs.load).values()
         argv = ["squeue", "-a", "-h", "-r", "-t", "all", "-O"]
         mark = f"#{secrets.token_hex(16)}"
         asked = _parse_asked(self.commands.runner.run([*argv, _ASKED.argument(mark)]), mark)
-        # Looking a name up takes as long as all else about a job.
+        # The lookup of a user name takes as long as the rest of a job.
         users: dict[int, str] = {}
         for job in jobs:
             if job.user_id not in users:
@@ -283,7 +283,7 @@ class PySlurm:
         ]
 
     def _load(self, load: Callable[[], Loaded]) -> Loaded:
-        """Return what a call of the library gives; nothing can be seen where it fails."""
+        """Return the result of a call of the library; raises SlurmUnavailable where it fails."""
         try:
             return load()
         except self.library.RPCError as error:
@@ -291,7 +291,7 @@ class PySlurm:
 
 
 def _is_call(change: Update) -> bool:
-    """Return whether the library can make a change; it knows jobs by plain numbers alone."""
+    """Return whether the library can make a change; it takes plain job numbers only."""
     return type(change) in _CALLS and change.job.isdigit()
 
 
@@ -310,7 +310,7 @@ def _is_live(state: str) -> bool:
 
 
 def _parse_asked(text: str, mark: str) -> dict[int, dict[str, str]]:
-    """Return squeue's answer for _ASKED by the job's own number."""
+    """Return squeue's output for _ASKED by SLURM_JOB_ID."""
     asked: dict[int, dict[str, str]] = {}
     for field in _ASKED.records(text, mark):
         if not field["JobID"].isdigit():
@@ -321,7 +321,7 @@ def _parse_asked(text: str, mark: str) -> dict[int, dict[str, str]]:
 
 
 def _rows(job: PyslurmJob, asked: Mapping[str, str], user: str) -> list[QueueRow]:
-    """Return a job's row, or one for every task of an array that still waits with others."""
+    """Return the row of a job, or one row for each pending task that Slurm keeps as one job."""
     per_node, per_job = asked["tres-per-node"], asked["tres-per-job"]
     per_task, per_socket = asked["tres-per-task"], asked["tres-per-socket"]
     is_open_ended = job.time_limit is None and _is_live(job.state)
@@ -363,15 +363,15 @@ def _rows(job: PyslurmJob, asked: Mapping[str, str], user: str) -> list[QueueRow
     )
     if job.array_tasks_waiting is None:
         return [row]
-    # squeue -r (22.05.8, 26.05.5) leaves the last task out where their numbers have a step.
+    # squeue -r (22.05.8, 26.05.5) omits the last task where the task numbers have a step.
     tasks = _tasks(job.array_tasks_waiting)
     return [replace(row, key=JobId(f"{job.array_id}_{task}")) for task in tasks]
 
 
 def _asked_nodes(job: PyslurmJob, row: QueueRow) -> str:
     """Return the number of nodes that a pending job asks for, such as `2-4`."""
-    told = f" NumNodes={job.num_nodes}-{job.max_nodes} " if job.max_nodes else ""
-    return asked_nodes(told, row.request.num_nodes)
+    detail = f" NumNodes={job.num_nodes}-{job.max_nodes} " if job.max_nodes else ""
+    return asked_nodes(detail, row.request.num_nodes)
 
 
 def _tasks(text: str) -> Iterator[int]:
@@ -386,7 +386,7 @@ def _tasks(text: str) -> Iterator[int]:
 
 
 def _comment(job: PyslurmJob) -> str:
-    """Return a job's comment; what is not UTF-8 in it is replaced, as in what squeue prints."""
+    """Return a job's comment; bytes that are not UTF-8 are replaced, as in squeue's output."""
     try:
         comment = job.comment
     except UnicodeDecodeError as error:
@@ -394,7 +394,7 @@ def _comment(job: PyslurmJob) -> str:
     return "" if comment is None or comment in NOTHING else comment
 
 
-# Thousands of jobs name the same few.
+# Thousands of jobs have a few distinct values.
 @lru_cache(maxsize=4096)
 def _nodes(text: str | None) -> tuple[NodeName, ...]:
     return fold_out(text or "")
@@ -406,7 +406,7 @@ def _asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _held_gang(job: PyslurmJob, nodes: Sequence[NodeName]) -> Gang:
-    """Return the GPUs that a job holds; nodes that it has left by now are not in `nodes`."""
+    """Return the GPUs that a job holds on `nodes`; nodes that it has left are not among them."""
     layout = job.get_resource_layout_per_node()
     return Gang.of(
         {
@@ -419,7 +419,7 @@ def _held_gang(job: PyslurmJob, nodes: Sequence[NodeName]) -> Gang:
 
 
 def _node_row(node: NodeRecord) -> NodeRow:
-    # To a slurmctld that was restarted; slurm/client/parse.py says what comes of it.
+    # None after a restart of slurmctld: see _NODE_UNREPORTED in parse.py.
     has_reported = node.slurmd_start_time is not None
     is_schedulable = has_reported and takes_work(node.state)
     return NodeRow(
@@ -432,7 +432,7 @@ def _node_row(node: NodeRecord) -> NodeRow:
 
 
 def _gpus(gres: Mapping[str, Any]) -> dict[str, int]:
-    """Return GPUs by type from what pyslurm makes of `gpu:v100:2` or `gpu:v100:2(IDX:0-1)`."""
+    """Return GPUs by type from pyslurm's form of `gpu:v100:2` or `gpu:v100:2(IDX:0-1)`."""
     found: dict[str, int] = {}
     for name, given in gres.items():
         gpu_type = name.partition(":")[2] or UNTYPED
@@ -444,14 +444,14 @@ def _gpus(gres: Mapping[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """pyslurm as it is installed: its version, and how to load it for one Slurm."""
+    """An installed pyslurm: its version, and a function that loads it for one Slurm."""
 
     version: str
     load: Callable[[Runner], Library]
 
 
 def find_pyslurm() -> Installed | None:
-    """Return pyslurm if it is installed beside us; nothing of it is run yet."""
+    """Return pyslurm if it is installed for this Python, without importing it."""
     try:
         return Installed(metadata.version("pyslurm"), load)
     except metadata.PackageNotFoundError:
@@ -461,8 +461,8 @@ def find_pyslurm() -> Installed | None:
 def load(runner: Runner) -> Library:
     """Return pyslurm, loaded for the Slurm that `runner` reaches; raises ConfigError with a reason.
 
-    Slurm's library ends the process that loads it where Slurm's configuration is wrong, so another
-    process tries first. It reads its configuration once: a process can reach one Slurm this way.
+    Slurm's library ends its process where Slurm's configuration is wrong, so another process
+    imports it first. It reads the configuration once: a process can reach only one Slurm with it.
     """
     conf = runner.variables().get("SLURM_CONF", "")
     if conf in _loaded:
@@ -470,7 +470,7 @@ def load(runner: Runner) -> Library:
     if _loaded:
         raise ConfigError(f"pyslurm stays with {next(iter(_loaded))!r} until hadard is restarted")
     try:
-        # -P: not from the directory that we happen to be in.
+        # -P: not from the working directory.
         runner.run([sys.executable, "-P", "-c", "import pyslurm"])
     except SlurmError as error:
         raise ConfigError(f"pyslurm cannot be loaded: {error}") from error
@@ -485,7 +485,7 @@ def load(runner: Runner) -> Library:
 
 @contextmanager
 def _loading(conf: str) -> Iterator[None]:
-    """Have Slurm's library read `conf`, and leave this process otherwise as it was."""
+    """Make Slurm's library read `conf`, and restore this process's settings afterwards."""
     before = os.environ.get("SLURM_CONF")
     flags = sys.getdlopenflags()
     os.environ |= _WHOLE_LISTS
@@ -494,7 +494,7 @@ def _loading(conf: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # pyslurm has every library loaded later share its names; ours are not made for that.
+        # pyslurm sets RTLD_GLOBAL for all later libraries, which may not support it.
         sys.setdlopenflags(flags)
         if before is not None:
             os.environ["SLURM_CONF"] = before
@@ -503,7 +503,7 @@ def _loading(conf: str) -> Iterator[None]:
 
 
 def _needed() -> Iterator[str]:
-    """Yield what is used of pyslurm; what its classes are called has changed over the years."""
+    """Yield the names used of pyslurm, which have changed between its versions."""
     yield from ("RPCError", "Jobs.load", "Nodes.load")
     yield from ("Job.release", "Job.requeue", "Job.send_signal", "Job.get_resource_layout_per_node")
     yield from (f"Job.{name}" for name in PyslurmJob.__annotations__)

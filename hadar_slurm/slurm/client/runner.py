@@ -1,7 +1,6 @@
-"""Run one command as an argument vector, always with a time limit and never through a shell.
+"""Runs one command as an argument vector, with a time limit and without a shell.
 
-Slurm's commands hang for as long as MessageTimeout when slurmctld is away (29 s measured), so a
-limit is not optional.
+The limit is needed: without slurmctld, Slurm's commands hang for MessageTimeout (29 s measured).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
 
-# What Slurm's tools print when the controller cannot be reached, 22.05 to 26.05.
+# Messages of Slurm's tools without a connection to the controller, 22.05 to 26.05.
 _UNREACHABLE = (
     "Unable to contact slurm controller",
     "Connection refused",
@@ -27,7 +26,7 @@ _UNREACHABLE = (
     "Unable to establish control machine address",
 )
 
-# What may come of a command.
+# The outcomes of a command.
 DONE, REFUSED, UNAVAILABLE = "done", "refused", "unavailable"
 
 
@@ -35,16 +34,17 @@ DONE, REFUSED, UNAVAILABLE = "done", "refused", "unavailable"
 class Runner:
     """Runs Slurm's command-line tools against one cluster.
 
-    `slurm_conf` of None means the site's own configuration. Times print as seconds since the
-    epoch and messages in English, whatever the caller's environment says. `on_run` is called before
-    each command, `on_answer` after it with the program's name and what came of it: `done`,
-    `refused` (another status than 0) or `unavailable`.
+    The environment is set so that times print as seconds since the epoch and messages in English.
     """
 
+    # None: the site's own configuration.
     slurm_conf: Path | None = None
     timeout_s: float = 30.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Called before each command.
     on_run: Callable[[], None] = lambda: None
+    # Called after each command with the program's name and the outcome: `done`, `refused` (another
+    # status than 0) or `unavailable`.
     on_answer: Callable[[str, str], None] = lambda program, answer: None
 
     def variables(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class Runner:
         return chosen | dict(self.environment)
 
     def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
-        """Return what `argv` prints.
+        """Return the output of `argv`.
 
         Raises SlurmUnavailable when the command is missing, too slow or cannot reach slurmctld,
         and SlurmRefused when it ends with another status than 0.
@@ -70,7 +70,7 @@ class Runner:
         raise SlurmRefused(message)
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
-        """Return what `argv` says on its error stream, whatever its status.
+        """Return the error stream of `argv`, with any exit status.
 
         Raises SlurmUnavailable when the command is missing or too slow.
         """
@@ -87,8 +87,8 @@ class Runner:
                 timeout=self.timeout_s,
                 env=self.variables(),
                 check=False,
-                # A Control-C at the terminal is ours to heed, not the command's: cut in two, a
-                # change would leave a job without GPUs in its request.
+                # Keeps a Control-C at the terminal from the command: a half-made change would leave
+                # a job without GPUs in its request.
                 process_group=0,
             )
             answer = _answer_of(done)
@@ -112,10 +112,10 @@ def _answer_of(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _text(output: bytes) -> str:
-    """Return what a command printed as it is: users' line breaks are not ours to change."""
+    """Return the decoded output, with the line breaks of users unchanged."""
     return output.decode(errors="replace")
 
 
 def is_unreachable(words: str) -> bool:
-    """Return whether one of Slurm's tools says that it did not reach slurmctld."""
+    """Return whether a message of Slurm's tools means that slurmctld was not reached."""
     return any(sign in words for sign in _UNREACHABLE)

@@ -1,7 +1,7 @@
 """Changes as argument vectors for Slurm's own tools. Pure.
 
-Everything here was measured on 22.05, 24.11 and 26.05; what may be changed on a job, in which
-state and in which order, is in docs/slurm.md.
+All of it was measured on 22.05, 24.11 and 26.05. docs/slurm.md says what may be changed on a job,
+in which state and in which order.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from hadar_slurm.slurm.client.updates import (
 
 Argv = list[str]
 
-# From this version on, Slurm writes gres/gpu:2 where it wrote gres:gpu:2.
+# Slurm writes gres/gpu:2 from this version on, gres:gpu:2 before it.
 _SLASH_SINCE = (23, 2)
 # Before this version a GPU type once named in a request stays in it, as a count of zero (measured
-# on 22.05.8; gone in 24.11.5; versions in between count as the older).
+# on 22.05.8; gone in 24.11.5; versions in between are treated as the older).
 _FORGETS_TYPES_SINCE = (24, 11)
 
 
 def keeps_types(version: tuple[int, int]) -> bool:
-    """Return whether a job stays tied to nodes that have every type its request ever named."""
+    """Return whether a job stays tied to nodes with each GPU type that its request ever named."""
     return version < _FORGETS_TYPES_SINCE
 
 
 def invents_the_most(version: tuple[int, int]) -> bool:
-    """Return whether a job that gave no most number of nodes shows one (26.05.5; not 22.05.8)."""
+    """Return whether Slurm shows a node maximum for jobs without one (26.05.5, not 22.05.8)."""
     return version > (22, 5)
 
 
 def requested_gpus(gang: Gang, *, names_type: bool) -> tuple[tuple[str, int], ...]:
-    """Return what each node of the gang is asked for, by type.
+    """Return the request for each node of the gang, by GPU type.
 
-    Untyped wherever possible, the type following from the node: see `keeps_types`.
+    Untyped where possible, since the node implies the type: see `keeps_types`.
     """
     per_node = next(iter(gang.gpus_by_node.values()))
     return ((str(next(iter(gang.gpus_by_type))) if names_type else UNTYPED, per_node),)
 
 
 def gres_prefix(version: tuple[int, int]) -> str:
-    """Return what stands before `gpu:2` in a request."""
+    """Return the prefix of `gpu:2` in a request."""
     return "gres/" if version >= _SLASH_SINCE else "gres:"
 
 
 def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Request:
-    """Return the request that a job gets exactly `gang` by."""
+    """Return the request for exactly `gang`."""
     ((gpu_type, count),) = requested_gpus(gang, names_type=names_type)
     name = "gpu" if gpu_type == UNTYPED else f"gpu:{gpu_type}"
     num_nodes = len(gang.gpus_by_node)

@@ -1,4 +1,4 @@
-"""Which adapter to reach Slurm by: pyslurm where it fits the Slurm that runs, else its commands."""
+"""Chooses the adapter: pyslurm where it fits the running Slurm, else the commands."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def make_adapter(
 ) -> SlurmAdapter:
     """Return the adapter called `name`: `pyslurm`, `command-line`, or `auto` for what fits.
 
-    With `auto` the log has one line that says why an installed pyslurm is not used. Raises
-    ConfigError when it is to be pyslurm and cannot be.
+    With `auto` the log has one line with the reason why an installed pyslurm is not used. Raises
+    ConfigError where `pyslurm` is required and does not fit.
     """
     commands = CommandLine(runner)
     if name == "command-line":
@@ -35,11 +35,11 @@ def make_adapter(
                 f"adapter: pyslurm: {error}; install the pyslurm of your Slurm's version "
                 "(docs/adapters.md) or set auto or command-line"
             ) from error
-        # Where there is none, that is no news to anybody.
+        # Without an installed pyslurm this is the normal case.
         level = logging.DEBUG if installed is None else logging.INFO
         log.log(level, "%s: using the command line", error)
         return commands
-    log.info("using pyslurm, built for Slurm %s", _told(adapter.version))
+    log.info("using pyslurm, built for Slurm %s", _text(adapter.version))
     return adapter
 
 
@@ -52,16 +52,16 @@ def _with_pyslurm(commands: CommandLine, installed: Installed | None) -> PySlurm
     except SlurmError as error:
         raise ConfigError(f"pyslurm needs Slurm's commands beside it: {error}") from error
     if not any(version):
-        raise ConfigError("scontrol --version does not tell Slurm's version")
+        raise ConfigError("scontrol --version does not show Slurm's version")
     built_for = parse_version(installed.version)
     if built_for != version:
         raise ConfigError(
-            f"pyslurm {installed.version} is built for Slurm {_told(built_for)}, "
-            f"this is {_told(version)}"
+            f"pyslurm {installed.version} is built for Slurm {_text(built_for)}, "
+            f"this is {_text(version)}"
         )
     return PySlurm(installed.load(commands.runner), commands)
 
 
-def _told(version: Version) -> str:
+def _text(version: Version) -> str:
     major, minor = version
     return f"{major}.{minor:02}"

@@ -1,7 +1,7 @@
-"""How squeue is asked for fields, and its answer taken apart again. Pure.
+"""Builds squeue's format argument, and splits its output into fields. Pure.
 
 Users choose job names, comments and, without slurmdbd, accounts freely, separators and line breaks
-included: such a field is closed by a mark that no user can foresee, a new one for each call.
+included: such a field ends with a mark that no user can foresee, a new one for each call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SEPARATOR = "|"
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of one question: `fixed` hold no free text, `free` may hold any."""
+    """The fields of one query: `fixed` hold no free text, `free` may hold any text."""
 
     fixed: tuple[str, ...]
     free: tuple[str, ...]
@@ -27,7 +27,10 @@ class Fields:
         return ",".join([*fixed, *(f"{name}:{mark}" for name in self.free)])
 
     def records(self, text: str, mark: str) -> Iterator[dict[str, str]]:
-        """Yield the fields of every job in squeue's answer to `argument(mark)`."""
+        """Yield the fields of each job in squeue's output for `argument(mark)`.
+
+        Raises SlurmOutputError where the output has another form.
+        """
         names = (*self.fixed, *self.free)
         *parts, rest = text.split(mark)
         if rest.strip() or len(parts) % len(self.free):

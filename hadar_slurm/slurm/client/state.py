@@ -1,4 +1,4 @@
-"""One look at a whole Slurm: the queue, the nodes, and which GPUs every job holds."""
+"""Reads the state of a whole Slurm: the queue, the nodes, and the GPUs that each job holds."""
 
 from __future__ import annotations
 
@@ -31,25 +31,23 @@ from hadar_slurm.slurm.client.updates import Request
 
 @dataclass(frozen=True)
 class SlurmState:
-    """What Slurm showed at one instant.
-
-    `gangs` are the GPUs of jobs that hold any, `set_apart` the pending jobs that squeue alone does
-    not tell apart from others: those that exclude nodes, and those of scrontab. `num_nodes` are
-    the ranges that pending jobs ask for, as far as they are told; `invents_the_most` says that
-    Slurm shows the number of tasks as the most nodes of a job that gave none. `throttles` are how
-    many tasks of an array may run at once, by its number, where Slurm shows it.
-    """
+    """The state of Slurm at one instant."""
 
     queue: dict[JobId, QueueRow]
     nodes: tuple[NodeRow, ...]
+    # The GPUs of jobs that hold any.
     gangs: dict[JobId, Gang]
+    # Pending jobs that exclude nodes or belong to scrontab, which squeue does not show.
     set_apart: frozenset[JobId] = frozenset()
+    # The ranges of nodes that pending jobs ask for, where Slurm shows them.
     num_nodes: Mapping[JobId, str] = field(default_factory=dict)
+    # Slurm shows the number of tasks as the maximum of nodes of a job that gave none.
     invents_the_most: bool = False
+    # The most tasks of an array that may run at once, by array number, where Slurm shows it.
     throttles: Mapping[str, int] = field(default_factory=dict)
 
     def nodes_of(self, partition: str) -> frozenset[NodeName] | None:
-        """Return the nodes of a job's partitions, `a,b`; None where those are all."""
+        """Return the nodes of a job's partitions, `a,b`; None for all nodes."""
         if partition not in self._nodes_of:
             wanted = set(partition.split(","))
             names = {row.node.name for row in self.nodes if wanted.intersection(row.partitions)}
@@ -59,21 +57,21 @@ class SlurmState:
 
     @cached_property
     def _nodes_of(self) -> dict[str, frozenset[NodeName] | None]:
-        """Answers so far: thousands of jobs are in a few partitions."""
+        """A cache: thousands of jobs are in a few partitions."""
         return {}
 
     def request(self, row: QueueRow) -> Request:
-        """Return what a pending job asks for, such that asking for it again gives the same."""
+        """Return what a pending job asks for, in a form that may be set again unchanged."""
         if row.restarts > 0:
-            # What Slurm shows is the number of its last run, whatever it asked for.
+            # Slurm shows the number of nodes of the last run, not the requested one.
             least = row.request.num_nodes.partition("-")[0]
             return replace(row.request, num_nodes=f"{least}-{least}")
         least, _, most = self.num_nodes.get(row.key, "").partition("-")
         if self.invents_the_most and row.request.per_job and least and most == least:
-            # Taken at its word, GPUs asked for in all could be on too few nodes to be had.
+            # With the shown maximum, GPUs requested per job could need more nodes than allowed.
             return replace(row.request, num_nodes=asked_nodes("", least))
-        told = self.num_nodes.get(row.key) or asked_nodes("", row.request.num_nodes)
-        return replace(row.request, num_nodes=told)
+        num_nodes = self.num_nodes.get(row.key) or asked_nodes("", row.request.num_nodes)
+        return replace(row.request, num_nodes=num_nodes)
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -82,12 +80,12 @@ class SlurmState:
 
     @property
     def waits_for_nodes(self) -> bool:
-        """Whether slurmctld, just started, has not yet heard of a node that it counts on."""
+        """Whether a node that takes work has not reported since slurmctld's start."""
         return waits_for_nodes(self.nodes)
 
     @property
     def in_use(self) -> Counter[Slot]:
-        """Return the GPUs that jobs hold in every slot; a job that is still ending holds them."""
+        """Return the GPUs that jobs hold by slot, completing jobs included."""
         used: Counter[Slot] = Counter()
         for gang in self.gangs.values():
             used.update(dict(gang.slots))
@@ -95,14 +93,14 @@ class SlurmState:
 
 
 def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
-    """Return whether slurmctld, just started, has not yet heard of a node that it counts on."""
+    """Return whether a node that takes work has not reported since slurmctld's start."""
     return any(not row.has_reported and takes_work(row.state) for row in nodes)
 
 
 def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
-    """Return every job and array task that Slurm remembers, ended ones included."""
+    """Return each job and array task that Slurm remembers, ended ones included."""
     mark = f"#{secrets.token_hex(16)}"
-    # -a: what runs in a hidden partition holds its GPUs too.
+    # -a: jobs in hidden partitions hold GPUs too.
     text = runner.run(["squeue", "-a", "-h", "-r", "-t", "all", "-O", queue_format(mark)])
     return {row.key: row for row in parse_queue(text, mark)}
 
@@ -113,10 +111,10 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
 
 
 def read_all(runner: Runner) -> SlurmState:
-    """Return the queue, the nodes and what squeue does not tell of jobs, in three calls.
+    """Return the queue, the nodes and details of jobs that squeue lacks, in three calls.
 
-    The calls are not one instant. The queue is read first: a job that starts right after it is
-    not in the reading at all and is seen by the next; one that ends after it still counts.
+    The calls are not atomic. The queue is read first: the state lacks a job that starts after it
+    until the next read, and still counts a job that ends after it.
     """
     queue = read_queue(runner)
     nodes = read_nodes(runner)
@@ -134,8 +132,7 @@ def read_all(runner: Runner) -> SlurmState:
         queue,
         nodes,
         {key: gang for key, gang in gangs.items() if gang.slots},
-        # A job whose line is in doubt is not asked for alone: should it exclude a node, Slurm
-        # itself keeps it from there.
+        # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
         frozenset(row.key for row in live if is_set_apart(details.get(row.raw_id, ""))),
         {
             row.key: asked_nodes(details.get(row.raw_id, ""), row.request.num_nodes)
@@ -151,7 +148,7 @@ def _shown_jobs(runner: Runner, *raw_ids: str) -> str:
 
 
 def _detail(runner: Runner, raw_id: str) -> str:
-    """Return what Slurm tells of one job; nothing of a job that is gone by now."""
+    """Return the detail line of one job; empty where Slurm has forgotten the job."""
     try:
         return _shown_jobs(runner, raw_id)
     except SlurmRefused:

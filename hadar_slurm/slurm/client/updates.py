@@ -1,4 +1,4 @@
-"""What may be changed on a job in Slurm, as values; every adapter knows how to carry them out."""
+"""Changes of a job in Slurm, as values that each adapter can carry out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from hadar_slurm.core.cluster import JobId, NodeName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The nodes and GPUs that a job asks for, in Slurm's own words.
+    """The nodes and GPUs that a job asks for, in Slurm's syntax."""
 
-    `num_nodes` is a number or a range such as `1-4`; the others are as in `gres/gpu:v100:2`,
-    empty where nothing is asked.
-    """
-
+    # A number or a range such as `1-4`.
     num_nodes: str = "1"
+    # GPUs such as `gres/gpu:v100:2`; empty for none.
     per_node: str = ""
     per_job: str = ""
     per_task: str = ""
@@ -24,13 +22,13 @@ class Request:
 
     @property
     def is_cleared(self) -> bool:
-        """Whether it asks for no GPU at all, as between the two halves of a change."""
+        """Whether it asks for no GPU, as between the two halves of a change."""
         return not (self.per_node or self.per_job or self.per_task or self.per_socket)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold a pending job so that its owner could release it."""
+    """Hold a pending job; its owner can release it."""
 
     job: JobId
 
@@ -51,10 +49,10 @@ class ClearRequest:
 
 @dataclass(frozen=True, slots=True)
 class SetRequest:
-    """Second half: the job asks for `request`; it `begins_soon` where Slurm would have it wait.
+    """Second half: the job asks for `request`; `begins_soon` replaces a later begin time.
 
-    That is a second later: a job that begins in the one in which it ended fails ("Job credential
-    revoked").
+    It then begins a second later: a job that begins in the second in which it ended fails ("Job
+    credential revoked").
     """
 
     job: JobId
@@ -64,14 +62,14 @@ class SetRequest:
 
 @dataclass(frozen=True, slots=True)
 class SetStartNow:
-    """Let a requeued job begin now, not after the two minutes that Slurm would have it wait."""
+    """Let a requeued job begin now, not after Slurm's delay of two minutes."""
 
     job: JobId
 
 
 @dataclass(frozen=True, slots=True)
 class DelayStart:
-    """Keep a pending job from beginning within the next minute, whoever may release it."""
+    """Keep a pending job from starting within the next minute, even if it is released."""
 
     job: JobId
 
@@ -85,14 +83,14 @@ class SignalCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Take a running job off its GPUs and hold it so that its owner could release it."""
+    """Requeue a running job and hold it; its owner can release it."""
 
     job: JobId
 
 
 @dataclass(frozen=True, slots=True)
 class Prefer:
-    """Tell Slurm which node features a pending job would rather have; empty for none."""
+    """Set the node features that a pending job prefers; empty for none."""
 
     job: JobId
     features: str
@@ -100,9 +98,9 @@ class Prefer:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Print a text in the output of a running job; `job` is Slurm's own number of it.
+    """Print a text in the output of a running job; `job` is its SLURM_JOB_ID.
 
-    Only the job's owner, root and SlurmUser may (22.05.8).
+    Allowed for the job's owner, root and SlurmUser only (22.05.8).
     """
 
     job: JobId

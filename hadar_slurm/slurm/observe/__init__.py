@@ -1,1 +1,1 @@
-"""What Slurm shows, made into the snapshot that a policy decides on."""
+"""Builds snapshots for policies from the state of Slurm."""

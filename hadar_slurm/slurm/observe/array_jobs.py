@@ -1,9 +1,9 @@
-"""Forked jobs (HadarE): the tasks of one job array as the copies of one job, and back.
+"""Forked jobs (HadarE): maps the tasks of one job array to the copies of one job, and back.
 
-Policies see one job with several copies; Slurm, and all that changes something in it, sees tasks.
-This is the job tracker of HadarE (arXiv 2503.10918, as reconstructed): which copies run where, how
-fast each is, how far they are together, and how many steps each is to train in a slot. It keeps
-nothing: all of it is in Slurm's queue and in the copies' reports.
+Policies see one job with several copies; Slurm and the control of jobs see tasks. This is the job
+tracker of HadarE (arXiv 2503.10918, as reconstructed): the placement and throughput of each copy,
+their common progress, and the steps that each is to train in a slot. It has no state of its own:
+all is in Slurm's queue and in the copies' reports.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hadar_slurm.jobspec.description import MAX_RATE, MAX_RESTART_S, MIN_RATE, D
 from hadar_slurm.slurm.client.parse import FAILED_STATES, HOLDING_STATES, QueueRow
 from hadar_slurm.state.heartbeat import SKEW_S
 
-# A measured speed that is within this part of what is expected is no news.
+# A measured throughput within this fraction of the expected one changes nothing.
 _NEAR = 0.1
-# What aggregation is taken to cost until a copy has reported it, in seconds.
+# The assumed time of an aggregation until a copy has reported it, in seconds.
 _AGGREGATION_S = 1.0
 
 
@@ -38,29 +38,27 @@ def parent_of(row: QueueRow, description: Description) -> JobId | None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One copy as Slurm has it: what it would be as a job by itself, and what it has reported.
-
-    `job` is None where hadard may not place it, and of one that has ended.
-    """
+    """One copy as a task in Slurm."""
 
     row: QueueRow
     description: Description
+    # The copy as a job by itself; None where it is not managed or has ended.
     job: Job | None = None
     report: ProgressReport | None = None
 
     @property
     def number(self) -> int:
-        """Return the task's number in its array, which is that of the copy for the training."""
+        """Return the task's number in its array, by which the training knows the copy."""
         return int(self.row.key.rpartition("_")[2])
 
     @property
     def runs(self) -> bool:
-        """Whether it runs, or holds GPUs for another reason than that it is leaving them."""
+        """Whether it holds GPUs and is not completing."""
         return self.row.state in HOLDING_STATES and self.row.state != "COMPLETING"
 
     @property
     def gang(self) -> Gang | None:
-        """Return the GPUs that it has or is about to have, if hadard may plan with them."""
+        """Return the GPUs that it holds or is starting on; None where it is not managed."""
         job = self.job
         if job is None or job.phase not in (Phase.STARTING, Phase.RUNNING) or not job.allocation:
             return None
@@ -68,7 +66,7 @@ class Task:
 
     @property
     def speed(self) -> float:
-        """Return the steps/s that this very run has measured; 0: not yet, or not to be believed."""
+        """Return the steps/s that the current run has measured; 0: none yet, or out of range."""
         report = self.report
         if report is None or not self.runs or report.restart != self.row.restarts:
             return 0.0
@@ -76,35 +74,35 @@ class Task:
 
     @property
     def is_done(self) -> bool:
-        """Whether this copy has reported that all steps are done, in this run or one before.
+        """Whether this copy has reported that all steps are done, in this run or an earlier one.
 
-        Exit status 0 does not say that: a copy may end early, and leave the rest to the others.
+        Exit status 0 does not say so: a copy may end early, and leave the rest to other copies.
         """
         report = self.report
         if report is None or report.state != "done":
             return False
         if report.restart < self.row.restarts:
             return True
-        # Not the report of a former job that had this job id.
+        # Else it may be the report of an earlier job with this job id.
         is_of_this_run = report.time_s + SKEW_S >= self.row.started_s
         return report.restart == self.row.restarts and is_of_this_run
 
 
 @dataclass(frozen=True)
 class Fork:
-    """One forked job: all its tasks, by number; `ends` are how some have ended, even long ago.
-
-    `was_done`: a task has reported that the training is over, even one that Slurm no longer shows.
-    """
+    """One forked job."""
 
     parent: JobId
+    # By number.
     tasks: tuple[Task, ...]
+    # How tasks have ended, those that Slurm has forgotten included.
     ends: frozenset[Phase] = frozenset()
+    # A task, which Slurm may have forgotten, has reported that the training is over.
     was_done: bool = False
 
     @classmethod
     def of(cls, parent: JobId, tasks: Sequence[Task], before: Fork | None) -> Fork:
-        """Return the job whose tasks these are; `before` is the same job at the last look."""
+        """Return the job of these tasks; `before` is the same job at the last observation."""
         ends = {final_phase(task.row.state) for task in tasks if not task.row.is_live}
         return cls(
             parent,
@@ -115,11 +113,10 @@ class Fork:
 
     @cached_property
     def copies(self) -> tuple[Task, ...]:
-        """Return the tasks that can be copies now: the place in this row is a copy's number.
+        """Return the tasks that can be copies now; a copy's number is its index here.
 
-        Slurm alone, when it has had the job, may have put two copies on one node, or one on
-        several: a plan cannot say that. While such a copy runs, or one that hadard may not place,
-        there are no further ones.
+        Without hadard, Slurm may have put two copies on one node, or one on several, which a plan
+        cannot express. While such a copy or an unmanaged one runs, no further copies are started.
         """
         if self.is_done:
             return ()
@@ -136,10 +133,10 @@ class Fork:
         return tuple(sorted((*held, *queued), key=lambda task: task.number))
 
     def _queued(self, *, is_first: bool) -> list[Task]:
-        """Return the tasks that wait and can be started.
+        """Return the pending tasks that can be started.
 
-        A request may have named a GPU type, and be bound to it. A job has one such type for all its
-        copies or none: such tasks are used where there are no others.
+        A task whose request has named a GPU type may be bound to it. All copies of a job have the
+        same such type or none: bound tasks are used only where no task is free.
         """
         queued = [(t, t.job) for t in self.tasks if t.job and t.job.phase is Phase.QUEUED]
         waiting = [(task, job) for task, job in queued if not job.left_out]
@@ -153,33 +150,33 @@ class Fork:
 
     @cached_property
     def is_done(self) -> bool:
-        """Whether the training is over: copies that have not run have nothing left to do."""
+        """Whether the training is over, so that no further copy is needed."""
         return self.was_done or any(task.is_done for task in self.tasks)
 
     @property
     def is_alive(self) -> bool:
-        """Whether any of its tasks waits or holds GPUs."""
+        """Whether any of its tasks is pending or holds GPUs."""
         return any(task.row.is_live for task in self.tasks)
 
     @property
     def owner_uid(self) -> int:
-        """Return the user whose job it is."""
+        """Return the user id of the job's owner."""
         return self.tasks[0].row.user_id
 
     @property
     def aggregation_s(self) -> float:
-        """Return how long the copies' parameters take to be made one, in seconds."""
+        """Return the time of averaging the copies' parameters, in seconds."""
         known = [task.report.aggregation_s for task in self.tasks if task.report]
         return min(max(known, default=0.0), MAX_RESTART_S) or _AGGREGATION_S
 
     @property
     def averages(self) -> int:
-        """Return how often copies have been made one, as the best informed of them says."""
+        """Return the number of parameter averages, the largest that a copy reports."""
         return max((task.report.averages for task in self.tasks if task.report), default=0)
 
     @property
     def ended(self) -> Ended | None:
-        """Return how the job as a whole has ended, or None while a task is left."""
+        """Return how the job as a whole has ended; None while a task is live."""
         if self.is_alive:
             return None
         worst = (Phase.FAILED, Phase.CANCELLED)
@@ -203,7 +200,7 @@ class Fork:
             aggregation_cost_s=self.aggregation_s,
             rates=self._rates(first.spec),
             submitted_s=min(job.spec.submitted_s for job in jobs),
-            # Which copies must not be signalled is decided by copy.
+            # Observation.signal_not_ready decides by copy.
             can_checkpoint=any(job.spec.can_checkpoint for job in jobs),
         )
         allocation = Allocation.of(held)
@@ -224,23 +221,23 @@ class Fork:
 
     @property
     def _remarks(self) -> tuple[str, ...]:
-        """Return what is said of the copies, each by its number."""
-        told = [(task.number, task.job.remarks) for task in self.copies if task.job is not None]
-        return tuple(f"copy {number}: {text}" for number, remarks in told for text in remarks)
+        """Return the remarks on the copies, with their numbers."""
+        remarks = [(task.number, task.job.remarks) for task in self.copies if task.job is not None]
+        return tuple(f"copy {number}: {text}" for number, texts in remarks for text in texts)
 
     @property
     def _partition(self) -> str:
-        """Return the partitions of the copies that have GPUs, or else of all."""
+        """Return the partitions of the copies that have GPUs, or else of all copies."""
         held = [task for task in self.copies if task.gang is not None]
-        told = [name for task in held or self.copies for name in task.row.partition.split(",")]
-        return ",".join(dict.fromkeys(told))
+        names = [name for task in held or self.copies for name in task.row.partition.split(",")]
+        return ",".join(dict.fromkeys(names))
 
     def _rates(self, spec: JobSpec) -> Throughputs:
-        """Return the job's rates, with what its copies have measured in place of what was said.
+        """Return the job's steps/s by GPU type: measured by its copies, else as described.
 
-        A type on which none has run yet keeps its proportion to those on which one has. What agrees
-        with what was said stays as it was said: jobs alike would otherwise be told apart by noise,
-        and change places every round.
+        A type without a measurement keeps its proportion to the measured types. A measurement near
+        the described value does not replace it: noise would make equal jobs differ, and swap GPUs
+        every round.
         """
         measured: dict[str, list[float]] = {}
         for task in self.copies:
@@ -262,9 +259,9 @@ class Fork:
         return Throughputs.of({(gpu_type, size): Rate(speed) for gpu_type, speed in rates.items()})
 
     def _progress(self, spec: JobSpec, allocation: Allocation) -> Progress:
-        """Return how far the copies are together, and the GPU-seconds that must have taken.
+        """Return the common progress of the copies, and an estimate of its GPU-seconds.
 
-        Every copy counts the steps that have been made one and, beside them, its own since.
+        Each copy reports the steps in the last average and, separately, its own since.
         """
         reports = [task.report for task in self.tasks if task.report]
         shared = max((report.steps_done - report.own_steps for report in reports), default=0)
@@ -282,11 +279,11 @@ class Fork:
         return Progress(steps, max(task.row.restarts for task in self.tasks), service)
 
     def quotas(self, gangs: Mapping[int, Gang], slot_s: float) -> dict[int, int]:
-        """Return how many steps each copy is to train in a slot of `slot_s` seconds, by task.
+        """Return the steps that each copy is to train in a slot of `slot_s` seconds, by task.
 
-        In proportion to speed, so that all end together; those not yet measured go by the job's
-        rates. `gangs` are where the copies run, by copy number. Aggregation comes on top: the
-        copies know best what it takes, and make slots longer for it.
+        Steps are in proportion to throughput, so that all copies end together; without a
+        measurement the job's rates count. `gangs` are the copies' GPUs, by copy number. The time of
+        aggregation is not included: the copies measure it and add it to the slot.
         """
         if self.job is None:
             return {}
@@ -299,7 +296,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class Forks:
-    """The forked jobs of one look."""
+    """The forked jobs of one observation."""
 
     by_parent: Mapping[JobId, Fork]
 
@@ -310,23 +307,23 @@ class Forks:
 
     @property
     def task_jobs(self) -> list[Job]:
-        """Return what those jobs' copies are by themselves."""
+        """Return the copies of those jobs as jobs by themselves."""
         copies = [task for fork in self.by_parent.values() for task in fork.copies]
         return [task.job for task in copies if task.job is not None]
 
     @property
     def not_needed(self) -> list[Task]:
-        """Return the copies of trainings that are over: each has only to find that out."""
+        """Return the tasks of trainings that are over: each only needs to start and end."""
         done = [fork for fork in self.by_parent.values() if fork.is_done]
         return [task for fork in done for task in fork.tasks]
 
     @property
     def ended(self) -> list[Ended]:
-        """Return the jobs of which no task is left."""
+        """Return the jobs without a live task."""
         return [fork.ended for fork in self.by_parent.values() if fork.ended is not None]
 
     def on_task(self, action: Action) -> Action:
-        """Return an action on a copy as one on its task; that on any other job as it is."""
+        """Return an action on a copy as one on its task, and any other action unchanged."""
         fork = self.by_parent.get(action.job_id)
         if fork is None:
             return action
@@ -334,18 +331,18 @@ class Forks:
 
 
 def _agree(measured: float, expected: float) -> bool:
-    """Return whether a measured speed is near enough to an expected one."""
+    """Return whether a measured throughput is within _NEAR of an expected one."""
     return abs(measured - expected) <= _NEAR * expected
 
 
 def final_phase(state: str) -> Phase:
-    """Return how a job has ended whose state, by squeue, is this."""
+    """Return how a job with this squeue state has ended."""
     if state == "COMPLETED":
         return Phase.DONE
     return Phase.FAILED if state in FAILED_STATES else Phase.CANCELLED
 
 
 def _common(places: Iterable[frozenset[NodeName] | None]) -> frozenset[NodeName] | None:
-    """Return the nodes that are in all of these sets; None stands for all nodes."""
+    """Return the intersection of these sets of nodes; None stands for all nodes."""
     known = [place for place in places if place is not None]
     return frozenset.intersection(*known) if known else None

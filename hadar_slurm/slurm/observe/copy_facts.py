@@ -1,4 +1,4 @@
-"""Facts for the journal about the copies of forked jobs that a snapshot does not carry."""
+"""Facts about the copies of forked jobs for the journal; a snapshot lacks them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hadar_slurm.slurm.observe.parameter_averages import Averages
 
 
 def copy_facts(forks: Forks, averages: Averages) -> dict[str, object]:
-    """Return, by forked job, how often its copies were averaged, when last, and each copy's task.
+    """Return the number of averages, the time of the last and the tasks of the copies, by job.
 
     The fields are those of `forked` in docs/journal.md; copies are numbered as in `holds`.
     """
@@ -25,7 +25,7 @@ def copy_facts(forks: Forks, averages: Averages) -> dict[str, object]:
 
 
 def _copies(fork: Fork) -> dict[str, object]:
-    """Return the copies that hold GPUs or are about to, by number."""
+    """Return the copies that hold GPUs or are starting, by number."""
     return {
         str(number): {
             "task": task.row.key,

@@ -1,4 +1,4 @@
-"""Limits of Slurm as they concern one look: which jobs they deny, and which they leave out."""
+"""Applies Slurm's limits to one observation: which jobs they deny, which are not planned."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _RETRY_TIMEOUTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is known of limits (`throttles`), applied to hadard's jobs (`ledger`)."""
+    """The known limits (`throttles`), applied to hadard's jobs (`ledger`)."""
 
     throttles: Throttles
     ledger: Ledger
 
     @classmethod
     def of(cls, ledger: Ledger, pin_timeout_s: float) -> Limits:
-        """Return a memory in which no limit is known yet."""
+        """Return limits of which none is known yet."""
         return cls(Throttles(_RETRY_TIMEOUTS * pin_timeout_s), ledger)
 
     def denies(self, row: QueueRow) -> bool:
-        """Return whether a limit keeps a job from starting where hadard has pinned it."""
+        """Return whether a limit keeps a job from starting on the nodes of its pin."""
         return (
             row.state == "PENDING"
             and not row.is_held
@@ -39,9 +39,9 @@ class Limits:
             and is_pinned_by_us(row, self.ledger)
         )
 
-    def learn(self, reading: SlurmState, now_s: float) -> None:
-        """Learn from the jobs that are denied."""
-        rows = reading.queue.values()
+    def learn(self, state: SlurmState, now_s: float) -> None:
+        """Learn limits from the jobs that are denied."""
+        rows = state.queue.values()
         denied = [
             ThrottleCandidate(
                 row, sum(count for _, count in row.gpus_per_node) * len(row.requested_nodes)
@@ -49,8 +49,8 @@ class Limits:
             for row in rows
             if self.denies(row)
         ]
-        held = {job: gang.num_gpus for job, gang in reading.gangs.items()}
-        self.throttles.observe(rows, held, denied, reading.throttles, now_s)
+        held = {job: gang.num_gpus for job, gang in state.gangs.items()}
+        self.throttles.observe(rows, held, denied, state.throttles, now_s)
 
     def marked(
         self,
@@ -59,9 +59,9 @@ class Limits:
         queue: Mapping[JobId, QueueRow],
         now_s: float,
     ) -> tuple[list[Job], dict[JobId, list[Task]]]:
-        """Return jobs and copies of forked jobs, those marked that are to be left out.
+        """Return jobs and copies of forked jobs, with `left_out` set where a limit has no room.
 
-        Jobs are let in first come, first served.
+        Room under a limit goes to jobs in order of submission.
         """
         every = [*jobs, *(task.job for tasks in copies.values() for task in tasks if task.job)]
         every.sort(key=lambda job: (job.spec.submitted_s, natural_key(job.job_id)))

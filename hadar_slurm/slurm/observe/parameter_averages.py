@@ -1,4 +1,4 @@
-"""How often the copies of forked jobs were averaged, and when last, by what they report of it."""
+"""Counts the parameter averages of forked jobs, from their copies' reports."""
 
 from __future__ import annotations
 
@@ -7,45 +7,43 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import JobId
 
-# A report is the word of a stranger: more averages of a job are not believed.
+# Reports come from users: more averages of a job than this are not counted.
 _MOST_PER_S = 10.0
 
 
 @dataclass
 class Averages:
-    """Counts from look to look; what was there at the first look is not counted.
+    """Counts from one observation to the next; averages before the first are not counted."""
 
-    `last_s` has when a look first showed the newest average of a job, in seconds since the epoch.
-    """
-
+    # When an observation first showed a job's newest average, in seconds since the epoch.
     last_s: dict[JobId, float] = field(default_factory=dict)
     _known: dict[JobId, int] = field(default_factory=dict)
-    _looked_s: float | None = None
+    _observed_s: float | None = None
     _new: int = 0
 
-    def see(self, told: Mapping[JobId, int], now_s: float) -> None:
-        """Take in how often each forked job's copies say that they have been made one so far.
+    def observe(self, reported: Mapping[JobId, int], now_s: float) -> None:
+        """Count the new averages of each forked job, given the number reported so far.
 
-        `told` names every such job that Slurm still knows, with 0 where nothing is said; others are
-        forgotten. `now_s` is in seconds since the epoch.
+        `reported` has every forked job that Slurm still knows, with 0 where there is no report;
+        others are forgotten. `now_s` is in seconds since the epoch.
         """
-        if self._looked_s is not None:
-            most = int(max(0.0, now_s - self._looked_s) * _MOST_PER_S)
-            for job, number in told.items():
+        if self._observed_s is not None:
+            most = int(max(0.0, now_s - self._observed_s) * _MOST_PER_S)
+            for job, number in reported.items():
                 new = min(max(0, number - self._known.get(job, 0)), most)
                 self._new += new
                 if new:
                     self.last_s[job] = now_s
-        # A report that cannot be read for once must not have all counted again.
-        self._known = {job: max(number, self._known.get(job, 0)) for job, number in told.items()}
-        self.last_s = {job: time_s for job, time_s in self.last_s.items() if job in told}
-        self._looked_s = now_s
+        # The maximum: a report that is unreadable once must not have all averages counted again.
+        self._known = {job: max(number, self.of(job)) for job, number in reported.items()}
+        self.last_s = {job: time_s for job, time_s in self.last_s.items() if job in reported}
+        self._observed_s = now_s
 
     def of(self, job: JobId) -> int:
-        """Return how often a job's copies have been averaged since its training began."""
+        """Return the number of averages since the job's training began."""
         return self._known.get(job, 0)
 
     def take(self) -> int:
-        """Return how many there were since the last call."""
+        """Return the number of new averages since the last call."""
         new, self._new = self._new, 0
         return new

@@ -1,4 +1,4 @@
-"""What a policy gets to see of a Slurm: which jobs are ours, what they hold, what must go back."""
+"""Builds the snapshot for policies, and what is to be corrected, from Slurm's state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
@@ -42,41 +42,60 @@ from hadar_slurm.slurm.settings import BackendSettings
 
 log = logging.getLogger(__name__)
 
-# A begin time within so many seconds is the one that we have given a job.
+# A begin time within this number of seconds was set by hadard.
 _SOON_S = 10.0
-# For how many seconds after a requeue by others nodes may be told to end the run before it.
+# Slurm may end the previous run on its nodes for this number of seconds after a foreign requeue.
 _LATE_END_S = 15.0
 _RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look: what policies plan from, and what is to be put right beside their plan.
+    """What policies plan from, and what is to be corrected beside their plan.
 
-    `to_give_back` wait under a hold or pin of ours and are not ours to place; `stuck` wait in vain
-    on the nodes they are pinned to; `alive` are all jobs of ours that have not ended. `found` is
-    what the ledger does not say yet, or no longer says rightly. All of these are of jobs as Slurm
-    has them; in the snapshot the tasks of a forked job are one, which `forks` takes apart again.
-    `deaf` are running copies that must not be signalled, and why; of other jobs no plan asks that.
-    `ended_by_us` have died of our signal and are to be requeued; `untold` run again after that, and
-    their output is to say so.
+    Job ids are those of Slurm. In `snapshot` the tasks of a forked job are one job; `forks` maps
+    its actions to tasks.
     """
 
     snapshot: Snapshot
-    to_give_back: Mapping[JobId, Waiting]
-    stuck: frozenset[JobId]
+    # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
+    to_restore: Mapping[JobId, Waiting]
+    # Pending on the nodes of a pin that cannot start them.
+    pin_timed_out: frozenset[JobId]
+    # Jobs with a description or a claim that have not ended.
     alive: frozenset[JobId]
+    # Claims that the ledger lacks, or has differently.
     found: Mapping[JobId, Claim]
     forks: Forks
-    deaf: Mapping[JobId, str]
-    landed: frozenset[JobId]
+    # Running copies that must not get USR1 yet, and why; a plan stops no other such job.
+    signal_not_ready: Mapping[JobId, str]
+    # Running jobs under a hold of hadard that raced with their start.
+    held_while_starting: frozenset[JobId]
+    # Ended by USR1 from hadard, and to be requeued.
     ended_by_us: frozenset[JobId] = frozenset()
-    untold: Mapping[JobId, QueueRow] = field(default_factory=dict)
+    # Running again after that; their output is to report it.
+    to_notify: Mapping[JobId, QueueRow] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The parts of an observation that are collected row by row; fields as in Observation."""
+
+    jobs: list[Job] = field(default_factory=list)
+    # Tasks of forked jobs, by array.
+    copies: dict[JobId, list[Task]] = field(default_factory=dict)
+    ended: list[Ended] = field(default_factory=list)
+    to_restore: dict[JobId, Waiting] = field(default_factory=dict)
+    alive: set[JobId] = field(default_factory=set)
+    found: dict[JobId, Claim] = field(default_factory=dict)
+    held_while_starting: set[JobId] = field(default_factory=set)
+    ended_by_us: set[JobId] = field(default_factory=set)
+    to_notify: dict[JobId, QueueRow] = field(default_factory=dict)
 
 
 @dataclass
 class SnapshotBuilder:
-    """Turns what Slurm shows into what policies see; it remembers what it has complained of."""
+    """Turns Slurm's state into observations; remembers which descriptions it has warned of."""
 
     slurm: SlurmAdapter
     estimator: Estimator
@@ -88,131 +107,136 @@ class SnapshotBuilder:
     is_off: Callable[[], bool]
     now_s: Callable[[], float]
     averages: Averages = field(default_factory=Averages)
-    # Reports that cannot come, because another user has made their directory.
+    # Report directories that another user has made, so that no report can come.
     squatted: set[str] = field(default_factory=set)
-    # Jobs that our signal has ended and that Slurm would not requeue.
+    # Jobs that USR1 from hadard has ended and that Slurm refused to requeue.
     lost: set[JobId] = field(default_factory=set)
     limits: Limits = field(init=False)
-    _faulty: set[JobId] = field(default_factory=set)
+    _warned: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
-    _stuck: set[JobId] = field(default_factory=set)
+    _pin_timed_out: set[JobId] = field(default_factory=set)
     _forks: Mapping[JobId, Fork] = field(default_factory=dict)
-    _heard: dict[JobId, float] = field(default_factory=dict)
+    _reported_s: dict[JobId, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.limits = Limits.of(self.ledger, self.settings.pin_timeout_s)
 
-    def look(self, reading: SlurmState) -> Observation:
-        """Return what there is to plan, and to put right."""
-        jobs: list[Job] = []
-        copies: dict[JobId, list[Task]] = {}
-        ended: list[Ended] = []
-        to_give_back: dict[JobId, Waiting] = {}
-        alive: set[JobId] = set()
-        landed: set[JobId] = set()
-        ended_by_us: set[JobId] = set()
-        untold: dict[JobId, QueueRow] = {}
-        found: dict[JobId, Claim] = {}
-        occupied = reading.in_use
-        self._stuck, self._runnable, self.squatted = set(), {}, set()
-        self.limits.learn(reading, self.now_s())
-        for row in reading.queue.values():
+    def observe(self, state: SlurmState) -> Observation:
+        """Return what there is to plan, and to correct."""
+        self._pin_timed_out, self._runnable, self.squatted = set(), {}, set()
+        self.limits.learn(state, self.now_s())
+        draft = _Draft()
+        for row in state.queue.values():
             description = self._description(row)
-            has_ended = not row.is_live
-            if has_ended and self._is_to_return(row):
-                ended_by_us.add(row.key)
-                alive.add(row.key)
-                continue
-            if description is None and (has_ended or row.key not in self.ledger):
-                continue
-            parent = parent_of(row, description) if description is not None else None
-            if description is not None and has_ended:
-                if parent is not None:
-                    task = Task(row, description, None, self._report(row))
-                    copies.setdefault(parent, []).append(task)
-                else:
-                    ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
-                continue
-            alive.add(row.key)
-            if runs_again(row, self.ledger[row.key], self.now_s()):
-                untold[row.key] = row
-            if has_landed(row, self.ledger[row.key]):
-                landed.add(row.key)
-            if description is None:
-                if bears_of_us(row, self.ledger, was_submitted_held=False):
-                    to_give_back[row.key] = (row, None)
-                continue
-            entry = self._entry(row, description)
-            # The mark of a submission says nothing of holds after the first.
-            is_new = description.is_held and row.key not in self.ledger
-            if entry != self.ledger[row.key] or is_new:
-                found[row.key] = entry
-            means = self._stance(row, description, reading)
-            if means is Disposition.RESTORE:
-                to_give_back[row.key] = (row, description)
-            is_ours = means is Disposition.MANAGE
-            report = self._report(row) if is_ours or parent is not None else None
-            job = self._job(row, description, reading, report) if is_ours else None
-            if parent is not None:
-                task = Task(row, description, job, report)
-                copies.setdefault(parent, []).append(task)
-            elif job is not None:
-                jobs.append(job)
+            if not row.is_live:
+                self._add_ended(draft, row, description)
+            elif description is not None:
+                self._add_described(draft, row, description, state)
+            elif row.key in self.ledger:
+                self._add_undescribed(draft, row)
         if self.mode is Mode.ENFORCE:
-            jobs, copies = self.limits.marked(jobs, copies, reading.queue, self.now_s())
-        # Slurm forgets how a copy has ended before the last one has.
-        forks = Forks(
-            {
-                parent: Fork.of(parent, tasks, self._forks.get(parent))
-                for parent, tasks in copies.items()
-            }
-        )
-        told = {parent: fork.averages for parent, fork in forks.by_parent.items()}
-        self.averages.see(told, self.now_s())
-        self._forks = forks.by_parent
-        self._heard = {key: time_s for key, time_s in self._heard.items() if key in alive}
-        placeable = [*jobs, *forks.task_jobs]
-        for job in placeable:
-            if job.job_id in reading.gangs:
-                occupied.subtract(dict(reading.gangs[job.job_id].slots))
-        to_give_back |= {
+            draft.jobs, draft.copies = self.limits.marked(
+                draft.jobs, draft.copies, state.queue, self.now_s()
+            )
+        forks = self._forks_of(draft.copies)
+        draft.to_restore |= {
             task.row.key: (task.row, task.description)
             for task in forks.not_needed
             if bears_of_us(task.row, self.ledger, was_submitted_held=task.description.is_held)
         }
-        waiting = {key for key, row in reading.queue.items() if row.state == "PENDING"}
-        starts = {job.job_id for job in placeable if job.phase is Phase.STARTING}
-        queued = {job.job_id for job in placeable if job.phase is Phase.QUEUED}
-        starting = starts & waiting
-        self.pins.keep(starting=starting, pending=starting | queued)
+        self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in draft.alive}
+        placeable = [*draft.jobs, *forks.task_jobs]
+        pending = {key for key, row in state.queue.items() if row.state == "PENDING"}
+        self._keep_pins(placeable, pending)
         snapshot = Snapshot.of(
             now_s=self.now_s(),
-            cluster=reading.cluster,
-            jobs=[*jobs, *forks.jobs],
-            occupied=occupied,
+            cluster=state.cluster,
+            jobs=[*draft.jobs, *forks.jobs],
+            occupied=_occupied(state, placeable),
             rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
-            ended=[*ended, *forks.ended],
+            ended=[*draft.ended, *forks.ended],
         )
         return Observation(
-            snapshot,
-            to_give_back,
-            frozenset(self._stuck - to_give_back.keys()),
-            frozenset(alive),
-            found,
-            forks,
-            {
-                job.job_id: job.remarks[-1] if job.remarks else "it is only just starting"
-                for job in forks.task_jobs
-                if job.job_id not in waiting
-                and (job.phase is Phase.STARTING or not job.spec.can_checkpoint)
-            },
-            frozenset(landed),
-            frozenset(ended_by_us),
-            untold,
+            snapshot=snapshot,
+            to_restore=draft.to_restore,
+            pin_timed_out=frozenset(self._pin_timed_out - draft.to_restore.keys()),
+            alive=frozenset(draft.alive),
+            found=draft.found,
+            forks=forks,
+            signal_not_ready=_signal_not_ready(forks, pending),
+            held_while_starting=frozenset(draft.held_while_starting),
+            ended_by_us=frozenset(draft.ended_by_us),
+            to_notify=draft.to_notify,
         )
 
-    def _is_to_return(self, row: QueueRow) -> bool:
-        """Return whether a job that has ended died of our signal, and is to be requeued."""
+    def _add_ended(self, draft: _Draft, row: QueueRow, description: Description | None) -> None:
+        """Add a job that has ended, or that is to be requeued."""
+        if self._is_to_requeue(row):
+            draft.ended_by_us.add(row.key)
+            draft.alive.add(row.key)
+        elif description is not None:
+            parent = parent_of(row, description)
+            if parent is not None:
+                task = Task(row, description, None, self._report(row))
+                draft.copies.setdefault(parent, []).append(task)
+            else:
+                draft.ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
+
+    def _add_undescribed(self, draft: _Draft, row: QueueRow) -> None:
+        """Add a live job of the ledger that has no valid description any more."""
+        self._add_live(draft, row)
+        if bears_of_us(row, self.ledger, was_submitted_held=False):
+            draft.to_restore[row.key] = (row, None)
+
+    def _add_described(
+        self, draft: _Draft, row: QueueRow, description: Description, state: SlurmState
+    ) -> None:
+        """Add a live job with a description: its claim, and the job itself if it is managed."""
+        self._add_live(draft, row)
+        claim = self._claim(row, description)
+        # The mark of a submission says nothing of holds after the first.
+        is_new = description.is_held and row.key not in self.ledger
+        if claim != self.ledger[row.key] or is_new:
+            draft.found[row.key] = claim
+        disposition = self._disposition(row, description, state)
+        if disposition is Disposition.RESTORE:
+            draft.to_restore[row.key] = (row, description)
+        is_managed = disposition is Disposition.MANAGE
+        parent = parent_of(row, description)
+        report = self._report(row) if is_managed or parent is not None else None
+        job = self._job(row, description, state, report) if is_managed else None
+        if parent is not None:
+            draft.copies.setdefault(parent, []).append(Task(row, description, job, report))
+        elif job is not None:
+            draft.jobs.append(job)
+
+    def _add_live(self, draft: _Draft, row: QueueRow) -> None:
+        """Add what every live job needs beside the plan."""
+        claim = self.ledger[row.key]
+        draft.alive.add(row.key)
+        if runs_again(row, claim, self.now_s()):
+            draft.to_notify[row.key] = row
+        if has_landed(row, claim):
+            draft.held_while_starting.add(row.key)
+
+    def _forks_of(self, copies: Mapping[JobId, Sequence[Task]]) -> Forks:
+        """Return the forked jobs; how copies forgotten by Slurm have ended is kept."""
+        forks = {
+            parent: Fork.of(parent, tasks, self._forks.get(parent))
+            for parent, tasks in copies.items()
+        }
+        self.averages.observe({k: fork.averages for k, fork in forks.items()}, self.now_s())
+        self._forks = forks
+        return Forks(forks)
+
+    def _keep_pins(self, jobs: Sequence[Job], pending: set[JobId]) -> None:
+        """Forget the pins of all other jobs."""
+        starting = {job.job_id for job in jobs if job.phase is Phase.STARTING} & pending
+        queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
+        self.pins.keep(starting=starting, pending=starting | queued)
+
+    def _is_to_requeue(self, row: QueueRow) -> bool:
+        """Return whether USR1 from hadard ended the job, so that it is to be requeued."""
         return (
             self.mode is Mode.ENFORCE
             and not self.is_off()
@@ -220,12 +244,12 @@ class SnapshotBuilder:
             and is_ended_by_us(row, self.ledger[row.key])
         )
 
-    def _entry(self, row: QueueRow, description: Description) -> Claim:
-        """Return what the ledger should say of a job, as far as Slurm shows it."""
-        entry = self.ledger[row.key]
+    def _claim(self, row: QueueRow, description: Description) -> Claim:
+        """Return the claim that the ledger should have of a job, as far as Slurm shows it."""
+        claim = self.ledger[row.key]
         if row.key in self.ledger:
-            # A hold after its owner has released it is the owner's.
-            return as_seen(entry, row, self.ledger.now_s())
+            # After the owner has released the job, a hold is the owner's.
+            return as_seen(claim, row, self.ledger.now_s())
         is_held = is_held_by_us(row, self.ledger, was_submitted_held=description.is_held)
         if is_pinned_by_us(row, self.ledger):
             own = described_request(description, self.slurm)
@@ -235,7 +259,7 @@ class SnapshotBuilder:
     def signature(
         self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]
     ) -> frozenset[tuple[str, str]]:
-        """Return what a plan depends on: which jobs are there, which nodes take work."""
+        """Return what a plan depends on: the jobs in the queue, and the nodes that take work."""
         marks = {("hadard", "off")} if self.is_off() else set()
         for row in queue.values():
             if row.state == "COMPLETING":
@@ -243,13 +267,15 @@ class SnapshotBuilder:
             elif row.state in HOLDING_STATES or (
                 row.state == "PENDING" and self._description(row) is not None
             ):
-                # That a job starts is no news.
+                # The start of a job changes no plan.
                 limited = "limited" if self.limits.denies(row) else "there"
                 marks.add((str(row.key), "later" if self._is_for_later(row) else limited))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
 
-    def _stance(self, row: QueueRow, description: Description, reading: SlurmState) -> Disposition:
+    def _disposition(
+        self, row: QueueRow, description: Description, state: SlurmState
+    ) -> Disposition:
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
         return stance(
             row,
@@ -257,31 +283,31 @@ class SnapshotBuilder:
             self.ledger,
             mode=mode,
             plans_for=self.mode,
-            is_excluding=row.key in reading.set_apart,
-            can_run=self._can_run(row, description, reading),
+            is_excluding=row.key in state.set_apart,
+            can_run=self._can_run(row, description, state),
         )
 
-    def _can_run(self, row: QueueRow, description: Description, reading: SlurmState) -> bool:
-        """Return whether some set of nodes could ever hold the job, at a speed that is known.
+    def _can_run(self, row: QueueRow, description: Description, state: SlurmState) -> bool:
+        """Return whether some set of nodes could hold the job, at a known throughput.
 
-        Nodes that take no work now count too: they may come back.
+        Nodes that take no work now count too.
         """
         shapes = self._shapes(row, description)
         bound = row.named_types if self.slurm.abilities.keeps_types else frozenset()
-        # Thousands of waiting jobs ask the same few questions.
-        rates = self._rates(row, description, reading)
+        # Thousands of pending jobs differ in a few keys only.
+        rates = self._rates(row, description, state)
         key = (rates, description.gpus, shapes, row.partition, bound)
         if key not in self._runnable:
-            most = self._most_gpus(row, rates, description.gpus, bound, reading)
+            most = self._most_gpus(row, rates, description.gpus, bound, state)
             self._runnable[key] = any(
                 sum(count >= shape.gpus_per_node for count in most) >= shape.nodes
                 for shape in shapes
             )
         return self._runnable[key]
 
-    def _rates(self, row: QueueRow, description: Description, reading: SlurmState) -> Throughputs:
-        """Return what is known or believed of a job's speed on this cluster's GPU types."""
-        return self.estimator.rates(description, row.user, reading.cluster.gpus_by_type)
+    def _rates(self, row: QueueRow, description: Description, state: SlurmState) -> Throughputs:
+        """Return a job's known or estimated steps/s on this cluster's GPU types."""
+        return self.estimator.rates(description, row.user, state.cluster.gpus_by_type)
 
     def _most_gpus(
         self,
@@ -289,12 +315,12 @@ class SnapshotBuilder:
         rates: Throughputs,
         gpus: int,
         bound: frozenset[str],
-        reading: SlurmState,
+        state: SlurmState,
     ) -> list[int]:
-        """Return the GPUs of one type that each node could give a job bound to some types."""
+        """Return the GPUs of one type that each node has for a job bound to the types `bound`."""
         if len(bound) > 1:
             return []
-        allowed = reading.nodes_of(row.partition)
+        allowed = state.nodes_of(row.partition)
         return [
             max(
                 (
@@ -304,12 +330,12 @@ class SnapshotBuilder:
                 ),
                 default=0,
             )
-            for node in reading.cluster.nodes
+            for node in state.cluster.nodes
             if allowed is None or node.name in allowed
         ]
 
     def _shapes(self, row: QueueRow, description: Description) -> tuple[Shape, ...]:
-        """Return the layouts that a job may be given this way."""
+        """Return the layouts that the adapter can request for a job."""
         one = description.shape
         shapes = (one,) if one else uniform_shapes(description.gpus)
         if self.slurm.abilities.spreads:
@@ -317,12 +343,12 @@ class SnapshotBuilder:
         return tuple(shape for shape in shapes if str(shape.nodes) == row.request.num_nodes)
 
     def _description(self, row: QueueRow) -> Description | None:
-        """Return what hadar-sbatch said of the job; None for a job that is not ours to place."""
+        """Return the description by hadar-sbatch; None where it is missing or invalid."""
         try:
             return decode(row.comment)
         except JobSpecError as error:
-            if row.key not in self._faulty:
-                self._faulty.add(row.key)
+            if row.key not in self._warned:
+                self._warned.add(row.key)
                 log.warning("job %s is left to Slurm: %s", row.key, error)
             return None
 
@@ -330,17 +356,17 @@ class SnapshotBuilder:
         self,
         row: QueueRow,
         description: Description,
-        reading: SlurmState,
+        state: SlurmState,
         report: ProgressReport | None,
     ) -> Job | None:
-        """Return the job as policies see it, or None where Slurm alone decides about it."""
-        gang = reading.gangs.get(row.key)
+        """Return the job as policies see it; None where Slurm alone places it."""
+        gang = state.gangs.get(row.key)
         self._measure(row, description, gang, report)
         abilities = self.slurm.abilities
         bound = row.named_types if abilities.keeps_types else frozenset()
         if len(bound) > 1:
             return None
-        rates = self._rates(row, description, reading)
+        rates = self._rates(row, description, state)
         spec = job_spec(
             row.key,
             description,
@@ -355,20 +381,23 @@ class SnapshotBuilder:
         if row.state == "PENDING":
             if self._is_for_later(row):
                 return None
-            is_ours = self.mode is Mode.ENFORCE
-            gang = self._pinned_gang(row, reading.cluster) if is_ours else None
-            is_stuck = gang is not None and self._is_stuck(row, gang, reading)
+            may_pin = self.mode is Mode.ENFORCE
+            gang = self._pinned_gang(row, state.cluster) if may_pin else None
+            timed_out = gang is not None and self._has_pin_timed_out(row, gang, state)
             is_waiting = (
-                row.is_held_by_user or self._was_put_off(row) or is_stuck or self.limits.denies(row)
+                row.is_held_by_user
+                or self._begins_later(row)
+                or timed_out
+                or self.limits.denies(row)
             )
             is_starting = gang is not None and not is_waiting
             if (gang or row.request.is_cleared) and not is_starting and not row.is_held_by_user:
-                self._stuck.add(row.key)
+                self._pin_timed_out.add(row.key)
             phase = Phase.STARTING if is_starting else Phase.QUEUED
         elif gang is None or row.state not in (*_RUN_STATES, "COMPLETING"):
             return None
         elif gang.num_gpus != spec.num_gpus:
-            # Slurm gave it whole nodes (--exclusive, or a partition that is): not ours to move.
+            # Slurm allocated whole nodes (--exclusive, or an exclusive partition): never migrated.
             return None
         elif row.state == "COMPLETING":
             phase = Phase.STOPPING
@@ -383,7 +412,7 @@ class SnapshotBuilder:
             phase,
             self._progress(row, description, report, spec, gang),
             held,
-            self._allowed_nodes(row, reading, phase),
+            self._allowed_nodes(row, state, phase),
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get(row.user),
             row.partition,
@@ -392,10 +421,10 @@ class SnapshotBuilder:
         )
 
     def _why_not_migrated(self, row: QueueRow, report: ProgressReport | None) -> str:
-        """Return why a job must not be sent USR1, as far as it is known while it waits."""
-        entry = self.ledger[row.key]
-        is_told = row.state in _RUN_STATES or entry.ended_run > 0
-        return why_not_migrated(row, report, entry) if is_told else ""
+        """Return why a job must not get USR1; empty where it may or that is not known yet."""
+        claim = self.ledger[row.key]
+        is_known = row.state in _RUN_STATES or claim.ended_run > 0
+        return why_not_migrated(row, report, claim) if is_known else ""
 
     def _measure(
         self,
@@ -404,16 +433,16 @@ class SnapshotBuilder:
         gang: Gang | None,
         report: ProgressReport | None,
     ) -> None:
-        """Remember how fast a job trains where it is, for itself and for others like it."""
+        """Record the reported steps/s of a run, for the job and for jobs of the same workload."""
         place = Place.of(gang) if gang is not None else None
         if description.rates or report is None or place is None:
             return
         is_of_now = row.state == "RUNNING" and report.restart == row.restarts
         if not is_of_now or not MIN_RATE <= report.steps_per_s <= MAX_RATE:
             return
-        if self._heard.get(row.key) == report.time_s:
+        if self._reported_s.get(row.key) == report.time_s:
             return
-        self._heard[row.key] = report.time_s
+        self._reported_s[row.key] = report.time_s
         self.estimator.speeds.measure(workload_of(description, row.user), place, report.steps_per_s)
 
     def _progress(
@@ -424,10 +453,10 @@ class SnapshotBuilder:
         spec: JobSpec,
         gang: Gang | None,
     ) -> Progress:
-        """Return how far a job has come: by its report, or else by how long it has been running.
+        """Return a job's progress: by its report, or else by how long it has been running.
 
-        The latter only where its steps are a measure of time, since a job that was moved and does
-        not report begins anew.
+        The latter only where its steps are a measure of time: a job that was migrated and does not
+        report starts again from step 0.
         """
         if report is not None and self.estimator.counts_real_steps(description, row.user):
             steps = float(min(report.steps_done, spec.total_steps))
@@ -439,54 +468,54 @@ class SnapshotBuilder:
         return Progress(steps, row.restarts, _service(spec, steps, gang))
 
     def _is_for_later(self, row: QueueRow) -> bool:
-        """Return whether a pending job waits for another job or for a time of its user's choice.
+        """Return whether a pending job waits for another job or for a begin time of its user.
 
-        The begin time that a requeue brings is ours to change.
+        The begin time that a requeue sets does not count; hadard changes it.
         """
         begins_later = row.restarts == 0 and row.started_s > self.now_s()
         return bool(row.dependency) or (row.is_held_by_user and begins_later)
 
-    def _was_put_off(self, row: QueueRow) -> bool:
-        """Return whether a pinned job was requeued by others, and begins only in two minutes."""
+    def _begins_later(self, row: QueueRow) -> bool:
+        """Return whether a foreign requeue has delayed a pinned job by Slurm's two minutes."""
         return row.reason == "BeginTime" and row.started_s > self.now_s() + _SOON_S
 
     def _is_end_under_way(self, row: QueueRow) -> bool:
         """Return whether Slurm may still send the end of a job's last run to its nodes.
 
-        When a node fails, Slurm requeues the job and tries for 10 s to reach the node. A run that
-        starts there meanwhile is killed in place of the one before (seen with 22.05.8).
+        When a node fails, Slurm requeues the job and tries for 10 s to reach the node. It kills a
+        run that starts there meanwhile in place of the previous one (seen with 22.05.8).
         """
-        was_requeued_by_others = row.restarts > self.ledger[row.key].requeued
+        is_foreign_requeue = row.restarts > self.ledger[row.key].requeued
         # A requeue counts as a submission.
-        return was_requeued_by_others and self.now_s() - row.submitted_s < _LATE_END_S
+        return is_foreign_requeue and self.now_s() - row.submitted_s < _LATE_END_S
 
-    def _is_stuck(self, row: QueueRow, gang: Gang, reading: SlurmState) -> bool:
-        """Return whether a job waits in vain on the nodes that it is pinned to."""
-        nodes = reading.cluster.by_name
+    def _has_pin_timed_out(self, row: QueueRow, gang: Gang, state: SlurmState) -> bool:
+        """Return whether a pending job cannot start, or has not in time, on its pinned nodes."""
+        nodes = state.cluster.by_name
         if any(not nodes[name].is_schedulable for name in gang.gpus_by_node):
             return True
-        capacity, used = reading.cluster.capacity, reading.in_use
+        capacity, used = state.cluster.capacity, state.in_use
         if any(capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
-            return True  # others were quicker; it would wait for them to end
+            return True  # foreign jobs have taken the GPUs
         now_s = self.now_s()
         if row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
             self.pins.avoid(row.key, gang.gpus_by_node, now_s)
         return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
 
     def _allowed_nodes(
-        self, row: QueueRow, reading: SlurmState, phase: Phase
+        self, row: QueueRow, state: SlurmState, phase: Phase
     ) -> frozenset[NodeName] | None:
-        """Return the nodes that a job may be given, or None where those are all."""
-        allowed = reading.nodes_of(row.partition)
+        """Return the nodes that a job may get; None for all nodes."""
+        allowed = state.nodes_of(row.partition)
         avoided = self.pins.avoided(row.key, self.now_s())
         if phase is Phase.QUEUED and self._is_end_under_way(row):
             avoided |= frozenset(row.requested_nodes)
         if not avoided:
             return allowed
-        return (allowed or frozenset(r.node.name for r in reading.nodes)) - avoided
+        return (allowed or frozenset(r.node.name for r in state.nodes)) - avoided
 
     def _pinned_gang(self, row: QueueRow, cluster: Cluster) -> Gang | None:
-        """Return the gang that a pending job is pinned to by us, read back from its request."""
+        """Return the gang that hadard has pinned a pending job to, read back from its request."""
         if len(row.gpus_per_node) != 1 or not row.requested_nodes or row.gpus_otherwise:
             return None
         ((gpu_type, count),) = row.gpus_per_node
@@ -505,9 +534,9 @@ class SnapshotBuilder:
         return Gang.of(counts)
 
     def _may_miss_signals(self, row: QueueRow, report: ProgressReport | None) -> bool:
-        """Return whether a running job may not yet be able to heed a signal: USR1 would kill it.
+        """Return whether a run's batch script may not have its USR1 handler yet: USR1 would end it.
 
-        One that has reported since its start is; of others it is taken for granted after a while.
+        A report of this run shows that it has; without one, `grace_s` after the start counts.
         """
         has_reported = report is not None and report.restart == row.restarts
         return not has_reported and 0 <= self.now_s() - row.started_s < self.settings.grace_s
@@ -525,8 +554,27 @@ class SnapshotBuilder:
             return None
 
 
+def _occupied(state: SlurmState, jobs: Sequence[Job]) -> Counter[Slot]:
+    """Return the GPUs in use that are not held by these jobs."""
+    occupied = state.in_use
+    for job in jobs:
+        if job.job_id in state.gangs:
+            occupied.subtract(dict(state.gangs[job.job_id].slots))
+    return occupied
+
+
+def _signal_not_ready(forks: Forks, pending: set[JobId]) -> dict[JobId, str]:
+    """Return the running copies that must not get USR1 yet, and why."""
+    return {
+        job.job_id: job.remarks[-1] if job.remarks else "it is only just starting"
+        for job in forks.task_jobs
+        if job.job_id not in pending
+        and (job.phase is Phase.STARTING or not job.spec.can_checkpoint)
+    }
+
+
 def _remarks(row: QueueRow, phase: Phase, why_not: str) -> tuple[str, ...]:
-    """Return what people should know of a job; `why_not` is why it is not migrated."""
+    """Return remarks on a job for people; `why_not` is why it is not migrated."""
     found = []
     if phase is Phase.STARTING and row.state == "PENDING":
         reason = f": {row.reason}" if row.reason not in NOTHING else ""
@@ -535,10 +583,10 @@ def _remarks(row: QueueRow, phase: Phase, why_not: str) -> tuple[str, ...]:
 
 
 def _service(spec: JobSpec, steps: float, gang: Gang | None) -> tuple[tuple[GpuType, float], ...]:
-    """Return the GPU-seconds that steps must have taken, by GPU type.
+    """Return the GPU-seconds that `steps` have taken, by GPU type, as an estimate.
 
-    Slurm forgets how long a requeued job ran before. What was trained is known: its time is taken
-    as that on the type where the job is now, or else on its fastest.
+    Slurm forgets how long a requeued job ran before. All steps count as trained on the type that
+    the job holds now, or else on its fastest.
     """
     gpu_types = tuple(gang.gpus_by_type) if gang else spec.rates.gpu_types
     gpu_type = max(

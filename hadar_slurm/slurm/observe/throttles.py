@@ -1,9 +1,9 @@
-"""Limits that keep jobs from starting though GPUs are free, learned from Slurm's reasons. Pure.
+"""Limits that keep jobs from starting on free GPUs, learned from Slurm's reasons. Pure.
 
-A job that hadard has pinned and released, and that waits for a limit of its array, user, QOS or
-account, would sit on idle GPUs. It is held again, and a cap is learned from the reason: the limit
-is less than the GPUs in use plus those of the denied job. Further jobs under the same limit are
-planned only within the cap. An array's own throttle is read, and need not be learned.
+A pinned and released job that a limit of its array, user, QOS or account keeps pending would block
+idle GPUs. It is held again, and a cap is learned from the reason: the limit is less than the GPUs
+in use plus those of the denied job. Further jobs under the same limit are planned only within the
+cap. An array's own throttle is read, not learned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, QueueRow
 
 ARRAY_REASON = "JobArrayTaskLimit"
-# Limits that this job alone is above, or below, whatever else runs.
+# Limits that the job alone violates, independent of running jobs.
 _JOB_WORDS = ("PerJob", "PerNode", "QOSMin", "NotAllowed", "TimeLimit", "MaxWall")
 
 
@@ -34,7 +34,7 @@ class Kind(StrEnum):
     JOB = "this job"
 
 
-# What starts nothing for now, whatever runs.
+# Limits that keep jobs from starting independent of running jobs.
 _CLOSED = (Kind.JOB, Kind.PARTITION)
 
 
@@ -48,32 +48,34 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """What is known of a limit: at most `most` jobs or GPUs, by Slurm's `reason`.
+    """A known limit."""
 
-    It was learned, or last confirmed, `since_s`, when `usage` ran; one that `is_exact` was read.
-    """
-
+    # At most this number of jobs or GPUs.
     most: int
     counts_jobs: bool
+    # In Slurm's words.
     reason: str
+    # When it was learned or last confirmed.
     since_s: float
+    # Jobs or GPUs that ran then.
     usage: int
+    # Read from Slurm, not learned.
     is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottleCandidate:
-    """A job that could be planned, or that is pinned and starts; `gpus` are those that it needs."""
+    """A job that could be planned, or that is pinned and starting; it needs `gpus`."""
 
     row: QueueRow
     gpus: int
 
 
 def kind_of(reason: str) -> Kind | None:
-    """Return what the limit in a reason of Slurm's is for; None for a reason about nodes or time.
+    """Return what the limit in one of Slurm's reasons is for; None for one about nodes or time.
 
-    A limit of an association may be the user's or a parent account's: Slurm does not say which, and
-    other users of the account learn of it on their own.
+    A limit of an association may be the user's or a parent account's: Slurm does not say which. It
+    is learned for each user of the account separately.
     """
     if reason == ARRAY_REASON:
         return Kind.ARRAY
@@ -96,7 +98,7 @@ def kind_of(reason: str) -> Kind | None:
 
 
 def scope_of(row: QueueRow, kind: Kind) -> Scope | None:
-    """Return the jobs that a limit of this kind is for, this one among them."""
+    """Return the scope of a limit of this kind on a job; None where the job has none."""
     array, _, task = row.key.partition("_")
     key: tuple[str, ...]
     match kind:
@@ -121,11 +123,9 @@ def scope_of(row: QueueRow, kind: Kind) -> Scope | None:
 
 @dataclass
 class Throttles:
-    """The memory of one daemon; what it loses in a restart it learns again. Times in seconds.
+    """The known limits of one daemon; after a restart it learns them again. Times in seconds."""
 
-    After `retry_s` one job more than a cap allows is tried: the limit may have been raised.
-    """
-
+    # After this time one job more than a cap allows is tried: the limit may have been raised.
     retry_s: float
     _caps: dict[Scope, Cap] = field(default_factory=dict)
     _running: dict[Kind, tuple[Counter[Scope], Counter[Scope]]] = field(default_factory=dict)
@@ -140,10 +140,10 @@ class Throttles:
         arrays: Mapping[str, int],
         now_s: float,
     ) -> None:
-        """Learn from a look at the queue.
+        """Learn limits from the queue.
 
-        `gpus` are those that jobs hold, `denied` the jobs that a limit keeps from starting where we
-        have pinned them, `arrays` the throttles of arrays, by their numbers.
+        `gpus` are the numbers that jobs hold, `denied` the pinned jobs that a limit keeps from
+        starting, `arrays` the throttles of arrays, by array number.
         """
         self._running = {}
         self._rows_before = self._rows
@@ -172,7 +172,7 @@ class Throttles:
         reason = denied.row.reason
         counts_jobs = scope.kind in (Kind.ARRAY, Kind.LICENSES) or "Jobs" in reason
         cap = Cap(0, counts_jobs, reason, now_s, 0)
-        # Slurm's reason may be of before the end of a job that the last look still saw.
+        # Slurm's reason may be older than the end of a job of the last observation.
         usage = max(self._used(scope, cap), self._used_before(scope, cap))
         most = usage + (1 if counts_jobs else max(1, denied.gpus)) - 1
         if scope.kind in _CLOSED:
@@ -189,7 +189,7 @@ class Throttles:
     ) -> dict[JobId, str]:
         """Return the jobs that are not to be planned, and why, in words for people.
 
-        `queued` come in the order in which they are let in; `starting` are pinned already.
+        Room goes to `queued` in this order; `starting` are pinned already.
         """
         room = {scope: cap.most - self._used(scope, cap) for scope, cap in self._caps.items()}
         for candidate in starting:
@@ -216,12 +216,12 @@ class Throttles:
         return found
 
     def next_retry_s(self, now_s: float) -> float:
-        """Return when a limit is next to be tried that is not tried now."""
+        """Return the next time at which a limit that is not tried now may be tried."""
         due = (cap.since_s + self.retry_s for cap in self._caps.values() if not cap.is_exact)
         return min((due_s for due_s in due if due_s > now_s), default=float("inf"))
 
     def keep(self, rows: Iterable[QueueRow]) -> None:
-        """Forget limits that are for none of these jobs."""
+        """Forget limits that apply to none of these jobs."""
         kinds = {scope.kind for scope in self._caps}
         known = {scope_of(row, kind) for row in rows for kind in kinds}
         self._caps = {scope: cap for scope, cap in self._caps.items() if scope in known}
@@ -233,11 +233,11 @@ class Throttles:
         return self._is_idle(scope, cap) or now_s >= cap.since_s + self.retry_s
 
     def _is_idle(self, scope: Scope, cap: Cap) -> bool:
-        """Return whether nothing runs any more of what did when the cap was learned."""
+        """Return whether all usage of when the cap was learned has ended."""
         return self._used(scope, cap) == 0 and cap.usage > 0
 
     def _of(self, row: QueueRow) -> list[tuple[Scope, Cap]]:
-        """Return the caps that a job is under."""
+        """Return the caps that apply to a job."""
         if not self._caps:
             return []
         kinds = {scope.kind for scope in self._caps}
@@ -245,7 +245,7 @@ class Throttles:
         return [(scope, self._caps[scope]) for scope in scopes if scope in self._caps]
 
     def _used(self, scope: Scope, cap: Cap) -> int:
-        """Return the jobs that run under a limit, or their GPUs."""
+        """Return the number of jobs that run under a limit, or of their GPUs."""
         if scope.kind in _CLOSED:
             return 0
         jobs, gpus = self._counted(scope.kind)
@@ -256,7 +256,7 @@ class Throttles:
         return len(held) if cap.counts_jobs else sum(held)
 
     def _counted(self, kind: Kind) -> tuple[Counter[Scope], Counter[Scope]]:
-        """Return the jobs that run, and their GPUs, by what limits of one kind are for."""
+        """Return the numbers of running jobs and of their GPUs, by scope of one kind."""
         if kind not in self._running:
             jobs: Counter[Scope] = Counter()
             gpus: Counter[Scope] = Counter()

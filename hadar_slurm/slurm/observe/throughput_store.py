@@ -1,8 +1,7 @@
-"""What jobs were seen to do on this cluster, kept in a SQLite file from one hadard to the next.
+"""Throughputs measured on this cluster, kept in a SQLite file across restarts of hadard.
 
-It is a memory, not a truth: whatever is wrong with the file, hadard goes on without, and without
-what it held. One that cannot be read, or that a newer hadard has written, is put aside under
-another name and a new one begun; one that somebody else keeps locked is left alone and tried again.
+No fault of the file stops hadard. A file that cannot be read, or that a newer hadard has written,
+is renamed and replaced by an empty one; a locked file is tried again later.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "profile.sqlite"
 VERSION = 1
-# Another's look at the file, as for a report, ends sooner.
+# Other readers of the file, such as a report, hold their locks for less.
 _BUSY_S = 0.2
-# Anybody may submit jobs under ever new names.
+# Bounds the file: each new job name of a user is a new workload.
 MAX_WORKLOADS_OF_USER = 200
 
 _TABLE = """
@@ -39,19 +38,18 @@ CREATE TABLE speeds (
 
 @dataclass
 class Profile:
-    """The file at `path`, and in `speeds` what it held and what has come since.
-
-    `fault` says why the file could not be used the last time; empty: it could.
-    """
+    """Keeps a throughput model in a file."""
 
     path: Path
     now_s: Callable[[], float] = time.time
+    # What the file held, and what was measured since.
     speeds: ThroughputModel = field(default_factory=ThroughputModel)
+    # Why the file could not be used the last time; empty: it could.
     fault: str = ""
     _is_read: bool = False
 
     def sync(self) -> None:
-        """Read the file, if that has not been done yet, and write what is new."""
+        """Read the file once, and write what is new."""
         if not self.speeds.news and self._is_read:
             return
         try:
@@ -66,7 +64,7 @@ class Profile:
             self.fault = ""
 
     def _exchange(self) -> None:
-        # Job names are nobody else's business.
+        # Mode 0600: job names are private to their users.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
             with closing(sqlite3.connect(self.path, timeout=_BUSY_S)) as connection, connection:
@@ -81,9 +79,9 @@ class Profile:
                 if self.speeds.news:
                     self._write(connection)
         except sqlite3.DatabaseError as error:
-            # Locked, no room or no right: the file is whole. SQLITE_ERROR: it is not one of ours.
-            is_whole = isinstance(error, sqlite3.OperationalError)
-            if is_whole and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            # Locked, disk full or no permission: the file is sound. SQLITE_ERROR: another schema.
+            is_sound = isinstance(error, sqlite3.OperationalError)
+            if is_sound and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
                 raise
             raise _UnusableError(str(error)) from error
         self._is_read = True
@@ -107,7 +105,7 @@ class Profile:
             if not is_sound:
                 continue
             known = self.speeds.measured.setdefault(Workload(user, name), {})
-            # What has been measured while the file could not be read is newer.
+            # Values measured while the file could not be read are newer.
             known.setdefault(
                 Place(gpu_type, gpus, bool(is_spread)), Measured(steps_per_s, mean, count)
             )
@@ -134,13 +132,13 @@ class Profile:
     def _put_aside(self, why: str) -> None:
         aside = self.path.with_name(f"{self.path.name}.{int(self.now_s())}.aside")
         self.path.replace(aside)
-        # What SQLite keeps beside a file belongs to that file.
+        # SQLite's companion files belong to the file put aside.
         for ending in ("-journal", "-wal", "-shm"):
             self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
         log.warning("%s cannot be used (%s) and is now %s", self.path, why, aside.name)
 
 
-# Of a user's workloads those are kept that were seen last.
+# Keeps the most recently measured workloads of a user.
 _FORGET = """
 DELETE FROM speeds WHERE user = ? AND workload NOT IN (
     SELECT workload FROM speeds WHERE user = ? GROUP BY workload
@@ -150,4 +148,4 @@ DELETE FROM speeds WHERE user = ? AND workload NOT IN (
 
 
 class _UnusableError(Exception):
-    """The file will never be of use to this hadard; says why."""
+    """This hadard cannot ever use the file; the message says why."""

@@ -426,9 +426,9 @@ def test_quotas_are_the_slots_budget_in_proportion(
     for number, speed in enumerate(speeds):
         cluster.report(number, steps_per_s=speed)
     cluster.backend.observe()
-    seen = cluster.backend._seen
-    assert seen is not None
-    quotas = seen.forks.by_parent[cluster.job].quotas(gangs, slot_s)
+    observation = cluster.backend._observation
+    assert observation is not None
+    quotas = observation.forks.by_parent[cluster.job].quotas(gangs, slot_s)
     budget = max(len(speeds), int(sum(speeds) * slot_s))
     assert sum(quotas.values()) == budget
     for number, speed in enumerate(speeds):
