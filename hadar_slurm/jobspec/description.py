@@ -1,7 +1,7 @@
 """A job's description, carried in Slurm's Comment field as JSON. Standard library only.
 
 Comment holds 1024 characters, survives requeues, may be set by the job's owner and is readable by
-whoever may see the job. It is the word of a user: everything in it is checked here.
+all users who may see the job. It is user input: everything in it is checked here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What `hadar-sbatch` tells hadard about a job.
+    """A job as `hadar-sbatch` describes it to hadard.
 
     `steps` of 0 are not known: the job trains for `limit_s` seconds at most, its time limit (0: not
     known). `workload` names a row of the throughput table, or any other work whose speed is to be
@@ -127,9 +127,9 @@ def encode(description: Description) -> str:
 
 @lru_cache(maxsize=16384)
 def decode(comment: str) -> Description | None:
-    """Return the description in a job's comment, or None for a job that is not ours.
+    """Return the description in a job's comment, or None for an unmanaged job.
 
-    Raises JobSpecError for a comment that claims to be ours and is wrong.
+    Raises JobSpecError for an invalid comment with hadar's key.
     """
     try:
         tree = json.loads(comment)
