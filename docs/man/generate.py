@@ -27,7 +27,7 @@ from typer.utils import get_params_from_function
 from hadar_slurm import __version__
 from hadar_slurm.cli.main import COMMANDS, version
 from hadar_slurm.config import DEFAULT_PATH, Config, SolverConfig
-from hadar_slurm.daemon.main import _parser as daemon_parser
+from hadar_slurm.daemon.options import option_parser as daemon_parser
 from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.resources import operators_file
 from hadar_slurm.submit.request import USAGE

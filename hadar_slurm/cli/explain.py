@@ -25,7 +25,7 @@ from hadar_slurm.cli.status import (
 )
 from hadar_slurm.config import Config, read_config_to_answer
 from hadar_slurm.core.cluster import JobId, natural_key
-from hadar_slurm.daemon.main import policy_of
+from hadar_slurm.daemon.world import policy_of
 from hadar_slurm.errors import SlurmError, UsageError
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.journal import Line

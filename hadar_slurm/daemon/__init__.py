@@ -1,1 +1,1 @@
-"""What hadard does besides scheduling: its signs of life, and its word to systemd."""
+"""hadard: its options, rounds, signals, heartbeat and notifications to systemd."""

@@ -1,4 +1,4 @@
-"""What systemd is told, where it has started us: ready, alive, stopping (sd_notify(3))."""
+"""Notifications to systemd: ready, alive, stopping (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _VARIABLE = "NOTIFY_SOCKET"
 
 
 def notify(*words: str) -> None:
-    """Tell the service manager, such as `READY=1`; nothing where there is none that listens.
+    """Send a notification such as `READY=1` to the service manager, if there is one.
 
-    A manager that has gone away is no reason to stop placing jobs.
+    Errors are ignored: hadard also runs without a service manager.
     """
     address = os.environ.get(_VARIABLE, "")
     if not address.startswith(("/", "@")):

@@ -320,9 +320,9 @@ class LocalCluster:
 
     def _failed_to_start(self, daemon: str, after_s: float | None = None) -> ClusterError:
         tail = log_tail(self.directory, daemon)
-        gpu_type = _PortTaken if _PORT_IN_USE in tail else ClusterError
+        error = _PortTaken if _PORT_IN_USE in tail else ClusterError
         how = "stopped while starting" if after_s is None else f"was not ready in {after_s:g} s"
-        return gpu_type(f"{daemon} {how}; its log ends: {tail}")
+        return error(f"{daemon} {how}; its log ends: {tail}")
 
     def _dead_daemons(self) -> list[str]:
         """Return the daemons that do not run, a slurmd by the name of its node."""

@@ -30,7 +30,7 @@ _PACKAGES = "slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
 _PACKAGES_OF_ACCOUNTING = "slurmdbd mariadb-server-core"
 _DIRECTORY_MARK = "HADAR_LOCAL_CLUSTER"
 _NODE_MARK = "HADAR_LOCAL_NODE"
-_TELLS_ERROR = re.compile("error|fatal", re.IGNORECASE)
+_IS_ERROR = re.compile("error|fatal", re.IGNORECASE)
 # MPI libraries that are not installed, and a database smaller than a site's.
 _AT_EVERY_START = re.compile("mpi|settings not recommended", re.IGNORECASE)
 _START_LIMIT_S = 15.0
@@ -129,7 +129,7 @@ def start_daemon(
     environment |= variables or {}
     name = name or node or Path(argv[0]).name
     home = directory / "log" / name
-    # Any stream left open would block whoever reads ours to its end, for example pytest.
+    # An open stream would block a reader of our output until its end, for example pytest.
     with (home / "out").open("ab") as sink:
         try:
             status = subprocess.run(
@@ -157,7 +157,7 @@ def log_tail(directory: Path, name: str) -> str:
     for log in (directory / "log" / name / "log", directory / "log" / name / "out"):
         if log.exists():
             lines += log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [ln for ln in lines if _TELLS_ERROR.search(ln) and not _AT_EVERY_START.search(ln)]
+    errors = [ln for ln in lines if _IS_ERROR.search(ln) and not _AT_EVERY_START.search(ln)]
     return " | ".join((errors or lines)[-4:]) or f"{name} logged nothing"
 
 

@@ -1,7 +1,7 @@
 """A job's description, carried in Slurm's Comment field as JSON. Standard library only.
 
 Comment holds 1024 characters, survives requeues, may be set by the job's owner and is readable by
-whoever may see the job. It is the word of a user: everything in it is checked here.
+all users who may see the job. It is user input: everything in it is checked here.
 """
 
 from __future__ import annotations
@@ -35,29 +35,28 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What `hadar-sbatch` tells hadard about a job.
+    """A job as `hadar-sbatch` describes it to hadard; raises JobSpecError for wrong values."""
 
-    `steps` of 0 are not known: the job trains for `limit_s` seconds at most, its time limit (0: not
-    known). `workload` names a row of the throughput table, or any other work whose speed is to be
-    found out; or `rates` gives the gang's steps/s per GPU type. `shape` of None allows every
-    uniform layout of the `gpus`. With `copies` above 1
-    the tasks of the job's array are copies of one training (HadarE), each a gang on one node.
-    `is_held` says that the hold it was submitted with is hadard's to release, `leaves` that its
-    owner wants no more of hadard. `comment` is the user's own comment, which would have stood in
-    the field.
-    """
-
+    # 0: not known; the job then trains for at most `limit_s`.
     steps: int = 0
+    # Time limit in seconds; 0: not known.
     limit_s: float = 0.0
     gpus: int = 1
+    # A row of the throughput table, or other work whose throughput is to be measured.
     workload: str = ""
+    # Throughput of the gang in steps/s per GPU type, as given by the user.
     rates: Mapping[str, float] = field(default_factory=dict)
+    # None allows every uniform layout of the `gpus`.
     shape: Shape | None = None
+    # Above 1 the tasks of the job's array are copies of one training (HadarE), each on one node.
     copies: int = 1
     checkpoint: bool = False
     restart_cost_s: float | None = None
+    # The job was submitted under a hold that hadard may release.
     is_held: bool = False
+    # The owner has taken the job out of hadard's control.
     leaves: bool = False
+    # The user's own comment, which would otherwise be in the field.
     comment: str = ""
 
     def __post_init__(self) -> None:
@@ -127,9 +126,9 @@ def encode(description: Description) -> str:
 
 @lru_cache(maxsize=16384)
 def decode(comment: str) -> Description | None:
-    """Return the description in a job's comment, or None for a job that is not ours.
+    """Return the description in a job's comment, or None for an unmanaged job.
 
-    Raises JobSpecError for a comment that claims to be ours and is wrong.
+    Raises JobSpecError for an invalid comment with hadar's key.
     """
     try:
         tree = json.loads(comment)

@@ -26,9 +26,9 @@ from hadar_slurm.core.throughput_model import (
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.resources import data_file
 
-# Of a job whose steps nobody knows, what is trained in a second on its slowest type counts so many.
+# Steps per second on the slowest GPU type, for a job whose number of steps is unknown.
 _STEPS_A_SECOND = 1000.0
-# Beyond so many answers they are worked out anew.
+# Entries in the cache before it is cleared.
 _MOST_KNOWN = 20_000
 
 Known = tuple[Throughputs, Mapping[str, Estimate]]
@@ -65,8 +65,8 @@ class Estimator:
     def total_steps(self, description: Description, rates: Throughputs) -> int:
         """Return the steps that a job has in all.
 
-        Where nobody knows them they are what its time limit has room for on the slowest type: so
-        long must a job be allowed that may run there.
+        If they are unknown: the steps that fit its time limit on the slowest type, since the limit
+        must allow the job to run there.
         """
         if description.steps:
             return description.steps

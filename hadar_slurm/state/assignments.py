@@ -34,12 +34,12 @@ class Assignments:
 
     directory: Path
     fault: str = ""
-    _told: dict[JobId, Assignment] = field(default_factory=dict)
+    _written: dict[JobId, Assignment] = field(default_factory=dict)
 
-    def put(self, parent: JobId, owner_uid: int, told: Assignment) -> None:
-        """Tell the copies of a job how many steps each is to train in a slot, if that is news."""
-        before = self._told.get(parent)
-        if before and (before.quotas, before.slot_s) == (told.quotas, told.slot_s):
+    def put(self, parent: JobId, owner_uid: int, assignment: Assignment) -> None:
+        """Write each copy's number of steps per averaging interval, if it has changed."""
+        before = self._written.get(parent)
+        if before and (before.quotas, before.slot_s) == (assignment.quotas, assignment.slot_s):
             return
         name = assignment_path(self.directory, parent).name
         try:
@@ -47,7 +47,7 @@ class Assignments:
                 try:
                     untrusted_files.replace(
                         name,
-                        assignment_text(told).encode(),
+                        assignment_text(assignment).encode(),
                         mode=0o400,
                         dir_fd=folder,
                         hand_over=partial(_hand_over, uid=owner_uid),
@@ -57,17 +57,17 @@ class Assignments:
                         os.unlink(name, dir_fd=folder)  # the previous one is no longer valid
                     raise
         except OSError as error:
-            self._told.pop(parent, None)
+            self._written.pop(parent, None)
             self.fault = (
                 f"{self.directory}: job {parent} shares its steps by its copies' own speeds: "
                 f"{error.filename or 'its file'}: {error.strerror}"
             )
         else:
-            self._told[parent], self.fault = told, ""
+            self._written[parent], self.fault = assignment, ""
 
     def keep(self, parents: Collection[JobId]) -> None:
         """Remove the assignments of jobs that no longer exist: files that hadard wrote."""
-        self._told = {parent: told for parent, told in self._told.items() if parent in parents}
+        self._written = {k: written for k, written in self._written.items() if k in parents}
         name = assignment_path(self.directory, JobId("0")).name
         with suppress(OSError), self._own() as place:
             for parent in os.listdir(place):

@@ -1,7 +1,7 @@
-"""How many jobs the reaper, `hadar release --expired`, has given back.
+"""How many jobs the reaper, `hadar release --expired`, has restored.
 
 A number in a file of its own: the journal is hadard's, whose lines the reaper could tear or lose in
-a rotation, and which its systemd unit may not write. hadard tells the number once it is back.
+a rotation, and which its systemd unit may not write. hadard reports the number after its restart.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from hadar_slurm import untrusted_files
 
 VERSION = 1
 FILE_NAME = "expired.json"
-# More than a cluster ever has jobs; whoever reads the journal takes no larger number either.
+# More jobs than a cluster ever has; readers of the journal accept no larger number either.
 _MOST = 10**9
 
 
 def read_expired(state_dir: Path) -> int | None:
-    """Return how many jobs were given back since `state_dir` was made; None: it cannot be told."""
+    """Return how many jobs were restored since `state_dir` was made; None: unknown."""
     try:
         tree = json.loads((state_dir / FILE_NAME).read_text(encoding="utf-8"))
         number = tree["released"]
@@ -31,9 +31,9 @@ def read_expired(state_dir: Path) -> int | None:
 
 
 def add_expired(state_dir: Path, jobs: int) -> None:
-    """Count jobs that were given back; raises OSError, with nothing changed, when it cannot.
+    """Count restored jobs; raises OSError, with nothing changed, when it cannot.
 
-    What cannot be read begins anew. Only one `hadar release` at a time may call this.
+    A count that cannot be read restarts at 0. Only one `hadar release` at a time may call this.
     """
     if not jobs:
         return

@@ -26,7 +26,8 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.daemon import main as daemon
+from hadar_slurm.daemon import world as daemon
+from hadar_slurm.daemon.main import main as run_daemon
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -216,7 +217,7 @@ class Watched:
 
     def _view_of(self, mode: Mode, snapshot: Snapshot, *, is_off: bool) -> Snapshot:
         replayed = Replayed(self.seen)
-        backend = daemon._backend(self.config, replayed, self.world, mode)
+        backend = daemon.backend_of(self.config, replayed, self.world, mode)
         backend.is_off = lambda: is_off
         fresh = backend.observe()
         known = snapshot.by_id
@@ -320,7 +321,7 @@ def main(words: Sequence[str]) -> int:
         return Watched(daemon.policy_of(config), config, adapters[-1], world)
 
     world = daemon.World(lambda: time.time() + control.clock(), sabotaged, watched)
-    return daemon.main(words[1:], world)
+    return run_daemon(words[1:], world)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from fakes import policy_page
 
 from hadar_slurm.config import Config, SolverConfig, load_config
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.daemon.main import _parser
+from hadar_slurm.daemon.options import option_parser
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
@@ -64,7 +64,9 @@ def test_the_shipped_configuration_shows_every_key_with_its_default() -> None:
 def test_every_option_of_the_commands_is_documented() -> None:
     """The README names each option of hadar-sbatch and hadard, each policy and each utility."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    daemon = [o for action in _parser()._actions for o in action.option_strings if o[:2] == "--"]
+    daemon = [
+        o for action in option_parser()._actions for o in action.option_strings if o[:2] == "--"
+    ]
     hidden = {"--help", "--version", "--log-level"}
     wanted = [
         *(PREFIX + name for name in KNOWN),

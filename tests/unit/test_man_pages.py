@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from hadar_slurm.cli.main import COMMANDS, load_command
 from hadar_slurm.config import Config, SolverConfig, parse_config
-from hadar_slurm.daemon.main import _parser
+from hadar_slurm.daemon.options import option_parser
 from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX, parse_words
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,9 @@ def test_a_page_lists_exactly_the_options_of_its_command(name: str) -> None:
 
 
 def test_the_pages_of_the_other_commands_list_their_options() -> None:
-    daemon = {o for action in _parser()._actions for o in action.option_strings if o[:2] == "--"}
+    daemon = {
+        o for action in option_parser()._actions for o in action.option_strings if o[:2] == "--"
+    }
     assert options_listed(PAGES["man8/hadard.8"]) == daemon
     ours = {*(PREFIX + name for name in KNOWN), *(f"--{name}" for name in FLAGS), "--help"}
     assert options_listed(PAGES["man1/hadar-sbatch.1"]) == ours
@@ -103,7 +105,7 @@ def test_an_example_is_taken_by_its_command(name: str, line: str) -> None:
         request = parse_words(words, {})
         assert request.script
     elif program == "hadard":
-        _parser().parse_args(words)
+        option_parser().parse_args(words)
     elif program == "hadar":
         command = load_command(words[0])
         if isinstance(command, TyperGroup):

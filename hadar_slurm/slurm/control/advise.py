@@ -1,4 +1,4 @@
-"""Mode `advise`: Slurm is told which GPU type a waiting job had better get, and decides itself."""
+"""Mode `advise`: sets the preferred GPU type of pending jobs; Slurm decides."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 def advise(
     slurm: SlurmAdapter, ledger: Ledger, actions: Sequence[Action], features: Mapping[str, str]
 ) -> list[Outcome]:
-    """Have jobs prefer the GPU type that they would be started on now.
+    """Set the preference of jobs to the GPU type that they would be started on now.
 
-    `features` are those of nodes by GPU type. A preference keeps no job waiting: where Slurm cannot
-    follow it, it does without. Jobs that are preferred already, or run, are left alone.
+    `features` maps GPU types to features of nodes. A preference delays no job: Slurm ignores one
+    that it cannot follow. Jobs that run or already have this preference are not changed.
     """
     wishes: dict[Action, Prefer] = {}
     for action in actions:
@@ -49,7 +49,7 @@ def _outcome(action: Action, wish: Prefer | None, fault: SlurmError | None) -> O
 
 
 def features_by_type(nodes: Sequence[NodeRow]) -> dict[str, str]:
-    """Return the feature named after each GPU type, where all nodes with the type carry it."""
+    """Return the feature named after each GPU type that all nodes with the type have."""
     found: dict[str, frozenset[str]] = {}
     for row in nodes:
         for gpu_type, _ in row.node.gpus:

@@ -1,6 +1,6 @@
-"""Which jobs may be sent USR1, and which of them died of it although they listened. Pure.
+"""Which jobs may be sent USR1, and which died of it although they had a handler. Pure.
 
-A run is signalled only if it has said that it listens (`handoff.ProgressReport.listens`). One that
+A run is signalled only if it has reported a handler (`handoff.ProgressReport.listens`). A job that
 dies of the signal nevertheless was ended by hadard: it is requeued, and never signalled again.
 """
 
@@ -12,11 +12,11 @@ from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.control.ledger import Claim
 
-# A suspended process, or one that waits for a file system, gets a signal only when it goes on.
+# A suspended process, or one that waits for a file system, handles a signal only when it resumes.
 _DIES_WITHIN_S = 600.0
-# By wait(2): the batch script died of USR1, or ended with the status of a child that did.
+# wait(2) statuses: the batch script died of USR1, or exited with the status of a child that did.
 _DEATHS = (int(signal.SIGUSR1), (128 + signal.SIGUSR1) << 8)
-# A message is lost until the batch step of a new run has started.
+# Slurm drops a message to a job whose batch step has not started.
 TAKES_MESSAGES_AFTER_S = 2.0
 
 
@@ -41,7 +41,7 @@ def why_not_migrated(row: QueueRow, report: ProgressReport | None, entry: Claim)
 
 
 def is_ended_by_us(row: QueueRow, entry: Claim) -> bool:
-    """Return whether a job has FAILED of USR1 in the very run that we had sent it to."""
+    """Return whether a job has FAILED of USR1 in the run that we had signalled."""
     return (
         row.state == "FAILED"
         and row.exit_status in _DEATHS
@@ -51,7 +51,10 @@ def is_ended_by_us(row: QueueRow, entry: Claim) -> bool:
 
 
 def runs_again(row: QueueRow, entry: Claim, now_s: float) -> bool:
-    """Return whether a job is in the first run after the one that our signal ended."""
+    """Return whether a job is in the first run after the one that our signal ended.
+
+    False until the run takes messages.
+    """
     return (
         row.state == "RUNNING"
         and entry.ended_run > 0
@@ -61,7 +64,7 @@ def runs_again(row: QueueRow, entry: Claim, now_s: float) -> bool:
 
 
 def message(entry: Claim) -> str:
-    """Return what the output of such a job is to say."""
+    """Return the message for the output of a job that our signal ended."""
     return (
         f"hadar: USR1 from hadard ended run {entry.ended_run} of this job, which had reported that "
         "it listens for it. It was requeued to go on from its last checkpoint, and is not migrated "

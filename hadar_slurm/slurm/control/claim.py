@@ -1,4 +1,4 @@
-"""Whose a job is: hadard's to place, Slurm's alone, or one to give back. Pure.
+"""Classifies a job as managed, unmanaged or to be restored. Pure.
 
 Users' own choices win: the nodes they name or exclude, their reservations, their holds.
 """
@@ -18,7 +18,7 @@ class Disposition(StrEnum):
 
     MANAGE = "manage"
     IGNORE = "ignore"
-    # It waits under a hold or a pin of ours and is not ours to place: it must not wait for us.
+    # It waits under our hold or pin, but hadard may not place it.
     RESTORE = "restore"
 
 
@@ -32,13 +32,13 @@ def stance(
     is_excluding: bool,
     can_run: bool,
 ) -> Disposition:
-    """Return what to do with a described job that waits or holds GPUs.
+    """Classify a described job that is pending or holds GPUs.
 
-    `mode` is that of its partition, `plans_for` that of the plan at hand. `is_excluding` says that
-    it excludes nodes or is scrontab's, `can_run` that some nodes could hold it at a known speed.
+    `mode` is that of its partition, `plans_for` that of the current plan. `is_excluding`: the job
+    excludes nodes or is scrontab's. `can_run`: some nodes fit it with a known throughput.
     """
     is_pinned = is_pinned_by_us(row, ledger)
-    is_theirs = (
+    is_unmanaged = (
         description.leaves
         or is_excluding
         or row.is_set_apart
@@ -46,89 +46,89 @@ def stance(
         or not can_run
     )
     if row.state != "PENDING":
-        # Moved, it would be requeued and released: its owner's hold would be gone.
-        is_theirs = is_theirs or row.is_held_as_it_runs
-        return Disposition.IGNORE if is_theirs or mode is not plans_for else Disposition.MANAGE
-    is_ours = waits_for_us(row, ledger, was_submitted_held=description.is_held)
-    if is_theirs or mode is not Mode.ENFORCE:
+        # A migration would requeue and release it, and so remove its owner's hold.
+        is_unmanaged = is_unmanaged or row.is_held_as_it_runs
+        return Disposition.IGNORE if is_unmanaged or mode is not plans_for else Disposition.MANAGE
+    is_waiting_for_us = waits_for_us(row, ledger, was_submitted_held=description.is_held)
+    if is_unmanaged or mode is not Mode.ENFORCE:
         if bears_of_us(row, ledger, was_submitted_held=description.is_held):
             return Disposition.RESTORE
-        if is_theirs or mode is not plans_for or row.priority == 0:
+        if is_unmanaged or mode is not plans_for or row.priority == 0:
             return Disposition.IGNORE
         return Disposition.MANAGE
     if plans_for is not Mode.ENFORCE:
         return Disposition.IGNORE
-    if is_ours:
+    if is_waiting_for_us:
         return Disposition.MANAGE
-    # Cut in two under another's hold: it would start without its GPUs once that is released.
-    # Else neither held nor pinned by us: released or held by its user, or submitted when no daemon
-    # was. A pin under another's hold stays: released, the job is placed anew.
-    return Disposition.RESTORE if _was_cut(row, ledger) else Disposition.IGNORE
+    # Cleared under a foreign hold, it would start without its GPUs once that is released. Else it
+    # is neither held nor pinned by us: its user released or holds it, or no daemon ran at its
+    # submission. A pin under a foreign hold stays: once released, the job is placed again.
+    return Disposition.RESTORE if _was_cleared(row, ledger) else Disposition.IGNORE
 
 
 def was_submitted_held(description: Description | None) -> bool:
-    """Return whether hadar-sbatch submitted the job under a hold, for us."""
+    """Return whether hadar-sbatch submitted the job held for hadard."""
     return description is not None and description.is_held
 
 
 def waits_for_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
-    """Return whether a job waits under a hold or a pin of ours, or with its request cut in two."""
+    """Return whether a job waits under our hold or pin, or with a request that we cleared."""
     if row.state != "PENDING":
         return False
     if row.is_held:
         return is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
-    return _was_cut(row, ledger) or is_pinned_by_us(row, ledger)
+    return _was_cleared(row, ledger) or is_pinned_by_us(row, ledger)
 
 
 def bears_of_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
-    """Return whether a pending job has a hold, a pin or a cut of ours, whoever else holds it."""
+    """As `waits_for_us`, and also true under a foreign hold."""
     return row.state == "PENDING" and (
         is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
-        or _was_cut(row, ledger)
+        or _was_cleared(row, ledger)
         or is_pinned_by_us(row, ledger)
     )
 
 
 def is_held_by_others(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
-    """Return whether a job waits under a hold that is not ours to lift."""
+    """Return whether a job waits under a foreign hold, which hadard must not release."""
     return row.is_held and not is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
 
 
-def _was_cut(row: QueueRow, ledger: Ledger) -> bool:
-    """Return whether a job's request is as we leave it between the two halves of a change."""
+def _was_cleared(row: QueueRow, ledger: Ledger) -> bool:
+    """Return whether a request is cleared, as between the two updates of a change of ours."""
     before = ledger[row.key].before
     return row.request.is_cleared and before is not None and not before.is_cleared
 
 
 def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
-    """Return whether the hold on a job is one that we placed, or hadar-sbatch for us."""
+    """Return whether hadard, or hadar-sbatch for it, set the hold on a job."""
     if not row.is_held_by_user:
         return False
     if row.key in ledger:
         entry = ledger[row.key]
-        # Slurm itself holds a job that it cannot start where we have pinned it.
+        # Slurm holds a job that it cannot start on the nodes of its pin.
         return entry.is_held or (row.reason == "BadConstraints" and is_pinned_by_us(row, ledger))
-    # Without a ledger to tell, a job must not wait for somebody who has forgotten it: we may have
-    # held any that has run before or is pinned.
+    # Without a ledger, any hold on a job that has run before or names nodes may be ours: no job
+    # may wait for a hadard that has lost its record.
     is_suspect = row.restarts > 0 or bool(row.requested_nodes)
     return was_submitted_held or (is_suspect and not ledger.is_whole)
 
 
 def is_pinned_by_us(row: QueueRow, ledger: Ledger) -> bool:
-    """Return whether the nodes that a job asks for were our choice."""
+    """Return whether hadard chose the nodes that a job requests."""
     if not row.requested_nodes:
         return False
     if row.key in ledger:
-        # Others are its owner's choice, made since.
+        # Different nodes are its owner's later choice.
         return set(row.requested_nodes) == set(ledger[row.key].pinned)
     return not ledger.is_whole
 
 
 def has_landed(row: QueueRow, entry: Claim) -> bool:
-    """Return whether a hold of ours came as the job started, and would keep it, once requeued.
+    """Return whether our hold raced with the job's start and is still set on the running job.
 
-    A job that started with other nodes than it asked for before that hold did so when the hold was
-    in place and released again: one that it shows now is its owner's.
+    A job that started with other nodes than it requested before that hold started after the hold
+    was released: the hold that it now shows is its owner's.
     """
     return (
         row.is_held_as_it_runs
@@ -140,5 +140,5 @@ def has_landed(row: QueueRow, entry: Claim) -> bool:
 
 
 def is_free(row: QueueRow) -> bool:
-    """Return whether a job is under nobody's hold."""
+    """Return whether no hold is set on a job that runs or is pending."""
     return row.state == "RUNNING" or (row.state == "PENDING" and row.priority > 0)

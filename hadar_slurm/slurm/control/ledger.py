@@ -1,8 +1,8 @@
-"""What hadard has done to jobs, written down before it is done, so that it can be undone by others.
+"""The intent log: what hadard does to jobs, recorded before it is done, so that it can be undone.
 
-A job that hadard holds or pins has an entry from before the hold until it is gone or left to Slurm
-again. `hadar release` reads it when hadard cannot; a restarted hadard knows by it which holds are
-its own and which are users'.
+A job that hadard holds or pins has an entry from before the hold until it is gone or restored.
+`hadar release` reads the ledger when hadard does not run; a restarted hadard distinguishes its own
+holds from users' by it.
 """
 
 from __future__ import annotations
@@ -28,46 +28,45 @@ log = logging.getLogger(__name__)
 
 VERSION = 1
 FILE_NAME = "ledger.json"
-# Ten thousand jobs take 5 MB.
+# 10,000 jobs take 5 MB.
 _MAX_BYTES = 1 << 28
-# Seconds that another writer may take.
+# How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _MAX_NUMBER = 1e18
-# What any bytes in the file's place may raise.
+# What parsing a damaged file may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One job: whether the hold on it is ours, where we pinned it, what it asked for before.
+    """What hadard has done to one job; times in seconds since the epoch, 0: never or long ago."""
 
-    `released_s` is when a hold of ours was seen to be gone, in seconds since the epoch, and
-    `booted_s` which slurmctld that was, by its start, for as long as it may forget the release
-    (`lost_releases`); 0: never, or long ago. `requeued` is how often the job will have been
-    restarted once our last requeue has come about: until then that it runs tells nothing.
-    `asked_when_held` are the nodes that it asked for when we last set out to hold it: a hold on it
-    may be ours though it runs, if it started with these. None: no such hold can be under way.
-
-    `signalled_run` is the run that was last sent USR1 by us, counted from 1 (0: none), and
-    `signalled_until_s` until when; `ended_run` is one that this signal has ended. These two are
-    kept as long as Slurm knows the job.
-    """
-
+    # The hold on the job is ours.
     is_held: bool = False
+    # When our hold was observed to be gone.
     released_s: float = 0.0
+    # The start of the slurmctld that took the release, while another may have lost it
+    # (`lost_releases`).
     booted_s: float = 0.0
+    # The job's number of restarts once our last requeue is done; until then it may still run.
     requeued: int = 0
+    # The request before the first pin.
     before: Request | None = None
     pinned: tuple[NodeName, ...] = ()
     preferred: str = ""
+    # The nodes that it requested when we last set out to hold it: if it started with these, a hold
+    # on the running job may be ours. None: no such hold is under way.
     asked_when_held: tuple[NodeName, ...] | None = None
+    # The run that we last sent USR1, counted from 1 (0: none), and the end of its grace period.
+    # These and `ended_run` are kept while Slurm knows the job.
     signalled_run: int = 0
     signalled_until_s: float = 0.0
+    # The run that our USR1 ended.
     ended_run: int = 0
 
     @property
     def of_signals(self) -> Claim:
-        """Return an entry with the facts about our signals alone."""
+        """Return an entry with only the facts about our signals."""
         return Claim(
             signalled_run=self.signalled_run,
             signalled_until_s=self.signalled_until_s,
@@ -76,13 +75,12 @@ class Claim:
 
 
 class Ledger:
-    """The entries of one cluster, in one file that is replaced in one step.
+    """The entries of one cluster, in a file that is replaced atomically.
 
-    `booted_s` is the start of the slurmctld that is there, as last heard.
-
-    `is_whole` is False when there was no file that could be read: holds and pins that may be ours
-    then count as such, since a job must not wait for somebody who has forgotten it. `fault` says
-    why the file could not be written the last time, and is empty while it can be.
+    `booted_s` is the last known start of slurmctld, in seconds since the epoch. `is_whole` is False
+    when no file could be read: holds and pins that may be ours then count as ours, so that no job
+    waits for a hadard that has lost its record. `fault` is the last write error, empty after a
+    success.
     """
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
@@ -97,9 +95,9 @@ class Ledger:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the file if another has written it: `hadar release`, while hadard hung.
+        """Read the file if another process (`hadar release`) has written it.
 
-        Entries stay what they are where it cannot be read.
+        The entries stay unchanged where it cannot be read.
         """
         mark = self._mark_of_file()
         if mark is not None and mark != self._mark:
@@ -114,7 +112,7 @@ class Ledger:
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
     def _load(self) -> None:
-        """Read the file; one that is not whole, or not a ledger, is as if there were none."""
+        """Read the file; a damaged one counts as missing."""
         try:
             with untrusted_files.directory(self.path.parent) as place:
                 text = untrusted_files.read(self.path.name, max_bytes=_MAX_BYTES, dir_fd=place)
@@ -138,16 +136,16 @@ class Ledger:
 
     @property
     def num_held(self) -> int:
-        """Return how many jobs are held by us."""
+        """Return the number of jobs under our hold."""
         return sum(entry.is_held for entry in self._entries.values())
 
     def note(self, changed: Mapping[JobId, Claim]) -> None:
-        """Write entries down; raises LedgerError, with nothing changed, when it cannot be."""
+        """Record entries; raises LedgerError, with nothing changed, where it cannot."""
         if any(job not in self or self[job] != entry for job, entry in changed.items()):
             self._write(changed)
 
     def expect_holds(self, asked: Mapping[JobId, tuple[NodeName, ...]]) -> None:
-        """Write down that these jobs, which ask for these nodes, are about to be held by us."""
+        """Record that we are about to hold these jobs, which request these nodes."""
         self.note(
             {
                 job: replace(self[job], is_held=True, asked_when_held=nodes)
@@ -156,7 +154,7 @@ class Ledger:
         )
 
     def expect_requeues(self, restarts: Mapping[JobId, int]) -> None:
-        """Write down that these jobs, restarted so often, are about to be requeued and held."""
+        """Record that we are about to requeue and hold jobs, with their numbers of restarts."""
         self.note(
             {
                 job: replace(self[job], is_held=True, requeued=times + 1, asked_when_held=None)
@@ -165,7 +163,7 @@ class Ledger:
         )
 
     def expect_signals(self, restarts: Mapping[JobId, int], until_s: float) -> None:
-        """Write down that these runs, restarted so often, are about to be sent USR1."""
+        """Record that we are about to send USR1 to jobs, with their numbers of restarts."""
         self.note(
             {
                 job: replace(self[job], signalled_run=times + 1, signalled_until_s=until_s)
@@ -174,9 +172,9 @@ class Ledger:
         )
 
     def expect_returns(self, restarts: Mapping[JobId, int], held: Collection[JobId]) -> None:
-        """Write down that these jobs, whose last run our signal ended, are about to be requeued.
+        """Record that we are about to requeue jobs whose last run our signal ended.
 
-        `held` were under a hold already as they ran: it stays whose it was.
+        `held` had a hold while they ran: its owner stays the same.
         """
         self.note(
             {
@@ -192,18 +190,18 @@ class Ledger:
         )
 
     def adopt(self, found: Mapping[JobId, Claim]) -> None:
-        """Write down what Slurm shows; with that, the ledger is whole."""
+        """Record what Slurm shows; the ledger is then whole."""
         self._write(found)
         self.is_whole = True
 
     def keep(self, jobs: Collection[JobId]) -> None:
-        """Forget all jobs that were known here but these."""
+        """Remove the entries of all other jobs."""
         gone = self._entries.keys() - set(jobs)
         if gone:
             self._write({}, gone)
 
     def _stamped(self, job: JobId, entry: Claim) -> Claim:
-        """Return an entry with the time, if it says that a hold of ours is gone."""
+        """Return an entry with the current time if it ends our hold."""
         if entry.is_held:
             return replace(entry, released_s=0.0, booted_s=0.0)
         entry = replace(entry, asked_when_held=None)
@@ -212,10 +210,10 @@ class Ledger:
         return entry
 
     def _write(self, changed: Mapping[JobId, Claim], gone: Collection[JobId] = ()) -> None:
-        """Change the file by these entries alone: another may have written to it meanwhile."""
+        """Change these entries alone: another process may have changed others."""
         try:
-            with locks.lock(self.path.parent, locks.LEDGER, wait_s=_LOCK_WAIT_S) as is_ours:
-                if not is_ours:
+            with locks.lock(self.path.parent, locks.LEDGER, wait_s=_LOCK_WAIT_S) as is_locked:
+                if not is_locked:
                     raise OSError(errno.EWOULDBLOCK, "another program is writing to it")
                 self.refresh()
                 stamped = {job: self._stamped(job, entry) for job, entry in changed.items()}
@@ -233,7 +231,7 @@ class Ledger:
         with untrusted_files.directory(self.path.parent) as place:
 
             def finish(descriptor: int) -> None:
-                # Written by root, it must still be hadard's to read.
+                # hadard must be able to read a file that root has written.
                 untrusted_files.give_to_owner_of(place, descriptor)
                 os.fsync(descriptor)
 
@@ -246,7 +244,7 @@ class Ledger:
             )
 
     def retry(self) -> None:
-        """Write the file again if it could not be written: `fault` is empty once it can."""
+        """Write the file again after a failed write; a success empties `fault`."""
         if self.fault:
             with suppress(LedgerError):
                 self._write({})
@@ -258,7 +256,7 @@ def _text(entries: Mapping[JobId, Claim]) -> str:
 
 
 def _tree(entry: Claim) -> dict[str, Any]:
-    # Having asked for no nodes is something else than no hold under way.
+    # An empty `asked_when_held` (no nodes requested) differs from None (no hold under way).
     return {
         key: value
         for key, value in asdict(entry).items()
@@ -267,7 +265,7 @@ def _tree(entry: Claim) -> dict[str, Any]:
 
 
 def _entry(tree: Mapping[str, Any]) -> Claim:
-    """Return an entry; raises one of `_DAMAGE` for anything that `_tree` would not have written."""
+    """Return an entry; raises one of `_DAMAGE` for anything that `_tree` does not write."""
     before, asked = tree.get("before"), tree.get("asked_when_held")
     return Claim(
         is_held=tree.get("is_held") is True,

@@ -1,10 +1,9 @@
-"""Releases that a slurmctld has forgotten, which went down before it had saved them.
+"""Releases that were lost because slurmctld went down before it had saved them.
 
-It saves its jobs every few seconds. The one that comes after it, on the same machine or on another,
-then shows a job under the hold, and maybe on the pin, that it had before, though it has been
-released, and may even have run. For its owner's hold that must not be taken: nobody would ever
-release it. One slurmctld is told from another by the second of its start, so two that started
-within the same second are one here.
+slurmctld saves its jobs every few seconds. Its successor, on the same machine or another, then
+shows a released job, which may even have run, under its former hold and perhaps pin. hadard must
+not take that for the owner's hold: the job would stay held. Controllers are distinguished by the
+second of their start, so two that started within the same second count as one.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.control.claim import has_landed, is_free
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
-# What a slurmctld has not forgotten after so many seconds it has saved. 22.05.8 forgot 15.
+# slurmctld has saved a release after this long. 22.05.8 lost the last 15 s.
 SAVED_AFTER_S = 60.0
-# Who has not looked on since the release believes for no longer than this that it is forgotten.
+# A hadard started after the release assumes a loss for no longer than this after it.
 _UNSEEN_S = 600.0
 
 
 def lost_releases(
     slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow]
 ) -> dict[JobId, Claim]:
-    """Return what the ledger should say of jobs that were released and are under a hold again.
+    """Return the entries of jobs that we released and that are held again.
 
-    Under the slurmctld that was told of the release, the hold is the owner's. Under another, the
-    release was forgotten, and the hold is ours, for as long as the release may have been unsaved:
-    nobody has seen the job without a hold for long enough. An owner's hold of that very time counts
-    as ours. Raises SlurmUnavailable.
+    Under the slurmctld that took the release, the hold is the owner's. Under another, the release
+    was lost and the hold is ours, unless the job was observed without a hold for long enough that
+    the release was saved. An owner's hold set within that time counts as ours. Raises
+    SlurmUnavailable.
     """
     ledger.booted_s = booted_s = slurm.site().booted_s
     found = {}
@@ -52,16 +51,16 @@ def lost_releases(
 
 
 def as_seen(entry: Claim, row: QueueRow, now_s: float) -> Claim:
-    """Return an entry with what a job under nobody's hold, or an operator's, tells of ours."""
+    """Return the entry of a job after an observation without a hold, or with an operator's."""
     if row.is_held_by_operator:
-        return replace(entry, is_held=False)  # theirs has taken the place of ours
-    # A requeue of ours may be on its way still, though its command was not answered.
+        return replace(entry, is_held=False)  # it has replaced ours
+    # Our requeue may still be in progress although its command was not answered.
     is_coming = row.state == "RUNNING" and row.restarts < entry.requeued
     if not is_free(row) or is_coming or has_landed(row, entry):
         return entry
     if entry.released_s > 0 and not 0 <= now_s - entry.released_s < SAVED_AFTER_S:
         if row.requested_nodes:
             return replace(entry, released_s=0.0, booted_s=0.0)
-        # Neither held nor pinned by us any more.
+        # No longer held or pinned by us.
         return replace(entry.of_signals, preferred=entry.preferred)
     return replace(entry, is_held=False, requeued=0)

@@ -10,13 +10,13 @@ from hadar_slurm.slurm.client.protocol import Partitions
 
 
 class Mode(StrEnum):
-    """How far hadard goes with a job, from least to most."""
+    """What hadard may do to a job, from least to most invasive."""
 
-    # Decides and writes its journal; changes nothing.
+    # Plans and writes its journal; changes nothing.
     OBSERVE = "observe"
-    # Tells Slurm which GPU type a waiting job would rather have; Slurm decides.
+    # Sets the preferred GPU type of pending jobs; Slurm decides.
     ADVISE = "advise"
-    # Holds, pins, moves.
+    # Holds, pins, migrates.
     ENFORCE = "enforce"
 
 
@@ -31,20 +31,20 @@ class Modes:
     by_partition: Mapping[str, Mode] = field(default_factory=dict)
 
     def of(self, partitions: str) -> Mode:
-        """Return the mode for a job; of several partitions, `a,b`, the most careful one."""
+        """Return the mode of a job; of several partitions, `a,b`, the least invasive one."""
         modes = [self.by_partition.get(name, self.default) for name in partitions.split(",")]
         return min(modes, key=_FROM_LEAST.index)
 
     @property
     def all(self) -> tuple[Mode, ...]:
-        """Return the modes that occur, the one that goes furthest first."""
+        """Return the modes that occur, the most invasive first."""
         found = {self.default, *self.by_partition.values()}
         return tuple(sorted(found, key=_FROM_LEAST.index, reverse=True))
 
     def enforced(self, partitions: Partitions) -> tuple[str, ...] | None:
-        """Return which of Slurm's partitions jobs may be held in; None for every one.
+        """Return the partitions in which jobs may be held; None: all.
 
-        An empty name among them is that of jobs which name no partition.
+        The empty name stands for jobs that name no partition.
         """
         if self.default is Mode.ENFORCE and set(self.by_partition.values()) <= {Mode.ENFORCE}:
             return None

@@ -1,10 +1,10 @@
-"""Letting go of everything: what `hadar release` does when hadard is stopped, dead or hung."""
+"""Restoring every job: what `hadar release` does when hadard is stopped, dead or hung."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import started_s
 
-_LOOK_EVERY_S = 0.5
+_POLL_S = 0.5
 
 
 def reason_to_keep(
@@ -34,12 +34,11 @@ def reason_to_keep(
     only_expired: bool,
     now_s: Callable[[], float] = time.time,
 ) -> str:
-    """Return why jobs should not be released now, or nothing.
+    """Return why jobs should not be released now; empty: they may be.
 
-    A daemon that has not renewed its heartbeat in time is taken for hung, and so is one that has
-    written none by the time that a first one would have expired. With `only_expired` one that died
-    a moment ago is given until then to come back. Another machine's hadard is at work for as long
-    as its lease is good.
+    A daemon counts as hung if its heartbeat has expired, or if it has written none by the time
+    that a first one would have expired. With `only_expired`, a daemon that died may restart until
+    its heartbeat expires. A hadard on another machine is at work while its lease is valid.
     """
     beat = read_heartbeat(run_dir)
     with suppress(OSError):
@@ -64,55 +63,67 @@ def release_all(
     now_s: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Returned, ...]:
-    """Give back every job that hadard holds or has pinned; raises SlurmError.
+    """Restore every job that hadard holds or has pinned; raises SlurmError.
 
-    Jobs that are just leaving their GPUs under a hold of ours are waited for, `limit_s` seconds at
-    most; those left then, and whatever failed, is in the answer with its reason. A hold of ours
-    that came as its job started is taken back, too: it would keep the job, should it be requeued.
+    Waits up to `limit_s` seconds for jobs that are leaving their GPUs under our hold; those left
+    then, and all failures, are in the answer with their reasons. A hold that raced with its job's
+    start is released, too: it would hold the job after a requeue.
     """
     deadline_s = now_s() + limit_s
     answers: dict[JobId, Returned] = {}
-    landed: list[JobId] = []
+    raced: list[JobId] = []
     while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s - limit_s / 2:
-        sleep(_LOOK_EVERY_S)
+        sleep(_POLL_S)
     while True:
         queue = slurm.queue()
-        with suppress(LedgerError):
-            ledger.note(lost_releases(slurm, ledger, queue))
-            ledger.note(
-                {
-                    job: as_seen(ledger[job], queue[job], ledger.now_s())
-                    for job in ledger
-                    if job in queue and (job in landed or queue[job].is_held_by_operator)
-                }
-            )
-        landed = [job for job in ledger if job in queue and has_landed(queue[job], ledger[job])]
-        if landed:
-            # Whether that was done the next look tells.
-            slurm.change([Release(job) for job in landed])
+        _record_observed(slurm, ledger, queue, raced)
+        raced = [job for job in ledger if job in queue and has_landed(queue[job], ledger[job])]
+        if raced:
+            # The next observation shows the result.
+            slurm.change([Release(job) for job in raced])
         waiting = waiting_for_us(queue.values(), ledger)
-        # One that could not be changed because it had just started waits for nobody any more.
+        # A job that had just started could not be changed, and no longer waits.
         answers = {job: a for job, a in answers.items() if not a.fault or job in waiting}
         answers |= {answer.job: answer for answer in give_back(slurm, ledger, waiting)}
-        leaving = [
-            key
-            for key in ledger
-            if ledger[key].is_held and key in queue and queue[key].state == "COMPLETING"
-        ]
-        failed = [answer for answer in answers.values() if answer.fault]
-        # Looked at once more: a queue with arrays in steps may show their last task only then.
-        if not leaving and not failed and not waiting and not landed:
+        leaving = _leaving(ledger, queue)
+        has_failed = any(answer.fault for answer in answers.values())
+        # Observe once more after a success: a throttled array may show its last task only then.
+        if not (leaving or has_failed or waiting or raced):
             return tuple(answers.values())
         if now_s() >= deadline_s:
             late = [Returned(key, "it has not yet left its GPUs") for key in leaving]
-            late += [Returned(key, "it runs, and is held should it be requeued") for key in landed]
+            late += [Returned(key, "it runs, and is held should it be requeued") for key in raced]
             return (*answers.values(), *late)
-        if leaving or failed or landed:
-            sleep(_LOOK_EVERY_S)
+        if leaving or has_failed or raced:
+            sleep(_POLL_S)
+
+
+def _record_observed(
+    slurm: SlurmAdapter,
+    ledger: Ledger,
+    queue: Mapping[JobId, QueueRow],
+    raced: Collection[JobId],
+) -> None:
+    """Record lost releases, and what became of `raced` holds and of jobs that an operator holds."""
+    with suppress(LedgerError):
+        ledger.note(lost_releases(slurm, ledger, queue))
+        ledger.note(
+            {
+                job: as_seen(ledger[job], queue[job], ledger.now_s())
+                for job in ledger
+                if job in queue and (job in raced or queue[job].is_held_by_operator)
+            }
+        )
+
+
+def _leaving(ledger: Ledger, queue: Mapping[JobId, QueueRow]) -> list[JobId]:
+    """Return the jobs that are leaving their GPUs under our hold."""
+    held = (job for job in ledger if ledger[job].is_held)
+    return [job for job in held if job in queue and queue[job].state == "COMPLETING"]
 
 
 def waiting_for_us(rows: Iterable[QueueRow], ledger: Ledger) -> dict[JobId, Waiting]:
-    """Return the jobs that wait with a hold or a pin of hadard's, whoever else holds them."""
+    """Return the pending jobs with a hold or pin of hadard, also those under a foreign hold."""
     waiting: dict[JobId, Waiting] = {}
     for row in rows:
         description = decode_or_none(row.comment) if row.state == "PENDING" else None

@@ -1,12 +1,12 @@
-"""Giving jobs back to plain Slurm: their holds released, their own requests restored.
+"""Restoring jobs to plain Slurm: their holds are released and their own requests restored.
 
-hadard does so with jobs that it may no longer place, `hadar release` with all of them.
+hadard restores jobs that it may no longer place, `hadar release` all of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -30,104 +30,123 @@ from hadar_slurm.slurm.control.claim import is_held_by_others, is_pinned_by_us, 
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
-# to it: for so long jobs are not given back. A node that is dead counts as down by and by.
+# to it: no job is restored for this long. Slurm marks a dead node as down later.
 NODES_REPORT_WITHIN_S = 30.0
 
-# A pending job and what hadar-sbatch said of it, if that can still be read.
+# A pending job and its description; None where the comment holds no valid one.
 Waiting = tuple[QueueRow, Description | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What came of one job: `fault` is empty when Slurm has it again."""
+    """The result for one job: `fault` is empty when it is restored."""
 
     job: JobId
     fault: str = ""
 
 
 def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]) -> list[Returned]:
-    """Let these pending jobs start under plain Slurm, as they were submitted.
+    """Restore these pending jobs: plain Slurm may start them as they were submitted.
 
-    A job that was pinned is held while its request changes, and released only once Slurm shows its
-    own request again: in between it asks for no GPU. One that somebody else holds, its owner or an
-    operator, gets its request back and stays held. What fails is tried again by the next call.
+    A pinned job is held while its request changes, and released only once Slurm shows its own
+    request: in between it requests no GPU. A job under a foreign hold (its owner's or an
+    operator's) gets its request back and stays held. The next call retries what fails.
     """
-    others = {
-        job
-        for job, (row, description) in jobs.items()
-        if is_held_by_others(row, ledger, was_submitted_held=was_submitted_held(description))
-    }
     wanted = {
         job: _own_request(
             row, description, ledger[job], slurm, is_pinned=is_pinned_by_us(row, ledger)
         )
         for job, (row, description) in jobs.items()
     }
+    foreign = {
+        job
+        for job, (row, description) in jobs.items()
+        if is_held_by_others(row, ledger, was_submitted_held=was_submitted_held(description))
+    }
     changed = {job: want for job, want in wanted.items() if not _asks(jobs[job][0], want)}
     faults: dict[JobId, str] = {}
     if changed:
-        # Held or pinned they are: that it cannot be written down again must not keep them so.
-        with suppress(LedgerError):
-            ledger.note(
-                {
-                    job: replace(ledger[job], before=want)
-                    if job in others
-                    else replace(
-                        ledger[job],
-                        is_held=True,
-                        before=want,
-                        asked_when_held=jobs[job][0].requested_nodes,
-                    )
-                    for job, want in changed.items()
-                }
-            )
-        batch: list[tuple[JobId, Update]] = []
-        for job, want in changed.items():
-            changes: tuple[Update, ...] = (Hold(job), ClearRequest(job), SetRequest(job, want))
-            if job in others:
-                changes = _changes_under_anothers_hold(jobs[job][0], want, ledger.now_s())
-            batch += [(job, change) for change in changes]
-        faults |= _attempt(slurm, batch)
-        queue = slurm.queue()
-        for job, want in changed.items():
-            row = queue.get(job)
-            if row is not None and row.state == "PENDING" and not _asks(row, want):
-                faults.setdefault(job, f"Slurm kept another request: {row.request}")
-            if row is not None and row.is_held_by_operator:
-                others.add(job)  # theirs has taken the place of ours
-    ready = [job for job in jobs if job not in faults and job not in others]
-    batch = []
-    for job in ready:
-        if jobs[job][0].restarts > 0:
-            batch.append((job, SetStartNow(job)))
-        batch.append((job, Release(job)))
-    faults |= _attempt(slurm, batch)
-    queue = slurm.queue()
-    for job in ready:
-        if job in queue and queue[job].is_held_by_user:
-            faults.setdefault(job, "Slurm says that it is released, and holds it")
-    with suppress(LedgerError):
-        # Its pin is remembered for as long as Slurm may forget all this.
-        ledger.note(
-            {
-                job: replace(
-                    ledger[job],
-                    is_held=False,
-                    released_s=ledger.now_s(),
-                    booted_s=ledger.booted_s,
-                )
-                for job in ready
-                if job not in faults
-            }
-        )
+        _record_restores(ledger, jobs, changed, foreign)
+        faults, held_by_operator = _restore_requests(slurm, ledger, jobs, changed, foreign)
+        foreign |= held_by_operator
+    ready = [job for job in jobs if job not in faults and job not in foreign]
+    faults |= _release(slurm, {job: jobs[job][0] for job in ready})
+    _record_releases(ledger, [job for job in ready if job not in faults])
     return [Returned(job, faults.get(job, "")) for job in jobs]
 
 
-def _changes_under_anothers_hold(row: QueueRow, want: Request, now_s: float) -> tuple[Update, ...]:
-    """Return what gives a job its own request back while somebody else holds it.
+def _record_restores(
+    ledger: Ledger,
+    jobs: Mapping[JobId, Waiting],
+    changed: Mapping[JobId, Request],
+    foreign: Collection[JobId],
+) -> None:
+    """Record the requests to restore, and our holds while they change."""
+    entries = {job: replace(ledger[job], before=want) for job, want in changed.items()}
+    for job in entries.keys() - set(foreign):
+        asked = jobs[job][0].requested_nodes
+        entries[job] = replace(entries[job], is_held=True, asked_when_held=asked)
+    # The jobs are held or pinned already: an unwritable ledger must not keep them so.
+    with suppress(LedgerError):
+        ledger.note(entries)
 
-    A hold of ours would take the place of theirs: then nobody could tell whose it is. Should they
-    release the job meanwhile, its begin time keeps it from starting while it asks for no GPU.
+
+def _restore_requests(
+    slurm: SlurmAdapter,
+    ledger: Ledger,
+    jobs: Mapping[JobId, Waiting],
+    changed: Mapping[JobId, Request],
+    foreign: Collection[JobId],
+) -> tuple[dict[JobId, str], set[JobId]]:
+    """Change the requests; return the faults by job, and the jobs that an operator now holds."""
+    batch: list[tuple[JobId, Update]] = []
+    for job, want in changed.items():
+        changes: tuple[Update, ...] = (Hold(job), ClearRequest(job), SetRequest(job, want))
+        if job in foreign:
+            changes = _changes_under_foreign_hold(jobs[job][0], want, ledger.now_s())
+        batch += [(job, change) for change in changes]
+    faults = _attempt(slurm, batch)
+    queue = slurm.queue()
+    rows = {job: queue[job] for job in changed if job in queue}
+    for job, row in rows.items():
+        if row.state == "PENDING" and not _asks(row, changed[job]):
+            faults.setdefault(job, f"Slurm kept another request: {row.request}")
+    # An operator's hold has replaced ours.
+    return faults, {job for job, row in rows.items() if row.is_held_by_operator}
+
+
+def _release(slurm: SlurmAdapter, rows: Mapping[JobId, QueueRow]) -> dict[JobId, str]:
+    """Release jobs; return the faults by job, also for jobs that Slurm still shows as held."""
+    batch: list[tuple[JobId, Update]] = []
+    for job, row in rows.items():
+        if row.restarts > 0:
+            batch.append((job, SetStartNow(job)))
+        batch.append((job, Release(job)))
+    faults = _attempt(slurm, batch)
+    queue = slurm.queue()
+    for job in rows:
+        if job in queue and queue[job].is_held_by_user:
+            faults.setdefault(job, "Slurm says that it is released, and holds it")
+    return faults
+
+
+def _record_releases(ledger: Ledger, jobs: Iterable[JobId]) -> None:
+    """Record that our holds are gone; the pins are kept while Slurm may forget the release."""
+    now_s, booted_s = ledger.now_s(), ledger.booted_s
+    with suppress(LedgerError):
+        ledger.note(
+            {
+                job: replace(ledger[job], is_held=False, released_s=now_s, booted_s=booted_s)
+                for job in jobs
+            }
+        )
+
+
+def _changes_under_foreign_hold(row: QueueRow, want: Request, now_s: float) -> tuple[Update, ...]:
+    """Return the changes that restore a request under a foreign hold.
+
+    Our hold would replace the foreign one, and Slurm does not show who set a hold. If the job is
+    released meanwhile, its begin time keeps it from starting while it requests no GPU.
     """
     if row.restarts == 0 and row.started_s > now_s:
         return ClearRequest(row.key), SetRequest(row.key, want)  # its owner has chosen a later time
@@ -135,7 +154,7 @@ def _changes_under_anothers_hold(row: QueueRow, want: Request, now_s: float) -> 
 
 
 def _attempt(slurm: SlurmAdapter, batch: Iterable[tuple[JobId, Update]]) -> dict[JobId, str]:
-    """Make changes; return what was wrong by job."""
+    """Make changes; return the faults by job."""
     pairs = list(batch)
     faults: list[SlurmError | None] = slurm.change([change for _, change in pairs])
     return {job: str(fault) for (job, _), fault in zip(pairs, faults, strict=True) if fault}
@@ -149,10 +168,9 @@ def _own_request(
     *,
     is_pinned: bool,
 ) -> Request:
-    """Return what a job asked for before it was pinned.
+    """Return the job's request before it was pinned; without a record, that of its description.
 
-    Without a record of it, what its description comes to. Where Slurm keeps types, a request that
-    has come to name one must go on naming it.
+    Where Slurm keeps types, a request that has named a GPU type must go on naming it.
     """
     seen = row.request
     if entry.before is None and not is_pinned and not (seen.is_cleared and description):
@@ -160,7 +178,7 @@ def _own_request(
     own = entry.before or (described_request(description, slurm) if description else row.request)
     asked = row.requested_nodes
     if asked and not is_pinned and set(asked) != set(entry.asked_when_held or ()):
-        # Its owner's choice, made since; the others are a pin of ours that was being replaced.
+        # The owner's later choice; `asked_when_held` is a pin of hadard that was being replaced.
         own = replace(own, nodes=asked)
     named = row.named_types
     if slurm.abilities.keeps_types and len(named) == 1:
@@ -176,7 +194,7 @@ def _own_request(
 
 
 def described_request(description: Description, slurm: SlurmAdapter) -> Request:
-    """Return what a job's description comes to as a request, where its own is not known."""
+    """Return the request that a description stands for, where the original is not known."""
     gres = gres_prefix(slurm.version)
     if description.shape is not None:
         nodes = description.shape.nodes
@@ -191,7 +209,7 @@ def _typed(text: str, gpu_type: str) -> str:
 
 
 def _asks(row: QueueRow, request: Request) -> bool:
-    """Return whether a job asks for this; the number of nodes may be that of its last run."""
+    """Compare requests except the number of nodes, which may be that of the job's last run."""
     seen = row.request
     return (seen.nodes, seen.per_node, seen.per_job, seen.per_task, seen.per_socket) == (
         request.nodes,

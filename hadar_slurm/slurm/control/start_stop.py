@@ -38,7 +38,7 @@ from hadar_slurm.slurm.control.ledger import Ledger
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 # A signal may be lost, for example while a program replaces its handlers.
 _ASK_EVERY_S = 1.0
 
@@ -55,8 +55,8 @@ Moved = TypeVar("Moved", Start, Stop)
 class Mover:
     """Carries out the stops and starts of one round.
 
-    `grace_s` is how long jobs may take to save. `pause` sleeps, `now_s` tells the time; both in
-    seconds.
+    `grace_s` is how long jobs may take to save. `pause` sleeps and `now_s` reads the clock, both
+    in seconds.
     """
 
     slurm: SlurmAdapter
@@ -81,8 +81,8 @@ class Mover:
             if row is None or row.state not in ("RUNNING", "PENDING"):
                 self._defer(stop, f"it is {row.state if row else 'not to be seen'} by now")
             elif row.is_held_by_operator or row.is_held_as_it_runs:
-                # A hold of ours would take the place of theirs.
-                self._defer(stop, "somebody else holds it")
+                # Our hold would replace theirs.
+                self._defer(stop, "its owner or an operator holds it")
             elif row.state == "RUNNING":
                 why = why_not_migrated(row, self._report(row), self.ledger[stop.job_id])
                 if why:
@@ -113,13 +113,13 @@ class Mover:
             row = reading.queue.get(start.job_id)
             if row is None or row.state != "PENDING":
                 self._defer(start, f"it is {row.state if row else 'gone'} and not pending")
-            # Stopping others took its time: what somebody has done to the job since must stay.
+            # Users may have changed the job while others were stopped; their changes stay.
             elif is_held_by_others(
                 row,
                 self.ledger,
                 was_submitted_held=was_submitted_held(decode_or_none(row.comment)),
             ):
-                self._defer(start, "somebody else holds it")
+                self._defer(start, "its owner or an operator holds it")
             elif row.requested_nodes and not is_pinned_by_us(row, self.ledger):
                 self._defer(start, "its owner has named nodes for it")
             elif not all(nodes[name].is_schedulable for name in start.gang.gpus_by_node):
@@ -133,10 +133,10 @@ class Mover:
         return {start: self._outcomes[start] for start in starts}
 
     def hold(self, jobs: Iterable[JobId]) -> None:
-        """Hold jobs that wait on their pins in vain; what fails is tried again next round."""
+        """Hold jobs whose pins have timed out; the next round retries failures."""
         jobs = list(jobs)
         queue = self._queue() if jobs else {}
-        # It may have started since, or somebody else may hold it: theirs is not ours to replace.
+        # A job may have started since, or have a foreign hold, which ours must not replace.
         waiting = [queue[job] for job in jobs if job in queue]
         asked = {
             row.key: row.requested_nodes
@@ -168,7 +168,7 @@ class Mover:
                 if row is None or row.state not in _RUNS or row.restarts != restarts:
                     self._defer(stop, f"it is {row.state if row else 'not to be seen'} by now")
                 elif row.is_held_as_it_runs:
-                    self._defer(stop, "somebody else holds it")
+                    self._defer(stop, "its owner or an operator holds it")
                 elif is_late or self._has_saved(row):
                     ready[stop] = self._has_saved(row)
                 else:
@@ -184,7 +184,7 @@ class Mover:
                 asked_s = self.now_s()
                 waiting = {stop: waiting[stop] for stop in self._try(waiting, SignalCheckpoint)}
             if waiting:
-                self.pause(_LOOK_EVERY_S)
+                self.pause(_POLL_S)
         return requeued
 
     def _ask_to_save(self, restarts: Mapping[Stop, int]) -> list[Stop]:
@@ -249,7 +249,7 @@ class Mover:
                     self._defer(stop, "it is still on its nodes")
                 return
             if waiting:
-                self.pause(_LOOK_EVERY_S)
+                self.pause(_POLL_S)
 
     def _pin(self, rows: Mapping[Start, QueueRow], reading: SlurmState) -> dict[Start, bool]:
         """Make pending jobs ask for exactly their gangs; they stay held.
@@ -292,7 +292,7 @@ class Mover:
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:
         """Release the jobs whose request Slurm really took over; an update can lie.
 
-        `pinned` tells of each start whether its request names the GPU type.
+        `pinned` maps each start to whether its request names the GPU type.
         """
         if not pinned:
             return
@@ -318,7 +318,7 @@ class Mover:
             self._set(start, Status.DONE)
 
     def _in_no_doubt(self, starts: Sequence[Start]) -> list[Start]:
-        """Write down that our holds are in place where the nodes asked for do not tell.
+        """Record that our holds are in place where the requested nodes do not show it.
 
         That is where a job was pinned to the very nodes that it is pinned to again: held by its
         owner right after its start, it would look as if our hold had come with that start.
@@ -400,7 +400,7 @@ def _status(fault: SlurmError) -> Status:
 def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, *, keeps_types: bool) -> bool:
     """Return whether the request for `gang` has to name its GPU type.
 
-    On a node with several types nothing else tells Slurm which; and where Slurm keeps types, a
+    On a node with several types Slurm has no other way to know it; and where Slurm keeps types, a
     request that has named one cannot become untyped again.
     """
     nodes = cluster.by_name

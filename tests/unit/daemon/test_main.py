@@ -14,8 +14,9 @@ import pytest
 
 from hadar_slurm import __version__
 from hadar_slurm.config import load_config
-from hadar_slurm.daemon.main import World, _slurm, main
+from hadar_slurm.daemon.main import main
 from hadar_slurm.daemon.signs_of_life import good_for_s
+from hadar_slurm.daemon.world import World, adapter_of
 from hadar_slurm.journal import read_journal
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner
@@ -209,7 +210,7 @@ def test_a_sign_of_life_is_given_before_each_command(toy: Path) -> None:
     """While commands wait for a slurmctld that is away, hadard must not be taken for hung."""
     world = World()
     signs: list[int] = []
-    slurm = _slurm(load_config(toy), world)
+    slurm = adapter_of(load_config(toy), world)
     world.life.sign = lambda: signs.append(1)
     slurm.queue()
     slurm.nodes()

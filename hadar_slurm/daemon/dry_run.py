@@ -1,0 +1,56 @@
+"""hadard --dry-run: one round whose commands are printed and not run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hadar_slurm.config import Config
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.daemon.world import World, adapter_of, backend_of
+from hadar_slurm.engine.actions import Action, Outcome, Status
+from hadar_slurm.engine.backend import Wake
+from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.journal import as_line
+from hadar_slurm.slurm.backend import SlurmBackend
+
+
+def dry_run(config: Config, world: World) -> int:
+    """Print one round with the commands that it would run; return the exit status."""
+    lines: list[RoundRecord] = []
+    backend = backend_of(config, adapter_of(config, world), world)
+    run_rounds(
+        DryRun(backend),
+        world.make_policy(config),
+        lines.append,
+        length_s=config.round_seconds,
+        now_s=world.now_s,
+        clock=time.perf_counter,
+        max_rounds=1,
+    )
+    print(json.dumps(as_line(lines[0]), indent=2))
+    return 1 if lines[0].errors else 0
+
+
+@dataclass
+class DryRun:
+    """A backend that observes Slurm and reports its commands without running them."""
+
+    real: SlurmBackend
+
+    def observe(self) -> Snapshot:
+        """Return the snapshot of Slurm."""
+        return self.real.observe()
+
+    def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
+        """Return the commands of every action; none is run."""
+        return [
+            Outcome(action, Status.SKIPPED, "; ".join(map(" ".join, self.real.commands(action))))
+            for action in actions
+        ]
+
+    def wait(self, until_s: float) -> Wake:
+        """End at once."""
+        return Wake.STOP

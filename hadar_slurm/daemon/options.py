@@ -1,0 +1,69 @@
+"""The command line of hadard, and the configuration that results."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import NoReturn
+
+from hadar_slurm import __version__
+from hadar_slurm.config import DEFAULT_PATH, Config, read_config
+from hadar_slurm.errors import UsageError
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports an error in one line, as the rest of hadard does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """Return the parser of hadard's command line."""
+    parser = _Parser(
+        prog="hadard",
+        description="Places the jobs of hadar-sbatch on the GPUs of a Slurm cluster.",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"configuration, YAML (default {DEFAULT_PATH} where it exists)",
+    )
+    parser.add_argument("--once", action="store_true", help="run a single round and end")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the plan and the exact commands of one round; touch nothing",
+    )
+    parser.add_argument(
+        "--disable-file",
+        type=Path,
+        metavar="FILE",
+        help="while it exists, nothing is held, pinned or moved (default: the configuration's)",
+    )
+    parser.add_argument("--round-seconds", type=float, metavar="S", help="length of a round")
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        metavar="LEVEL",
+        help="log what is at least so severe: %(choices)s (default %(default)s)",
+    )
+    parser.add_argument("--version", action="version", version=f"hadard {__version__}")
+    return parser
+
+
+def configuration(options: argparse.Namespace) -> Config:
+    """Read the configuration and apply the options; raises ConfigError or UsageError."""
+    config = read_config(options.config)
+    if options.disable_file is not None:
+        config = config.model_copy(update={"disable_file": options.disable_file})
+    seconds: float | None = options.round_seconds
+    if seconds is None:
+        return config
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"--round-seconds {seconds:g}: expected a number of seconds above 0")
+    poll_s = min(config.poll_seconds, seconds)
+    return config.model_copy(update={"round_seconds": seconds, "poll_seconds": poll_s})

@@ -1,0 +1,118 @@
+"""What a configuration is made into: the adapter, the backends and the policy."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hadar_slurm.config import Config
+from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.errors import ConfigError
+from hadar_slurm.policies.policy import Policy, SolverLimits
+from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.resources import data_file
+from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.slurm.control.ledger import FILE_NAME as LEDGER_FILE
+from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.control.modes import Mode, Modes
+from hadar_slurm.slurm.observe.throughput_store import FILE_NAME as PROFILE_FILE
+from hadar_slurm.slurm.observe.throughput_store import Profile
+from hadar_slurm.slurm.settings import BackendSettings
+from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
+
+
+def policy_of(config: Config) -> Policy:
+    """Return the policy that a configuration names."""
+    limits = SolverLimits(config.solver.time_limit_s, config.solver.gap)
+    return make_policy(config.policy, utility=config.utility, limits=limits)
+
+
+@dataclass(slots=True)
+class Life:
+    """Liveness of the daemon, and the results of its commands since the last round."""
+
+    # Renews the heartbeat; called often, and before each command.
+    sign: Callable[[], None] = lambda: None
+    # Results of Slurm's commands by (program, answer).
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def take_answers(self) -> dict[str, dict[str, int]]:
+        """Return and reset the counts, by program, as the journal records them."""
+        tree: dict[str, dict[str, int]] = {}
+        for (program, answer), number in sorted(self.answers.items()):
+            tree.setdefault(program, {})[answer] = number
+        self.answers.clear()
+        return tree
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What tests replace: the clock, Slurm, the policy."""
+
+    # Seconds since the epoch.
+    now_s: Callable[[], float] = time.time
+    make_adapter: Callable[[str, Runner], SlurmAdapter] = make_adapter
+    make_policy: Callable[[Config], Policy] = policy_of
+    life: Life = field(default_factory=Life)
+
+
+def modes(config: Config) -> Modes:
+    """Return the mode of every partition."""
+    return Modes(Mode(config.mode), {name: Mode(m) for name, m in config.partitions.items()})
+
+
+def backend_of(
+    config: Config, slurm: SlurmAdapter, world: World, mode: Mode | None = None
+) -> SlurmBackend:
+    """Return the backend for one mode, by default the most invasive one that is configured.
+
+    Raises ConfigError for a throughput table that cannot be read.
+    """
+    table_path = config.throughputs or data_file("throughputs.json")
+    try:
+        table = parse_table(table_path.read_text(encoding="utf-8"), str(table_path))
+    except OSError as error:
+        raise ConfigError(f"throughputs: {table_path}: {error.strerror}") from error
+    settings = BackendSettings(
+        spool=config.reports,
+        modes=modes(config),
+        restart_cost_s=config.restart_cost_seconds,
+        grace_s=config.grace_seconds,
+        pin_timeout_s=config.pin_timeout_seconds,
+        poll_s=config.poll_seconds,
+        wake_file=config.run_dir / WAKE_FILE,
+        assignments=config.assignments,
+        slot_s=config.round_seconds,
+    )
+    ledger = Ledger(config.state_dir / LEDGER_FILE)
+    mode = mode or modes(config).all[0]
+    # A hadard that only observes may have no writable state_dir for its measurements.
+    keeps = mode is Mode.ENFORCE or os.access(config.state_dir, os.W_OK | os.X_OK)
+    profile = Profile(config.state_dir / PROFILE_FILE, world.now_s) if keeps else None
+    return SlurmBackend(slurm, table, settings, ledger, mode, profile, now_s=world.now_s)
+
+
+def adapter_of(config: Config, world: World) -> SlurmAdapter:
+    """Return the adapter of a configuration; `world.life` counts and precedes its commands."""
+    runner = Runner(
+        config.slurm_conf,
+        config.command_timeout_seconds,
+        on_run=lambda: world.life.sign(),
+        on_answer=lambda program, answer: world.life.answers.update([(program, answer)]),
+    )
+    return world.make_adapter(config.adapter, runner)
+
+
+def make_directory(path: Path, key: str) -> None:
+    """Make the directory that the configuration names under `key`; raises ConfigError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{key}: {path}: {error.strerror}") from error
