@@ -121,7 +121,7 @@ def test_a_stale_round_of_a_live_hadard_is_told(place: Place) -> None:
     place.round(3 * 3600.0, 812, **waiting(job.key))
     for command in (["status"], ["top", "--once"], ["explain", job.key]):
         said = place.hadar(*command).output
-        assert "hadard is alive, but its last round is 3.0 h old" in said, said
+        assert "hadard is alive, but the following is from its last round, 3.0 h ago" in said, said
         assert "round 812, 3.0 h ago, at 20" in said
     assert place.tree("explain", job.key)["is_stale"] is True
 
@@ -139,7 +139,7 @@ def test_a_hadard_that_is_gone_is_told_and_forecasts_nothing(
         place.vouch(beat_s)
     for command in (["status"], ["top", "--once"], ["explain", job.key]):
         said = place.hadar(*command).output
-        assert f"hadard is not alive: no fresh sign of life in {place.directory}" in said, said
+        assert f"hadard is not alive: no fresh heartbeat in {place.directory}" in said, said
         assert "what follows is from then, 3.0 h ago" in said
     done = place.hadar("explain", job.key)
     assert done.exit_code == 0
@@ -285,7 +285,7 @@ def test_what_slurm_has_changed_since_the_round_is_told(place: Place) -> None:
     place.slurm.advance(5.0)
     assert job.state == "RUNNING"
     done = place.hadar("explain", job.key)
-    assert "since that round it has changed: it is RUNNING now" in done.output, done.output
+    assert "changed since that round: it is RUNNING now" in done.output, done.output
     assert "when it begins" not in done.output
     assert place.tree("explain", job.key)["slurm_differs"] is True
 
@@ -300,7 +300,7 @@ def test_left_not_taken_and_unknown_are_told_apart(place: Place) -> None:
             "not taken by hadard",
             "was submitted by hadar-sbatch, and hadard does not",
         ),
-        "4711": ("unknown", "is unknown: neither the journal nor Slurm has it"),
+        "4711": ("unknown", "is unknown to the journal and to Slurm"),
     }
     for job, (answer, words) in said.items():
         done = place.hadar("explain", job)

@@ -120,7 +120,7 @@ def test_the_page_says_that_hadard_is_gone_and_how_old_the_round_is(path: Path) 
     assert "round 812 began 14 s ago" in alive
     assert "alive" not in alive
     gone = page(path, vouch(path.parent, seen_s + 60.0), seen_s + 7200.0)
-    assert f"hadard is not alive: no fresh sign of life in {path.parent} ." in gone
+    assert f"hadard is not alive: no fresh heartbeat in {path.parent} ." in gone
     assert "What follows is from 2 h 00 min ago." in gone
     stale = page(path, vouch(path.parent, seen_s + 9000.0), seen_s + 7200.0)
     assert "hadard is alive, but its last round is 2 h 00 min old" in stale
