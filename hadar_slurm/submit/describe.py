@@ -73,8 +73,8 @@ def _shape_of_tasks(request: SbatchRequest, gpus: int) -> Shape:
     nodes = _nodes(request)
     if gpus % nodes:
         raise JobSpecError(
-            f"--ntasks-per-node is given: {gpus} GPUs do not divide evenly over {nodes} nodes; give "
-            f"the layout with {PREFIX}gang, GPUs per node x nodes"
+            f"--ntasks-per-node is given: {gpus} GPUs do not divide evenly over {nodes} nodes; "
+            f"give the layout with {PREFIX}gang, GPUs per node x nodes"
         )
     return Shape(nodes, gpus // nodes)
 

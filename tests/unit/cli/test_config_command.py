@@ -58,7 +58,7 @@ def test_what_hadard_would_refuse_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "key", "said"),
     [
-        ("mode: observe\n", "mode", "only watch"),
+        ("mode: observe\n", "mode", "only observes"),
         ("slurm_conf: /no/slurm.conf\n", "slurm_conf", "cannot be read"),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_job_that_waits_is_explained(journal: Path) -> None:
     done = explain("2", "--journal", str(journal))
     assert done.exit_code == 0, done.output
     assert "Hadar: no free GPUs fit its gang now" in done.output
-    assert "it begins in 100 s on 1 V100 of n1 and ends in 200 s" not in done.output
+    assert "it starts in 100 s on 1 V100 of n1 and ends in 200 s" not in done.output
     assert "begins in 100 s on 1 V100 of n1 and ends in 3 min" in done.output
     assert "Slurm:" not in done.output
     tree = json.loads(explain("2", "--journal", str(journal), "--json").output)
@@ -50,7 +50,7 @@ def test_a_job_that_waits_is_explained(journal: Path) -> None:
 
 def test_a_job_that_runs_is_explained(journal: Path) -> None:
     done = explain("1", "--journal", str(journal))
-    assert "it ends in 100 s if it stays where it is" in done.output
+    assert "it ends in 100 s unless migrated" in done.output
 
 
 def test_a_job_that_is_not_there_has_another_status(journal: Path) -> None:
