@@ -41,7 +41,7 @@ def test_a_job_that_waits_is_explained(journal: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "Hadar: no free GPUs fit its gang now" in done.output
     assert "it starts in 100 s on 1 V100 of n1 and ends in 200 s" not in done.output
-    assert "begins in 100 s on 1 V100 of n1 and ends in 3 min" in done.output
+    assert "starts in 100 s on 1 V100 of n1 and ends in 3 min" in done.output
     assert "Slurm:" not in done.output
     tree = json.loads(explain("2", "--journal", str(journal), "--json").output)
     assert tree["found"]["expected"]["begins_in_s"] == 100.0
