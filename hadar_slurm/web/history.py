@@ -280,7 +280,7 @@ class History:
     def _others_now(self) -> Slots:
         """Return the GPUs held by jobs that no mode manages.
 
-        Each mode counts the other modes' jobs as unmanaged, by its snapshot, before its own actions.
+        Each mode counts the other modes' jobs as unmanaged, by its snapshot before its own actions.
         """
         if not self._lines:
             return {}

@@ -55,7 +55,7 @@ class Address(NamedTuple):
 def parse_address(text: str) -> Address:
     """Return the address in `127.0.0.1:8642`, `[::1]:8642` or `localhost:0`.
 
-    Raises UsageError that says what is accepted. Without a host it is loopback, never all addresses.
+    Raises UsageError that says what is accepted. Without a host it is loopback, not all addresses.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:
