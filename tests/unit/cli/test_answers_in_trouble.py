@@ -140,7 +140,7 @@ def test_a_hadard_that_is_gone_is_told_and_forecasts_nothing(
     for command in (["status"], ["top", "--once"], ["explain", job.key]):
         said = place.hadar(*command).output
         assert f"hadard is not alive: no fresh heartbeat in {place.directory}" in said, said
-        assert "what follows is from then, 3.0 h ago" in said
+        assert "the following is from 3.0 h ago" in said
     done = place.hadar("explain", job.key)
     assert done.exit_code == 0
     assert "it starts in" not in done.output
@@ -300,7 +300,7 @@ def test_left_not_taken_and_unknown_are_told_apart(place: Place) -> None:
         plain.key: ("left to Slurm", "is left to Slurm: it was not submitted by hadar-sbatch"),
         described.key: (
             "not taken by hadard",
-            "was submitted by hadar-sbatch, and hadard does not",
+            "was submitted by hadar-sbatch, but hadard does not",
         ),
         "4711": ("unknown", "is unknown to the journal and to Slurm"),
     }

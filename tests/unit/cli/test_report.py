@@ -43,7 +43,7 @@ def journal(tmp_path: Path) -> Path:
 def test_a_journal_is_told_with_what_was_put_aside(journal: Path) -> None:
     done = report("--journal", str(journal), "--no-replay")
     assert done.exit_code == 0, done.output
-    assert "3 rounds, 0 not whole" in done.output
+    assert "3 rounds, 0 incomplete" in done.output
     assert "2 jobs; ended: none" in done.output
     assert "simulated" not in done.output
 

@@ -127,7 +127,7 @@ def test_sbatchs_status_and_words_are_passed_on(site: Site) -> None:
         ([*OWN, "--hadar-json", "-Q"], "--quiet is given: sbatch would not print the job id"),
         (["-N1", ":", *OWN], "':' or hetjob is given"),
         ([*OWN, "-N1", ":"], "':' or hetjob is given"),
-        ([*OWN, "--tres-per-task=cpu:1,gres/gpu:2"], "--tres-per-task is given: say with"),
+        ([*OWN, "--tres-per-task=cpu:1,gres/gpu:2"], "--tres-per-task is given: give the"),
         ([*OWN, "--hadar-gang=8"], "no nodes of this cluster can hold the gang 8x1, 4x2"),
         (["--hadar-steps=1", "--hadar-throughput=a100=1"], "GPU type 'a100' is not in this clus"),
     ],

@@ -450,8 +450,8 @@ def test_a_model_that_nobody_has_measured_is_no_fault(words: list[str], said: st
         ([*OWN, "--hadar-gang=100000000000"], "GPUs must be a whole number, 1 to"),
         ([*OWN, "--hadar-steps=1" + "0" * 30], "steps must be a whole number, 1 to"),
         ([*OWN, "--gpus=3", "-N2", "--ntasks-per-node=1"], "3 GPUs do not divide evenly"),
-        ([*OWN, "--gpus-per-task=2"], "--gpus-per-task is given: say with --hadar-gang how many"),
-        ([*OWN, "--gpus-per-socket=2"], "--gpus-per-socket is given: say with --hadar-gang"),
+        ([*OWN, "--gpus-per-task=2"], "--gpus-per-task is given: give the total number of GPUs"),
+        ([*OWN, "--gpus-per-socket=2"], "--gpus-per-socket is given: give the total"),
     ],
 )  # fmt: skip
 def test_a_fault_is_one_line_with_the_value(words: list[str], said: str) -> None:
