@@ -1,7 +1,7 @@
-"""The configuration file of hadard: YAML, checked as a whole, wrong keys named with their line.
+"""The configuration file of hadard: YAML, checked as a whole; errors name key and line.
 
-Every number has bounds: wide enough for tests with rounds of a second and for the slowest site, and
-narrow enough to refuse a slip such as 1e-9. slurm_conf/hadar.yaml says them.
+Every number has bounds, listed in slurm_conf/hadar.yaml: wide enough for tests with rounds of a
+second and for the slowest site, narrow enough to refuse a typing error such as 1e-9.
 """
 
 from __future__ import annotations
@@ -63,14 +63,7 @@ class SolverConfig(_Section):
 
 
 class Config(_Section):
-    """Everything hadard can be told; times in seconds, directories absolute.
-
-    `mode` is how far hadard goes with jobs, `partitions` names those where it differs.
-    `throughputs` is a table of the site's own, in the form of the shipped one. `spool_dir` is
-    hadard's own and all nodes must see it: jobs report in `reports` there, and forked ones read
-    their shares in `assignments_dir`, by default `assignments` there. A journal of
-    `journal_megabytes` is put aside, and `journal_files` old ones are kept.
-    """
+    """The keys of hadar.yaml; times in seconds, paths absolute."""
 
     policy: PolicyName = "hadar"
     utility: Literal["throughput", "jct", "ftf"] = "throughput"
@@ -82,28 +75,33 @@ class Config(_Section):
     command_timeout_seconds: Number = Field(default=25.0, ge=1, le=600)
     alive_seconds: Number = Field(default=30.0, ge=1, le=3600)
     mode: ModeName = "observe"
+    # Modes of partitions that differ from `mode`.
     partitions: dict[str, ModeName] = Field(default_factory=dict)
     adapter: Literal["auto", "pyslurm", "command-line"] = "auto"
     solver: SolverConfig = SolverConfig()
+    # A table in the form of the shipped one, which it replaces.
     throughputs: AbsolutePath | None = None
     slurm_conf: AbsolutePath | None = None
     run_dir: AbsolutePath = Path("/run/hadar")
+    # Owned by hadard, shared by all nodes: jobs write reports there.
     spool_dir: AbsolutePath = Path("/var/spool/hadar")
+    # Where forked jobs read their shares; default `assignments` in `spool_dir`.
     assignments_dir: AbsolutePath | None = None
     state_dir: AbsolutePath = Path("/var/lib/hadar")
     disable_file: AbsolutePath = Path("/etc/hadar/disabled")
     journal: AbsolutePath = Path("/var/log/hadar/journal.jsonl")
+    # The journal is rotated at this size.
     journal_megabytes: Number = Field(default=100.0, ge=0.01, le=100_000)
     journal_files: Annotated[int, BeforeValidator(_not_bool)] = Field(default=5, ge=1, le=1000)
 
     @property
     def reports(self) -> Path:
-        """Return where users' directories of reports lie, side by side."""
+        """Return the directory of the users' report directories."""
         return self.spool_dir / "reports"
 
     @property
     def assignments(self) -> Path:
-        """Return where forked jobs read their shares."""
+        """Return the directory where forked jobs read their shares."""
         return self.assignments_dir or self.spool_dir / "assignments"
 
 
@@ -117,7 +115,7 @@ def load_config(path: Path) -> Config:
 
 
 def read_config(path: Path | None) -> Config:
-    """Return the configuration in `path`, else in the default place, else the defaults."""
+    """Return the configuration in `path`, else in DEFAULT_PATH, else the defaults."""
     if path is None and DEFAULT_PATH.exists():
         path = DEFAULT_PATH
     return Config() if path is None else load_config(path)
@@ -126,9 +124,8 @@ def read_config(path: Path | None) -> Config:
 def read_config_to_answer(path: Path | None) -> Config:
     """Return the configuration for a command that only reads hadard's heartbeat.
 
-    Its place is the one that `run_dir` in the file of --config names, else HADAR_RUN_DIR, else that
-    of the default file. hadard and commands that change jobs go by the configuration alone, so that
-    they agree.
+    `run_dir` is the one in the file of --config, else HADAR_RUN_DIR, else that of the default file.
+    hadard and commands that change jobs use the configuration alone, so that they agree.
     """
     config = read_config(path)
     chosen = os.environ.get(RUN_DIR_VARIABLE)
@@ -163,7 +160,7 @@ def parse_config(text: str, origin: str) -> Config:
 
 
 def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield the keys whose values do not go together, each with what to do."""
+    """Yield keys whose values conflict, each with the remedy."""
     round_s, poll_s, alive_s = config.round_seconds, config.poll_seconds, config.alive_seconds
     named = config.model_fields_set
     if poll_s > round_s:
@@ -173,7 +170,7 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
             f"poll_seconds ({poll_s:g}) is above round_seconds ({round_s:g}): set poll_seconds to "
             f"{round_s:g} or less",
         )
-    # Where it is not named, hadard takes four polls if that is more than the default.
+    # If the key is left out, hadard uses four polls if that is more than the default.
     if "alive_seconds" in named and alive_s <= poll_s:
         yield (
             "alive_seconds",

@@ -1,23 +1,23 @@
-"""Every exception the project raises on purpose, and whose fault each one is.
+"""The exceptions of the project.
 
 HadarError
-├── UsageError              the caller's words are wrong; commands exit with status 2
+├── UsageError              the input is wrong; commands exit with status 2
 │   ├── ConfigError             a configuration, cluster or table file
 │   ├── JobSpecError            the description of a job
 │   ├── PolicyError             a policy whose package cannot be imported
 │   └── TraceError              a workload trace
-├── InvalidPlan             our fault: a policy proposed what cannot be
-├── PhaseError              our fault: a job moved between phases that do not follow
+├── InvalidPlan             internal: a policy proposed an impossible plan
+├── PhaseError              internal: an impossible transition between a job's phases
 ├── SolverError             no usable answer from the solver
 │   └── SolverTimeout           none within its time limit
-├── DaemonError             another hadard is at work on the cluster
-├── LedgerError             what hadard is about to do to jobs cannot be written down
+├── DaemonError             another hadard runs on the cluster
+├── LedgerError             the ledger cannot be written, so hadard must not change jobs
 ├── SbatchNotFound          there is no sbatch to execute but hadar-sbatch itself
 ├── ClusterError            a local cluster could not be started, found or stopped
 └── SlurmError
     ├── SlurmUnavailable        Slurm did not answer; try again next round
-    ├── SlurmRefused            Slurm said no to this one action
-    └── SlurmOutputError        Slurm answered in a form we do not know; attaches the text
+    ├── SlurmRefused            Slurm refused this one action
+    └── SlurmOutputError        Slurm's output has an unknown form; attaches the text
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from collections.abc import Iterable
 
 
 class HadarError(Exception):
-    """Any failure the project names."""
+    """Base class of the project's exceptions."""
 
 
 class UsageError(HadarError):
-    """The caller asked for something that cannot be: names the value and what is accepted."""
+    """The input is wrong: names the value and what is accepted."""
 
 
 class ConfigError(UsageError):
@@ -58,7 +58,7 @@ class InvalidPlan(HadarError):
 
 
 class PhaseError(HadarError):
-    """A job moved between phases that do not follow each other."""
+    """An impossible transition between a job's phases."""
 
 
 class SolverError(HadarError):
@@ -70,15 +70,15 @@ class SolverTimeout(SolverError):
 
 
 class DaemonError(HadarError):
-    """Another hadard is at work on the same cluster."""
+    """Another hadard runs on the same cluster."""
 
 
 class LedgerError(HadarError):
-    """What hadard is about to do to jobs cannot be written down, so it must not be done."""
+    """The ledger cannot be written, so hadard must not change jobs."""
 
 
 class SbatchNotFound(HadarError):
-    """There is no sbatch to execute: says why, and how to name one."""
+    """There is no sbatch to execute: gives reason and remedy."""
 
 
 class ClusterError(HadarError):
@@ -86,7 +86,7 @@ class ClusterError(HadarError):
 
 
 class SlurmError(HadarError):
-    """Something between Slurm and us went wrong."""
+    """Base class of failures of Slurm's commands."""
 
 
 class SlurmUnavailable(SlurmError):
@@ -98,7 +98,7 @@ class SlurmRefused(SlurmError):
 
 
 class SlurmOutputError(SlurmError):
-    """Slurm's answer has a form we do not know; `text` holds it."""
+    """Slurm's output has an unknown form; `text` holds it."""
 
     def __init__(self, message: str, text: str) -> None:
         self.text = text

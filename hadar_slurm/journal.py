@@ -1,4 +1,4 @@
-"""The journal: one JSON line a round, the one output that everything else reads.
+"""The journal: one JSON line per round, which all other tools read.
 
 Fields are explained in docs/journal.md. A gang is `{node: {gpu type: count}}`; times are seconds,
 since the epoch for hadard and since 0 for the simulator.
@@ -34,7 +34,7 @@ _RULES = frozenset(asdict(GangRules()))
 
 
 def as_line(record: RoundRecord) -> Line:
-    """Return a round as the journal writes it."""
+    """Return a round as a journal line."""
     seen = _seen(record.snapshot) if record.snapshot else {}
     plan = record.plan
     return {
@@ -120,19 +120,19 @@ def _job(job: Job) -> Line:
             if (rate := spec.rates.on(gpu_type, spec.num_gpus)) > 0
         },
         "restart_cost_s": spec.restart_cost_s,
-        # What most jobs do not have takes no room.
+        # Fields at their usual value are left out.
         **{name: value for name, value in unusual.items() if value is not None},
     }
 
 
 def snapshot_of(line: Line) -> Snapshot:
-    """Return what was seen in a round, as far as its line tells.
+    """Return the snapshot in a round's line.
 
-    Left out are what jobs received on each GPU type, and how much slower they are spread over
-    nodes. Raises ConfigError when nothing was seen.
+    The line lacks the GPU time received by type and the throughput across nodes. Raises
+    ConfigError if the line has no snapshot.
     """
     if "nodes" not in line:
-        raise ConfigError(f"round {line['round']}: nothing was seen: {'; '.join(line['errors'])}")
+        raise ConfigError(f"round {line['round']} has no snapshot: {'; '.join(line['errors'])}")
     cluster = Cluster.of(
         Node.of(name, node["gpus"], is_schedulable=node["open"])
         for name, node in line["nodes"].items()
@@ -202,12 +202,11 @@ def _action(outcome: Outcome) -> Line:
 
 
 class Journal:
-    """An append-only file of rounds; a line is on its way to disk before the next round begins.
+    """An append-only file of rounds; each line is written before the next round begins.
 
-    A file that has grown to `max_bytes` is put aside as `NAME.1`, older ones move up, and all
-    after `NAME.{keep}` are removed. Without `max_bytes` it grows without limit. Each line goes to
-    the file that has the name at that time: where it was moved away, could not be written or its
-    disk was full, the next line opens it again.
+    A file that reaches `max_bytes` is rotated to `NAME.1`, older files move up, and at most `keep`
+    are kept. Each line goes to the file that has the name at that time: after the file was moved
+    or a write failed, the next line opens it again.
     """
 
     def __init__(self, path: Path, *, max_bytes: float = math.inf, keep: int = 5) -> None:
@@ -217,22 +216,22 @@ class Journal:
         self._file: FileIO | None = None
 
     def open(self) -> FileIO:
-        """Return the file, opened where it is not or where another has its name; raises OSError."""
+        """Return the file, reopened if another file has its name; raises OSError."""
         if self._file is not None and not self._has_moved(self._file):
             return self._file
         self.close()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         _drop_torn_line(self._path)
-        # Without a buffer, which closing would write once more after a failure.
+        # Unbuffered: closing a buffer after a failed write would write it again.
         self._file = self._path.open("ab", buffering=0)
         return self._file
 
     def write(
         self, record: RoundRecord, *, mode: str = "", more: Mapping[str, object] | None = None
     ) -> None:
-        """Append one round, with its mode and `more` fields, which hadard has and simulations not.
+        """Append one round; only hadard gives `mode` and `more` fields.
 
-        Raises OSError when it cannot be written; what was written of it is cut off again.
+        Raises OSError if the write fails; a part that was written is removed.
         """
         tree = as_line(record) | ({"mode": mode} if mode else {}) | dict(more or {})
         file = self.open()
@@ -273,7 +272,7 @@ class Journal:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cut off a last line that a crash left without its end; appending to it would spoil two."""
+    """Remove a last line without newline, left by a crash, so that the next line stays whole."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -283,9 +282,9 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def read_last(path: Path, number: int) -> list[Line]:
-    """Return up to `number` of the last rounds, the oldest first, reading no more than these.
+    """Return up to `number` of the last rounds, the oldest first, reading only the file's end.
 
-    Right after the file was put aside they are in the one before. No file: no rounds.
+    Right after a rotation they are in the rotated file. Without a file there are none.
     """
     found: list[Line] = []
     for file in (path, path.with_name(f"{path.name}.1")):
@@ -297,7 +296,7 @@ def read_last(path: Path, number: int) -> list[Line]:
 
 
 def read_with_older(path: Path) -> Iterator[Line]:
-    """Yield the rounds of a journal and of those put aside before it, the oldest first."""
+    """Yield the rounds of a journal's rotated files and of the journal, the oldest first."""
     older: list[Path] = []
     while (file := path.with_name(f"{path.name}.{len(older) + 1}")).exists():
         older.append(file)
@@ -315,7 +314,7 @@ def _last_texts(path: Path, number: int) -> list[bytes]:
             start = max(0, size - block)
             file.seek(start)
             tail, block = file.read(size - start), 2 * block
-    # What follows the last end of a line is still being written, or was cut short.
+    # Text after the last newline is still being written, or was cut off.
     whole = tail[: tail.rfind(b"\n") + 1].splitlines()
     return whole[-number:] if number > 0 else []
 
@@ -338,7 +337,7 @@ def _check_version(line: object, place: str) -> None:
 
 
 def read_journal(path: Path) -> Iterator[Line]:
-    """Yield the rounds of a journal; a last line cut short by a crash is left out."""
+    """Yield the rounds of a journal; a last line cut off by a crash is left out."""
     with path.open(encoding="utf-8") as file:
         for number, text in enumerate(file, start=1):
             try:

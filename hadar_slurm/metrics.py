@@ -1,8 +1,8 @@
-"""What a run was worth, from its journal: completion times, duration, use of the GPUs. Pure.
+"""Figures of a run from its journal: completion times, duration, use of the GPUs. Pure.
 
 JCT is the time from a job's submission to its end; TTD (total time duration) from the first
-submission to the last end; utilisation of a GPU type is the share of its GPU-time that jobs held,
-from the first submission to the last end or, in a run under way, to the last round. All in seconds.
+submission to the last end; utilisation of a GPU type is the share of its GPU time that jobs held,
+from the first submission to the last end (of an unfinished run: to the last round). All in seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 @dataclass
 class Segments:
-    """Collects who held what, from a run under way."""
+    """Collects the segments of a run, round by round."""
 
     found: list[Segment] = field(default_factory=list)
     open: dict[JobId, dict[int, tuple[Gang, float]]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Segments:
             self.stop(job_id, copy, end_s)
 
     def add(self, record: RoundRecord) -> None:
-        """Take in what one round saw and did."""
+        """Add one round's snapshot and actions."""
         if record.snapshot is None:
             return
         now_s = record.snapshot.now_s
@@ -63,7 +63,7 @@ class Segments:
             self.stop_all(end.job_id, end.end_s)
         jobs = record.snapshot.by_id
         for job_id, copies in list(self.open.items()):
-            # What a copy held and holds no longer was lost with its node.
+            # A copy that holds its gang no longer lost it with its node.
             held = dict(jobs[job_id].allocation.copies) if job_id in jobs else {}
             for copy in [copy for copy in copies if copy not in held]:
                 self.stop(job_id, copy, now_s)
@@ -92,10 +92,10 @@ class Summary:
 
 
 def segments(lines: Iterable[Line]) -> list[Segment]:
-    """Return who held what, from the jobs that each round of a journal saw.
+    """Return the segments in a journal's rounds.
 
-    A gang's segment begins with the start that was carried out and ends with its stop, the job's
-    end, or the first round that saw the job queued again.
+    A segment begins with an executed start and ends with the stop, the job's end, or the first
+    round with the job queued again.
     """
     book = Segments()
     last_s = 0.0
@@ -137,7 +137,7 @@ def summarize(lines: Iterable[Line]) -> Summary:
 
 
 def num_moves(held: Iterable[Segment]) -> int:
-    """Return the starts of copies beyond the first of each copy's job."""
+    """Return the number of starts beyond the first of each job."""
     starts = Counter(segment.job_id for segment in held)
     return sum(starts.values()) - len(starts)
 
@@ -148,7 +148,7 @@ def figures(
     held: Iterable[Segment],
     capacity: Mapping[str, int],
 ) -> Summary:
-    """Return the figures of a run from when jobs came, ended, and what they held."""
+    """Return the figures of a run from submission times, end times, segments, GPUs by type."""
     held = list(held)
     done = {job: end_s - submitted[job] for job, end_s in ended.items() if job in submitted}
     first_s = min(submitted.values(), default=0.0)

@@ -1,4 +1,4 @@
-"""Where the files that travel with the package lie."""
+"""Paths of the files that are installed with the package."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def job_template(name: str) -> Path:
 
 
 def operators_file(name: str) -> Path:
-    """Return a file of `slurm_conf`: what operators begin with."""
+    """Return a file of `slurm_conf`, the templates for operators."""
     return _beside("slurm_conf") / name
 
 
 def _beside(folder: str) -> Path:
-    """Return a folder that lies beside the package in a checkout, and inside it when installed."""
+    """Return a directory beside the package in a checkout, inside it when installed."""
     installed = _PACKAGE / folder
     return installed if installed.exists() else _PACKAGE.parent / folder

@@ -1,4 +1,4 @@
-"""`hadar cluster`: a real Slurm on this machine with pretended GPUs, to try things and to test."""
+"""hadar cluster: a real Slurm on this machine with simulated GPUs, for trials and tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hadar_slurm.errors import HadarError, UsageError
 EXAMPLE_NODES = "v100:4,v100:4,p100:4,k80:4,v100:2+k80:2"
 
 app = typer.Typer(
-    help="Start, show and stop a real Slurm on this machine with pretended GPUs.",
+    help="Start, show and stop a real Slurm on this machine with simulated GPUs.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,11 +30,11 @@ Directory = Annotated[
     Path | None,
     typer.Option(
         "--dir",
-        help="Where all files of the cluster lie.",
+        help="Directory for all files of the cluster.",
         show_default="hadar-cluster-UID in $XDG_RUNTIME_DIR or /tmp",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -42,16 +42,16 @@ def up(
     nodes: Annotated[
         str,
         typer.Option(
-            help="GPUs of each node, or a YAML file. + joins the types of a node, 3* repeats it."
+            help="GPUs of each node, or a YAML file; + joins types in one node, 3* repeats a node."
         ),
     ] = EXAMPLE_NODES,
     directory: Directory = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds until all nodes must be idle.")
+        float, typer.Option("--timeout", min=1, help="Seconds to wait for all nodes to be idle.")
     ] = 30.0,
     accounting: Annotated[
         bool,
-        typer.Option("--accounting", help="Run slurmdbd too, for sacct, accounts, QOS and limits."),
+        typer.Option("--accounting", help="Also run slurmdbd: sacct, accounts, QOS and limits."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -108,7 +108,7 @@ def _read_nodes(nodes: str) -> tuple[NodeShape, ...]:
 
 @contextmanager
 def _progress(num_nodes: int) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how many nodes are idle; elsewhere rich prints nothing."""
+    """Show the number of idle nodes on a terminal; elsewhere rich prints nothing."""
     with Console(stderr=True).status("starting Slurm") as line:
         yield lambda num_idle: line.update(f"starting Slurm: {num_idle} of {num_nodes} nodes idle")
 

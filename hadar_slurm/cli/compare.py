@@ -1,4 +1,4 @@
-"""hadar compare: policies beside each other on the same workloads, as table, CSV, JSON and page."""
+"""hadar compare: compares policies on the same workloads as table, CSV, JSON and HTML page."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def compare(
     scenario: Annotated[
         str | None,
         typer.Option(
-            help=f"A paper's experiment instead of traces: {', '.join(SCENARIOS)}.",
+            help=f"A paper's experiment, in place of traces: {', '.join(SCENARIOS)}.",
             autocompletion=one_of(tuple(SCENARIOS)),
         ),
     ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
-            help=f"Some of {', '.join(POLICY_NAMES)}; or all.",
+            help=f"Comma-separated list of {', '.join(POLICY_NAMES)}; or all.",
             autocompletion=some_of(("all", *POLICY_NAMES)),
         ),
     ] = None,
@@ -87,45 +87,47 @@ def compare(
     speeds: Annotated[
         str,
         typer.Option(
-            help=f"What policies know of jobs' speeds, one or several of {', '.join(SPEEDS)}.",
+            help=f"Where policies' throughputs come from, one or more of {', '.join(SPEEDS)}.",
             autocompletion=some_of(SPEEDS),
         ),
     ] = ORACLE,
-    round_seconds: Annotated[float, typer.Option(help="Length of a round.")] = 360.0,
+    round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
         typer.Option(
-            help="Costs of moving a job, one or several: 0,10,30; sia is by model.",
+            help="Restart costs, one or more: 0,10,30; sia sets them by model.",
             show_default="30, under Gavel's rules 0",
         ),
     ] = None,
     load: Annotated[
         str | None,
         typer.Option(
-            help="Offered loads in per cent, 70,90,110: arrivals are scaled so that work comes at "
-            "that share of the fastest the cluster could do it."
+            help="Offered loads in percent of the cluster's capacity: 70,90,110; arrival times "
+            "are scaled to match."
         ),
     ] = None,
     seed: Annotated[
         str | None, typer.Option(help="Seeds of generated workloads, 0,1,2; tables show means.")
     ] = None,
-    first: Annotated[int | None, typer.Option(help="Take only the first so many jobs.")] = None,
+    first: Annotated[int | None, typer.Option(help="Use only the first N jobs.")] = None,
     copies: Annotated[
         int | None,
-        typer.Option(help="Most copies of a job that forks.", show_default="as many as nodes"),
+        typer.Option(help="Most copies of a forked job.", show_default="number of nodes"),
     ] = None,
     aggregation_seconds: Annotated[
-        float, typer.Option(help="Cost of making copies one, each round.")
+        float, typer.Option(help="Seconds per round to average the copies' parameters.")
     ] = 10.0,
     jobs_at_once: Annotated[
-        int | None, typer.Option(help="Runs at a time.", show_default="one a processor")
+        int | None, typer.Option(help="Parallel runs.", show_default="one per processor")
     ] = None,
-    output: Annotated[Path, typer.Option(help="Where the results go.")] = Path("compare-output"),
+    output: Annotated[Path, typer.Option(help="Directory for the results.")] = Path(
+        "compare-output"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Run every policy on every workload, in parallel, and show what each is worth.
+    """Run every policy on every workload, in parallel, and compare the results.
 
-    Interrupted, it goes on where it stopped when the same command is given again.
+    After an interruption the same command continues where it stopped.
     """
     choices = Choices(_policies(policy), _seeds(seed), _loads(load), _at_least_one("first", first))
     processes = _at_least_one("jobs-at-once", jobs_at_once) or os.cpu_count() or 1
@@ -196,7 +198,7 @@ def compare(
         )
 
 
-# What was asked for.
+# The options.
 
 
 def _policies(text: str | None) -> tuple[str, ...] | None:
@@ -264,7 +266,7 @@ def _command() -> str:
     return shlex.join(["hadar", *sys.argv[1:]])
 
 
-# What is to be run.
+# The runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +281,9 @@ class _Drawn:
 def _drawn(
     traces: Sequence[str], reading: TraceOptions, choices: Choices, console: Console
 ) -> Iterator[_Drawn]:
-    """Yield the jobs of every trace and seed, telling what a reader should know of them."""
+    """Yield the jobs of every trace and seed; print the reader's notes."""
     if choices.seeds and not any(is_generated(text) for text in traces):
-        raise UsageError("--seed: only generated workloads have one; a trace is what it is")
+        raise UsageError("--seed: only generated workloads take a seed, traces do not")
     for text in traces:
         for seed in (choices.seeds or (0,)) if is_generated(text) else (None,):
             specs, said = read_workload(
@@ -328,7 +330,7 @@ def _cells(
     cluster_name: str,
     copying: Callable[[Sequence[JobSpec]], list[JobSpec]],
 ) -> Iterator[Cell]:
-    """Yield a cell for each policy; those that fork get jobs that allow it."""
+    """Yield a cell for each policy; forking policies get jobs that may be forked."""
     copied = replace(workload, specs=tuple(copying(workload.specs)))
     for policy in policies:
         yield Cell(

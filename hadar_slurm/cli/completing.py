@@ -1,7 +1,4 @@
-"""What a shell may complete beside the names of commands and options: policies, workloads, jobs.
-
-Whatever goes wrong, nothing is said: the user is in the middle of a line.
-"""
+"""Shell completion of arguments: policies, workloads, jobs. Errors give no output."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from hadar_slurm.journal import read_last
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.control.modes import Mode
 
-# Nobody waits longer for a word.
+# A completion must answer within this time.
 _SQUEUE_LIMIT_S = 3.0
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what completes one of some names."""
+    """Return a completion function for one of `names`."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -31,7 +28,7 @@ def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what completes the last of several names, with commas between them."""
+    """Return a completion function for a comma-separated list of `names`."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -46,7 +43,7 @@ def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def known_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the jobs of the last round in the journal, or one's own where that cannot be read."""
+    """Return the jobs of the journal's last round; the user's own jobs if it cannot be read."""
     with suppress(HadarError, OSError):
         journal = ctx.params.get("journal")
         path = Path(str(journal)) if journal else _config(ctx).journal
@@ -58,7 +55,7 @@ def known_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def own_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return one's own jobs in Slurm's queue, arrays as one."""
+    """Return the user's own jobs in Slurm's queue, each array once."""
     with suppress(HadarError, OSError):
         runner = Runner(_config(ctx).slurm_conf, _SQUEUE_LIMIT_S)
         names = dict.fromkeys(runner.run(["squeue", "--me", "-h", "-o", "%F"]).split())
@@ -67,7 +64,7 @@ def own_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _config(ctx: typer.Context) -> Config:
-    # It completes its own arguments by this module.
+    # Imported here for a quick start: a shell runs this for every word.
     from hadar_slurm.config import read_config
 
     given = ctx.params.get("config")

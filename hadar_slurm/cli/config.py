@@ -1,4 +1,4 @@
-"""hadar config: is a configuration right, what does it come to, what are the defaults."""
+"""hadar config: checks a configuration, shows its effective values, prints the defaults."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ app = typer.Typer(
 
 FileArgument = Annotated[
     Path | None,
-    typer.Argument(metavar="[FILE]", help=f"The configuration; else {DEFAULT_PATH}."),
+    typer.Argument(metavar="[FILE]", help=f"The configuration; default {DEFAULT_PATH}."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check has found: the key, what is odd about its value, and what to do."""
+    """A remark about one key: what may be unexpected about its value, and the remedy."""
 
     key: str
     message: str
@@ -42,10 +42,10 @@ class Finding:
 def check(
     file: FileArgument = None, config: ConfigOption = None, *, as_json: JsonOption = False
 ) -> None:
-    """Say whether hadard would take a configuration, and what in it may surprise.
+    """Check whether hadard accepts a configuration, and warn of likely mistakes.
 
-    Run it as the user that hadard runs as. Status 1 if hadard would refuse it; what may only
-    surprise is told and does not count.
+    Run it as the user that hadard runs as. Status 1 if hadard would refuse the configuration;
+    warnings do not change the status.
     """
     path = _named(file, config) or DEFAULT_PATH
     try:
@@ -57,10 +57,10 @@ def check(
             typer.echo(f"hadar: {error}", err=True)
         raise typer.Exit(1) from error
     if as_json:
-        told = [asdict(finding) for finding in findings]
-        typer.echo(json.dumps({"file": str(path), "error": "", "surprises": told}))
+        tree = [asdict(finding) for finding in findings]
+        typer.echo(json.dumps({"file": str(path), "error": "", "surprises": tree}))
         return
-    typer.echo(f"{path}: right" + (", with these surprises:" if findings else ""))
+    typer.echo(f"{path}: valid" + (", with warnings:" if findings else ""))
     for finding in findings:
         typer.echo(f"  {finding.key}: {finding.message}")
 
@@ -69,28 +69,28 @@ def check(
 def show(
     file: FileArgument = None, config: ConfigOption = None, *, as_json: JsonOption = False
 ) -> None:
-    """Print every key with the value that hadard would use, defaults filled in."""
+    """Print every key with its effective value, defaults included."""
     tree = read_config(_named(file, config)).model_dump(mode="json")
     typer.echo(json.dumps(tree) if as_json else yaml.safe_dump(tree, sort_keys=False).rstrip())
 
 
 @app.command()
 def print_default() -> None:
-    """Print the default configuration, every key explained, to begin your own with."""
+    """Print the default configuration with every key explained, as a start for your own."""
     typer.echo(operators_file("hadar.yaml").read_text(encoding="utf-8").rstrip())
 
 
 def _named(file: Path | None, config: Path | None) -> Path | None:
-    """Return the one file that was named, as an argument or as every other command takes it."""
+    """Return the file given as argument or with --config; None if neither is given."""
     if file is not None and config is not None and file != config:
         raise UsageError(f"two files are named, {file} and --config {config}: name one")
     return file or config
 
 
 def surprises(config: Config) -> list[Finding]:
-    """Return what would go otherwise than somebody may expect; raises ConfigError if it cannot go.
+    """Return warnings about likely mistakes; raises ConfigError for an invalid configuration.
 
-    Files and directories are judged for the user who asks.
+    Access to files and directories is checked for the calling user.
     """
     read_table(config.throughputs)
     found: list[Finding] = []
@@ -99,7 +99,8 @@ def surprises(config: Config) -> list[Finding]:
     if config.disable_file.exists():
         found.append(
             Finding(
-                "disable_file", f"{config.disable_file} exists: nothing is enforced until it goes"
+                "disable_file",
+                f"{config.disable_file} exists: remove it to enforce",
             )
         )
     places = {
@@ -115,12 +116,12 @@ def surprises(config: Config) -> list[Finding]:
         found.append(Finding("spool_dir", f"jobs cannot report: chmod 1777 {config.reports}"))
     modes = {config.mode, *config.partitions.values()}
     if modes == {"observe"}:
-        found.append(Finding("mode", "hadard will only watch: no partition is advised or enforced"))
+        found.append(Finding("mode", "no partition is advised or enforced: hadard only observes"))
     return found
 
 
 def _not_writable(directory: Path) -> str:
-    """Return what keeps a directory, or the one that it would be made in, from being written to."""
+    """Return why a directory cannot be written to or created, "" if it can."""
     there = directory
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -128,4 +129,4 @@ def _not_writable(directory: Path) -> str:
         return ""
     if there == directory:
         return f"{directory} cannot be written to by this user"
-    return f"{directory} is not there, and this user cannot make it in {there}"
+    return f"{directory} does not exist, and this user cannot create it in {there}"

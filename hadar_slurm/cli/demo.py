@@ -1,4 +1,4 @@
-"""hadar demo: see in minutes, on this machine, what hadard does to a queue."""
+"""hadar demo: a queue of jobs on a local Slurm, without and with hadard, in minutes."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from hadar_slurm.lab.demo.workload import DemoWorkload, load_workload
 from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
 from hadar_slurm.slurm.client.state import read_nodes
 
-# A run that takes longer has gone wrong; both together stay far below it.
+# A run that takes longer has failed; both runs together stay far below it.
 _LIMIT_S = 240.0
-# Rounds and costs at the scale of jobs that last seconds, where a cluster has hours.
+# Rounds and costs scaled to jobs that last seconds instead of hours.
 CONFIG = {
     "mode": "enforce",
     "round_seconds": 5,
@@ -54,21 +54,22 @@ CONFIG = {
     "grace_seconds": 10,
     "pin_timeout_seconds": 15,
 }
-# Without a terminal, progress is one line in so many seconds.
+# Without a terminal, progress is one line in this many seconds.
 _LINE_EVERY_S = 10.0
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Where the results go.")] = Path("demo-output"),
+    output: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("demo-output"),
     *,
     policy: Annotated[
         str,
         typer.Option(
-            help="hadard's policy, one of docs/policies.md.", autocompletion=one_of(POLICY_NAMES)
+            help="hadard's policy, see docs/policies.md.",
+            autocompletion=one_of(POLICY_NAMES),
         ),
     ] = DEFAULT_POLICY,
     steps: Annotated[
-        bool, typer.Option(help="Whether jobs tell hadard how many steps they will train.")
+        bool, typer.Option(help="Submit jobs with their number of training steps.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -140,7 +141,7 @@ def _both_runs(
 
 @contextmanager
 def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[DemoTally], None]]:
-    """Show how a run comes along: a bar on a terminal, a line now and then elsewhere."""
+    """Show a run's progress: a bar on a terminal, periodic lines elsewhere."""
     if console.is_terminal:
         with Progress(
             TextColumn("{task.description:12}"),
@@ -155,13 +156,13 @@ def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[Dem
             )
         return
     begun_s = time.monotonic()
-    told_s = -_LINE_EVERY_S
+    printed_s = -_LINE_EVERY_S
 
     def show(tally: DemoTally) -> None:
-        nonlocal told_s
+        nonlocal printed_s
         now_s = time.monotonic() - begun_s
-        if now_s - told_s >= _LINE_EVERY_S or tally.finished == total:
-            told_s = now_s
+        if now_s - printed_s >= _LINE_EVERY_S or tally.finished == total:
+            printed_s = now_s
             console.print(
                 f"{name}: {tally.finished}/{total} done, {tally.running} running, {now_s:.0f} s"
             )
@@ -178,14 +179,14 @@ def show_results(
     *,
     as_json: bool,
 ) -> None:
-    """Write the figures and the picture beside the journal, and print what came of both runs."""
+    """Write figures and picture beside the journal, and print the results of both runs."""
     capacity = {str(gpu_type): count for gpu_type, count in cluster.gpus_by_type.items()}
     mismatches = plan_mismatches(read_journal(output / "journal.jsonl"))
     tree = summary_tree(plain, hadar, capacity, mismatches)
     (output / "summary.json").write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
     files = ["summary.json", "journal.jsonl"]
     if can_draw(console):
-        # Drawing takes a second to load, and nothing before it needs it.
+        # matplotlib takes a second to load.
         from hadar_slurm.lab.demo.picture import draw_runs
 
         draw_runs(output / "gantt.png", cluster, {"plain Slurm": plain, "hadar": hadar})
@@ -200,6 +201,6 @@ def show_results(
     lost = [run.job.name for run in (*plain, *hadar) if not run.has_finished]
     if lost or mismatches:
         raise HadarError(
-            f"jobs not finished as they should: {', '.join(lost) or 'none'}; "
+            f"unfinished jobs: {', '.join(lost) or 'none'}; "
             f"plan and Slurm differ: {'; '.join(mismatches) or 'nowhere'}"
         )

@@ -1,4 +1,4 @@
-"""hadar explain: why does this job wait, when will it begin, and what would change that."""
+"""hadar explain: why a job waits, when it will start, and what would change that."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from hadar_slurm.status.status import current
 
 
 class Answer(StrEnum):
-    """What can be said of a job; `found` and `ended` have the rest, status 0, the others 1."""
+    """What is known of a job; exit status 0 for FOUND and ENDED, else 1."""
 
     FOUND = "found"
     ENDED = "ended"
@@ -55,7 +55,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Slurm:
-    """What Slurm says of the job: nothing where it was not asked; `fault` if it did not answer."""
+    """Slurm's record of the job; `fault` says why the query failed."""
 
     record: JobRecord | None = None
     fault: str = ""
@@ -66,7 +66,7 @@ class _Slurm:
         if not self.was_asked:
             return None
         if self.fault:
-            return f"cannot tell: {self.fault}"
+            return f"unknown: {self.fault}"
         return self.record.words if self.record else "no such job"
 
     @property
@@ -74,7 +74,7 @@ class _Slurm:
         return self.record is not None and not self.record.is_live
 
     def differs(self, job: Line) -> bool:
-        """Return whether a job of the journal waits in Slurm and not there, or the other way."""
+        """Return whether the journal and Slurm disagree on whether the job waits."""
         if self.record is None or not self.record.is_live or not job:
             return False
         holds = self.record.state in HOLDING_STATES
@@ -88,21 +88,21 @@ class _Slurm:
 def explain_job(
     job: Annotated[
         str,
-        typer.Argument(metavar="JOB", help="A job, by Slurm's id.", autocompletion=known_jobs),
+        typer.Argument(metavar="JOB", help="Slurm's job id.", autocompletion=known_jobs),
     ],
     config: ConfigOption = None,
     journal: JournalOption = None,
     *,
     limit: Annotated[
-        float, typer.Option(min=0, metavar="S", help="Seconds that a forecast may take.")
+        float, typer.Option(min=0, metavar="S", help="Time limit of the forecast in seconds.")
     ] = 20.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a job waits, what each GPU type would give it, who is ahead, and when it will begin.
+    """Show why a job waits, its throughput on each GPU type, the jobs ahead, and its start time.
 
-    By the last round in the journal of hadard, or with --journal in that of a simulation, and by
-    what Slurm itself says. Of a job that has ended it says how and when. Status 1 if the job is
-    left to Slurm or unknown.
+    Uses the last round in hadard's journal (with --journal, in that of a simulation) and Slurm's
+    own record. For a job that has ended, shows how and when. Status 1 if the job is left to Slurm
+    or unknown.
     """
     chosen = read_config_to_answer(config)
     path = journal or chosen.journal
@@ -112,7 +112,7 @@ def explain_job(
     # A copy of a forked job may have ended while the job goes on.
     slurm = _Slurm(was_asked=False) if journal else _ask_slurm(chosen, name)
     if fault and not slurm.knows_it_ended:
-        raise UsageError(f"the journal {fault}; operators may read it, or name one with --journal")
+        raise UsageError(f"the journal {fault}; operators can read it, or give --journal")
     ended = None
     if slurm.knows_it_ended and slurm.record is not None:
         ended = ended_by_slurm(name, slurm.record)
@@ -151,7 +151,7 @@ def explain_job(
                 console.print(text, markup=False)
         if found is not None:
             if differs and slurm.record is not None:
-                console.print(f"since that round it has changed: it is {slurm.record.state} now")
+                console.print(f"changed since that round: it is {slurm.record.state} now")
             print_explanation(console, found, standing, differs=differs)
         elif ended is None:
             console.print(_why_not(lines, job, answer, slurm), markup=False)
@@ -164,15 +164,12 @@ def _policy(line: Line) -> Policy:
 
 
 def _names(job: str) -> tuple[str, ...]:
-    """Return the names that a job may have in the journal.
-
-    The tasks of a forked job are one job there, by the name of their array.
-    """
+    """Return a job's possible names in the journal: its own, and that of its array if forked."""
     return tuple(dict.fromkeys((job, job.partition("_")[0])))
 
 
 def _found(lines: Sequence[Line], job: str) -> tuple[str, Line | None]:
-    """Return a job's name in the last round of each mode, and the line that has it."""
+    """Return a job's name in the last rounds, and the line that has it."""
     for name in _names(job):
         for line in lines:
             if name in line.get("jobs", {}):
@@ -183,10 +180,10 @@ def _found(lines: Sequence[Line], job: str) -> tuple[str, Line | None]:
 def _searched(
     path: Path, lines: Sequence[Line], job: str, slurm: _Slurm
 ) -> tuple[str, Line | None, EndedJob | None]:
-    """Return the newest line that names a job, and how it has ended if it has.
+    """Return the newest line that names a job, and how the job ended if it has.
 
-    A job that the newest round does not have any more has ended, unless Slurm says that it lives or
-    that round saw nothing.
+    A job that the newest round lacks has ended, unless Slurm still has it or that round observed
+    nothing.
     """
     is_live = slurm.record is not None and slurm.record.is_live
     saw_nothing = not any("jobs" in last for last in current(lines))
@@ -220,28 +217,28 @@ def _answer(
 
 
 def _tasks(lines: Sequence[Line], job: str) -> set[str]:
-    """Return the tasks of an array that are jobs of their own in the last rounds."""
+    """Return the tasks of an array that are separate jobs in the last rounds."""
     names = (name for line in lines for name in line.get("jobs", {}))
     return {name for name in names if name.startswith(f"{job}_")}
 
 
 def _why_not(lines: Sequence[Line], job: str, answer: Answer, slurm: _Slurm) -> str:
-    """Return why there is nothing to explain."""
+    """Return why the job cannot be explained."""
     if answer is Answer.ARRAY:
         tasks = _tasks(lines, job)
         named = sorted(tasks, key=natural_key)[:NAMED]
-        return f"job {job} is an array of {len(tasks)} jobs here: ask for {', '.join(named)} ..."
+        return f"job {job} is an array of {len(tasks)} jobs: give one of {', '.join(named)} ..."
     if answer is Answer.LEFT:
         return f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"
     if answer is Answer.NOT_TAKEN:
         return (
-            f"job {job} was submitted by hadar-sbatch, and hadard does not place it: it came after "
-            "the last round, its partition is not one of hadard's, it asks for what only Slurm "
-            "decides (docs/hadar-sbatch.md), or it was taken out with `hadar leave`"
+            f"job {job} was submitted by hadar-sbatch, but hadard does not manage it: it was "
+            "submitted after the last round, hadard does not manage its partition, it uses options "
+            "that hadard does not support (docs/hadar-sbatch.md), or `hadar leave` removed it"
         )
     if slurm.knows_no_such_job:
-        return f"job {job} is unknown: neither the journal nor Slurm has it"
-    return f"job {job} is unknown: the journal does not have it, and Slurm was not there to ask"
+        return f"job {job} is unknown to the journal and to Slurm"
+    return f"job {job} is unknown to the journal, and Slurm did not answer"
 
 
 def _ask_slurm(config: Config, job: str) -> _Slurm:

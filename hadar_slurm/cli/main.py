@@ -1,7 +1,7 @@
-"""hadar: everything that is neither the daemon nor a submission.
+"""hadar: the commands for users and operators.
 
-A command is imported when it is called: to load all of them takes some five times as long as
-`hadar --help` takes now, and a shell asks for every word that it completes.
+A command is imported when it is called: loading all of them takes about five times as long as
+`hadar --help`, and a shell runs hadar for every word it completes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hadar_slurm.errors import HadarError, UsageError
 
 
 class Deferred(NamedTuple):
-    """A command that is not imported yet: its module in `cli`, its name there, its first words."""
+    """A command not yet imported: its module in `cli`, its attribute there, its summary."""
 
     module: str
     attribute: str
@@ -38,8 +38,7 @@ COMMANDS: Mapping[str, Deferred] = {
     "status": Deferred(
         "status",
         "status",
-        "Say whether hadard is alive, in which mode, and how GPUs and jobs stand by its last "
-        "round.",
+        "Show whether hadard is alive, its modes, and the GPUs and jobs of its last round.",
     ),
     "top": Deferred(
         "top", "top", "Show hadard, the GPUs by type and the jobs, live, until Ctrl-C."
@@ -47,37 +46,37 @@ COMMANDS: Mapping[str, Deferred] = {
     "explain": Deferred(
         "explain",
         "explain_job",
-        "Say why a job waits, what each GPU type would give it, who is ahead, and when it will "
-        "begin.",
+        "Show why a job waits, its throughput on each GPU type, the jobs ahead, and its start "
+        "time.",
     ),
     "report": Deferred(
         "report",
         "report",
-        "Say what was decided, what the GPUs were used for, and what plain Slurm would have done.",
+        "Report decisions and GPU use over a period, and simulate the same jobs under plain Slurm.",
     ),
     "web": Deferred(
         "web",
         "web",
-        "Show what runs where, what waits and why, and what GPUs cost; metrics at /metrics.",
+        "Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics.",
     ),
     "leave": Deferred(
         "release",
         "leave",
-        "Take jobs out of Hadar's hands: Slurm alone decides about them from now on.",
+        "Remove jobs from Hadar's management: from now on only Slurm schedules them.",
     ),
     "release": Deferred(
-        "release", "release", "Give every job that hadard holds or has pinned back to plain Slurm."
+        "release", "release", "Release all jobs held or pinned by hadard to plain Slurm."
     ),
     "config": Deferred("config", "app", "Check, show or print hadard's configuration."),
     "simulate": Deferred(
         "simulate",
         "simulate",
-        "Run TRACE through a policy and the very loop that hadard runs, in virtual time.",
+        "Simulate TRACE under a policy, with the same loop as hadard, in virtual time.",
     ),
     "compare": Deferred(
         "compare",
         "compare",
-        "Run every policy on every workload, in parallel, and show what each is worth.",
+        "Run every policy on every workload, in parallel, and compare the results.",
     ),
     "demo": Deferred(
         "demo", "demo", "Run 24 jobs on a real local Slurm, without and with hadard, and compare."
@@ -85,13 +84,13 @@ COMMANDS: Mapping[str, Deferred] = {
     "cluster": Deferred(
         "cluster",
         "app",
-        "Start, show and stop a real Slurm on this machine with pretended GPUs.",
+        "Start, show and stop a real Slurm on this machine with simulated GPUs.",
     ),
 }
 
 
 class _Commands(TyperGroup):
-    """Lists the commands by their summaries, and imports the one that is called."""
+    """Lists the commands with their summaries, and imports the one that is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -103,7 +102,7 @@ class _Commands(TyperGroup):
 
     # Typer's own types for contexts and commands are private, and have moved between versions.
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that is called, and the words that are left for it."""
+        """Return the command that is called, and its arguments."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name and name in COMMANDS else command, rest
 
@@ -151,7 +150,7 @@ def version() -> None:
 
 
 def app() -> None:
-    """Run the command line; a fault is one line, 2 for wrong usage and 1 for the rest."""
+    """Run the command line; an error prints one line, status 2 for usage errors, else 1."""
     try:
         commands(prog_name="hadar")
     except UsageError as error:

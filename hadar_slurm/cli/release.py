@@ -1,4 +1,4 @@
-"""hadar release and hadar leave: jobs go back to plain Slurm, all of them or one's own."""
+"""hadar release and hadar leave: return jobs to plain Slurm, all of them or one's own."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ from hadar_slurm.state.reaper_count import add_expired
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help=f"hadard's configuration; else {DEFAULT_PATH}."),
+    typer.Option(
+        "--config", metavar="FILE", help=f"hadard's configuration; default {DEFAULT_PATH}."
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def release(
@@ -41,26 +43,26 @@ def release(
     *,
     expired: Annotated[
         bool,
-        typer.Option("--expired", help="Only when hadard's sign of life has expired (the reaper)."),
+        typer.Option("--expired", help="Only if hadard's heartbeat has expired (for the reaper)."),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Even though a hadard is at work; it may hold anew.")
+        bool, typer.Option("--force", help="Even if hadard is running, which may hold jobs again.")
     ] = False,
     limit: Annotated[
-        float, typer.Option(min=0, metavar="S", help="Seconds to go on trying.")
+        float, typer.Option(min=0, metavar="S", help="Seconds to keep trying.")
     ] = 60.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Give every job that hadard holds or has pinned back to plain Slurm.
+    """Release all jobs held or pinned by hadard to plain Slurm.
 
-    Nothing is done while a hadard is alive. Status 1 if a job is still held that should not be: it
-    could not be released, or hadard is at work and --expired is not given.
+    Does nothing while hadard is alive. Status 1 if jobs are still held: a job could not be
+    released, or hadard is alive and --expired is not given.
     """
     chosen = read_config(config)
-    # Whatever hadard uses: this must work after an upgrade that pyslurm does not fit any more.
+    # Never pyslurm: this must work after a Slurm upgrade that the installed pyslurm does not fit.
     slurm = CommandLine(Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
     lease = Lease(chosen.spool_dir, slurm.site().name, good_for_s(chosen))
-    # Another release that hangs leaves half of the time for this one.
+    # If another release hangs, this one still has half of the time.
     with _alone(chosen.state_dir, limit / 2):
         kept_for = ""
         if not force:
@@ -77,33 +79,33 @@ def release(
 
 @contextmanager
 def _alone(state_dir: Path, limit_s: float) -> Iterator[None]:
-    """Wait for another `hadar release` to end; one that hangs keeps no job from its user."""
+    """Wait for another `hadar release` to end, but go on after `limit_s`."""
     with ExitStack() as held:
         try:
             if not held.enter_context(lock(state_dir, RELEASE, wait_s=limit_s)):
                 typer.echo(f"hadar: another hadar release hangs for {limit_s:g} s", err=True)
         except OSError as error:
-            # No ledger either: hadard has never enforced here, or this user is not its operator.
+            # Then there is no ledger: hadard has never enforced here, or the user is no operator.
             typer.echo(f"hadar: {state_dir / RELEASE}: {error.strerror}", err=True)
         yield
 
 
 def _release(chosen: Config, slurm: SlurmAdapter, limit_s: float) -> tuple[Returned, ...]:
-    # From now on jobs are submitted to plain Slurm; a hadard that lives writes it anew.
+    # From now on jobs are submitted to plain Slurm; a live hadard writes its heartbeat again.
     try:
         remove_heartbeat(chosen.run_dir)
     except OSError as error:
-        # No sign of life is worth a job that stays held.
-        typer.echo(f"hadar: the sign of life cannot be removed: {error}", err=True)
+        # Releasing the jobs is more important than the heartbeat.
+        typer.echo(f"hadar: the heartbeat cannot be removed: {error}", err=True)
     return release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit_s)
 
 
 def _count(state_dir: Path, answers: tuple[Returned, ...]) -> None:
-    """Note how many were given back: afterwards, for no count is worth a job that stays held."""
+    """Count the released jobs; done last, because releasing is more important."""
     try:
         add_expired(state_dir, sum(not answer.fault for answer in answers))
     except OSError as error:
-        typer.echo(f"hadar: what was released cannot be counted: {error}", err=True)
+        typer.echo(f"hadar: released jobs cannot be counted: {error}", err=True)
 
 
 def _tell(answers: tuple[Returned, ...] | None, kept_for: str, held: int, *, as_json: bool) -> None:
@@ -118,12 +120,8 @@ def _tell(answers: tuple[Returned, ...] | None, kept_for: str, held: int, *, as_
     failed = [answer for answer in answers if answer.fault]
     if as_json:
         released = [answer.job for answer in answers if not answer.fault]
-        told: dict[str, object] = {
-            "released": released,
-            "failed": [asdict(answer) for answer in failed],
-            "kept_for": "",
-        }
-        typer.echo(json.dumps(told))
+        failures = [asdict(answer) for answer in failed]
+        typer.echo(json.dumps({"released": released, "failed": failures, "kept_for": ""}))
     else:
         for answer in failed:
             typer.echo(f"hadar: job {answer.job} is not released: {answer.fault}", err=True)
@@ -135,13 +133,13 @@ def _tell(answers: tuple[Returned, ...] | None, kept_for: str, held: int, *, as_
 def leave(
     jobs: Annotated[
         list[str],
-        typer.Argument(metavar="JOB...", help="Your jobs, by Slurm's id.", autocompletion=own_jobs),
+        typer.Argument(metavar="JOB...", help="Slurm's ids of your jobs.", autocompletion=own_jobs),
     ],
     config: ConfigOption = None,
 ) -> None:
-    """Take jobs out of Hadar's hands: Slurm alone decides about them from now on.
+    """Remove jobs from Hadar's management: from now on only Slurm schedules them.
 
-    A job that Hadar has already started runs on and is not moved again.
+    A running job continues and is not migrated again.
     """
     chosen = Config() if config is None else load_config(config)
     runner = Runner(chosen.slurm_conf, chosen.command_timeout_seconds)
@@ -153,7 +151,7 @@ def leave(
         try:
             description = decode(rows[0].comment) if rows else None
             if description is None:
-                raise UsageError(f"job {job} is not there, or was not submitted by hadar-sbatch")
+                raise UsageError(f"job {job} does not exist, or was not submitted by hadar-sbatch")
             comment = encode(replace(description, leaves=True))
             runner.run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
             if any(row.is_held_by_user for row in rows):

@@ -1,4 +1,4 @@
-"""hadar report: a day or a month in figures, and what plain Slurm would have made of it."""
+"""hadar report: figures of a period, and the same jobs simulated under plain Slurm."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def report(
         str,
         typer.Option(
             metavar="TIME",
-            help="30m, 24h, 7d, 4w ago, or 2026-11-01[T08:00]; else a day, of --journal all.",
+            help="30m, 24h, 7d, 4w ago, or 2026-11-01[T08:00]; default 1d, all with --journal.",
         ),
     ] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Likewise; else now.")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Likewise; default now.")] = "",
     replay: Annotated[
-        bool, typer.Option(help="Play the same jobs through the simulator, under plain Slurm too.")
+        bool, typer.Option(help="Simulate the same jobs, also under plain Slurm.")
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what was decided, what the GPUs were used for, and what plain Slurm would have done.
+    """Report decisions and GPU use over a period, and simulate the same jobs under plain Slurm.
 
-    The replay takes each job's speed as hadard believed it last, and leaves others' jobs out; so it
-    compares one simulation with another, not with what was.
+    The replay uses hadard's last throughput estimate of each job and leaves out unmanaged jobs; it
+    compares one simulation with another, not with the real period.
     """
     path = journal or read_config(config).journal
     now_s = time.time()
@@ -68,7 +68,7 @@ def report(
         raise UsageError(f"the journal {path} cannot be read: {error.strerror}") from error
     found = reader.report()
     if found is None:
-        raise UsageError(f"{path} tells nothing of that time: give an earlier --since")
+        raise UsageError(f"{path} has no round in that period: give an earlier --since")
     workload = reader.workload() if replay else None
     results = _replayed(*workload, found, is_quiet=as_json) if workload else []
     if as_json:
@@ -100,15 +100,15 @@ def _time_s(text: str, now_s: float, option: str) -> float:
 def _replayed(
     specs: Sequence[JobSpec], cluster: Cluster, found: Report, *, is_quiet: bool
 ) -> list[Result]:
-    """Return the results of the policy last in use and of plain Slurm."""
+    """Return the results of the policy used last and of plain Slurm."""
     results = []
     names = [found.policies[-1], *([PLAIN] if found.policies[-1] != PLAIN else [])]
     with Progress(console=Console(stderr=True), disable=is_quiet) as progress:
         for name in names:
             task = progress.add_task(f"replay: {name}", total=len(specs))
-            tell = partial(_tell, progress, task)
+            show = partial(_show, progress, task)
             try:
-                results.append(run_experiment(specs, cluster, make_policy(name), on_progress=tell))
+                results.append(run_experiment(specs, cluster, make_policy(name), on_progress=show))
             except HadarError as error:
                 raise HadarError(
                     f"replay with {name}: {error}; --no-replay leaves it out"
@@ -116,7 +116,7 @@ def _replayed(
     return results
 
 
-def _tell(progress: Progress, task: TaskID, done: int) -> None:
+def _show(progress: Progress, task: TaskID, done: int) -> None:
     progress.update(task, completed=done)
 
 
@@ -136,17 +136,17 @@ def _print(console: Console, found: Report, results: Sequence[Result]) -> None:
     )
     console.print(f"{first} to {last}, policy {', '.join(found.policies)}")
     console.print(
-        f"{found.rounds} rounds, {found.failed_rounds} not whole; a decision took "
-        f"{found.decision_s_p50:.3f} s in the median, {found.decision_s_max:.3f} s at the most"
+        f"{found.rounds} rounds, {found.failed_rounds} incomplete; decision time "
+        f"{found.decision_s_p50:.3f} s median, {found.decision_s_max:.3f} s maximum"
     )
     for error, count in list(found.errors.items())[:3]:
         console.print(f"  {count} times: {error}", markup=False)
     ended = ", ".join(f"{count} {phase}" for phase, count in found.ended.items())
     mean = "" if found.mean_jct_s is None else f", mean JCT {found.mean_jct_s / _HOUR_S:.2f} h"
-    console.print(f"{found.jobs} jobs, of which ended: {ended or 'none'}{mean}")
+    console.print(f"{found.jobs} jobs; ended: {ended or 'none'}{mean}")
     console.print(f"{found.starts} starts, {found.moves} stops, {found.refused} actions refused")
     table = Table("GPU type", box=None, pad_edge=False)
-    for heading in ("Hadar's jobs, GPU hours", "others", "idle"):
+    for heading in ("managed, GPU hours", "unmanaged", "idle"):
         table.add_column(heading, justify="right")
     for gpu_type, hours in found.gpu_hours.items():
         table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.ours, hours.others, hours.idle)))

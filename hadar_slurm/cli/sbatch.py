@@ -1,6 +1,6 @@
 """hadar-sbatch: sbatch for jobs that Hadar may place. Standard library only; starts quickly.
 
-What a job of Hadar's needs is imported when there is one: it takes longer than all else here.
+Modules that only managed jobs need are imported late: they take longer than all else here.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from hadar_slurm.submit.request import (
 )
 from hadar_slurm.submit.script import read_script
 
-# sbatch says the same on wrong usage with 1; ours is the field's usual 2.
+# sbatch itself exits with 1 on a usage error; 2 is the convention.
 _USAGE_STATUS = 2
 _NO_COMMAND_STATUS = 127
 _QUIET_VARIABLE = "HADAR_QUIET"
-# With these sbatch answers, and submits nothing.
+# Options with which sbatch prints something and submits nothing.
 _QUESTIONS = ("help", "usage", "version")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Submit a job; replaces itself by sbatch, so output and exit status are sbatch's."""
+    """Submit a job; executes sbatch in its place, so output and exit status are sbatch's."""
     words = sys.argv[1:] if words is None else words
-    # Interrupted while it reads a script from a terminal, it ends as sbatch would.
+    # An interrupt while it reads a script from a terminal ends it as it ends sbatch.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -63,7 +63,7 @@ def _answer(request: SbatchRequest) -> int:
 
 
 def _asks_for_help(request: SbatchRequest) -> bool:
-    """Return whether to list our options: installed in sbatch's place, --help is sbatch's."""
+    """Return whether to print the usage; under the name sbatch, --help is sbatch's."""
     is_sbatch = os.path.basename(sys.argv[0]) == "sbatch"
     return HELP in request.flags or (request.given("help") and not is_sbatch)
 
@@ -96,9 +96,9 @@ def _submit(request: SbatchRequest) -> int:
     from hadar_slurm.submit.preview import as_json
 
     call = call_for(request, environment, is_parsable=True)
-    status, told = run(sbatch, call.argv, {**environment, **call.variables})
-    if told or status == 0:
-        job, _, cluster = told.partition(";")
+    status, answer = run(sbatch, call.argv, {**environment, **call.variables})
+    if answer or status == 0:
+        job, _, cluster = answer.partition(";")
         _print(as_json(call, load_estimator(), job or None, cluster or None))
     return status
 
@@ -127,7 +127,7 @@ def _planned(
 
 
 def _tell_user(request: SbatchRequest, *notes: str) -> None:
-    """Print notes that are no faults, unless the user or the site wants none."""
+    """Print notes that are not errors, unless the user or the site silences them."""
     if JSON in request.flags or request.given("quiet", "parsable"):
         return
     if os.environ.get(_QUIET_VARIABLE, "") in ("", "0"):
@@ -135,7 +135,7 @@ def _tell_user(request: SbatchRequest, *notes: str) -> None:
 
 
 def _tell(*notes: str) -> None:
-    """Print each note on a line; where that is not possible, submitting goes on without it."""
+    """Print each note on a line; a failure to print does not stop the submission."""
     if sys.stderr is None:
         return
     for note in notes:
@@ -147,7 +147,7 @@ def _tell(*notes: str) -> None:
 
 
 def _print(text: str) -> None:
-    """Print what may hold names that are no text in the user's locale."""
+    """Print text that the user's locale may not be able to encode."""
     sys.stdout.buffer.write(os.fsencode(text + "\n"))
 
 

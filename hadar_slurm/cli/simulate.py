@@ -1,4 +1,4 @@
-"""hadar simulate: what a policy does with a workload, in virtual time."""
+"""hadar simulate: a workload under a policy, in virtual time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES, make_pol
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure
 
 _HOUR_S = 3600.0
-# Nodes are drawn to fail for so many times as long as the work takes at the least.
+# Failures are drawn for this multiple of the lower bound on the makespan.
 _FAILURES_FOR_BOUNDS = 10.0
 
 _HADAR, _GAVEL = RULES
@@ -60,7 +60,7 @@ def simulate(
     trace: Annotated[
         str,
         typer.Argument(
-            help="Workload: Gavel's trace, ElasticFlow's CSV, sacct -P output, generate:hadar480.",
+            help="Workload: Gavel trace, ElasticFlow CSV, sacct -P output, generate:hadar480.",
             autocompletion=complete_workload,
         ),
     ],
@@ -84,49 +84,47 @@ def simulate(
     rules: Annotated[
         str,
         typer.Option(
-            help="hadar: moves and spreading cost; gavel: as in Gavel's simulator.",
+            help="hadar: migration and spreading cost time; gavel: as in Gavel's simulator.",
             autocompletion=one_of(RULES),
         ),
     ] = _HADAR,
     speeds: Annotated[
         str,
         typer.Option(
-            help="What the policy knows of jobs' speeds: oracle, all; learned, what jobs were seen "
-            "to do; prior, the GPU types' published speeds; none.",
+            help="Source of the throughputs that the policy sees: oracle, the true ones; learned, "
+            "measured in past rounds; prior, the GPU types' published speeds; none.",
             autocompletion=one_of(SPEEDS),
         ),
     ] = ORACLE,
-    round_seconds: Annotated[float, typer.Option(help="Length of a round.")] = 360.0,
+    round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
         typer.Option(
-            help="Cost of moving a job: 30, or 30,ResNet-50=250,... by model, or the preset sia.",
+            help="Restart cost: 30, or by model 30,ResNet-50=250,..., or the preset sia.",
             show_default="30, under Gavel's rules 0",
         ),
     ] = None,
-    first: Annotated[int | None, typer.Option(help="Take only the first so many jobs.")] = None,
+    first: Annotated[int | None, typer.Option(help="Use only the first N jobs.")] = None,
     throughputs: TableOption = None,
     reference: ReferenceOption = DEFAULT_REFERENCE,
     gpu_speeds: SpeedsOption = "",
     leave_out_unfit: UnfitOption = False,
     copies: Annotated[
         int | None,
-        typer.Option(help="Most copies of a job that forks.", show_default="as many as nodes"),
+        typer.Option(help="Most copies of a forked job.", show_default="number of nodes"),
     ] = None,
     aggregation_seconds: Annotated[
-        float, typer.Option(help="Cost of making copies one, each round.")
+        float, typer.Option(help="Seconds per round to average the copies' parameters.")
     ] = 10.0,
     node_mtbf_hours: Annotated[
-        float | None, typer.Option(help="Let nodes fail, each after so long on average.")
+        float | None, typer.Option(help="Let nodes fail: mean hours between failures of one node.")
     ] = None,
-    node_repair_hours: Annotated[float, typer.Option(help="Mean time to repair a node.")] = 1.0,
-    seed: Annotated[
-        int, typer.Option(help="What failures and generated workloads are drawn from.")
-    ] = 0,
+    node_repair_hours: Annotated[float, typer.Option(help="Mean hours to repair a node.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of failures and generated workloads.")] = 0,
     journal: Annotated[Path | None, typer.Option(help="Write every round to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Run TRACE through a policy and the very loop that hadard runs, in virtual time."""
+    """Simulate TRACE under a policy, with the same loop as hadard, in virtual time."""
     _check_choice("--policy", policy, POLICY_NAMES)
     _check_choice("--utility", utility, tuple(UTILITIES))
     _check_choice("--rules", rules, RULES)
@@ -272,7 +270,7 @@ def _as_tree(result: Result, least: Bounds) -> dict[str, object]:
 def _show(result: Result, least: Bounds, is_forked: bool) -> None:
     table = Table(
         title=f"{result.policy}: {result.completed} of {result.jobs} jobs completed",
-        caption="Least: no policy can do better; ratio: how far from it.",
+        caption="least: lower bound for any policy; ratio: value / least.",
     )
     for heading in ("figure", "value", "least", "ratio"):
         table.add_column(heading, justify="left" if heading == "figure" else "right")

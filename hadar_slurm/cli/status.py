@@ -1,4 +1,4 @@
-"""hadar status: how hadard is, who has the GPUs, how many jobs wait and why."""
+"""hadar status: the state of hadard, the use of the GPUs, the waiting jobs and their reasons."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from hadar_slurm.status.health import Standing, standing_of
 from hadar_slurm.status.status import ClusterStatus, current, status_of
 from hadar_slurm.status.words import round_words, span
 
-# Remarks are sentences; of many different ones the most frequent are shown.
+# Only the most frequent remarks are shown.
 _MOST_REMARKS = 10
 JournalOption = Annotated[
     Path | None,
-    typer.Option("--journal", metavar="FILE", help="A journal; else that of the configuration."),
+    typer.Option("--journal", metavar="FILE", help="A journal; default that of the configuration."),
 ]
 
 
 def status(
     config: ConfigOption = None, journal: JournalOption = None, *, as_json: JsonOption = False
 ) -> None:
-    """Say whether hadard is alive, in which mode, and how GPUs and jobs stand by its last round.
+    """Show whether hadard is alive, its modes, and the GPUs and jobs of its last round.
 
-    Status 1 if hadard is not alive. The journal may be readable by operators only; the sign of
-    life, and what keeps hadard from doing all of its work, are shown without it.
+    Status 1 if hadard is not alive. The journal may be readable by operators only; the heartbeat
+    and hadard's problems are shown without it.
     """
     chosen = read_config_to_answer(config)
     now_s = time.time()
@@ -67,22 +67,22 @@ def last_lines(path: Path) -> tuple[list[Line], str]:
         lines = read_last(path, len(Mode))
     except OSError as error:
         return [], f"{path}: {error.strerror}"
-    except ConfigError as error:  # damaged, or of another version: whether hadard lives is known
+    except ConfigError as error:  # damaged, or of another version
         return [], str(error)
-    return lines, "" if lines else f"{path}: no round is written there yet"
+    return lines, "" if lines else f"{path}: no round has been written yet"
 
 
 def standing_by(life: Mapping[str, object], lines: Sequence[Line], now_s: float) -> Standing:
-    """Return how the last round stands."""
+    """Return the age of the last round, and whether hadard is alive."""
     newest = max(current(lines), key=lambda line: float(line["time_s"]), default=None)
     return standing_of(newest, now_s, hadard_alive=bool(life["alive"]))
 
 
 def life_of(config: Config, now_s: float) -> dict[str, object]:
-    """Return what the sign of life says."""
+    """Return the contents of hadard's heartbeat."""
     beat = read_heartbeat(config.run_dir)
     is_alive = beat is not None and beat.is_fresh(now_s)
-    # The empty name is that of jobs which name no partition: theirs is in the list as well.
+    # The empty name stands for jobs that name no partition; the default one is in the list too.
     enforces = [name for name in (beat.partitions or ()) if name] if beat else []
     return {
         "alive": is_alive,
@@ -96,20 +96,18 @@ def life_of(config: Config, now_s: float) -> dict[str, object]:
 
 
 def warnings(life: Mapping[str, object], standing: Standing) -> list[str]:
-    """Return what to know before the last round is believed: hadard is gone, or makes no more."""
+    """Return warnings that the last round may be out of date."""
     age_s = standing.age_s
     if not life["alive"]:
-        then = "" if age_s is None else f"; what follows is from then, {span(age_s)} ago"
-        return [f"hadard is not alive: no fresh sign of life in {life['run_dir']}{then}"]
+        then = "" if age_s is None else f"; the following is from {span(age_s)} ago"
+        return [f"hadard is not alive: no fresh heartbeat in {life['run_dir']}{then}"]
     if standing.is_stale and age_s is not None:
-        return [
-            f"hadard is alive, but its last round is {span(age_s)} old: what follows is from then"
-        ]
+        return [f"hadard is alive, but the following is from its last round, {span(age_s)} ago"]
     return []
 
 
 def problem_lines(life: Mapping[str, object]) -> list[Text]:
-    """Return what keeps hadard from doing all of its work, or last did."""
+    """Return hadard's current problems; its last known ones if it is not alive."""
     problems = life.get("problems")
     assert isinstance(problems, dict)
     word = "problem" if life["alive"] else "last known problem"
@@ -119,7 +117,7 @@ def problem_lines(life: Mapping[str, object]) -> list[Text]:
 def status_parts(
     life: Mapping[str, object], found: ClusterStatus | None, fault: str, standing: Standing
 ) -> list[RenderableType]:
-    """Return what is to be printed, line by line and table by table."""
+    """Return the lines and tables to print."""
     names = life["enforces"]
     assert isinstance(names, list)
     parts: list[RenderableType] = []
@@ -129,15 +127,15 @@ def status_parts(
     parts += map(Text, warnings(life, standing))
     parts += problem_lines(life)
     if life["disabled"]:
-        parts.append("the disable file is there: nothing is enforced")
+        parts.append("the disable file exists: nothing is enforced")
     if found is None:
         return [*parts, Text(fault)]
     modes = f", {' and '.join(found.modes)}" if found.modes else ""
     when = round_words(found.round, found.time_s, standing.age_s)
     parts.append(f"{when}, {found.took_s:.2f} s, policy {found.policy}{modes}")
-    parts += [Text(f"  it was not whole: {error}") for error in found.errors]
+    parts += [Text(f"  incomplete: {error}") for error in found.errors]
     table = Table(box=None, pad_edge=False)
-    for heading in ("GPU type", "GPUs", "Hadar's jobs", "others", "free", "closed", "price"):
+    for heading in ("GPU type", "GPUs", "managed", "unmanaged", "free", "closed", "price"):
         table.add_column(heading, justify="left" if heading == "GPU type" else "right")
     for gpu_type, use in found.gpus.items():
         price = found.prices.get(gpu_type)

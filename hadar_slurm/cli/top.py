@@ -1,4 +1,4 @@
-"""hadar top: hadard, the GPUs and the jobs, looked at again and again."""
+"""hadar top: hadard, the GPUs and the jobs, shown live."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hadar_slurm.status.jobs import Forked, forked_of, state_of
 from hadar_slurm.status.status import current, status_of
 from hadar_slurm.status.words import averages_words, copy_words, span
 
-# Lines of the screen that are not for jobs: what status says, and the headings.
+# Lines of the screen taken by the output of `hadar status` and the headings.
 _OTHER_LINES = 14
 _ORDER = (Phase.RUNNING, Phase.STARTING, Phase.STOPPING, Phase.QUEUED)
 
@@ -31,8 +31,10 @@ def top(
     config: ConfigOption = None,
     journal: JournalOption = None,
     *,
-    every: Annotated[float, typer.Option(min=0.1, metavar="S", help="Seconds between looks.")] = 2,
-    once: Annotated[bool, typer.Option("--once", help="Print one look and end.")] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, metavar="S", help="Seconds between updates.")
+    ] = 2,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
 ) -> None:
     """Show hadard, the GPUs by type and the jobs, live, until Ctrl-C."""
     chosen = read_config_to_answer(config)
@@ -42,7 +44,7 @@ def top(
         now_s = time.time()
         lines, fault = last_lines(path)
         room = len(lines) and max(1, console.height - _OTHER_LINES)
-        # What is printed once may be as long as it is.
+        # The length of a single print is not limited by the screen.
         room = 10**6 if once else room
         return picture(life_of(chosen, now_s), lines, fault, room=room, now_s=now_s)
 
@@ -59,7 +61,7 @@ def top(
 def picture(
     life: Mapping[str, object], lines: Sequence[Line], fault: str, *, room: int, now_s: float
 ) -> RenderableType:
-    """Return a look: what `hadar status` says, and `room` jobs, those with GPUs first."""
+    """Return the output of `hadar status`, and `room` jobs, those with GPUs first."""
     parts = status_parts(life, status_of(lines), fault, standing_by(life, lines, now_s))
     jobs = [
         _Row(
@@ -101,7 +103,7 @@ def _cells(row: _Row) -> Sequence[str | Text]:
     gpus = forked.gpus if forked and forked.copies else job.spec.num_gpus
     return (
         job.job_id,
-        # What users wrote is shown as it is: it could look like markup.
+        # Text of users is not parsed as markup.
         Text(job.spec.user),
         row.state,
         str(gpus),
@@ -113,7 +115,7 @@ def _cells(row: _Row) -> Sequence[str | Text]:
 
 
 def _where(row: _Row) -> str:
-    """Return a job's GPUs, those of a forked one by copy, or the reason why it has none."""
+    """Return a job's GPUs (of a forked job: by copy), or the reason why it has none."""
     if row.job.phase is Phase.QUEUED:
         return row.reason
     if row.forked is None:

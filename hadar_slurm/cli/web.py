@@ -1,4 +1,4 @@
-"""hadar web: a page to look at and metrics, from the journal of a daemon or of a simulation."""
+"""hadar web: a web page and metrics, from the journal of a daemon or of a simulation."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from hadar_slurm.web.server import DEFAULT_ADDRESS, Server, parse_address
 def web(
     journal: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The journal to show; else the one that hadard writes."),
+        typer.Option(metavar="FILE", help="The journal to show; default hadard's."),
     ] = None,
     config: ConfigOption = None,
     address: Annotated[
         str,
-        typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 takes a free one."),
+        typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 picks a free one."),
     ] = DEFAULT_ADDRESS,
     host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A name by which browsers may ask for it; repeatable."),
+        typer.Option(metavar="NAME", help="Accept requests for this host name; repeatable."),
     ] = None,
     megabytes: Annotated[
-        float, typer.Option(metavar="MB", help="How much of the journal's end to read at first.")
+        float,
+        typer.Option(metavar="MB", help="Megabytes to read from the journal's end at the start."),
     ] = 64.0,
 ) -> None:
-    """Show what runs where, what waits and why, and what GPUs cost; metrics at /metrics.
+    """Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics.
 
-    Beside the journal it reads hadard's sign of life; with --journal alone, which may be that of a
-    simulation or of another machine, it does not. It only reads, and ends on Ctrl-C or SIGTERM.
+    Reads the journal and hadard's heartbeat; with --journal alone, which may name a simulation's
+    or another machine's, only the journal. Writes nothing. Ends on Ctrl-C or SIGTERM.
     """
     if not 0 < megabytes < float("inf"):
         raise UsageError(f"--megabytes {megabytes:g}: expected a number above 0")
@@ -54,15 +55,15 @@ def web(
     server = Server(follower, place, hosts=host or (), pulse=pulse)
     if not place.is_loopback:
         typer.echo(
-            f"hadar: whoever reaches {address} sees the names of users and their jobs", err=True
+            f"hadar: all who can reach {address} see the names of users and their jobs", err=True
         )
-    with _told_to_end() as end, follower, pulse or nullcontext(), server.running():
+    with _end_signals() as end, follower, pulse or nullcontext(), server.running():
         typer.echo(f"{path}: {server.url}")
         end.wait()
 
 
 @contextmanager
-def _told_to_end() -> Iterator[threading.Event]:
+def _end_signals() -> Iterator[threading.Event]:
     """Set an event on SIGINT and SIGTERM."""
     end = threading.Event()
     before = {

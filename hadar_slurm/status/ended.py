@@ -1,4 +1,4 @@
-"""How a job has ended, by what Slurm says and by what the journal says. Pure."""
+"""How a job has ended, according to Slurm or to the journal. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from hadar_slurm.slurm.observe.array_jobs import final_phase
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """How and when a job has ended; times in seconds, 0 where they are not known.
-
-    `phase` is `done`, `failed` or `cancelled`, "" where the end was not seen; `state` and
-    `exit_code` are Slurm's, "" where unknown. `known_from` is `slurm`, `accounting` or
-    `journal`. `seen_s` is the last round that named the job, None where none did.
-    """
+    """How and when a job has ended; times in seconds."""
 
     job: JobId
+    # `done`, `failed` or `cancelled`; "" if the end was not observed.
     phase: str
+    # `slurm`, `accounting` or `journal`.
     known_from: str
+    # Slurm's state and exit code, "" if unknown.
     state: str = ""
     exit_code: str = ""
+    # 0 if unknown.
     ended_s: float = 0.0
+    # The last round that names the job; None if none does.
     seen_s: float | None = None
     seen_round: int | None = None
 
 
 def ended_by_slurm(job: str, record: JobRecord) -> EndedJob:
-    """Return how a job has ended by Slurm's own record of it."""
+    """Return how a job has ended according to Slurm's record."""
     return EndedJob(
         JobId(job),
         str(final_phase(record.state)),
@@ -42,7 +42,7 @@ def ended_by_slurm(job: str, record: JobRecord) -> EndedJob:
 
 
 def ended_by_journal(job: str, line: Line) -> EndedJob:
-    """Return how a job has ended by the newest line that names it, alive or ended."""
+    """Return how a job has ended according to the newest line that names it."""
     end = line.get("ended", {}).get(job)
     seen_s, number = float(line["time_s"]), int(line["round"])
     if end is None:

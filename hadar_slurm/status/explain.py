@@ -1,7 +1,7 @@
-"""hadar explain: why a job waits, when it will begin and on what, and what would change that. Pure.
+"""hadar explain: why a job waits, when it will start and where, and what would change that. Pure.
 
-Reasons and prices are those of the journal's line, as they were decided. When a job begins is a
-forecast: the line's jobs played on in the simulator, by the same policy (sim/onward.py).
+Reasons and prices are those of the journal's line. The start is a forecast: a simulation of the
+line's jobs under the same policy (sim/onward.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.onward import Begin, begins
 from hadar_slurm.status.jobs import Forked, forked_of, state_of
 
-# So many of those ahead are named.
+# The number of jobs ahead that are named.
 NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TypeForecast:
-    """What one GPU type would give a job: steps/s, seconds to its end, GPUs free now, and price."""
+    """A job on one GPU type: its throughput, seconds to its end, GPUs free now, and price."""
 
     gpu_type: GpuType
     steps_per_s: float
@@ -35,7 +35,7 @@ class TypeForecast:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """When a job will begin and end, in seconds from the round, and on which GPUs."""
+    """When a job will start and end, in seconds from the round, and on which GPUs."""
 
     begins_in_s: float
     ends_in_s: float
@@ -44,33 +44,35 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that is known of one job by one round; times in seconds.
-
-    `state` is the phase, or `pinned`; `reason` is the policy's, empty for a job that has GPUs;
-    `forked` has the copies of a forked job, `gpus_held` the GPUs of all of them. `ahead` are those
-    that wait now and will begin before it, `if_moved` what would be expected if it could be moved
-    and now cannot. `ends_in_s` is when a job that has GPUs ends if it stays where it is.
-    """
+    """What one round shows of one job; times in seconds."""
 
     job: JobId
     phase: Phase
+    # The phase, or `pinned`.
     state: str
     round: int
     time_s: float
     policy: str
+    # Why the policy gave the job no GPUs; empty for a job with GPUs.
     reason: str
+    # GPUs of one gang, and of all gangs held now.
     gpus: int
     gpus_held: int
     steps_done: float
     steps_total: int
     steps_left: float
     choices: tuple[TypeForecast, ...]
+    # Gangs by copy.
     held: Mapping[str, Mapping[str, Mapping[str, int]]]
     remarks: tuple[str, ...] = ()
+    # The copies of a forked job.
     forked: Forked | None = None
+    # Time to the end of a job with GPUs if it is not migrated.
     ends_in_s: float | None = None
+    # Waiting jobs that will start before this one.
     ahead: tuple[JobId, ...] = ()
     expected: Expected | None = None
+    # `expected` if the job could checkpoint; None if it can.
     if_moved: Expected | None = None
 
 
@@ -83,11 +85,10 @@ def explain(
     *,
     forecasts: bool = True,
 ) -> Explanation | None:
-    """Return what a round's line tells of a job, and a forecast; None if it is not in the line.
+    """Return a job's data in a round's line and a forecast; None if the job is not in the line.
 
-    The forecast takes `limit_s` seconds by `clock` at the most; what is not found by then is left
-    out. Without `forecasts` there is none: no daemon would carry it out. Raises HadarError when
-    it fails.
+    The forecast takes at most `limit_s` seconds by `clock` and is incomplete if they run out; it is
+    omitted without `forecasts`. Raises HadarError if it fails.
     """
     snapshot = snapshot_of(line)
     job = snapshot.by_id.get(job_id)
@@ -150,7 +151,7 @@ def _ends_in_s(job: Job) -> float | None:
 
 
 def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ...]:
-    """Return what each GPU type of the cluster would give a job, the fastest first."""
+    """Return a job's forecast on each GPU type of the cluster, the fastest first."""
     free: Counter[GpuType] = Counter()
     nodes = snapshot.cluster.by_name
     left = snapshot.plannable_capacity

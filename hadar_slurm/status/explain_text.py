@@ -1,4 +1,4 @@
-"""hadar explain in words: what was found out of a job, or how it has ended."""
+"""The text of hadar explain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hadar_slurm.status.words import averages_words, round_words, span
 
 
 def print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
-    """Say how and when a job has ended."""
+    """Print how and when a job has ended."""
     exit_code = f", exit code {ended.exit_code}" if ended.exit_code else ""
     how = ended.phase + (f" ({ended.state}{exit_code})" if ended.state else "")
     if ended.ended_s:
@@ -29,8 +29,8 @@ def print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
         return
     seen = round_words(ended.seen_round or 0, ended.seen_s or 0.0, None)
     console.print(
-        f"job {ended.job} has ended, or was taken out of Hadar's hands, after {seen}; how is not "
-        "known any more",
+        f"job {ended.job} has ended, or was removed from Hadar's management, after {seen}; "
+        "the outcome is not known",
         markup=False,
     )
 
@@ -38,7 +38,7 @@ def print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
 def print_explanation(
     console: Console, found: Explanation, standing: Standing, *, differs: bool
 ) -> None:
-    """Say how a job stands by a round, and what is expected of it unless Slurm differs."""
+    """Print a job's state in a round, and the forecast unless Slurm differs."""
     age_s = standing.age_s or 0.0
     when = round_words(found.round, found.time_s, standing.age_s)
     gpus = found.gpus if found.forked is None else found.gpus_held or found.gpus
@@ -65,8 +65,8 @@ def print_explanation(
 
 def _end_words(ends_in_s: float) -> str:
     if ends_in_s < 0:
-        return f"it should have ended {span(-ends_in_s)} ago, if it stayed where it was"
-    return f"it ends in {span(ends_in_s)} if it stays where it is"
+        return f"it should have ended {span(-ends_in_s)} ago unless migrated"
+    return f"it ends in {span(ends_in_s)} unless migrated"
 
 
 def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float) -> None:
@@ -104,27 +104,26 @@ def _choices(found: Explanation) -> Table:
 
 
 def _print_forecast(console: Console, found: Explanation, standing: Standing) -> None:
-    """Say when a job that waits begins; times count from now, not from the round."""
+    """Print when a waiting job starts; times count from now, not from the round."""
     if standing.hadard_alive is False:
         console.print(
-            "when it begins is not forecast: no hadard is there to start it; `hadar release` and "
-            "the reaper give held jobs back to Slurm"
+            "no forecast of its start: hadard is not alive; `hadar release` and the reaper "
+            "release held jobs to Slurm"
         )
         return
     age_s = standing.age_s or 0.0
     if found.ahead:
         more = len(found.ahead) - NAMED
         names = ", ".join(found.ahead[:NAMED]) + (f" and {more} more" if more > 0 else "")
-        console.print(f"before it begin {len(found.ahead)} of those that wait: {names}")
+        jobs = "1 job is" if len(found.ahead) == 1 else f"{len(found.ahead)} jobs are"
+        console.print(f"{jobs} ahead of it: {names}")
     if found.expected is None:
-        console.print(
-            "when it begins cannot be told: not within the time for the forecast, or never"
-        )
+        console.print("its start is unknown: the forecast's time ran out, or it never starts")
     else:
-        console.print(f"if nobody else comes, {_sentence(found.expected, age_s)}")
+        console.print(f"if no other jobs arrive, {_sentence(found.expected, age_s)}")
     if found.if_moved is not None:
         sentence = _sentence(found.if_moved, age_s)
-        console.print(f"with --hadar-checkpoint=yes, {sentence}, or sooner if moved")
+        console.print(f"with --hadar-checkpoint=yes, {sentence}, or sooner if migrated")
 
 
 def _sentence(expected: Expected, age_s: float) -> str:
@@ -134,4 +133,4 @@ def _sentence(expected: Expected, age_s: float) -> str:
         for gpu_type, count in gpu_types.items()
     )
     begins_s, ends_s = (max(0.0, s - age_s) for s in (expected.begins_in_s, expected.ends_in_s))
-    return f"it begins in {span(begins_s)} on {places} and ends in {span(ends_s)}"
+    return f"it starts in {span(begins_s)} on {places} and ends in {span(ends_s)}"

@@ -1,4 +1,4 @@
-"""How old the last round is, and whether there is a hadard to make the next one. Pure."""
+"""The age of the last round, and whether hadard is alive. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from hadar_slurm.journal import Line
 
-# A round older than this many of its lengths and seconds is stale; the alert rules say the same.
+# A round is stale after this many of its lengths plus seconds; the alert rules agree.
 LATE_ROUNDS, LATE_S = 3.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the answers from one round are worth now.
+    """Whether a round is still current.
 
-    `age_s` is None for a simulation's round, whose time is not the clock's, and without a round;
-    `hadard_alive` is None where no heartbeat was looked for.
+    `age_s` is None without a round and for a simulation's round, whose time is virtual;
+    `hadard_alive` is None if the heartbeat was not read.
     """
 
     age_s: float | None = None
@@ -24,7 +24,7 @@ class Standing:
 
 
 def standing_of(line: Line | None, now_s: float, *, hadard_alive: bool | None = None) -> Standing:
-    """Return how a round stands at `now_s`; only hadard's rounds name a mode."""
+    """Return the standing of a round at `now_s`; only hadard's rounds name a mode."""
     if line is None or not line.get("mode"):
         return Standing(None, hadard_alive)
     age_s = max(0.0, now_s - float(line["time_s"]))
@@ -32,5 +32,5 @@ def standing_of(line: Line | None, now_s: float, *, hadard_alive: bool | None = 
 
 
 def is_late(age_s: float, length_s: float) -> bool:
-    """Return whether a round of this length should have been followed by another."""
+    """Return whether the next round is overdue."""
     return age_s > LATE_ROUNDS * length_s + LATE_S

@@ -1,4 +1,4 @@
-"""What a line of the journal says of one job, for people: its state, its copies. Pure."""
+"""One job in a line of the journal: its state, its copies. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ PINNED = "pinned"
 
 
 def state_of(job: Line) -> str:
-    """Return a job's phase, or `pinned` while a job that starts still waits in Slurm."""
+    """Return a job's phase, or `pinned` while a starting job still waits in Slurm."""
     phase = str(job["phase"])
     return PINNED if phase == "starting" and job.get("pinned") is True else phase
 
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """One copy of a forked job: its gang, and its measured steps/s (None: not yet).
-
-    `task` is Slurm's id of it, "" where the journal lacks it.
-    """
+    """One copy of a forked job."""
 
     number: int
+    # Slurm's id of the array task, "" if the journal lacks it.
     task: str
     gang: Tree
+    # Measured throughput; None before the first measurement.
     steps_per_s: float | None = None
     is_pinned: bool = False
 
@@ -41,7 +40,7 @@ class CopyState:
 
     @property
     def place(self) -> str:
-        """Return its gang in words."""
+        """Return its gang as text."""
         return str(gang_from_tree({n: dict(gpu_types) for n, gpu_types in self.gang.items()}))
 
 
@@ -49,8 +48,8 @@ class CopyState:
 class Forked:
     """The copies of one forked job (HadarE) that hold GPUs.
 
-    `averages` counts how often they have been averaged, `averaged_s` is when a round first showed
-    the last of these; both None where the journal lacks them.
+    `averages` counts the parameter averagings, `averaged_s` is the round that first showed the last
+    one; both None if the journal lacks them.
     """
 
     copies: tuple[CopyState, ...]
@@ -66,20 +65,20 @@ class Forked:
 def forked_of(line: Line, job_id: str) -> Forked | None:
     """Return the copies of a job in a round; None for a job that is not forked.
 
-    Raises ValueError, TypeError, AttributeError or KeyError where the line is damaged.
+    Raises ValueError, TypeError, AttributeError or KeyError if the line is damaged.
     """
     job, facts = line["jobs"][job_id], line.get("forked", {}).get(job_id)
     if facts is None and job.get("copies", 1) < 2 and len(job["holds"]) < 2:
         return None
     facts = facts or {}
-    told = facts.get("copies", {})
+    measured = facts.get("copies", {})
     copies = [
         CopyState(
             int(number),
-            str(told.get(number, {}).get("task", "")),
+            str(measured.get(number, {}).get("task", "")),
             gang,
-            _number(told.get(number, {}).get("steps_per_s")),
-            told.get(number, {}).get("pinned") is True,
+            _number(measured.get(number, {}).get("steps_per_s")),
+            measured.get(number, {}).get("pinned") is True,
         )
         for number, gang in job["holds"].items()
     ]
@@ -95,7 +94,7 @@ def _number(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     if not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is out of range")
     return float(value)

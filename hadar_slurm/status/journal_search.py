@@ -1,4 +1,4 @@
-"""Finds the newest round of a journal that names a job, in the files put aside as well."""
+"""Finds the newest round that names a job, in a journal and its rotated files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _BLOCK = 1 << 20
 
 
 def newest_with(path: Path, names: Sequence[str]) -> tuple[str, Line] | None:
-    """Return the newest line that has one of these jobs, alive or ended, and which; None: no line.
+    """Return the newest line with one of these jobs, alive or ended, and the job's name, or None.
 
-    Lines that cannot be read are left out. Raises OSError where a file cannot be read.
+    Damaged lines are skipped. Raises OSError if a file cannot be read.
     """
     marks = [f"{json.dumps(name)}:".encode() for name in names]
     for text in _lines_backwards(path):
@@ -34,7 +34,7 @@ def newest_with(path: Path, names: Sequence[str]) -> tuple[str, Line] | None:
 
 
 def _lines_backwards(path: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a journal and of the files put aside, the newest first."""
+    """Yield the whole lines of a journal and of its rotated files, the newest first."""
     number, file = 0, path
     while number == 0 or file.exists():
         if file.exists():
@@ -46,7 +46,7 @@ def _lines_backwards(path: Path) -> Iterator[bytes]:
 def _of_file(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         left = file.seek(0, os.SEEK_END)
-        # What follows the last end of a line is still being written, or was cut short.
+        # Text after the last newline is still being written, or was cut off.
         is_whole = False
         parts: list[bytes] = []
         while left > 0:

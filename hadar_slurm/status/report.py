@@ -1,4 +1,4 @@
-"""hadar report: what was decided in a stretch of time, from the journal. Pure, line by line."""
+"""hadar report: the decisions of a period, from the journal. Pure, line by line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hadar_slurm.journal import Line, snapshot_of
 from hadar_slurm.status.status import use_of
 
 _HOUR_S = 3600.0
-# A line tells of no more time than this many rounds: after it nobody was there to see.
-_ROUNDS_TOLD = 2.0
+# A line counts for at most this many rounds; after a longer gap hadard was not running.
+_MOST_ROUNDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class GpuHours:
-    """What a GPU type's hours went to; those on closed nodes without a job are left out."""
+    """GPU hours of one type: of managed jobs, of other jobs, and idle on open nodes."""
 
     ours: float = 0.0
     others: float = 0.0
@@ -28,24 +28,24 @@ class GpuHours:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The figures of a stretch; times in seconds.
-
-    `failed_rounds` decided nothing or not all, for the reasons in `errors`, most frequent first.
-    `mean_jct_s` is over the jobs that ended well, from submission to end. `moves` are stops that
-    were carried out; `refused` are actions that Slurm refused.
-    """
+    """The figures of a period; times in seconds."""
 
     from_s: float
     to_s: float
     policies: tuple[str, ...]
     rounds: int
+    # Rounds with an error, and the errors, most frequent first.
     failed_rounds: int
     errors: Mapping[str, int]
     jobs: int
+    # Counts by phase.
     ended: Mapping[str, int]
+    # From submission to end, over the jobs done.
     mean_jct_s: float | None
     starts: int
+    # Stops carried out.
     moves: int
+    # Actions that Slurm refused.
     refused: int
     decision_s_p50: float
     decision_s_max: float
@@ -54,7 +54,7 @@ class Report:
 
 @dataclass
 class Reporter:
-    """Reads lines in order, and keeps of each only what a report needs."""
+    """Collects the figures of a report from lines in order."""
 
     _rounds: int = 0
     _span_s: tuple[float, float] | None = None
@@ -70,7 +70,7 @@ class Reporter:
     _cluster: Cluster | None = None
 
     def read(self, lines: Iterable[Line]) -> None:
-        """Take in lines, each mode's after the other in every round."""
+        """Read lines; a round has one line for each mode."""
         for line in lines:
             if any(line.get("mode") == other.get("mode") for other in self._open):
                 self._close(float(line["time_s"]))
@@ -93,7 +93,7 @@ class Reporter:
         self._cluster = snapshot.cluster.all_open()
         for job in snapshot.jobs:
             known = self._specs.get(job.job_id)
-            # The steps that were left when it was first seen; its speed as it was known last.
+            # The steps left when the job was first observed, and its last known throughput.
             steps = known.total_steps if known else max(1, round(job.steps_left))
             self._specs[job.job_id] = replace(job.spec, total_steps=steps)
         for end in snapshot.ended:
@@ -101,11 +101,11 @@ class Reporter:
                 self._ends[end.job_id] = str(end.phase), end.end_s
 
     def _close(self, next_s: float) -> None:
-        """Count the hours of a round's lines, which is over at `next_s`."""
+        """Count the hours of the open round, which ends at `next_s`."""
         lines, self._open = self._open, []
         self._rounds += 1
         first = lines[0]
-        lasted_s = min(next_s - float(first["time_s"]), _ROUNDS_TOLD * float(first["length_s"]))
+        lasted_s = min(next_s - float(first["time_s"]), _MOST_ROUNDS * float(first["length_s"]))
         seen = [line for line in lines if "jobs" in line]
         hours = max(0.0, lasted_s) / _HOUR_S
         for gpu_type, use in use_of(seen).items() if seen else ():
@@ -117,10 +117,10 @@ class Reporter:
             )
 
     def workload(self) -> tuple[list[JobSpec], Cluster] | None:
-        """Return the jobs as they came, the first at 0, and the cluster; None without any.
+        """Return the jobs, submission times counted from the first line, and the cluster.
 
-        A job that came before the first line counts as one that came with it, with the steps that
-        were left of it then.
+        A job submitted before the first line counts as submitted with it, with the steps left then.
+        None without jobs.
         """
         jobs = [spec for spec in self._specs.values() if spec.rates.gpu_types]
         if not jobs or self._cluster is None or self._span_s is None:

@@ -1,4 +1,4 @@
-"""How hadard is, who has the GPUs, how many jobs wait, by the last lines of a journal. Pure."""
+"""The use of the GPUs and the waiting jobs, from the last lines of a journal. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hadar_slurm.status.jobs import state_of
 
 @dataclass(frozen=True, slots=True)
 class TypeUse:
-    """The GPUs of one type: with jobs of ours, with others', free, and free on closed nodes."""
+    """The GPUs of one type: with managed jobs, with others, free, and free on closed nodes."""
 
     total: int = 0
     ours: int = 0
@@ -24,13 +24,7 @@ class TypeUse:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What the last round of every mode in use says; times in seconds since the epoch.
-
-    `jobs` counts by phase, `pinned` being one of its own. `waiting` counts the reasons of those
-    that got nothing, `remarks` what is said of jobs that have started or wait, such as why they are
-    not migrated; `prices` are by GPU type, in the policy's unit; `errors` are what kept the last
-    round from being whole.
-    """
+    """The last round of every mode in use; times in seconds since the epoch."""
 
     round: int
     time_s: float
@@ -39,18 +33,20 @@ class ClusterStatus:
     policy: str
     modes: tuple[str, ...]
     gpus: Mapping[GpuType, TypeUse]
+    # Jobs by phase, or `pinned`.
     jobs: Mapping[str, int]
+    # Jobs without GPUs by reason.
     waiting: Mapping[str, int]
+    # By GPU type, in the policy's unit.
     prices: Mapping[str, float]
+    # Why the round is incomplete.
     errors: tuple[str, ...] = field(default=())
+    # Jobs by remark, such as why a job is not migrated.
     remarks: Mapping[str, int] = field(default_factory=dict)
 
 
 def status_of(lines: Sequence[Line]) -> ClusterStatus | None:
-    """Return how things stand by the last lines of a journal; None where there are none.
-
-    The time is that of the newest.
-    """
+    """Return the status in the last lines of a journal, at the newest one's time; None if none."""
     found = current(lines)
     if not found:
         return None
@@ -62,9 +58,9 @@ def status_of(lines: Sequence[Line]) -> ClusterStatus | None:
         jobs.update(state_of(job) for job in line.get("jobs", {}).values())
         waiting.update(line.get("waiting", {}).values())
         for job in line.get("jobs", {}).values():
-            # Where a job is pinned differs from job to job; how many are is counted above.
+            # The remark of a pinned job names its nodes; pinned jobs are counted above.
             remarks.update(() if job.get("pinned") else job.get("remarks", ()))
-    # The first of a round goes furthest, and its prices count.
+    # The first line of a round is of the furthest mode, whose prices count.
     first = found[0]
     return ClusterStatus(
         round=int(first["round"]),
@@ -89,8 +85,8 @@ def status_of(lines: Sequence[Line]) -> ClusterStatus | None:
 def current(lines: Sequence[Line]) -> list[Line]:
     """Return the newest line of each mode in use.
 
-    Each mode in use writes a line a round. One that is a round older than the newest is of a mode
-    that is no longer in use.
+    Each mode in use writes one line per round; a line more than a round older than the newest is of
+    a mode no longer in use.
     """
     newest: dict[str, Line] = {}
     for line in lines:
@@ -102,7 +98,7 @@ def current(lines: Sequence[Line]) -> list[Line]:
 def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
     """Return the use of each GPU type by the lines of one round.
 
-    What one mode's line counts as occupied may be held by a job of another's.
+    GPUs that one mode's line counts as occupied may be held by a job of another mode.
     """
     first = lines[0]
     ours: Counter[Slot] = Counter()
@@ -126,7 +122,7 @@ def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
 
 
 def _held(line: Line) -> Counter[Slot]:
-    """Return the GPUs that a line's jobs hold."""
+    """Return the GPUs held by a line's jobs."""
     held: Counter[Slot] = Counter()
     for job in line.get("jobs", {}).values():
         for tree in job["holds"].values():

@@ -1,4 +1,4 @@
-"""Times and copies in words, for terminals."""
+"""Times and copies as text for terminals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 
 
 def span(time_s: float) -> str:
-    """Return a stretch of time for people: `50 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    """Return a duration as text: `50 s`, `12 min`, `3.4 h`, `2.1 days`."""
     if time_s < 2 * _MINUTE_S:
         return f"{time_s:.0f} s"
     if time_s < 2 * _HOUR_S:
@@ -19,9 +19,9 @@ def span(time_s: float) -> str:
 
 
 def round_words(number: int, time_s: float, age_s: float | None) -> str:
-    """Return which round it was and when: `round 812, 14 s ago, at 2026-11-22 08:12:04 UTC`.
+    """Return a round's number and time: `round 812, 14 s ago, at 2026-11-22 08:12:04 UTC`.
 
-    `age_s` of None: the round is a simulation's.
+    `age_s` is None for a simulation's round.
     """
     at = datetime.fromtimestamp(time_s).astimezone()
     ago = "" if age_s is None else f", {span(age_s)} ago,"
@@ -29,7 +29,7 @@ def round_words(number: int, time_s: float, age_s: float | None) -> str:
 
 
 def averages_words(forked: Forked, now_s: float) -> str:
-    """Return how often the copies were averaged, and when last; "" where that is not known."""
+    """Return the number of parameter averagings and the last one's age; "" if unknown."""
     if forked.averages is None:
         return ""
     times = "once" if forked.averages == 1 else f"{forked.averages} times"
@@ -38,7 +38,7 @@ def averages_words(forked: Forked, now_s: float) -> str:
 
 
 def copy_words(copy: CopyState) -> str:
-    """Return a copy in one phrase: `copy 0 n1:v100:2 at 4.2 steps/s`."""
+    """Return a copy as text: `copy 0 n1:v100:2 at 4.2 steps/s`."""
     speed = "" if copy.steps_per_s is None else f" at {copy.steps_per_s:.3g} steps/s"
     pinned = " (pinned)" if copy.is_pinned else ""
     return f"copy {copy.number} {copy.place}{speed}{pinned}"

@@ -1,4 +1,4 @@
-"""What hadar-sbatch will execute for a job, and why: the sbatch call, variables, decision."""
+"""The call that hadar-sbatch executes for a job: the sbatch command, variables, decision."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ from hadar_slurm.submit.served import find_hadard
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of sbatch: its words, the variables added for it, and whether hadard takes the job.
-
-    `notes` add details to the decision. `description` is the description of the job for hadard;
-    `cluster` has the GPUs of the job's partition if they are known.
-    """
+    """One call of sbatch, and whether hadard manages the job."""
 
     argv: tuple[str, ...]
     decision: Decision
+    # Environment variables to add.
     variables: Mapping[str, str] = field(default_factory=dict)
+    # Details of the decision, for the user.
     notes: tuple[str, ...] = ()
+    # The description of the job for hadard.
     description: Description | None = None
+    # The GPUs of the job's partition, if known.
     cluster: Cluster | None = None
 
     @property
     def is_held(self) -> bool:
-        """Return whether the job waits for hadard."""
+        """Return whether the job is submitted held, for hadard to release."""
         return self.decision.taken
 
 
 def call_for(
     request: SbatchRequest, environment: Mapping[str, str], *, is_parsable: bool = False
 ) -> Call:
-    """Return the call for a request; raises JobSpecError naming what cannot be.
+    """Return the call for a request; raises JobSpecError naming the invalid value.
 
-    `is_parsable` has sbatch say the job's id in the form of --parsable.
+    `is_parsable` adds --parsable, with which sbatch prints only the job's id.
     """
     call = _call(request, environment)
     if not is_parsable:
         return call
     if request.given("quiet"):
-        raise JobSpecError("--quiet is given: sbatch does not tell the job then; leave it out")
+        raise JobSpecError("--quiet is given: sbatch would not print the job id; leave it out")
     name, *words = call.argv
     return replace(call, argv=(name, "--parsable", *words))
 
@@ -73,8 +73,7 @@ def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
     beat, unserved = find_hadard(request, environment)
     if request.own:
         return _placed(request, environment, beat, unserved)
-    # A job without --hadar-... options must not lose by hadard: it is held only where hadard would
-    # place it, and nothing about it is refused.
+    # A job without --hadar-... options is held only if hadard would place it, and never refused.
     if unserved:
         return _left_to_slurm(request, unserved)
     try:
@@ -91,7 +90,7 @@ def _placed(
 ) -> Call:
     """Return the call for a job that is described to hadard, unless its user chose the place.
 
-    Where it is `unserved`, or held by its user, it is not held for hadard.
+    A job that is `unserved`, or held by its user, is not held for hadard.
     """
     rows = _node_rows()
     cluster = _cluster(rows)
@@ -103,7 +102,7 @@ def _placed(
     chosen = why_place_chosen(request)
     if chosen:
         return _left_to_slurm(request, chosen)
-    # A job that its user holds is not ours to release.
+    # A hold set by the user is not hadard's to release.
     why_not = unserved or why_chosen(request)
     is_held = not why_not
     decision = Decision(is_held, why_not or summary(description, request, estimator.table))
@@ -118,7 +117,7 @@ def _placed(
     if unknown:
         notes.append(unknown)
     if "copies" in request.own and description.copies == 1:
-        notes.append("one node suits a copy: submitted as an ordinary job")
+        notes.append("only one node suits a copy: submitted as an ordinary job")
     if is_held and description.copies > 1:
         check_exports(request)
         variables[COPIES_VARIABLE] = str(description.copies)
@@ -131,15 +130,15 @@ def _left_to_slurm(request: SbatchRequest, why: str) -> Call:
 
 
 def load_estimator() -> Estimator:
-    """Return what can be known of speeds before anything is measured: what is shipped."""
+    """Return the estimator with the shipped throughput table."""
     path = data_file("throughputs.json")
     return Estimator.shipped(parse_table(path.read_text(encoding="utf-8"), str(path)))
 
 
 def _node_rows() -> list[tuple[str, str, str]] | None:
-    """Return each node's name, GPUs and partition, once for each partition.
+    """Return (name, GPUs, partition) of each node and partition.
 
-    None where Slurm does not answer: sbatch will say why.
+    None if Slurm does not answer: sbatch will print why.
     """
     try:
         text = Runner(timeout_s=10).run(["sinfo", "-h", "-N", "-o", "%N|%G|%P"])
@@ -152,7 +151,7 @@ def _node_rows() -> list[tuple[str, str, str]] | None:
 def _cluster(
     rows: list[tuple[str, str, str]] | None, partitions: str | None = ""
 ) -> Cluster | None:
-    """Return the GPUs of partitions, `a,b`; of the default one for None, of all for nothing."""
+    """Return the GPUs of partitions `a,b`; None: the default one, "": all."""
     if rows is None:
         return None
     found = {}

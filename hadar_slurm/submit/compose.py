@@ -1,4 +1,4 @@
-"""The exact sbatch call of a job that is described to hadard. Pure, standard library only."""
+"""The sbatch call of a job that is described to hadard. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hadar_slurm.submit.request import SbatchRequest
 
 
 def compose(request: SbatchRequest, description: Description, *, is_held: bool) -> tuple[str, ...]:
-    """Return the sbatch call: ours first where the user said nothing, then all of the user's."""
+    """Return the sbatch call: hadar-sbatch's options first, then all of the user's."""
     if not is_held:
         # Plain Slurm would not place the copies on separate nodes.
         description = replace(description, copies=1)
@@ -32,16 +32,16 @@ def compose(request: SbatchRequest, description: Description, *, is_held: bool) 
     if description.checkpoint:
         added += ["--requeue"]
         if not request.given("open-mode"):
-            # A job that moves would otherwise empty its output at every restart.
+            # Otherwise each restart would empty the output file.
             added.append("--open-mode=append")
     kept = [word for option in request.options if option.name != "comment" for word in option.words]
     return ("sbatch", *added, *kept, *request.script)
 
 
 def check_exports(request: SbatchRequest) -> None:
-    """Raise JobSpecError if a forked job's tasks would not see that they are copies.
+    """Raise JobSpecError if --export hides from a forked job's tasks that they are copies.
 
-    Each would train all by itself.
+    Each task would then train all steps.
     """
     exported = request.last("export")
     if not exported:

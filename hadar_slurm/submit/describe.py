@@ -1,4 +1,4 @@
-"""What hadard is to know of a job, from a user's words. Pure, standard library only."""
+"""Builds a job's description for hadard from the request. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hadar_slurm.submit.gpu_options import PER_TASK, gpu_options
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
 from hadar_slurm.submit.time_limit import format_time_limit, parse_time_limit
 
-# With many more copies each step counts for less (docs/runtime.md).
+# With many more copies each step contributes less (docs/runtime.md).
 AUTO_COPIES = 16
-# Before the name of a job that says no model: no model is called so.
+# Prefix of the workload name of jobs without a model; no model has it.
 _OF_A_JOB = "job:"
 _MOST_OF_A_NAME = 100
 
@@ -27,9 +27,9 @@ _MOST_OF_A_NAME = 100
 def describe(
     request: SbatchRequest, estimator: Estimator, cluster: Cluster | None = None
 ) -> Description:
-    """Return what hadard is to know of the job; raises JobSpecError naming the wrong value.
+    """Return the job's description; raises JobSpecError naming the wrong value.
 
-    On a known `cluster` it has no more copies than there are nodes that suit.
+    On a known `cluster` the number of copies is limited to the nodes that suit.
     """
     own = request.own
     gpus, shape = _gang(request)
@@ -65,41 +65,38 @@ def describe(
 
 
 def _shape_of_tasks(request: SbatchRequest, gpus: int) -> Shape:
-    """Return the layout of a job that says how many tasks each node has.
+    """Return the layout of a job with --ntasks-per-node.
 
-    Slurm 22.05 keeps the number of tasks of the widest layout that a job has had: in a narrower one
-    such a job would never start.
+    Slurm 22.05 keeps the number of tasks of the widest layout that a job has had: in a narrower
+    one such a job would never start.
     """
     nodes = _nodes(request)
     if gpus % nodes:
         raise JobSpecError(
-            f"--ntasks-per-node is given: {gpus} GPUs do not lie evenly on {nodes} nodes; say with "
-            f"{PREFIX}gang how they do, GPUs per node x nodes"
+            f"--ntasks-per-node is given: {gpus} GPUs do not divide evenly over {nodes} nodes; "
+            f"give the layout with {PREFIX}gang, GPUs per node x nodes"
         )
     return Shape(nodes, gpus // nodes)
 
 
 def _nodes(request: SbatchRequest) -> int:
-    """Return the most nodes that sbatch's options ask for, one if they do not say."""
+    """Return the largest number of nodes that --nodes allows, 1 without it."""
     text = (request.last("nodes") or "1").split("-")[-1]
     return parse_count(text, "--nodes", JobSpecError)
 
 
 def _limit_s(request: SbatchRequest) -> float:
-    """Return the job's time limit in seconds, 0 where there is none.
-
-    What cannot be read sbatch will refuse in its own words.
-    """
+    """Return the job's time limit in seconds, 0 if there is none or sbatch will refuse it."""
     return parse_time_limit(request.last("time") or "") or 0.0
 
 
 def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Shape:
-    """Return how one copy of a forked job lies; raises JobSpecError for what cannot be forked."""
+    """Return the layout of one copy; raises JobSpecError if the job cannot be forked."""
     name = PREFIX + "copies"
     if request.given("array"):
         raise JobSpecError(f"--array is given: {name} makes the job an array of its own")
     if request.given("no-requeue"):
-        raise JobSpecError(f"--no-requeue is given: with {name} copies are moved")
+        raise JobSpecError(f"--no-requeue is given: with {name} copies are migrated")
     if request.own.get("checkpoint", "yes").lower() != "yes":
         raise JobSpecError(f"{PREFIX}checkpoint no: with {name} the copies save every slot")
     nodes = request.last("nodes")
@@ -113,15 +110,15 @@ def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Sh
 def _copies(
     asked: str, description: Description, estimator: Estimator, cluster: Cluster | None
 ) -> int:
-    """Return how many copies a job may have: as many as asked for, or as nodes suit, the fewer.
+    """Return the most copies of a job: the smaller of `asked` and the number of suitable nodes.
 
-    A node suits that has GPUs enough of a type on which the job is taken to train at all.
+    A node suits if it has enough GPUs of one type on which the job has a throughput above 0.
     """
     is_auto = asked.lower() == "auto"
     most = AUTO_COPIES if is_auto else _whole(asked, "copies")
     if cluster is None:
         if is_auto:
-            raise JobSpecError(f"{PREFIX}copies auto: sinfo does not tell the nodes; give a number")
+            raise JobSpecError(f"{PREFIX}copies auto: sinfo does not list the nodes; give a number")
         return most
     rates = estimator.rates(description, "", cluster.gpus_by_type)
     suits = [
@@ -135,7 +132,7 @@ def _copies(
 
 
 def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
-    """Return the name under which the job's speed is known or will be."""
+    """Return the name under which the job's throughput is stored."""
     own = request.own
     if "throughput" in own:
         if "model" in own:
@@ -151,25 +148,25 @@ def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
 
 
 def _job_name(request: SbatchRequest) -> str:
-    """Return the name that tells this user's work from other work of theirs."""
+    """Return a name that identifies this work among the user's jobs."""
     return request.last("job-name") or Path(request.script_name or "wrap").name
 
 
 def unknown_model(description: Description, table: ThroughputTable) -> str | None:
-    """Return what to tell a user whose model has no known speed, or None."""
+    """Return a note for the user if the model's throughput is not known, else None."""
     name = description.workload
     if not name or name.startswith(_OF_A_JOB) or table.rates(name) is not None:
         return None
     known = {workload.lower(): workload for workload in table.workloads}
     near = difflib.get_close_matches(name.lower(), known, n=5, cutoff=0.3)
     names = ", ".join(known[n] for n in near)
-    return f"{name!r} is not in the throughput table: its speed will be measured" + (
-        f"; near it: {names}" if names else ""
+    return f"{name!r} is not in the throughput table: its throughput will be measured" + (
+        f"; similar names: {names}" if names else ""
     )
 
 
 def summary(description: Description, request: SbatchRequest, table: ThroughputTable) -> str:
-    """Return what hadard is given to place, in a few words."""
+    """Return a short description of the job for the user."""
     named = [gpu_type for option in gpu_options(request) for gpu_type in option.gpu_types]
     of_type = f"type {', '.join(named)}" if named else "any type"
     parts = [f"{_counted(description.gpus, 'GPU')} of {of_type}"]
@@ -178,13 +175,13 @@ def summary(description: Description, request: SbatchRequest, table: ThroughputT
     if description.copies > 1:
         parts.append(f"in up to {description.copies} copies")
     elif "copies" in request.own:
-        parts.append("in one copy, which one node suits")
+        parts.append("in one copy (only one node suits)")
     if description.steps:
         parts.append(_counted(description.steps, "step"))
     if description.limit_s:
         parts.append(f"up to {format_time_limit(description.limit_s)}")
     if unknown_model(description, table):
-        parts.append(f"no speed is known of {description.workload}")
+        parts.append(f"no throughput is known for {description.workload}")
     return ", ".join(parts)
 
 
@@ -213,7 +210,7 @@ def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
 
 
 def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
-    """Return the gang that sbatch's own options ask for, else a single GPU."""
+    """Return the gang that sbatch's own options request, else a single GPU."""
     asked = {option.name: option for option in gpu_options(request)}
     per_node = asked.get("gpus-per-node") or asked.get("gres")
     if per_node is not None:
@@ -223,7 +220,9 @@ def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
         return asked["gpus"].number, None
     for name in PER_TASK:
         if name in asked:
-            raise JobSpecError(f"--{name} is given: say with {PREFIX}gang how many GPUs it makes")
+            raise JobSpecError(
+                f"--{name} is given: give the total number of GPUs with {PREFIX}gang"
+            )
     return 1, None
 
 
@@ -236,7 +235,7 @@ def _number(text: str, what: str) -> float:
 
 
 def check_fits(description: Description, cluster: Cluster) -> None:
-    """Raise JobSpecError unless the cluster could hold the gang when nothing else runs."""
+    """Raise JobSpecError unless the empty cluster could hold the gang."""
     gpu_types = {str(gpu_type).lower(): str(gpu_type) for gpu_type in cluster.gpus_by_type}
     for gpu_type in description.rates:
         if gpu_type not in gpu_types:

@@ -1,4 +1,4 @@
-"""The lines of a batch script for sbatch and for hadar-sbatch, read as sbatch reads its own."""
+"""Reads the #SBATCH and #HADAR lines of a batch script by sbatch's rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hadar_slurm.errors import JobSpecError
 
-# What C calls space.
+# The characters of C's isspace() within a line.
 _SPACE = " \t\r\v\f"
 
 
@@ -31,7 +31,7 @@ def read_directives(text: str, mark: str) -> list[str]:
 
 
 def _words(line: str) -> Iterator[str]:
-    """Yield the words that sbatch finds: a shell's, but that a backslash counts in any quotes."""
+    """Yield the words that sbatch finds: a shell's, but a backslash escapes within any quotes."""
     word, quote, is_escaped = "", "", False
     for letter in line:
         if is_escaped:

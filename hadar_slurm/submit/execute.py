@@ -1,6 +1,6 @@
-"""Executes sbatch with the signals and the environment that the user's shell would have given it.
+"""Executes sbatch with the signals and the environment of the user's shell.
 
-Imports little: every submission pays for it, Hadar's or not.
+Imports little, because every submission pays for it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NoReturn
 from hadar_slurm.errors import SbatchNotFound
 from hadar_slurm.submit.real_sbatch import TRIED_VARIABLE, RealSbatch, is_second_call
 
-# As in handoff.COPIES_VARIABLE, which takes longer to import.
+# Equal to handoff.COPIES_VARIABLE, which takes longer to import.
 _COPIES_VARIABLE = "HADAR_COPIES"
 
 
 def become(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Go on as sbatch; raises SbatchNotFound if it cannot be executed."""
-    # Python ignores these two, and what is ignored stays so.
+    """Replace this process by sbatch; raises SbatchNotFound if it cannot be executed."""
+    # Python ignores these two, and an exec keeps ignored signals ignored.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -29,7 +29,7 @@ def become(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, st
 
 
 def run(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run sbatch to its end, and return its status and the last word it printed."""
+    """Run sbatch, and return its status and the last word it printed."""
     import subprocess
 
     try:
@@ -43,7 +43,7 @@ def run(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str])
     except OSError as error:
         raise _cannot_execute(sbatch, error) from error
     words = os.fsdecode(done.stdout).split()
-    # A shell's status for a process that a signal ended.
+    # For a process that a signal ended, the status that a shell gives.
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     return status, words[-1] if words else ""
 
@@ -53,20 +53,20 @@ def _cannot_execute(sbatch: RealSbatch, error: OSError) -> SbatchNotFound:
 
 
 def user_environment() -> dict[str, str]:
-    """Return the environment as the user has it, which sbatch may pass on to the job."""
+    """Return the user's environment, which sbatch may pass on to the job."""
     environment = dict(os.environ)
     if not is_second_call(environment):
-        # Submitted from within a copy, another job is none.
+        # A job submitted from within a copy is not a copy.
         environment.pop(_COPIES_VARIABLE, None)
     environment.pop(TRIED_VARIABLE, None)
-    # Python changes this at its start where the locale is C (PEP 538).
+    # Python changes this at its start if the locale is C (PEP 538).
     if "LC_CTYPE" in environment:
         _restore(environment, "LC_CTYPE")
     return environment
 
 
 def _restore(environment: dict[str, str], name: str) -> None:
-    """Give a variable the value that this process was started with, or take it away."""
+    """Reset a variable to the value at this process's start; remove it if it had none."""
     try:
         with open("/proc/self/environ", "rb") as file:
             pairs = os.fsdecode(file.read()).split("\0")

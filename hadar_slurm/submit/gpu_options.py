@@ -1,6 +1,6 @@
-"""The GPUs that sbatch's own options ask for, read once for all who need them. Pure.
+"""The GPUs that sbatch's own options request. Pure.
 
-Imports little: every submission pays for it, Hadar's or not.
+Imports little, because every submission pays for it.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ from typing import NamedTuple
 
 from hadar_slurm.submit.request import SbatchRequest
 
-# What these give depends on the number of tasks and sockets, which Slurm settles at the start.
+# These depend on the number of tasks and sockets, which Slurm fixes at the start.
 PER_TASK = ("gpus-per-task", "gpus-per-socket", "tres-per-task")
 _PER_JOB_OR_NODE = ("gpus", "gpus-per-node", "gres")
 
 
 class GpuOption(NamedTuple):
-    """One option of sbatch that asks for GPUs: how many, and of which types if it names any.
-
-    Of the options in PER_TASK the number is not read.
-    """
+    """One option of sbatch that requests GPUs: their number (0 for PER_TASK), and named types."""
 
     name: str
     number: int
@@ -26,7 +23,7 @@ class GpuOption(NamedTuple):
 
 
 def gpu_options(request: SbatchRequest) -> list[GpuOption]:
-    """Return the options that ask for GPUs."""
+    """Return the options that request GPUs."""
     found = []
     for name in _PER_JOB_OR_NODE:
         text = request.last(name)
@@ -41,7 +38,7 @@ def gpu_options(request: SbatchRequest) -> list[GpuOption]:
 
 
 def other_resources(request: SbatchRequest) -> str:
-    """Return the option that asks for generic resources that are no GPUs, or an empty string."""
+    """Return the option that requests generic resources other than GPUs, or an empty string."""
     gres = request.last("gres")
     if gres is not None and not all(map(_is_gpu, gres.split(","))):
         return f"--gres={gres}"
@@ -58,7 +55,7 @@ def _asks_by_task(request: SbatchRequest, name: str) -> bool:
 
 
 def _read(part: str) -> tuple[int, str]:
-    """Return count and type of `4`, `v100:4`, `v100` or nothing; of the last two there is one."""
+    """Return count and type of `4`, `v100:4`, `v100` or ``; the count is 1 for the last two."""
     gpu_type, _, count = part.rpartition(":")
     if count.isascii() and count.isdigit():
         return int(count), gpu_type

@@ -1,8 +1,8 @@
-"""Where sbatch's own options end and the script begins.
+"""Finds where sbatch's own options end and the script begins.
 
-hadar-sbatch passes sbatch's options on untouched and has to know only which of them take a value
-as a separate word. From the manual pages of sbatch 22.05 to 26.05. Imports little: every submission
-pays for it, Hadar's or not.
+hadar-sbatch passes sbatch's options on unchanged and needs to know only which of them take a value
+as a separate word. From the manual pages of sbatch 22.05 to 26.05. Imports little, because every
+submission pays for it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LONG_WITH_VALUE = frozenset(
     time time-min tmp tres-bind tres-per-task uid wait-all-nodes wckey workdir wrap
     """.split()
 )
-# These may stand alone; a value follows only after an equals sign.
+# The value is optional, and follows only after an equals sign.
 _LONG_OPTIONAL_VALUE = frozenset(
     "exclusive get-user-env nice no-kill oom-kill-step propagate resv-ports".split()
 )
-# These take no value. They have to be known for the beginnings of names.
+# Without a value; listed to resolve abbreviated names.
 _LONG_ALONE = frozenset(
     """
     consolidate-segments contiguous help hold ignore-pbs no-requeue overcommit oversubscribe
@@ -46,9 +46,9 @@ _SHORT_NAMES = {
     "p": "partition", "q": "qos", "Q": "quiet", "S": "core-spec", "t": "time", "V": "version",
     "w": "nodelist", "x": "exclude", "W": "wait",
 }  # fmt: skip
-# Between the components of a heterogeneous job stands a colon; here it is an option of that name.
+# A colon separates the components of a heterogeneous job; kept as an option of that name.
 COMPONENT = ":"
-# Variables by which sbatch is given options that matter to us. They outweigh the script.
+# Variables that give sbatch options which hadar-sbatch reads. They override the script.
 _VARIABLES = {
     "SBATCH_ARRAY_INX": "array",
     "SBATCH_CLUSTERS": "clusters",
@@ -71,7 +71,7 @@ _VARIABLES = {
 class SbatchOption(NamedTuple):
     """One option as the user wrote it: its long name, its value, and its words.
 
-    Of options that share a word, such as those of -HN2, the last one has the words.
+    If options share a word, as in -HN2, the last one has the words.
     """
 
     name: str
@@ -102,7 +102,7 @@ def split_options(
 
 
 def options_in(environment: Mapping[str, str]) -> list[SbatchOption]:
-    """Return the options that sbatch will take from its environment, of those that matter here."""
+    """Return the options of `_VARIABLES` that sbatch will take from its environment."""
     return [
         SbatchOption(name, environment[variable], ())
         for variable, name in _VARIABLES.items()
@@ -138,7 +138,7 @@ def _parse_word(
 
 
 def _full_name(name: str) -> str:
-    """Return the option that an unambiguous beginning means, as getopt_long does."""
+    """Return the full name of an unambiguous abbreviation, as getopt_long does."""
     if name in _LONG:
         return name
     meant = [full for full in _LONG if full.startswith(name)]

@@ -1,4 +1,4 @@
-"""What a job would get on each GPU type of a cluster, as a table and as JSON. Pure."""
+"""A job's throughput and duration on each GPU type of a cluster, as table and JSON. Pure."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ from hadar_slurm.submit.call import Call
 
 @dataclass(frozen=True, slots=True)
 class TypePreview:
-    """One GPU type: how many there are, and what the gang would make of it.
-
-    `steps_per_s` and `hours` are None where it would not run, and then `why_not` says why;
-    `steps_per_s` also where a step is not known, but only how long the job takes at most. `origin`
-    tells where that comes from, and `spread` by what factor two thirds of such estimates are off.
-    """
+    """The job on one GPU type."""
 
     gpu_type: str
+    # GPUs of the type in the cluster.
     gpus: int
+    # Throughput of the gang; None if it would not run, or the job gives only a time limit.
     steps_per_s: float | None = None
+    # Duration; None if the job would not run.
     hours: float | None = None
+    # Source of the estimate.
     origin: str = ""
+    # Factor within which two thirds of such estimates lie.
     spread: float | None = None
+    # Why the job would not run.
     why_not: str = ""
 
 
 def choices(description: Description, cluster: Cluster, estimator: Estimator) -> list[TypePreview]:
-    """Return what each GPU type of the cluster would give, alone: the fastest first."""
+    """Return a preview of each GPU type of the cluster, the fastest first."""
     gpu_types = cluster.gpus_by_type
     rates = estimator.rates(description, "", gpu_types)
-    told = estimator.estimates(description, "", gpu_types)
+    estimates = estimator.estimates(description, "", gpu_types)
     steps = estimator.total_steps(description, rates)
     found = [
-        _choice(description, rates, steps, told.get(gpu_type.lower()), cluster, gpu_type)
+        _choice(description, rates, steps, estimates.get(gpu_type.lower()), cluster, gpu_type)
         for gpu_type in gpu_types
     ]
     return sorted(found, key=lambda one: (one.hours is None, one.hours, one.gpu_type))
 
 
 def _on_nodes(cluster: Cluster, gpu_type: GpuType) -> list[int]:
-    """Return how many GPUs of a type there are on each node that has some."""
+    """Return the number of GPUs of a type on each node that has some."""
     return [count for node in cluster.nodes for here, count in node.gpus if here == gpu_type]
 
 
@@ -57,7 +58,7 @@ def _choice(
     description: Description,
     rates: Throughputs,
     steps: int,
-    told: Estimate | None,
+    estimate: Estimate | None,
     cluster: Cluster,
     gpu_type: GpuType,
 ) -> TypePreview:
@@ -69,26 +70,25 @@ def _choice(
         if sum(count >= shape.gpus_per_node for count in on_nodes) >= shape.nodes
     ]
     if not speeds:
-        return TypePreview(gpu_type, gpus, why_not="too few for the gang by themselves")
+        return TypePreview(gpu_type, gpus, why_not="too few for the gang")
     speed = max(speeds)
-    if speed <= 0 or told is None:
-        return TypePreview(
-            gpu_type, gpus, why_not="no speed is given" if told is None else "does not fit"
-        )
+    if speed <= 0 or estimate is None:
+        why_not = "no throughput is given" if estimate is None else "does not fit"
+        return TypePreview(gpu_type, gpus, why_not=why_not)
     return TypePreview(
         gpu_type,
         gpus,
         speed if description.steps else None,
         steps / speed / 3600,
-        told.origin,
-        round(math.exp(told.spread), 2),
+        estimate.origin,
+        round(math.exp(estimate.spread), 2),
     )
 
 
 def as_json(
     call: Call, estimator: Estimator, job: str | None = None, cluster: str | None = None
 ) -> str:
-    """Return one JSON object that tells the call and, once it is submitted, the job."""
+    """Return one JSON object with the call and, once submitted, the job's id."""
     return json.dumps(
         {
             "job": job,
@@ -105,7 +105,7 @@ def as_json(
 
 
 def as_text(call: Call, estimator: Estimator) -> str:
-    """Return the sbatch call as a shell would take it, and the table."""
+    """Return the sbatch call as a shell command, and the table."""
     variables = [f"{name}={shlex.quote(text)}" for name, text in call.variables.items()]
     return "\n".join([" ".join([*variables, shlex.join(call.argv)]), *_lines(call, estimator)])
 
@@ -130,8 +130,8 @@ def _lines(call: Call, estimator: Estimator) -> Iterator[str]:
             continue
         speed = "?" if choice.steps_per_s is None else f"{choice.steps_per_s:.4g}"
         first = ", chosen first" if place == 0 else ""
-        sure = f"{choice.origin}, give or take a factor {choice.spread:g}"
-        yield f"{line}{speed:>10}  {choice.hours:>10.4g}  {sure}{first}"
+        source = f"{choice.origin}, +/- x{choice.spread:g}"
+        yield f"{line}{speed:>10}  {choice.hours:>10.4g}  {source}{first}"
     if call.description and call.description.copies > 1:
-        yield f"For one copy alone; up to {call.description.copies} share the steps."
-    yield "Which type it gets in the end depends on what else is waiting."
+        yield f"For one copy; up to {call.description.copies} copies share the steps."
+    yield "The type it gets depends on the other waiting jobs."

@@ -1,10 +1,10 @@
-"""The sbatch to execute: not hadar-sbatch itself, under whatever name it is installed.
+"""Finds the real sbatch, which is not hadar-sbatch itself under any name.
 
 A site may install hadar-sbatch as `sbatch`, first in PATH. A link to it, a copy and another
 installation are recognised by their file. A wrapper script that executes hadar-sbatch is not: it is
-executed once, with its file in HADAR_SBATCH_TRIED, and passed over when it comes back.
+executed once, with its file in HADAR_SBATCH_TRIED, and skipped in the second call.
 
-Imports little: every submission pays for it, Hadar's or not.
+Imports little, because every submission pays for it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from hadar_slurm.errors import SbatchNotFound
 SBATCH_VARIABLE = "HADAR_SBATCH"
 TRIED_VARIABLE = "HADAR_SBATCH_TRIED"
 _REMEDY = f"set {SBATCH_VARIABLE} to the path of Slurm's sbatch"
-# In the script that pip and others write for the command hadar-sbatch.
+# Occurs in the script that installers such as pip write for the command hadar-sbatch.
 _ENTRY_POINT = b"hadar_slurm.cli.sbatch"
 # Larger than any sbatch.
 _MOST_BYTES = 1 << 20
 
 
 class RealSbatch(NamedTuple):
-    """The program to execute, and the variables that it is given besides."""
+    """The program to execute, and the environment variables to add."""
 
     path: str
     variables: Mapping[str, str]
 
 
 def is_second_call(environment: Mapping[str, str]) -> bool:
-    """Return whether hadar-sbatch took a script for sbatch, and that executed hadar-sbatch."""
+    """Return whether hadar-sbatch executed a wrapper which executed hadar-sbatch again."""
     return bool(_tried(environment))
 
 
 def find_sbatch(environment: Mapping[str, str], own_path: str) -> RealSbatch:
-    """Return the real sbatch: what HADAR_SBATCH names, else the first on PATH.
+    """Return the real sbatch: the one that HADAR_SBATCH names, else the first on PATH.
 
     `own_path` is the file of this program. Raises SbatchNotFound with the reason and the remedy.
     """
@@ -57,22 +57,22 @@ def find_sbatch(environment: Mapping[str, str], own_path: str) -> RealSbatch:
 
 def _named(named: str, environment: Mapping[str, str], own_path: str) -> str:
     """Return the path of the program that HADAR_SBATCH names."""
-    told = f"{SBATCH_VARIABLE}={named}"
+    setting = f"{SBATCH_VARIABLE}={named}"
     if "/" not in named:
         path = next(_candidates(named, environment, own_path), "")
         if not path:
-            raise SbatchNotFound(f"{told} is not on PATH, or is hadar-sbatch itself: {_REMEDY}")
+            raise SbatchNotFound(f"{setting} is not on PATH, or is hadar-sbatch itself: {_REMEDY}")
         return path
     if not named.startswith("/"):
-        raise SbatchNotFound(f"{told} is a relative path: {_REMEDY}")
+        raise SbatchNotFound(f"{setting} is a relative path: {_REMEDY}")
     if not os.path.exists(named):
-        raise SbatchNotFound(f"{told} does not exist: {_REMEDY}")
+        raise SbatchNotFound(f"{setting} does not exist: {_REMEDY}")
     if not _is_program(named):
-        raise SbatchNotFound(f"{told} is not an executable file: {_REMEDY}")
+        raise SbatchNotFound(f"{setting} is not an executable file: {_REMEDY}")
     if _is_hadar_sbatch(named, own_path):
-        raise SbatchNotFound(f"{told} is hadar-sbatch itself: {_REMEDY}")
+        raise SbatchNotFound(f"{setting} is hadar-sbatch itself: {_REMEDY}")
     if _identity(named) in _tried(environment):
-        raise SbatchNotFound(f"{told} executes hadar-sbatch again: {_REMEDY}")
+        raise SbatchNotFound(f"{setting} executes hadar-sbatch again: {_REMEDY}")
     return named
 
 
@@ -102,13 +102,13 @@ def _is_hadar_sbatch(path: str, own_path: str) -> bool:
 
 
 def _may_be_wrapper(path: str) -> bool:
-    """Return whether a program could execute hadar-sbatch: a script, or one that has its name."""
+    """Return whether a program could execute hadar-sbatch: a script, or one that names it."""
     content = _content(path)
     return content.startswith(b"#!") or b"hadar-sbatch" in content
 
 
 def _content(path: str) -> bytes:
-    """Return what a program file holds; nothing where it may be executed but not read."""
+    """Return a program's bytes, b"" if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(_MOST_BYTES)
@@ -126,9 +126,9 @@ def _job(environment: Mapping[str, str]) -> str:
 
 
 def _tried(environment: Mapping[str, str]) -> list[str]:
-    """Return which files were tried in this submission.
+    """Return the files tried in this submission.
 
-    A wrapper that executes Slurm's sbatch passes the variable on to its job, where it is void.
+    A wrapper that executes Slurm's sbatch passes the variable on to its job, where it is ignored.
     """
     job, _, tried = environment.get(TRIED_VARIABLE, "").partition("/")
     return tried.split(":") if tried and job == _job(environment) else []

@@ -1,6 +1,6 @@
-"""What a user asks of hadar-sbatch: our options, sbatch's, and the script. Pure.
+"""The command line of hadar-sbatch: its own options, sbatch's, and the script. Pure.
 
-Imports little: every submission pays for it, Hadar's or not.
+Imports little, because every submission pays for it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ PREFIX = "--hadar-"
 USAGE = """\
 usage: hadar-sbatch [--hadar-OPTION ...] [any sbatch option] [script [args]]
 
-Submits with sbatch; where hadard is alive, the job waits for it to choose its GPUs. One line on
-standard error says whether it does, or why not; --quiet and --parsable silence that.
+Submits with sbatch. If hadard is alive, the job is held until hadard chooses its GPUs. One line on
+standard error says whether hadard places the job, or why not; --quiet and --parsable silence it.
 
-  --hadar-model NAME          what is trained, e.g. ResNet-50: jobs of one model and batch size
-                              are taken to be equally fast (default: the job's name)
-  --hadar-batch-size N        its batch size
+  --hadar-model NAME          the model, e.g. ResNet-50: jobs with the same model and batch size
+                              share one throughput (default: the job's name)
+  --hadar-batch-size N        the model's batch size
   --hadar-throughput T=R,...  instead of a model: steps/s of the whole gang on each GPU type,
                               e.g. v100=12.5,k80=1.3
-  --hadar-steps N             training steps in all; without it the job is taken to need its
-                              --time on the slowest GPU type
-  --hadar-gang GANG           GPUs: 4 (any uniform layout) or 2x2 (GPUs per node x nodes); without
-                              it the GPUs that sbatch's own options ask for, else 1
-  --hadar-checkpoint yes|no   the job saves on USR1 and resumes, so it may be moved (default no)
-  --hadar-copies N|auto       train in up to N copies at once on separate nodes (HadarE); auto: one
-                              for each node that suits. Needs hadar_slurm.runtime in the script
-  --hadar-restart-cost S      seconds from a move until it trains again (default: the site's)
-  --hadar-dry-run             submit nothing; print the sbatch call and what each GPU would give
-  --hadar-json                print one JSON object: the job that was submitted, or the dry run
-  --no-hadar                  submit with plain sbatch, whatever the script says
+  --hadar-steps N             total number of training steps; default: the steps that take --time
+                              on the slowest GPU type
+  --hadar-gang GANG           GPUs: 4 (any uniform layout) or 2x2 (GPUs per node x nodes);
+                              default: the GPUs of sbatch's own options, else 1
+  --hadar-checkpoint yes|no   the job saves on USR1 and resumes, so it may be migrated (default no)
+  --hadar-copies N|auto       train in up to N copies on separate nodes (HadarE); auto: one for
+                              each suitable node. Needs hadar_slurm.runtime in the script
+  --hadar-restart-cost S      seconds that a migration costs the job (default: the site's)
+  --hadar-dry-run             submit nothing; print the sbatch call and a preview by GPU type
+  --hadar-json                print one JSON object: the submitted job, or the dry run
+  --no-hadar                  submit with plain sbatch, and ignore #HADAR lines
   --hadar-help, --help, -h    list these options
 
-The same options may stand in the script on lines that begin with #HADAR; the command line wins.
-Every other option is sbatch's and is passed on untouched; `sbatch --help` lists them."""
+The same options may be given in the script on #HADAR lines; the command line wins. All other
+options are sbatch's and are passed on unchanged; `sbatch --help` lists them."""
 
 KNOWN = (
     "model",
@@ -57,18 +57,21 @@ _WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
 
 
 class SbatchRequest(NamedTuple):
-    """A parsed command line: our options, sbatch's, and the script with its arguments.
+    """A parsed command line with the options of environment and script."""
 
-    `own` describes the job; `flags` say what to do with it. Of sbatch's, `inherited` come from the
-    environment, `directives` from the script; `unreadable` says why the latter could not be read.
-    """
-
+    # The --hadar-... options that describe the job, without the prefix.
     own: Mapping[str, str]
+    # sbatch's options on the command line.
     options: Sequence[SbatchOption]
+    # The script and its arguments.
     script: Sequence[str]
+    # sbatch's options in the script.
     directives: Sequence[SbatchOption] = ()
+    # sbatch's options in the environment.
     inherited: Sequence[SbatchOption] = ()
+    # The given ones of FLAGS.
     flags: frozenset[str] = frozenset()
+    # Why the script's #SBATCH lines could not be parsed.
     unreadable: str = ""
 
     def last(self, *names: str) -> str | None:
@@ -88,12 +91,12 @@ class SbatchRequest(NamedTuple):
 
     @property
     def has_components(self) -> bool:
-        """Return whether it asks for a heterogeneous job: by a colon or a line of its script."""
+        """Return whether this is a heterogeneous job, by a colon or a line of its script."""
         return self.given(COMPONENT, "hetjob", "packjob")
 
     @property
     def script_name(self) -> str | None:
-        """Return the script as it is named; "" for standard input, None where there is none."""
+        """Return the script's name; "" for standard input, None with --wrap."""
         if any(option.name == "wrap" for option in self.options):
             return None
         names = self.script[1:] if self.script[:1] == ["--"] else self.script
@@ -124,27 +127,27 @@ def parse_request(
 
 
 def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchRequest:
-    """Return what stands on the command line and in the environment."""
+    """Return the request from command line and environment, without the script's lines."""
     options, script = split_options(words, _WITH_VALUE)
     own, flags, rest = _take_own(options)
     return SbatchRequest(own, rest, script, inherited=options_in(environment), flags=flags)
 
 
 def with_script(request: SbatchRequest, text: str) -> SbatchRequest:
-    """Return the request with what the script's lines add; the command line wins."""
+    """Return the request with the options of the script's lines; the command line wins."""
     if NO_HADAR in request.flags:
         return request
     options, stray = split_options(read_directives(text, "#HADAR"), _WITH_VALUE)
     own, flags, rest = _take_own(options)
     for word in (*(word for option in rest for word in option.words), *stray):
-        raise JobSpecError(f"#HADAR {word}: only {PREFIX}... options may stand there")
+        raise JobSpecError(f"#HADAR {word}: only {PREFIX}... options are allowed there")
     request = request._replace(own={**own, **request.own}, flags=flags | request.flags)
     try:
         words = read_directives(text, "#SBATCH")
     except JobSpecError as error:
         if request.own:
             raise
-        # sbatch will say what is wrong with it.
+        # sbatch will report the error.
         return request._replace(unreadable=str(error))
     options, components = split_options(words)
     # A line `#SBATCH hetjob` begins another component, as a colon does.
@@ -155,7 +158,7 @@ def with_script(request: SbatchRequest, text: str) -> SbatchRequest:
 def _take_own(
     options: Iterable[SbatchOption],
 ) -> tuple[dict[str, str], frozenset[str], list[SbatchOption]]:
-    """Split our own options and flags off; they may stand anywhere before the script."""
+    """Split off hadar-sbatch's own options and flags."""
     own: dict[str, str] = {}
     flags = set()
     rest = []
@@ -176,7 +179,7 @@ def _take_own(
 
 
 def _unknown(name: str) -> JobSpecError:
-    # Takes longer to import than all the rest, and is hardly ever needed.
+    # Takes longer to import than all the rest.
     from difflib import get_close_matches
 
     near = get_close_matches(name, [*_WITH_VALUE, *FLAGS], n=1, cutoff=0.0)[0]

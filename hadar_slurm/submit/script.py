@@ -1,6 +1,6 @@
-"""The batch script as sbatch will read it: where it lies, and what can be read only once.
+"""Reads the batch script that sbatch will read, also from a pipe.
 
-Imports little: every submission pays for it, Hadar's or not.
+Imports little, because every submission pays for it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import os
 import stat
 
 _STANDARD_INPUT = ("", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
-# sbatch does not take a script as large as this (`max_script_size`, 4 MiB).
+# Above sbatch's limit (`max_script_size`, 4 MiB).
 _MOST_BYTES = 1 << 26
 
 
 def read_script(name: str, directory: str) -> str:
-    """Return the text of the script `name`, "" for standard input; "" where it cannot be read.
+    """Return the text of the script `name` ("" means standard input); "" if it cannot be read.
 
-    sbatch will say what is wrong with it. What comes through a pipe is replaced by a file of
-    the same bytes, for sbatch to read.
+    sbatch will report the error. A pipe is replaced by a file of the same bytes, which sbatch can
+    read again.
     """
     descriptor = _descriptor(name)
     try:
@@ -25,7 +25,7 @@ def read_script(name: str, directory: str) -> str:
             return _text(_replayed(descriptor))
         path = find_script(name, directory, os.environ.get("PATH", ""))
         if not stat.S_ISREG(os.stat(path).st_mode):
-            return ""  # a named pipe has no second reading, and no descriptor to put a file in
+            return ""  # a named pipe cannot be read twice, and has no descriptor to replace
         with open(path, "rb") as file:
             return _text(file.read(_MOST_BYTES))
     except OSError:
@@ -33,9 +33,9 @@ def read_script(name: str, directory: str) -> str:
 
 
 def find_script(name: str, directory: str, search: str) -> str:
-    """Return the path that sbatch opens: beside the job (--chdir), then on PATH, else as named.
+    """Return the path that sbatch opens: in the job's directory, then on PATH, else `name`.
 
-    A name that begins with a dot or a slash is not looked for. Observed with 22.05.8.
+    sbatch does not search for a name that begins with a dot or a slash. Observed with 22.05.8.
     """
     if not name.startswith((".", "/")):
         for place in (directory or ".", *search.split(":")):
@@ -46,7 +46,7 @@ def find_script(name: str, directory: str, search: str) -> str:
 
 
 def _descriptor(name: str) -> int | None:
-    """Return the descriptor that a script is read from, None for an ordinary path."""
+    """Return the file descriptor that a script is read from, None for an ordinary path."""
     if name in _STANDARD_INPUT:
         return 0
     for folder in ("/dev/fd/", "/proc/self/fd/"):
@@ -57,7 +57,7 @@ def _descriptor(name: str) -> int | None:
 
 
 def _replayed(descriptor: int) -> bytes:
-    """Return what is left to read from a descriptor, and leave it to be read once more."""
+    """Return the rest of a descriptor's input, and replace it by a file with the same bytes."""
     with open(descriptor, "rb", closefd=False) as file:
         content = file.read()
     copy = os.memfd_create("script")

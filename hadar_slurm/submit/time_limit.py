@@ -1,4 +1,4 @@
-"""How long a job may run, in the forms in which sbatch takes it."""
+"""Parses and formats sbatch's time limits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _WITHOUT = re.compile(r"(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
 
 
 def parse_time_limit(text: str) -> float | None:
-    """Return a time limit in seconds; None of what is no limit or none that can be read.
+    """Return a time limit in seconds; None for no limit or an invalid text.
 
-    `90` and `90:30` are minutes and minutes with seconds, `1:30:00` begins with hours, `2-12` with
-    days and hours (sbatch's manual page, --time). 0 asks for none.
+    `90` is minutes, `90:30` minutes and seconds, `1:30:00` begins with hours, `2-12` with days and
+    hours (sbatch's manual page, --time). 0 means no limit.
     """
     text = text.strip()
     if match := _WITH_DAYS.fullmatch(text):

@@ -1,10 +1,9 @@
 """Connections of `hadar web`: one event loop, a deadline for every request, and room for /metrics.
 
-A client costs no thread before its request is whole, and none while its answer is sent. So clients
-that trickle a byte now and then, or read one now and then, cost a socket each, and only until the
-deadline for the whole request or answer. Where there are too many, the oldest of the address that
-has the most is hung up on, never the one that comes. Pages and /metrics are made in threads of
-their own: /metrics does not stand in line behind pages.
+A client occupies no thread before its request is complete or while its answer is sent. So slow
+clients cost one socket each, and only until the deadline for the whole request or answer. If there
+are too many connections, the oldest one of the address with the most is closed, never the new one.
+Pages and /metrics have separate threads: /metrics does not queue behind pages.
 """
 
 from __future__ import annotations
@@ -28,26 +27,22 @@ _HEAD_ENDS = re.compile(rb"\r?\n\r?\n")
 _METRICS = re.compile(rb"\S+ /metrics[ ?]")
 _BLOCK = 65536
 _BACKLOG = 512
-# A few are accepted at once, and then what they sent is read: a whole request is seen before a
-# burst of others could push it out.
+# Small, so that the requests of accepted clients are read before a burst could close them.
 _ACCEPTED_AT_ONCE = 16
-# What a client still sends is read and dropped, so that closing does not destroy the answer.
+# Further input is read and dropped: closing with unread input would destroy the answer.
 _LINGER_S = 1.0
 _LINGER_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds for clients.
+    """Bounds for clients."""
 
-    A request has to be whole within `head_s` seconds from the connection and `head_bytes`, its
-    answer to be taken within `send_s`. At most `connections` are open at once, of which `sending`
-    wait for a client to read; `pages` and `metrics` requests are answered or stand in line.
-    """
-
+    # Time for a complete request and for its answer to be read, in seconds.
     head_s: float = 10.0
     send_s: float = 30.0
     head_bytes: int = 65536
+    # Open connections, and those among them that wait for the client to read.
     connections: int = 256
     sending: int = 32
     pages: int = 32
@@ -55,17 +50,17 @@ class ConnectionLimits:
 
 
 class Application(Protocol):
-    """What answers."""
+    """The site that answers requests."""
 
     def respond(self, head: bytes) -> bytes:
         """Return the whole answer to a request."""
 
     def refuse(self, status: HTTPStatus, words: str) -> bytes:
-        """Return the answer to a request that is not even read."""
+        """Return the answer to a request that is not parsed."""
 
 
 class _Line(NamedTuple):
-    """Threads that answer requests of one sort, and those that are answered or wait."""
+    """Threads that answer requests of one sort, and its running and waiting requests."""
 
     pool: ThreadPoolExecutor
     most: int
@@ -89,7 +84,7 @@ class Connections:
         self._listener = listener
         self._site = site
         self._limits = limits
-        # In the order in which they came.
+        # In order of arrival.
         self._clients: dict[_Client, None] = {}
         self._sending: dict[_Client, None] = {}
         self._pages = _line_of("pages", 2, limits.pages)
@@ -121,11 +116,11 @@ class Connections:
         server = await asyncio.start_server(
             self._meet, sock=self._listener, backlog=_ACCEPTED_AT_ONCE, limit=_BLOCK
         )
-        # asyncio accepts as many as the system may queue; only the latter is to be large.
+        # asyncio's backlog also bounds its accepts per turn; only the system's queue may be large.
         self._listener.listen(_BACKLOG)
         is_ready.set()
         await to_end.wait()
-        # asyncio forgets connections that it has accepted and not yet met when a server closes.
+        # A closing asyncio server forgets connections that are accepted but not yet handled.
         asyncio.get_running_loop().remove_reader(self._listener)
         await self._hang_up_all()
         server.close()
@@ -133,18 +128,18 @@ class Connections:
             line.pool.shutdown(wait=True, cancel_futures=True)
 
     async def _hang_up_all(self) -> None:
-        """Close every connection, those too that were accepted and not met yet."""
+        """Close every connection, also those accepted but not yet handled."""
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            # A task that is cancelled before it has begun would leave its connection open.
+            # A task cancelled before it has begun would leave its connection open.
             await asyncio.sleep(0)
             for client in list(self._clients):
                 client.transport.abort()
                 client.task.cancel()
             await asyncio.wait(others, timeout=_LINGER_S)
-        await asyncio.sleep(0)  # what was aborted last is closed
+        await asyncio.sleep(0)  # lets the last aborted connections close
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one client, whatever it does."""
+        """Answer one client."""
         task = asyncio.current_task()
         assert task is not None
         peer = writer.get_extra_info("peername") or ("",)
@@ -172,7 +167,7 @@ class Connections:
         self._sending[client] = None
         if len(self._sending) > self._limits.sending:
             self._hang_up_one(list(self._sending))
-        # What is sent waits for all of it to be taken by the system, not only for some.
+        # drain() waits until the system has taken all of the answer.
         writer.transport.set_write_buffer_limits(high=0)
         async with asyncio.timeout(self._limits.send_s):
             writer.write(answer)
@@ -185,7 +180,7 @@ class Connections:
                     return
 
     async def _head(self, reader: asyncio.StreamReader) -> bytes | None:
-        """Return a request without its body; None where it is too long."""
+        """Return a request without its body; None if it is too long."""
         text = bytearray()
         while True:
             seen = max(0, len(text) - 3)
@@ -200,7 +195,7 @@ class Connections:
                 return None
 
     async def _made(self, task: asyncio.Task[None], head: bytes | None) -> bytes:
-        """Return the answer, made in a thread; refuse where too many stand in line."""
+        """Return the answer, made in a thread; refuse if too many requests wait."""
         if head is None:
             return self._site.refuse(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "This request is too long."
@@ -217,7 +212,7 @@ class Connections:
             line.waiting.discard(task)
 
     def _hang_up_one(self, clients: Sequence[_Client]) -> None:
-        """Hang up on the oldest client of the address that has the most."""
+        """Close the oldest connection of the address with the most."""
         numbers = Counter(client.host for client in clients)
         most = max(numbers.values(), default=0)
         oldest = next((client for client in clients if numbers[client.host] == most), None)

@@ -1,7 +1,6 @@
-"""What is counted of rounds, for metrics whose labels come from short, fixed lists of words.
+"""Counters of rounds, for metrics whose labels come from short, fixed lists of words.
 
-All words are ours; anything else in a journal counts as `other`, so that no journal can make series
-without end.
+Any other word in a journal counts as `other`, so that no journal can create unlimited series.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ ACTIONS = ("start", "renew", "stop")
 STATUSES = tuple(str(status) for status in Status)
 PROGRAMS = ("scancel", "scontrol", "sinfo", "squeue", "sshare")
 ANSWERS = (DONE, REFUSED, UNAVAILABLE)
-# Seconds: a small cluster takes tens of milliseconds, a solver may be given minutes.
+# Seconds: a small cluster takes tens of milliseconds, a solver's limit may be minutes.
 BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
 @dataclass
 class Histogram:
-    """How many durations were how long."""
+    """A histogram of durations."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     sum_s: float = 0.0
@@ -44,7 +43,7 @@ class Histogram:
         self.sum_s += seconds
 
     def cumulated(self) -> list[tuple[str, float]]:
-        """Return each upper limit with how many durations are not above it."""
+        """Return each upper limit with the number of durations up to it."""
         total = 0
         pairs: list[tuple[str, float]] = []
         for limit, count in zip((*map(str, BUCKETS_S), "+Inf"), self.counts, strict=True):
@@ -55,7 +54,7 @@ class Histogram:
 
 @dataclass
 class Counts:
-    """Counts since the page was started."""
+    """Counts since the start of the server."""
 
     rounds: int = 0
     failed: int = 0
@@ -68,7 +67,7 @@ class Counts:
     plan_s: Histogram = field(default_factory=Histogram)
 
     def add(self, line: Line, row: RoundRow, new_ends: Collection[str]) -> None:
-        """Count a line that the history took in; `new_ends` had not ended before."""
+        """Count a line accepted by the history; `new_ends` are jobs whose end is new."""
         self.rounds += 1
         self.failed += bool(row.errors)
         self.fallbacks += line["figures"].get("solver_fallback", 0) == 1
@@ -87,12 +86,12 @@ class Counts:
 
 
 def one_of(word: object, known: Collection[str]) -> str:
-    """Return a word of a list, or `other`."""
+    """Return the word if it is known, else `other`."""
     text = str(word)
     return text if text in known else OTHER
 
 
 def counted(words: Iterable[object], known: Sequence[str]) -> dict[str, int]:
-    """Return how often each word of a list comes, and how many others."""
+    """Return the count of each known word, and of `other`."""
     found = Counter(one_of(word, known) for word in words)
     return {word: found[word] for word in (*known, OTHER)}

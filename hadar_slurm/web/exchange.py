@@ -1,8 +1,7 @@
-"""One request and its answer as bytes: who may ask what, and how an answer is written.
+"""One request and its answer as bytes: access checks and HTTP headers.
 
-A page on another site cannot read this one through a browser on this machine: the name that the
-browser asked for (`Host`) has to be one of the server's. Headers forbid browsers to load anything
-from elsewhere.
+The name in `Host` must be one of the server's, so that a page on another site cannot read this one
+through a browser on this machine. Headers forbid browsers to load anything from elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Response(NamedTuple):
-    """What is sent back."""
+    """The content of an answer."""
 
     body: bytes
     kind: str
@@ -38,10 +37,10 @@ class Response(NamedTuple):
 
 
 class Web(Protocol):
-    """What is asked."""
+    """The site that an Exchange serves."""
 
     def is_for_us(self, host: str) -> bool:
-        """Return whether a Host header is one by which it may be asked for."""
+        """Return whether a Host header names this server."""
 
     def answer(self, target: str, accept: str) -> Response:
         """Return the answer to a GET."""
@@ -68,12 +67,12 @@ class Exchange(BaseHTTPRequestHandler):
         return self.wfile.getvalue()
 
     def refuse(self, status: HTTPStatus, words: str) -> bytes:
-        """Return the answer to a request that is not read."""
+        """Return the answer to a request that is not parsed."""
         self._say(status, words)
         return self.wfile.getvalue()
 
     def parse_request(self) -> bool:
-        """Return whether a request is one to answer; what is not is answered here."""
+        """Return whether a request is acceptable; others are refused here."""
         if not super().parse_request():
             return False
         if self.command not in {"GET", "HEAD"}:
@@ -126,4 +125,4 @@ class Exchange(BaseHTTPRequestHandler):
         self._say(HTTPStatus(code), "This request cannot be understood.")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: who read which page is private."""
+        """Log nothing: the pages that a user reads are private."""

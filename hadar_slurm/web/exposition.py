@@ -1,7 +1,7 @@
 """The journal and the heartbeat as metrics for Prometheus. No label names a job or a user.
 
-Names are listed in docs/web.md. Whether hadard is there, and what keeps it from its work, comes
-from the heartbeat, since the journal may be what is broken; all else from the journal alone.
+Names are listed in docs/web.md. hadard's liveness and problems come from the heartbeat, since the
+journal may be the problem; all else comes from the journal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def exposition(
     try:
         encode, kind = choose_encoder(accept)
     except (TypeError, ValueError):
-        # The library takes a client's word for what a version looks like.
+        # The library does not validate the version in the Accept header.
         encode, kind = choose_encoder("")
     return encode(registry), kind
 
@@ -49,7 +49,7 @@ class _Collector:
         self._now_s = now_s
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the registry need not collect to know our names."""
+        """Return nothing, so that the registry does not collect to learn the names."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -62,7 +62,7 @@ class _Collector:
                 _gauge("journal_readable", "Whether the journal is there.", not follower.fault),
                 _gauge(
                     "journal_strange_lines",
-                    "Lines read that are none of a journal's.",
+                    "Lines read that are not valid journal lines.",
                     follower.strange,
                 ),
                 *(_life(self._pulse, self._now_s) if self._pulse else ()),
@@ -83,7 +83,7 @@ def _life(pulse: Pulse, now_s: float) -> list[Metric]:
         _gauge("daemon_up", "Whether hadard's heartbeat is fresh.", pulse.is_alive(now_s)),
         _gauges(
             "problem",
-            "1 for what keeps hadard from doing all of its work.",
+            "1 for each current problem of hadard.",
             "kind",
             {kind: min(1, number) for kind, number in found.items()},
         ),
@@ -95,21 +95,21 @@ def _ages(history: History, now_s: float) -> list[Metric]:
     if history.is_empty or not history.is_epoch:
         return []
     told = [
-        _gauge("last_round_timestamp_seconds", "When the last round looked at Slurm.", now.time_s),
-        _gauge("last_round_age_seconds", "Since then.", max(0.0, now_s - now.time_s)),
-        _gauge("round_length_seconds", "A round's intended length.", now.length_s),
+        _gauge(
+            "last_round_timestamp_seconds", "When the last round read Slurm's state.", now.time_s
+        ),
+        _gauge("last_round_age_seconds", "Age of the last round.", max(0.0, now_s - now.time_s)),
+        _gauge("round_length_seconds", "Configured length of a round.", now.length_s),
     ]
     if now.seen_s is not None:
-        words = "Since the cluster was last seen as a whole."
+        words = "Age of the last complete snapshot."
         told.append(_gauge("snapshot_age_seconds", words, max(0.0, now_s - now.seen_s)))
     return told
 
 
 def _jobs(history: History) -> Metric:
-    """Return jobs by phase in every partition that has had some, lest a series ends above 0."""
-    family = GaugeMetricFamily(
-        "hadar_jobs", "Jobs that Hadar cares for.", labels=["partition", "state"]
-    )
+    """Return jobs by phase in all partitions seen, so that every series ends at 0."""
+    family = GaugeMetricFamily("hadar_jobs", "Managed jobs.", labels=["partition", "state"])
     found: dict[str, list[str]] = {name: [] for name in sorted(history.partitions) or [""]}
     for job in history.now.jobs.values():
         found[partition_of(job)].append(job["phase"])
@@ -123,7 +123,7 @@ def _standing(now: Now) -> list[Metric]:
     names = (REASONS.get(str(why), "") for why in now.waiting.values())
     gpus = GaugeMetricFamily(
         "hadar_gpus",
-        "GPUs, each in one state: held by Hadar's jobs, by others, idle, or closed to new work.",
+        "GPUs by state: held by managed jobs, by others, idle, or closed to new work.",
         labels=["gpu_type", "state"],
     )
     for kind, count in now.gpus.items():
@@ -158,7 +158,7 @@ def _ratios(history: History) -> Metric:
     now = history.now
     return _gauges(
         "gpu_effective_throughput_ratio",
-        "Expected speed of those who hold a type's GPUs, by that on the fastest they could have.",
+        "Expected throughput of jobs on a GPU type, relative to the fastest type they could have.",
         "gpu_type",
         throughput_ratios(history.gangs(), now.jobs, now.nodes),
     )
@@ -171,7 +171,7 @@ def _held(history: History) -> list[Metric]:
         told.append(_gauge("held_jobs", "Jobs that hadard holds.", held[-1]))
     expired = [row.expired for row in history.rounds if row.expired is not None]
     if expired:
-        words = "Jobs that the reaper has given back."
+        words = "Jobs released by the reaper."
         told.append(CounterMetricFamily("hadar_holds_expired", words, value=expired[-1]))
     return told
 
@@ -179,14 +179,14 @@ def _held(history: History) -> list[Metric]:
 def _averages(history: History, counts: Counts) -> list[Metric]:
     if all(row.averages is None for row in history.rounds):
         return []
-    words = "How often copies of forked jobs were made one."
+    words = "Parameter averagings of forked jobs."
     return [CounterMetricFamily("hadar_averages", words, value=counts.averages)]
 
 
 def _counted(counts: Counts) -> list[Metric]:
     decisions = CounterMetricFamily(
         "hadar_decisions",
-        "Actions by what came of them; a gang of several GPU types counts for each.",
+        "Actions by outcome; a gang of several GPU types counts for each.",
         labels=["action", "status", "partition", "gpu_type"],
     )
     for labels, number in sorted(counts.decisions.items()):
@@ -210,8 +210,10 @@ def _counted(counts: Counts) -> list[Metric]:
         decisions,
         commands,
         ended,
-        _histogram("round_duration_seconds", "What a round took, waiting aside.", counts.round_s),
-        _histogram("solver_duration_seconds", "What the policy's decision took.", counts.plan_s),
+        _histogram(
+            "round_duration_seconds", "Duration of a round without waiting.", counts.round_s
+        ),
+        _histogram("solver_duration_seconds", "Duration of the policy's decision.", counts.plan_s),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Keeps up with a journal in a thread of its own, so that whoever asks never waits for a disk."""
+"""Follows a journal in a separate thread, so that no request waits for a disk."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EVERY_S = 2.0
 class Follower:
     """The history and counts of the journal at `path`; use both under `lock`.
 
-    Lines that are there at the start make the history, but are not counted: a counter begins at 0
-    with its process, or a restart would count them twice.
+    Lines present at the start enter the history but not the counts: a counter begins at 0 with its
+    process, else a restart would count them twice.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, every_s: float = EVERY_S) -> None:
@@ -42,11 +42,11 @@ class Follower:
 
     @property
     def strange(self) -> int:
-        """Return how many of the lines read were none of a journal's."""
+        """Return the number of lines read that are not valid journal lines."""
         return self._unread + self.history.strange + self._tail.too_long
 
     def poll(self, *, counts: bool = True) -> None:
-        """Read what has come since the last time."""
+        """Read the lines added since the last call."""
         with self._reading:
             try:
                 for text in self._tail.lines():

@@ -1,8 +1,8 @@
-"""Who held which GPU when, placed to be drawn: one row a GPU, time from left to right.
+"""The layout of the chart of GPUs by job: one row per GPU, time from left to right.
 
-The drawing has no size of its own: rows have a height in pixels, times are shares of the width, so
-that text stays text at any width. The style sheet colours it. A journal tells how many GPUs of a
-node a job has, not which: a job is drawn on the lowest that are free when it starts.
+Rows have a height in pixels, times are shares of the width, so that text keeps its size at any
+width. The style sheet sets colours. A journal has the number of a job's GPUs on a node, not which:
+a job is drawn on the lowest ones free at its start.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hadar_slurm.metrics import Segment
 from hadar_slurm.web.history import OTHERS
 from hadar_slurm.web.words import Clock, duration
 
-# Beyond this many a row would be less than three pixels high, and the page endless.
+# With more GPUs a row would be less than three pixels high, and the page too long.
 MAX_GPUS = 512
-# Beyond this many bars they have no titles and are drawn on a grid of this many cells at most.
+# More bars than this are drawn without titles, on a grid of at most this many cells.
 MAX_BARS = 3_000
 MAX_CELLS = 40_000
 NUM_COLOURS = 12
@@ -27,7 +27,7 @@ NUM_COLOURS = 12
 _GAP, _HEAD, _AXIS = 3, 22, 22
 # (GPUs up to, height of a row in pixels)
 _HEIGHTS = ((40, 15), (96, 11), (200, 6), (MAX_GPUS, 3))
-# A digit's width in pixels, and what the chart is wide on a desk and on a telephone at least.
+# A digit's width, and the chart's least width on a desktop and on a phone, in pixels.
 _LETTER, _WIDE, _NARROW = 6.6, 800.0, 230.0
 _TOUCH_S = 1e-3
 
@@ -40,17 +40,17 @@ class Window:
     to_s: float
 
     def share(self, time_s: float) -> float:
-        """Return where a time is, 0 at the left end and 1 at the right, and no further."""
+        """Return a time's place, from 0 at the left end to 1 at the right, clipped."""
         return min(1.0, max(0.0, (time_s - self.from_s) / (self.to_s - self.from_s)))
 
     def shows(self, segment: Segment) -> bool:
-        """Return whether any of a segment is to be seen."""
+        """Return whether a segment overlaps the window."""
         return segment.end_s > self.from_s and segment.start_s < self.to_s
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """GPUs of one type on one node: drawn from `top` on, `height` pixels each."""
+    """GPUs of one type on one node: drawn from `top`, `height` pixels each."""
 
     node: str
     gpu_type: str
@@ -86,7 +86,7 @@ class _Bar:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A bar as it is drawn; `id_class` is "" where the job's id has no room."""
+    """A bar to draw; `id_class` is "" if there is no room for the job's id."""
 
     look: str
     x: str
@@ -102,7 +102,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """All that is drawn; in place of `drawn`, `cells` has a path by look where bars are too many.
+    """The chart; if there are too many bars, `cells` has one path per look in place of `drawn`.
 
     `ticks` are (place, anchor, label).
     """
@@ -118,7 +118,7 @@ class Gantt:
 
 
 def gpu_types_of(nodes: Mapping[str, Line]) -> dict[str, int]:
-    """Return how many GPUs of each type there are, by type."""
+    """Return the number of GPUs by type."""
     gpu_types: dict[str, int] = {}
     for node in nodes.values():
         for gpu_type, number in node["gpus"].items():
@@ -135,7 +135,7 @@ def gantt(
 ) -> Gantt:
     """Return the chart of all GPUs of `nodes`: a column of labels and one of bars.
 
-    `names` are jobs' users and workloads. Jobs on nodes that are no more are not drawn.
+    `names` are jobs' users and workloads. Jobs on removed nodes are not drawn.
     """
     rows, height = _rows(nodes)
     bars = _bars(rows, [s for s in segments if window.shows(s)])
@@ -145,7 +145,7 @@ def gantt(
     return Gantt(
         rows=rows,
         height=height,
-        # The longest label's, within reason.
+        # The longest label's width, clipped.
         labels_width=min(220, max(70, round(_LETTER * longest) + 4)),
         num_jobs=len({bar.segment.job_id for bar in bars} - {OTHERS}),
         ticks=[
@@ -159,7 +159,7 @@ def gantt(
     )
 
 
-# Where everything is.
+# Positions.
 
 
 def _rows(nodes: Mapping[str, Line]) -> tuple[list[Row], int]:
@@ -180,7 +180,7 @@ def _rows(nodes: Mapping[str, Line]) -> tuple[list[Row], int]:
 
 
 def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
-    """Return each segment's bars, one for GPUs that lie side by side."""
+    """Return each segment's bars, one per run of adjacent GPUs."""
     by_slot = {(row.node, row.gpu_type): row for row in rows}
     free_from = {slot: [float("-inf")] * row.num_gpus for slot, row in by_slot.items()}
     bars: list[_Bar] = []
@@ -190,7 +190,7 @@ def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
             if row is None:
                 continue
             free = free_from[node, gpu_type]
-            # What the journal saw late may overlap; those that are soonest free come next.
+            # Late observations may overlap; then the GPUs that are free soonest are used.
             order = sorted(
                 range(row.num_gpus),
                 key=lambda i: (max(0.0, free[i] - segment.start_s - _TOUCH_S), i),
@@ -203,7 +203,7 @@ def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return sorted numbers as (first, how many) of those that follow each other."""
+    """Return the runs of consecutive numbers in sorted ones as (first, length)."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and runs[-1][0] + runs[-1][1] == number:
@@ -213,7 +213,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-# How it looks.
+# Colours and text.
 
 
 def colour(job_id: str) -> int:
@@ -273,7 +273,7 @@ def _said(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock
 def _cells(
     rows: Sequence[Row], bars: Sequence[_Bar], window: Window, num_bins: int
 ) -> dict[str, str]:
-    """Return all bars as one path a colour, on a grid of equal spans of time."""
+    """Return all bars as one path per colour, on a grid of equal time spans."""
     lanes: dict[int, list[str]] = {
         row.top + index * row.height: [""] * num_bins
         for row in rows

@@ -1,8 +1,8 @@
-"""What the page and the metrics remember of a journal's rounds; its size is bounded.
+"""A journal's history for the page and the metrics, of bounded size.
 
-What a job holds is what the last round saw, and what has been started and stopped since. A daemon
-with several modes writes a line for each, which sees the other modes' jobs as others'; here they
-are put together again.
+The GPUs of a job are those in the last round's snapshot, plus later starts and minus later stops. A
+daemon with several modes writes a line for each, which counts the other modes' jobs as unmanaged;
+here the lines are merged.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from hadar_slurm.web.lines import (
 MAX_BARS = 20_000
 MAX_POINTS = 5_000
 MAX_ROUNDS = 200
-# A mode without a line for so many rounds is one of a former configuration.
+# A mode without a line for this many rounds is of a former configuration.
 _FORGET_ROUNDS = 3.0
-# Others' jobs are one job each slot to us.
+# The job id for all unmanaged jobs.
 OTHERS = JobId("")
 
 
 class Gpus(NamedTuple):
-    """GPUs of one type: in all, held by Hadar's jobs, held by others, and closed to new work."""
+    """GPUs of one type: total, held by managed jobs, held by others, and closed to new work."""
 
     total: int
     held: int
@@ -53,7 +53,7 @@ class Gpus(NamedTuple):
 
     @property
     def idle(self) -> int:
-        """Return how many could take work now."""
+        """Return the number of GPUs free for new work."""
         return max(0, self.total - self.held - self.others - self.closed)
 
 
@@ -67,10 +67,10 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """How things stand after the last round; `seen_s` is when the cluster was last seen.
+    """The state after the last round; `seen_s` is the time of the last snapshot.
 
-    `jobs` are as the journal tells them, `waiting` has the reasons, `planned` are those that are to
-    have GPUs; `copies` counts gangs held by their jobs' phase, `forked` has the copies of forked
+    `jobs` are those of the journal, `waiting` has the reasons, `planned` are the jobs with GPUs in
+    the plan; `copies` counts gangs held by their jobs' phase, `forked` has the copies of forked
     jobs. `number` is that of the last round.
     """
 
@@ -91,7 +91,7 @@ class Now:
 
 
 class History:
-    """Takes in lines and tells how things stand and stood; `strange` counts lines left out."""
+    """Collects lines and gives the present and past state; `strange` counts lines left out."""
 
     def __init__(self, *, max_bars: int = MAX_BARS) -> None:
         self.strange = 0
@@ -109,7 +109,7 @@ class History:
         self._lines: dict[str, Line] = {}
         self._last_s: dict[str, float] = {}
         self._books: dict[str, Book] = {}
-        # Others' GPUs count as copies of one job, a copy for each slot.
+        # GPUs of unmanaged jobs count as copies of one job, one copy per slot.
         self._others = Book(Segments())
         self._lane_of: dict[tuple[str, str], int] = {}
 
@@ -119,7 +119,7 @@ class History:
         return not self._last_s
 
     def add(self, line: Line) -> bool:
-        """Take in a round; return whether it was one."""
+        """Add a round; return whether the line was valid."""
         try:
             if line["version"] != VERSION:
                 raise ValueError(f"journal version {line['version']!r}")
@@ -132,9 +132,9 @@ class History:
         return True
 
     def bars(self, until_s: float | None = None) -> Iterator[Segment]:
-        """Yield who held what; `OTHERS` for jobs that are not Hadar's.
+        """Yield the segments; unmanaged jobs have the id `OTHERS`.
 
-        What is held still ends at `until_s`, by default at the last round.
+        Open segments end at `until_s`, by default at the last round.
         """
         until_s = self.now.time_s if until_s is None else until_s
         for book in (*self._books.values(), self._others):
@@ -144,7 +144,7 @@ class History:
                     yield Segment(job_id, gang, start_s, max(start_s, until_s), copy)
 
     def places(self) -> dict[str, list[Segment]]:
-        """Return what every job holds now."""
+        """Return the segments that every job holds now."""
         held: dict[str, list[Segment]] = {}
         for book in self._books.values():
             for job_id, copies in book.segments.open.items():
@@ -161,7 +161,7 @@ class History:
                 yield job_id, tree
 
     def held_share(self, gpu_type: str, from_s: float, to_s: float) -> float | None:
-        """Return what share of a type's GPU-time Hadar's jobs held, None if there was none."""
+        """Return the share of a type's GPU time held by managed jobs, None if there was none."""
         held = total = 0.0
         for point, until_s in self.spans(from_s, to_s):
             gpus = point.gpus.get(gpu_type)
@@ -172,7 +172,7 @@ class History:
         return held / total if total else None
 
     def spans(self, from_s: float, to_s: float) -> Iterator[tuple[Point, float]]:
-        """Yield the points that count between two times, each with when it ceases to."""
+        """Yield the points in effect between two times, each with its end."""
         times = [point.time_s for point in self.points]
         first = max(0, bisect_right(times, from_s) - 1)
         for index in range(first, len(times)):
@@ -278,9 +278,9 @@ class History:
         return held
 
     def _others_now(self) -> Slots:
-        """Return the GPUs held by jobs that no mode cares for.
+        """Return the GPUs held by jobs that no mode manages.
 
-        Each mode counts the other modes' jobs as others', by what it saw: none of its own actions.
+        Each mode counts the other modes' jobs as unmanaged, by its snapshot before its own actions.
         """
         if not self._lines:
             return {}
@@ -315,7 +315,7 @@ class History:
         self._others.hold(holds, now_s)
 
     def _prune(self) -> None:
-        """Drop the oldest bars when there are too many, and the names nobody needs any more."""
+        """Drop the oldest bars when there are too many, and unused names."""
         books = [*self._books.values(), self._others]
         if sum(len(book.segments.found) for book in books) < self._max_bars:
             return

@@ -1,4 +1,4 @@
-"""What the page needs of a line of the journal, whether it is sound, and who holds what then."""
+"""Validates a journal line and extracts the fields and held GPUs that the page needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hadar_slurm.metrics import Segments
 from hadar_slurm.status.jobs import Forked, forked_of
 from hadar_slurm.web.words import clean
 
-# What taking in a line raises that is not as it should be.
+# The exceptions that a damaged line raises.
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-# Clocks are set back by seconds; by so much it is another run.
+# Clocks are set back by seconds; a larger step back means another run.
 _ANOTHER_RUN_S = 3600.0
 # The year 9000, which a calendar still knows.
 _LAST_S = 2.2e11
@@ -33,9 +33,9 @@ Holds = dict[tuple[JobId, int], Tree]
 class RoundRow:
     """One round in short; `did` counts its actions by (what, status), times are seconds.
 
-    `held` are jobs that hadard holds, `expired` those that the reaper has ever given back,
-    `commands` counts Slurm's by (program, answer), `averages` those of copies since the line
-    before: a simulation and older journals tell none.
+    `held` counts jobs that hadard holds, `expired` all jobs released by the reaper, `commands`
+    Slurm's commands by (program, answer), `averages` parameter averagings since the line before;
+    simulations and older journals lack them.
     """
 
     number: int
@@ -54,7 +54,7 @@ class RoundRow:
     commands: Mapping[tuple[str, str], int]
 
     def count(self, status: str, do: str = "") -> int:
-        """Return how many actions, of all kinds or of one, came to a status."""
+        """Return the number of actions, of all kinds or of one, with a status."""
         return sum(n for (what, how), n in self.did.items() if how == status and do in ("", what))
 
 
@@ -65,12 +65,12 @@ _REACH = ("enforce", "advise", "observe", "")
 
 
 def by_reach(modes: Mapping[str, object]) -> list[str]:
-    """Return modes from the one that goes furthest."""
+    """Return modes in order, the furthest first."""
     return sorted(modes, key=lambda mode: _REACH.index(mode) if mode in _REACH else len(_REACH))
 
 
 def limit_s(line: Line) -> float:
-    """Return how far time may go back from one round to this, in seconds."""
+    """Return how far time may step back from the round before to this one, in seconds."""
     return _ANOTHER_RUN_S if line.get("mode") else 0.0
 
 
@@ -90,7 +90,7 @@ def _whole(value: object) -> int:
 
 
 def time_of(value: float) -> float:
-    """Return a time of a journal; raises ValueError where it is none."""
+    """Return a time of a journal; raises ValueError if it is invalid."""
     if not 0 <= value <= _LAST_S:
         raise ValueError(f"{value!r} is no time")
     return float(value)
@@ -122,7 +122,7 @@ def row_of(line: Line) -> RoundRow:
 
 
 def holds_of(line: Line) -> Holds:
-    """Return what jobs hold by (job, copy); raises where a line is not as it should be."""
+    """Return the gangs held by (job, copy); raises one of DAMAGE for a damaged line."""
     for action in line["actions"]:
         _whole(action["copy"])
         slots_of(action["gang"])
@@ -136,7 +136,7 @@ def holds_of(line: Line) -> Holds:
     forked_jobs(line)
     for job_id, job in line["jobs"].items():
         if not job.keys() >= _JOB_KEYS:
-            raise ValueError(f"job {job_id} is told of by half")
+            raise ValueError(f"job {job_id} is incomplete")
         _check_unusual(job)
         for copy, tree in job["holds"].items():
             slots_of(tree)
@@ -145,22 +145,22 @@ def holds_of(line: Line) -> Holds:
 
 
 def partition_of(job: Line | None) -> str:
-    """Return a job's partition, `several` before Slurm has chosen one, "" where none is told.
+    """Return a job's partition, `several` before Slurm has chosen one, "" if unknown.
 
-    What users name together makes no label of its own: there are as many ways as they like.
+    Lists of partitions share one label, so that users cannot create unlimited labels.
     """
-    told = clean(job.get("partition", "")) if job is not None else ""
-    return SEVERAL if "," in told else told
+    name = clean(job.get("partition", "")) if job is not None else ""
+    return SEVERAL if "," in name else name
 
 
 def forked_jobs(line: Line) -> dict[str, Forked]:
-    """Return the copies of every forked job in a line; raises where it is not as it should be."""
+    """Return the copies of every forked job; raises one of DAMAGE for a damaged line."""
     found = {job_id: forked_of(line, job_id) for job_id in line["jobs"]}
     return {job_id: forked for job_id, forked in found.items() if forked is not None}
 
 
 def _check_unusual(job: Line) -> None:
-    """Raise ValueError where what only some jobs have is not as it should be."""
+    """Raise ValueError if an optional field of a job is invalid."""
     _whole(job["gpus"])
     for rate in job.get("rates", {}).values():
         if not 0 <= float(rate) < math.inf:
@@ -175,13 +175,13 @@ def _check_unusual(job: Line) -> None:
 
 @dataclass
 class Book:
-    """Who holds what in one mode, with the gangs as the journal has them."""
+    """The segments of one mode's jobs, with the gangs in the journal's form."""
 
     segments: Segments
     trees: dict[tuple[JobId, int], Tree] = field(default_factory=dict)
 
     def start(self, job_id: JobId, copy: int, tree: Tree, now_s: float) -> None:
-        """Note that a copy has a gang, unless that is known."""
+        """Start a copy's segment, unless it already holds this gang."""
         key = (job_id, copy)
         if self.trees.get(key) == tree:
             return
@@ -191,24 +191,24 @@ class Book:
         self.segments.start(job_id, copy, gang, now_s)
 
     def stop(self, job_id: JobId, copy: int, now_s: float) -> None:
-        """Note that a copy has none any more."""
+        """End a copy's segment."""
         if self.trees.pop((job_id, copy), None) is not None:
             self.segments.stop(job_id, copy, now_s)
 
     def hold(self, holds: Mapping[tuple[JobId, int], Tree], now_s: float) -> None:
-        """Take in what all jobs hold now."""
+        """Set the gangs that all jobs hold now."""
         for job_id, copy in [key for key in self.trees if key not in holds]:
             self.stop(job_id, copy, now_s)
         for (job_id, copy), tree in holds.items():
             self.start(job_id, copy, tree, now_s)
 
     def end(self, job_id: JobId, end_s: float) -> None:
-        """Note that a job has ended, and when, which was not before it began."""
+        """End a job's segments, not before their start."""
         for copy, (_, start_s) in list(self.segments.open.get(job_id, {}).items()):
             self.stop(job_id, copy, max(start_s, end_s))
 
     def slots(self) -> Counter[tuple[str, str]]:
-        """Return how many GPUs are held by (node, type)."""
+        """Return the number of GPUs held by (node, type)."""
         held: Counter[tuple[str, str]] = Counter()
         for tree in self.trees.values():
             held.update(slots_of(tree))

@@ -1,7 +1,7 @@
-"""The pages: what runs where, what waits and why, what GPUs cost, and the last rounds.
+"""The pages: running jobs, waiting jobs with reasons, GPU prices, and the last rounds.
 
-They work without scripts, in light and dark, at any width, and for readers who hear them. Values
-are prepared here; all markup is in `templates`, which escape whatever comes from a journal.
+They work without scripts, in light and dark, at any width, and with screen readers. Values are
+prepared here; all markup is in `templates`, which escape all text from a journal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hadar_slurm.web.view import HOURS, PageRequest
 
 # Rows of a table on the first page, on one of the pages with all, and of the picture in words.
 FEW, MANY, _MAX_WORDS = 15, 100, 100
-# A small curve: its size, and its points, of which more cannot be told apart.
+# A small curve: its size, and its number of points, of which more would not be visible.
 _SPARK_W, _SPARK_H, _SPARK_POINTS = 120.0, 26.0, 120
 _LARGEST = 1e18
 
@@ -31,7 +31,7 @@ Values = dict[str, object]
 
 
 def _shown(value: object) -> object:
-    """Return what a template writes for a value: what a macro made as it is, all else clean."""
+    """Return a template's output for a value: a macro's markup unchanged, other values clean."""
     return value if hasattr(value, "__html__") else words.clean(value)
 
 
@@ -42,7 +42,7 @@ TEMPLATES = Environment(
     finalize=_shown,
     trim_blocks=True,
     lstrip_blocks=True,
-    # An upgrade below a running server changes no page of it.
+    # An upgrade of the files must not change the pages of a running server.
     auto_reload=False,
 )
 TEMPLATES.filters |= {
@@ -81,7 +81,7 @@ def overview(view: PageRequest) -> str:
 
 
 def listing(view: PageRequest) -> str:
-    """Return one page of all jobs that wait or run."""
+    """Return one page of the list of all waiting or running jobs."""
     with view.follower.lock:
         waits, runs = _jobs(view.history)
         state, chosen = (
@@ -103,12 +103,12 @@ def listing(view: PageRequest) -> str:
 
 
 def missing() -> str:
-    """Return the page for addresses that there are none of."""
+    """Return the page for unknown addresses."""
     return TEMPLATES.get_template("missing.html.j2").render(here="")
 
 
 def _filled(name: str, view: PageRequest, **values: object) -> str:
-    """Return a page about a journal; use it under the follower's lock."""
+    """Return a page about a journal; call it under the follower's lock."""
     return TEMPLATES.get_template(f"{name}.html.j2").render(
         values,
         view=view,
@@ -123,7 +123,7 @@ def _filled(name: str, view: PageRequest, **values: object) -> str:
 
 
 def _jobs(history: History) -> tuple[list[str], list[str]]:
-    """Return the jobs that wait and those that run or are about to, by when they came."""
+    """Return the waiting jobs, and those with GPUs, each in order of submission."""
     jobs, places = history.now.jobs, history.places()
     runs = {job for job in jobs if job in places or jobs[job]["phase"] != "queued"}
     return _in_order(jobs.keys() - runs, jobs), _in_order(runs, jobs)
@@ -140,7 +140,7 @@ def _rows(view: PageRequest, job_ids: Iterable[str]) -> list[Values]:
 
 
 def _row(history: History, job_id: str, held: Sequence[Segment], now_s: float) -> Values:
-    """Return a row about a job, with as much of it as the journal tells, in whatever form."""
+    """Return a row about a job; a field that the journal lacks or has in a wrong form is empty."""
     now = history.now
     job, forked = now.jobs[job_id], now.forked.get(job_id)
     steps = _number(job["steps"])
@@ -174,7 +174,7 @@ def _averages(forked: Forked | None, now_s: float) -> str:
 
 
 def _number(value: object) -> float:
-    """Return a number of a journal, 0 where it is none."""
+    """Return a number of a journal, 0 if it is not one."""
     return float(value) if isinstance(value, int | float) and abs(value) < _LARGEST else 0.0
 
 
@@ -182,7 +182,7 @@ def _number(value: object) -> float:
 
 
 def _types(view: PageRequest) -> Iterator[Values]:
-    """Yield how each type is used, now and in a window, and what it costs; curves are paths."""
+    """Yield each type's use, now and in a window, and its price; curves are SVG paths."""
     window = view.window or Window(view.until_s - 1.0, view.until_s)
     points = [point for point, _ in view.history.spans(window.from_s, window.to_s)]
     most = max((price for point in points for price in point.prices.values()), default=0.0)
@@ -218,7 +218,7 @@ def _curve(points: Sequence[tuple[float, float]], window: Window, most: float) -
 
 
 def _chart(view: PageRequest) -> Values:
-    """Return who held which GPU; `words` are the last of `num_words` rows that say the same."""
+    """Return the chart of GPUs by job; `words` are the last of `num_words` rows of it as text."""
     history, window = view.history, view.window
     nodes, gpu_types = history.now.nodes, gpu_types_of(history.now.nodes)
     has_all = sum(gpu_types.values()) <= MAX_GPUS
@@ -250,7 +250,7 @@ def _chart(view: PageRequest) -> Values:
 def _choices(
     view: PageRequest, gpu_types: Sequence[str], chosen: str, *, has_all: bool
 ) -> dict[str, list[tuple[str, str, bool]]]:
-    """Return rows of links as (address, words, whether it is here)."""
+    """Return rows of links as (address, words, whether it is the current page)."""
 
     def address(hours: int, gpu_type: str) -> str:
         asked = {"hours": hours} | ({"type": words.clean(gpu_type)} if gpu_type else {})
@@ -271,7 +271,7 @@ def _choices(
 
 
 def _first(nodes: Mapping[str, Line]) -> dict[str, Line]:
-    """Return as many nodes as a chart has room for."""
+    """Return the nodes that fit in a chart."""
     found: dict[str, Line] = {}
     room = MAX_GPUS
     for name, node in nodes.items():

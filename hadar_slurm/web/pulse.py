@@ -1,4 +1,4 @@
-"""Reads hadard's heartbeat in a thread of its own: a file system that hangs delays no answer."""
+"""Reads hadard's heartbeat in a separate thread: a hanging file system delays no answer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from types import TracebackType
 from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat
 
 EVERY_S = 1.0
-# For a file system that does not answer.
+# Longest wait for the first reading.
 _WAIT_S = 2.0
 
 
 class Pulse:
-    """The heartbeat in `run_dir`, as it was last read.
-
-    While it cannot be read again it expires by itself, as it does when hadard is gone.
-    """
+    """The last heartbeat read in `run_dir`; it expires if it cannot be read again."""
 
     def __init__(self, run_dir: Path, *, every_s: float = EVERY_S) -> None:
         self.run_dir = run_dir
@@ -32,12 +29,12 @@ class Pulse:
         self.beat = read_heartbeat(self.run_dir)
 
     def is_alive(self, now_s: float) -> bool:
-        """Return whether hadard vouches for itself at `now_s`."""
+        """Return whether the heartbeat is fresh at `now_s`."""
         beat = self.beat
         return beat is not None and beat.is_fresh(now_s)
 
     def problems(self, now_s: float) -> dict[str, str]:
-        """Return what keeps a living hadard from doing all of its work, by kind."""
+        """Return the problems of a live hadard by kind."""
         beat = self.beat
         return dict(beat.problems) if beat is not None and beat.is_fresh(now_s) else {}
 

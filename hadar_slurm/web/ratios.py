@@ -1,6 +1,6 @@
-"""How well jobs are where they are: their speed there by that on the fastest GPUs they could have.
+"""Jobs' throughput relative to their throughput on the fastest GPU type they could have.
 
-Speeds are what hadard expects of a gang within one node; the journal tells no others.
+Throughputs are hadard's estimates for a gang within one node; the journal has no others.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def throughput_ratios(
 ) -> dict[str, float]:
     """Return the mean ratio over the held GPUs of each type, 1 at most.
 
-    `held` are gangs with their jobs' ids, `jobs` and `nodes` are as the journal tells them. The
-    fastest type is one of which the open nodes that the job may use have as many GPUs as its gang;
-    a gang of several types goes at the pace of its slowest. Left out are gangs whose speed is not
-    known, and types of which none is left.
+    `held` are gangs with their jobs' ids, `jobs` and `nodes` are those of the journal. The fastest
+    type is one of which the open nodes that the job may use have as many GPUs as its gang; a gang
+    of several types runs at the pace of its slowest. Gangs of unknown throughput are left out, and
+    types without any other gang.
     """
     supply = _Supply(nodes)
     sums: dict[str, float] = {}
@@ -40,7 +40,7 @@ def throughput_ratios(
         best = max(
             (rates[gpu_type] for gpu_type in rates if total[gpu_type] >= job["gpus"]), default=0.0
         )
-        # What it has may be the only way to have so many GPUs, of several types or on closed nodes.
+        # `best` may be lower or 0: the job may hold several types, or GPUs on closed nodes.
         ratio = speed / max(best, speed)
         for gpu_type, count in gpus.items():
             sums[gpu_type] = sums.get(gpu_type, 0.0) + ratio * count

@@ -1,6 +1,6 @@
-"""The HTTP server of `hadar web`: answers GET and HEAD, writes nothing, and trusts nobody.
+"""The HTTP server of `hadar web`: answers GET and HEAD, writes nothing, and trusts no client.
 
-What is asked by which name is in `exchange`, how many may ask how slowly in `connections`.
+`exchange` checks and answers requests, `connections` bounds clients.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Address(NamedTuple):
 def parse_address(text: str) -> Address:
     """Return the address in `127.0.0.1:8642`, `[::1]:8642` or `localhost:0`.
 
-    Raises UsageError that says what is accepted. A host left out is loopback, never everywhere.
+    Raises UsageError that says what is accepted. Without a host it is loopback, not all addresses.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:
@@ -68,9 +68,9 @@ def parse_address(text: str) -> Address:
 
 
 class Server:
-    """Serves the pages of one journal; `hosts` are names by which it may be asked for besides.
+    """Serves the pages of one journal; `hosts` are further accepted host names.
 
-    `pulse` has the heartbeat of the hadard that writes the journal; None: it is not looked for.
+    `pulse` has the heartbeat of the hadard that writes the journal; None: no heartbeat is shown.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class Server:
         return Exchange(self, head).respond()
 
     def refuse(self, status: HTTPStatus, words: str) -> bytes:
-        """Return the answer to a request that is not even read."""
+        """Return the answer to a request that is not parsed."""
         return Exchange(self, b"").refuse(status, words)
 
     def is_for_us(self, host: str) -> bool:
-        """Return whether a Host header is one by which we may be asked for.
+        """Return whether a Host header names this server.
 
-        An address is: a page elsewhere that is made to point here has a name.
+        Addresses are accepted: an attack by DNS rebinding uses a name.
         """
         name = _host_name(host)
         if name is None:
@@ -150,7 +150,7 @@ def _query(text: str) -> Query:
 
 
 def _host_name(host: str) -> str | None:
-    """Return the name or address in a Host header, None where it is none."""
+    """Return the name or address in a Host header, None if it is invalid."""
     try:
         parts = urlsplit(f"//{host}")
         port_is_fine = parts.port is None or parts.port >= 0
@@ -161,12 +161,12 @@ def _host_name(host: str) -> str | None:
 
 
 def _listen(address: Address) -> socket.socket:
-    """Return a socket on an address; asks no name server for our own name."""
+    """Return a socket on an address, without a DNS query for the machine's own name."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, place = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
-        # After a restart; another server's port is not taken from it.
+        # Allows a quick restart; does not take another server's port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((str(place[0]), address.port))
         listener.listen()

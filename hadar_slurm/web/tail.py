@@ -1,8 +1,8 @@
-"""The lines of a journal as it grows: its tail at first, then what is added.
+"""The lines of a growing journal: its tail at first, then the added lines.
 
-hadard puts a full journal aside as `NAME.1` and begins a new one, and cuts off a line that a crash
-has left torn. The file at hand is kept open, so nothing at its end is missed when it is put aside;
-a line without its end is read again each time, so a torn one is never glued to another.
+hadard rotates a full journal to `NAME.1`, and removes an incomplete last line after a crash. The
+file stays open, so no line at its end is missed when it is rotated; a line without newline is read
+again each time, so it is never joined with another.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MAX_BYTES = 64_000_000
 class Tail:
     """Follows the journal at `path`, of which at most `max_bytes` are read at first.
 
-    `fault` says why it cannot be read now, "" if it can; `too_long` counts lines above `max_line`
-    bytes, which are left out.
+    `fault` says why it cannot be read now, "" if it can; `too_long` counts skipped lines of more
+    than `max_line` bytes.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, max_line: int = MAX_LINE) -> None:
@@ -34,7 +34,7 @@ class Tail:
         self._has_begun = False
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the whole lines that have come since the last call, with their ends."""
+        """Yield the whole lines added since the last call, with their newlines."""
         try:
             found = self.path.stat()
         except OSError as error:
@@ -62,7 +62,7 @@ class Tail:
             self._file = None
 
     def _first(self) -> Iterator[bytes]:
-        """Yield the tail: of the journal, and of the files put aside if there is room."""
+        """Yield the tail of the journal, and of rotated files up to `max_bytes`."""
         self._open()
         if self._file is None:
             return
@@ -96,7 +96,7 @@ class Tail:
             yield from self._whole(self._file)
 
     def _whole(self, file: IO[bytes]) -> Iterator[bytes]:
-        """Yield the whole lines from where a file stands, and leave it after the last one."""
+        """Yield the whole lines from a file's position, and leave it after the last one."""
         while True:
             begin = file.tell()
             line = file.readline(self._max_line)
@@ -112,7 +112,7 @@ class Tail:
 
 
 def _skip_to(file: IO[bytes], begin: int) -> None:
-    """Leave a file at the first line that begins at `begin` or after."""
+    """Move a file to the first line that begins at `begin` or later."""
     if begin > 0:
         file.seek(begin - 1)
         file.readline()

@@ -1,4 +1,4 @@
-"""What a page is asked to show: which journal, which time, which GPU type."""
+"""The request for a page: the journal, the time range, the GPU type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hadar_slurm.web.history import History
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.words import Clock
 
-# Hours that can be chosen; 0 is all that was read.
+# Hours to choose from; 0 shows all that was read.
 HOURS = (1, 6, 24, 72, 168, 0)
 _DAY_H = 24
 
@@ -22,7 +22,7 @@ Query = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What a page is made from: the journal, the clock's time, and the words after the `?`."""
+    """The input of a page: the journal, the current time, and the URL's query."""
 
     follower: Follower
     now_s: float
@@ -32,17 +32,17 @@ class PageRequest:
 
     @property
     def history(self) -> History:
-        """Return what is known of the journal."""
+        """Return the journal's history."""
         return self.follower.history
 
     @property
     def clock(self) -> Clock:
-        """Return how the journal's times are told."""
+        """Return the format of the journal's times."""
         return Clock(self.history.is_epoch, self.zone)
 
     @property
     def age_s(self) -> float:
-        """Return how long ago the last round began."""
+        """Return the age of the last round."""
         return self.now_s - self.history.now.time_s
 
     @property

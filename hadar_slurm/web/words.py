@@ -1,4 +1,4 @@
-"""What the page says and how: text that can be shown, times, durations and numbers for people."""
+"""Formats text, times, durations and numbers for the page."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _STEPS_S = [
     *(n * _HOUR_S for n in (1, 2, 3, 6, 12)),
     *(n * _DAY_S for n in (1, 2, 3, 4, 7, 14, 28, 56, 112, 224, 448)),
 ]
-# No page may hold these, and no terminal likes them.
+# Not allowed in HTML, and harmful on terminals.
 _UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def clean(value: object) -> str:
-    """Return anything as text that can be encoded and shown."""
+    """Return a value as text that can be encoded and shown."""
     return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", str(value))
 
 
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def work(seconds: float) -> str:
-    """Return how long a computation took."""
+    """Return a computation's duration."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
@@ -57,18 +57,18 @@ def share(part: float | None) -> str:
 
 
 def span(hours: int) -> str:
-    """Return hours, or days where they are many."""
+    """Return hours, or days from 48 hours."""
     return f"{hours} h" if hours < 48 else f"{hours // 24} days"
 
 
 def figure(value: float | None) -> str:
-    """Return a number of no known size."""
+    """Return a number with three significant digits."""
     return "–" if value is None else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Tells the times of a journal: a zone's for a daemon's, since its start for a simulation's.
+    """Formats the times of a journal: in a zone for a daemon, since the start for a simulation.
 
     `zone` of None is the machine's own.
     """
@@ -87,7 +87,7 @@ class Clock:
         return "UTC" if short == "UTC" else f"{short}, {words}" if short.isalpha() else words
 
     def axis(self, from_s: float, to_s: float) -> str:
-        """Return what stands below an axis of time; two zones where clocks were changed within."""
+        """Return the caption of a time axis; it names two zones if clocks changed within."""
         if not self.is_epoch:
             return "time since the simulation began"
         zones = dict.fromkeys((self.zone_at(from_s), self.zone_at(to_s)))
@@ -100,7 +100,7 @@ class Clock:
         return self._local(time_s).strftime("%d %b %H:%M:%S")
 
     def ticks(self, from_s: float, to_s: float, *, most: int) -> Iterator[tuple[float, str]]:
-        """Yield round points in time, `most` at most, each with its label."""
+        """Yield at most `most` round points in time, each with its label."""
         lasts_s = to_s - from_s
         fits = (step for step in _STEPS_S if lasts_s / step <= most)
         step_s = next(fits, _STEPS_S[-1])

@@ -73,7 +73,7 @@ def test_hadard_is_an_operator_and_nothing_more(cluster: DockerCluster) -> None:
 def test_what_operators_ask_is_answered(cluster: DockerCluster) -> None:
     """By the account that hadard runs as, and with the files that the package carries."""
     ask = {"user": "hadar", "service": "hadard"}
-    assert cluster.run("hadar", "config", "check", **ask).startswith("/etc/hadar/hadar.yaml: right")
+    assert cluster.run("hadar", "config", "check", **ask).startswith("/etc/hadar/hadar.yaml: valid")
     assert "poll_seconds: 0.25" in cluster.run("hadar", "config", "show", **ask)
     assert "round_seconds: 360" in cluster.run("hadar", "config", "print-default", **ask)
     told = json.loads(cluster.run("hadar", "status", "--json", **ask))

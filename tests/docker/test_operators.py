@@ -161,7 +161,7 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
     number = site.run("id", "-u", "hadar").strip()
     site.type(name_for_slurmdbd.replace("NUMBER", number), service="dbd")
     site.type(spool)
-    assert site.type(check).startswith("/etc/hadar/hadar.yaml: right")
+    assert site.type(check).startswith("/etc/hadar/hadar.yaml: valid")
 
     (watch,) = commands.pop("3. Watch")
     site.type(watch)

@@ -44,7 +44,7 @@ def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) 
         [*HADAR, "explain", last, "--config", str(site.hadard.directory / "hadar.yaml")]
     ).stdout
     assert f"job {last}: queued, 4 GPUs" in text
-    assert "if nobody else comes, it begins in" in text
+    assert "if no other jobs arrive, it starts in" in text
     site.until_running(last)
     began_s = next(action for action in site.lines() if _starts(action, last))["time_s"]
     # Slurm and hadard take some seconds from one job's end to the next one's start.

@@ -150,7 +150,7 @@ def test_without_hadard_it_is_one_ordinary_job(site: Site) -> None:
         "--hadar-steps=1",
         "--wrap=true",
     )
-    assert "plain Slurm places this job: hadard is not seen here" in done.stderr
+    assert "plain Slurm places this job: hadard is not alive here" in done.stderr
     job = JobId(done.stdout.split()[-1])
     site.until_completed(job)
 

@@ -37,7 +37,7 @@ def check_unheld(site: Site, why: str, *words: str) -> None:
 
 
 def unseen(site: Site) -> str:
-    return f"hadard is not seen here (no fresh heartbeat in {site.run_dir})"
+    return f"hadard is not alive here (no fresh heartbeat in {site.run_dir})"
 
 
 def test_a_job_is_held_for_a_living_daemon_alone(site: Site) -> None:

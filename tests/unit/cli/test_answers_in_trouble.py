@@ -121,7 +121,7 @@ def test_a_stale_round_of_a_live_hadard_is_told(place: Place) -> None:
     place.round(3 * 3600.0, 812, **waiting(job.key))
     for command in (["status"], ["top", "--once"], ["explain", job.key]):
         said = place.hadar(*command).output
-        assert "hadard is alive, but its last round is 3.0 h old" in said, said
+        assert "hadard is alive, but the following is from its last round, 3.0 h ago" in said, said
         assert "round 812, 3.0 h ago, at 20" in said
     assert place.tree("explain", job.key)["is_stale"] is True
 
@@ -139,12 +139,12 @@ def test_a_hadard_that_is_gone_is_told_and_forecasts_nothing(
         place.vouch(beat_s)
     for command in (["status"], ["top", "--once"], ["explain", job.key]):
         said = place.hadar(*command).output
-        assert f"hadard is not alive: no fresh sign of life in {place.directory}" in said, said
-        assert "what follows is from then, 3.0 h ago" in said
+        assert f"hadard is not alive: no fresh heartbeat in {place.directory}" in said, said
+        assert "the following is from 3.0 h ago" in said
     done = place.hadar("explain", job.key)
     assert done.exit_code == 0
-    assert "it begins in" not in done.output
-    assert "when it begins is not forecast" in done.output
+    assert "it starts in" not in done.output
+    assert "no forecast of its start" in done.output
     tree = place.tree("explain", job.key)
     assert tree["hadard_alive"] is False
     assert (tree["found"]["expected"], tree["found"]["ahead"]) == (None, [])
@@ -158,7 +158,7 @@ def test_forecasts_count_from_now(place: Place) -> None:
     place.vouch()
     place.round(200.0, 1, **waiting(job.key))
     assert place.tree("explain", job.key)["found"]["expected"]["begins_in_s"] == 750.0
-    assert "it begins in 9 min on" in place.hadar("explain", job.key).output
+    assert "it starts in 9 min on" in place.hadar("explain", job.key).output
     running = place.hadar("explain", "900").output
     assert "unknown" in running or "ended" in running
 
@@ -168,7 +168,7 @@ def test_a_job_that_should_have_ended_is_not_promised_to_end(place: Place) -> No
     place.slurm.advance(3.0)
     place.round(3600.0, 1, {job.key: a_job("n1:V100:1", rates={"V100": 1.0})})
     said = place.hadar("explain", job.key).output
-    assert re.search("it should have ended 4[78] min ago, if it stayed where it was", said), said
+    assert re.search("it should have ended 4[78] min ago unless migrated", said), said
 
 
 # A job that has ended.
@@ -195,7 +195,9 @@ def test_a_job_that_slurm_has_forgotten_does_not_read_as_running(place: Place) -
     done = place.hadar("explain", "77")
     assert done.exit_code == 0, done.output
     assert "Slurm: no such job" in done.output
-    assert "job 77 has ended, or was taken out of Hadar's hands, after round 5 at " in done.output
+    assert (
+        "job 77 has ended, or was removed from Hadar's management, after round 5 at " in done.output
+    )
     assert "running" not in done.output
 
 
@@ -285,8 +287,8 @@ def test_what_slurm_has_changed_since_the_round_is_told(place: Place) -> None:
     place.slurm.advance(5.0)
     assert job.state == "RUNNING"
     done = place.hadar("explain", job.key)
-    assert "since that round it has changed: it is RUNNING now" in done.output, done.output
-    assert "when it begins" not in done.output
+    assert "changed since that round: it is RUNNING now" in done.output, done.output
+    assert "it starts in" not in done.output
     assert place.tree("explain", job.key)["slurm_differs"] is True
 
 
@@ -298,9 +300,9 @@ def test_left_not_taken_and_unknown_are_told_apart(place: Place) -> None:
         plain.key: ("left to Slurm", "is left to Slurm: it was not submitted by hadar-sbatch"),
         described.key: (
             "not taken by hadard",
-            "was submitted by hadar-sbatch, and hadard does not",
+            "was submitted by hadar-sbatch, but hadard does not",
         ),
-        "4711": ("unknown", "is unknown: neither the journal nor Slurm has it"),
+        "4711": ("unknown", "is unknown to the journal and to Slurm"),
     }
     for job, (answer, words) in said.items():
         done = place.hadar("explain", job)

@@ -138,7 +138,7 @@ def test_jobs_that_never_fit_are_told_or_left_out(
         (["{trace}", "--load", "0"], "--load 0: expected 1 per cent or more"),
         (["{trace}", "--first", "1", "--load", "70"], "--load 70: all jobs arrive at once"),
         (["{trace}", "--seed", "1.5"], "--seed 1.5: expected whole numbers"),
-        (["{trace}", "--seed", "1"], "--seed: only generated workloads have one"),
+        (["{trace}", "--seed", "1"], "--seed: only generated workloads take a seed"),
         (["{trace}", "--first", "0"], "--first 0: expected a whole number, 1 or more"),
         (["{trace}", "--restart-seconds", "0,x"], "--restart-seconds: restart cost 'x'"),
         (["{trace}", "--round-seconds", "0"], "--round-seconds 0: expected a number above 0"),

@@ -41,7 +41,7 @@ def written(tmp_path: Path, text: str) -> str:
 def test_what_is_right_is_called_right(tmp_path: Path, places: str) -> None:
     path = written(tmp_path, places + "mode: enforce\n")
     done = hadar("check", path)
-    assert (done.exit_code, done.output) == (0, f"{path}: right\n")
+    assert (done.exit_code, done.output) == (0, f"{path}: valid\n")
 
 
 def test_what_hadard_would_refuse_is_refused(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_hadard_would_refuse_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "key", "said"),
     [
-        ("mode: observe\n", "mode", "only watch"),
+        ("mode: observe\n", "mode", "only observes"),
         ("slurm_conf: /no/slurm.conf\n", "slurm_conf", "cannot be read"),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_directory_that_jobs_cannot_report_in_is_told(tmp_path: Path, places: 
 def test_the_switch_that_is_on_is_told(tmp_path: Path, places: str) -> None:
     (tmp_path / "off").touch()
     done = hadar("check", written(tmp_path, places + "mode: enforce\n"))
-    assert f"{tmp_path}/off exists: nothing is enforced until it goes" in done.output
+    assert f"{tmp_path}/off exists: remove it to enforce" in done.output
 
 
 def test_places_are_judged_for_who_asks(
@@ -95,7 +95,9 @@ def test_places_are_judged_for_who_asks(
     assert told["run_dir"] == f"{tmp_path}/run cannot be written to by this user"
     moved = config.model_copy(update={"state_dir": tmp_path / "far" / "away"})
     told = {finding.key: finding.message for finding in command.surprises(moved)}
-    assert told["state_dir"].endswith(f"is not there, and this user cannot make it in {tmp_path}")
+    assert told["state_dir"].endswith(
+        f"does not exist, and this user cannot create it in {tmp_path}"
+    )
 
 
 def test_a_table_that_cannot_be_used_is_refused(tmp_path: Path, places: str) -> None:
@@ -124,7 +126,7 @@ def test_the_default_is_the_file_that_ships() -> None:
 def test_the_file_is_named_as_for_every_other_command(tmp_path: Path, places: str) -> None:
     path = written(tmp_path, places + "mode: enforce\nround_seconds: 42\n")
     done = hadar("check", "--config", path)
-    assert (done.exit_code, done.output) == (0, f"{path}: right\n")
+    assert (done.exit_code, done.output) == (0, f"{path}: valid\n")
     assert "round_seconds: 42" in hadar("show", "--config", path).output
     assert hadar("check", path, "--config", path).exit_code == 0
     fault = hadar("check", path, "--config", f"{path}.other").exception

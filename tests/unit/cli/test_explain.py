@@ -40,8 +40,8 @@ def test_a_job_that_waits_is_explained(journal: Path) -> None:
     done = explain("2", "--journal", str(journal))
     assert done.exit_code == 0, done.output
     assert "Hadar: no free GPUs fit its gang now" in done.output
-    assert "it begins in 100 s on 1 V100 of n1 and ends in 200 s" not in done.output
-    assert "begins in 100 s on 1 V100 of n1 and ends in 3 min" in done.output
+    assert "it starts in 100 s on 1 V100 of n1 and ends in 200 s" not in done.output
+    assert "starts in 100 s on 1 V100 of n1 and ends in 3 min" in done.output
     assert "Slurm:" not in done.output
     tree = json.loads(explain("2", "--journal", str(journal), "--json").output)
     assert tree["found"]["expected"]["begins_in_s"] == 100.0
@@ -50,13 +50,13 @@ def test_a_job_that_waits_is_explained(journal: Path) -> None:
 
 def test_a_job_that_runs_is_explained(journal: Path) -> None:
     done = explain("1", "--journal", str(journal))
-    assert "it ends in 100 s if it stays where it is" in done.output
+    assert "it ends in 100 s unless migrated" in done.output
 
 
 def test_a_job_that_is_not_there_has_another_status(journal: Path) -> None:
     done = explain("3", "--journal", str(journal))
     assert done.exit_code == 1
-    assert "job 3 is unknown: the journal does not have it" in done.output
+    assert "job 3 is unknown to the journal" in done.output
     tree = json.loads(explain("3", "--journal", str(journal), "--json").output)
     assert tree["found"] is None
 
@@ -72,7 +72,7 @@ def test_arrays_are_asked_for_by_task_and_forked_jobs_by_either(tmp_path: Path) 
     done = explain("7", "--journal", str(path))
     assert (done.exit_code, done.output) == (
         1,
-        "job 7 is an array of 2 jobs here: ask for 7_0, 7_1 ...\n",
+        "job 7 is an array of 2 jobs: give one of 7_0, 7_1 ...\n",
     )
     assert "job 8: running" in explain("8_1", "--journal", str(path)).output
     assert "job 7_1: queued" in explain("7_1", "--journal", str(path)).output
@@ -81,7 +81,7 @@ def test_arrays_are_asked_for_by_task_and_forked_jobs_by_either(tmp_path: Path) 
 def test_a_journal_that_is_not_there_or_not_readable_is_a_fault(tmp_path: Path) -> None:
     fault = explain("1", "--journal", str(tmp_path / "none")).exception
     assert isinstance(fault, UsageError)
-    assert "no round is written there yet" in str(fault)
+    assert "no round has been written yet" in str(fault)
     fault = explain("1", "--journal", str(tmp_path)).exception
     assert isinstance(fault, UsageError)
     assert f"{tmp_path}: Is a directory" in str(fault)
@@ -102,7 +102,7 @@ def test_slurms_own_word_is_told_where_it_can_be_asked(journal: Path, tmp_path: 
     )
     done = explain("2", "--config", str(config))
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("Slurm: cannot tell: ")
+    assert done.output.startswith("Slurm: unknown: ")
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_a_job_that_cannot_leave_is_told_and_the_others_do(bench: Bench) -> None
     assert done.exit_code == 1
     assert done.stdout == f"job {job.key} is left to Slurm\n"
     assert done.stderr.splitlines() == [
-        f"hadar: job {number} is not there, or was not submitted by hadar-sbatch"
+        f"hadar: job {number} does not exist, or was not submitted by hadar-sbatch"
         for number in ("99", plain.number)
     ]
     assert plain.hold == "user"

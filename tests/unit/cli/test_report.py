@@ -43,8 +43,8 @@ def journal(tmp_path: Path) -> Path:
 def test_a_journal_is_told_with_what_was_put_aside(journal: Path) -> None:
     done = report("--journal", str(journal), "--no-replay")
     assert done.exit_code == 0, done.output
-    assert "3 rounds, 0 not whole" in done.output
-    assert "2 jobs, of which ended: none" in done.output
+    assert "3 rounds, 0 incomplete" in done.output
+    assert "2 jobs; ended: none" in done.output
     assert "simulated" not in done.output
 
 
@@ -73,7 +73,7 @@ def test_only_the_time_asked_for_counts(tmp_path: Path) -> None:
     assert [tree["rounds"] for tree in counts.values()] == [2, 3, 1, 1]
     fault = report("--config", str(config), "--since", "1m", "--until", "30m").exception
     assert isinstance(fault, UsageError)
-    assert "tells nothing of that time" in str(fault)
+    assert "has no round in that period" in str(fault)
 
 
 @pytest.mark.parametrize(

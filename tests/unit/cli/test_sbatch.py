@@ -25,7 +25,7 @@ def left(why: str) -> str:
 
 def unseen(site: Site) -> str:
     """Return the line of a job for which no hadard is there."""
-    return left(f"hadard is not seen here (no fresh heartbeat in {site.root})")
+    return left(f"hadard is not alive here (no fresh heartbeat in {site.root})")
 
 
 @pytest.fixture
@@ -124,10 +124,10 @@ def test_sbatchs_status_and_words_are_passed_on(site: Site) -> None:
         (["--no-hadarr"], "unknown option --no-hadarr; the nearest is --no-hadar"),
         (["--hadar"], "unknown option --hadar; the nearest is --no-hadar"),
         (["--hadar-dry-run=yes"], "--hadar-dry-run takes no value, 'yes' is given"),
-        ([*OWN, "--hadar-json", "-Q"], "--quiet is given: sbatch does not tell the job"),
+        ([*OWN, "--hadar-json", "-Q"], "--quiet is given: sbatch would not print the job id"),
         (["-N1", ":", *OWN], "':' or hetjob is given"),
         ([*OWN, "-N1", ":"], "':' or hetjob is given"),
-        ([*OWN, "--tres-per-task=cpu:1,gres/gpu:2"], "--tres-per-task is given: say with"),
+        ([*OWN, "--tres-per-task=cpu:1,gres/gpu:2"], "--tres-per-task is given: give the"),
         ([*OWN, "--hadar-gang=8"], "no nodes of this cluster can hold the gang 8x1, 4x2"),
         (["--hadar-steps=1", "--hadar-throughput=a100=1"], "GPU type 'a100' is not in this clus"),
     ],
@@ -169,7 +169,7 @@ def test_without_options_of_ours_it_is_sbatch(site: Site) -> None:
     done = site.run("-HN2", "--comment=mine", "job.sh", "--hadar-steps=1")
     assert call_of(done)["argv"] == ["-HN2", "--comment=mine", "job.sh", "--hadar-steps=1"]
     assert call_of(done)["spool"] is None
-    assert notes_of(done) == left("no GPUs are asked for")
+    assert notes_of(done) == left("no GPUs are requested")
 
 
 def test_the_script_may_come_on_standard_input(site: Site) -> None:
@@ -231,7 +231,7 @@ def test_a_fault_is_never_silenced(site: Site) -> None:
 def test_no_quiet_is_none(site: Site) -> None:
     for text in ("", "0"):
         done = site.run("job.sh", HADAR_QUIET=text)
-        assert notes_of(done) == left("no GPUs are asked for")
+        assert notes_of(done) == left("no GPUs are requested")
 
 
 @pytest.mark.parametrize("place", ["&-", "/dev/full"])
@@ -310,7 +310,7 @@ def test_json_tells_the_job(site: Site) -> None:
     plain = json.loads(site.run("--hadar-json", "job.sh").stdout)
     assert (plain["job"], plain["is_held"], plain["choices"]) == ("17", False, [])
     assert plain["sbatch"] == ["sbatch", "--parsable", "job.sh"]
-    assert (plain["taken"], plain["why"]) == (False, "no GPUs are asked for")
+    assert (plain["taken"], plain["why"]) == (False, "no GPUs are requested")
 
 
 def test_a_dry_run_submits_nothing(site: Site) -> None:
@@ -330,22 +330,22 @@ def test_a_dry_run_of_a_job_of_slurms_says_so(site: Site) -> None:
     """The call is the user's own, and there is no table."""
     done = site.run("--hadar-dry-run", "-N1", "job.sh")
     assert done.stdout == "sbatch -N1 job.sh\n"
-    assert done.stderr == left("no GPUs are asked for")
+    assert done.stderr == left("no GPUs are requested")
     told = json.loads(site.run("--hadar-dry-run", "--hadar-json", "-N1", "job.sh").stdout)
-    assert (told["taken"], told["why"], told["job"]) == (False, "no GPUs are asked for", None)
+    assert (told["taken"], told["why"], told["job"]) == (False, "no GPUs are requested", None)
 
 
 def test_a_dry_run_tells_what_the_line_leaves_out(site: Site) -> None:
     """Which models are near a misspelt one."""
     site.beat()
     words = ["--hadar-model=A3D", "--hadar-steps=100", "job.sh"]
-    line = TAKEN.replace(")", ", no speed is known of A3D)")
+    line = TAKEN.replace(")", ", no throughput is known for A3D)")
     assert notes_of(site.run(*words)) == line
     shown, note = site.run("--hadar-dry-run", *words).stderr.splitlines(keepends=True)
     assert shown == line
-    assert "near it: A3C" in note
+    assert "similar names: A3C" in note
     [note] = json.loads(site.run("--hadar-json", *words).stdout)["notes"]
-    assert "near it: A3C" in note
+    assert "similar names: A3C" in note
 
 
 def test_words_arrive_as_they_were_given(site: Site) -> None:
@@ -474,7 +474,7 @@ def test_a_job_that_one_node_suits_is_an_ordinary_one(site: Site) -> None:
     call = call_of(done)
     assert call["copies"] is None
     assert not any(word.startswith("--array") for word in call["argv"])
-    assert notes_of(done) == TAKEN.replace("type, ", "type, in one copy, which one node suits, ")
+    assert notes_of(done) == TAKEN.replace("type, ", "type, in one copy (only one node suits), ")
 
 
 @pytest.mark.parametrize("words", [[*OWN, "--array=0-3"], []])
@@ -523,9 +523,9 @@ HADARD_READS = "hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
     ("words", "why"),
     [
         (["--gpus=2"], "no time limit is given (--time)"),
-        (["--time=5"], "no GPUs are asked for"),
-        (["--time=5", "--gpus=0"], "no GPUs are asked for"),
-        (["--time=5", "--gres=bandwidth:2"], "no GPUs are asked for"),
+        (["--time=5"], "no GPUs are requested"),
+        (["--time=5", "--gpus=0"], "no GPUs are requested"),
+        (["--time=5", "--gres=bandwidth:2"], "no GPUs are requested"),
         (["--time=0", "--gpus=2"], "--time=0 sets no limit"),
         (["--time=UNLIMITED", "--gpus=2"], "--time=UNLIMITED sets no limit"),
         (["--time=5", "--gpus=v100:2"], "a GPU type is named (v100)"),
@@ -534,15 +534,15 @@ HADARD_READS = "hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
         (["--time=5", "--gres=gpu:v100:2"], "a GPU type is named (v100)"),
         (
             ["--time=5", "--gres=gpu:2,license:1"],
-            "--gres=gpu:2,license:1 asks for other resources too",
+            "--gres=gpu:2,license:1 requests other resources too",
         ),
         (
             ["--time=5", "--gpus=2", "--gres=bandwidth:2"],
-            "--gres=bandwidth:2 asks for other resources too",
+            "--gres=bandwidth:2 requests other resources too",
         ),
         (
             ["--time=5", "--gpus=2", "--gres=gpu:2"],
-            "GPUs are asked for twice, by --gpus and --gres",
+            "GPUs are requested twice, with --gpus and --gres",
         ),
         (["--time=5", "--gpus-per-task=2"], f"--gpus-per-task is given; {HADARD_READS}"),
         (["--time=5", "--gpus-per-socket=2"], f"--gpus-per-socket is given; {HADARD_READS}"),

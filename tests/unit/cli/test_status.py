@@ -65,8 +65,8 @@ def test_who_is_not_has_another_status(config: Path, tmp_path: Path, seconds: fl
         vouch(tmp_path, seconds)
     done = status(config)
     assert done.exit_code == 1
-    assert f"no fresh sign of life in {tmp_path}" in done.output
-    assert "j.jsonl: no round is written there yet" in done.output
+    assert f"no fresh heartbeat in {tmp_path}" in done.output
+    assert "j.jsonl: no round has been written yet" in done.output
 
 
 def test_a_journal_that_may_not_be_read_is_no_fault(config: Path, tmp_path: Path) -> None:

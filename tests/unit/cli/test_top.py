@@ -80,4 +80,4 @@ def test_control_c_ends_it(journal: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_without_a_journal_it_says_so(tmp_path: Path) -> None:
     done = CliRunner().invoke(commands, ["top", "--once", "--journal", str(tmp_path / "none")])
-    assert "none: no round is written there yet" in done.output
+    assert "none: no round has been written yet" in done.output

@@ -102,5 +102,5 @@ def test_who_never_begins_is_told_so() -> None:
 
 def test_a_round_that_saw_nothing_explains_nothing() -> None:
     line = as_line(RoundRecord(Round(0, 5.0, 360.0), "start", "p", errors=("no squeue",)))
-    with pytest.raises(ConfigError, match="round 0: nothing was seen: no squeue"):
+    with pytest.raises(ConfigError, match="round 0 has no snapshot: no squeue"):
         explain(line, JobId("1"), Hadar(), time.monotonic, 1.0)

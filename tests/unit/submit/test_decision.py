@@ -77,7 +77,7 @@ def test_any_words_are_left_described_or_refused(words: list[str], limit: str) -
         ),
         (
             ["--hadar-model=X", "--hadar-steps=9", "--time=1"],
-            "1 GPU of any type, 9 steps, up to 0:01:00, no speed is known of X",
+            "1 GPU of any type, 9 steps, up to 0:01:00, no throughput is known for X",
         ),
     ],
 )

@@ -66,7 +66,7 @@ def test_the_speed_is_that_of_the_best_layout(
     """Within a node where the gang may and can lie there; a gang across nodes is slower."""
     found = {one.gpu_type: one for one in choices(job(gpus, shape), a_cluster(cluster), ESTIMATOR)}
     assert found["V100"].steps_per_s == speed
-    assert found["V100"].why_not == ("" if speed else "too few for the gang by themselves")
+    assert found["V100"].why_not == ("" if speed else "too few for the gang")
 
 
 def test_rates_of_its_own_outweigh_the_table() -> None:
@@ -74,7 +74,7 @@ def test_rates_of_its_own_outweigh_the_table() -> None:
     found = choices(job(4, h100=20.0), CLUSTER, ESTIMATOR)
     assert found[0] == TypePreview("H100", 8, 20.0, 0.5, "given", 1.11)
     assert {one.steps_per_s for one in found[1:]} == {None}
-    assert "no speed is given" in {one.why_not for one in found[1:]}
+    assert "no throughput is given" in {one.why_not for one in found[1:]}
 
 
 def call(description: Description | None = None, cluster: Cluster | None = CLUSTER) -> Call:
@@ -91,7 +91,7 @@ def test_the_call_can_be_pasted_into_a_shell() -> None:
         ["GPU", "type", "GPUs", "steps/s", "hours", "known", "from"],
     )
     assert best.split()[:4] == ["H100", "8", "20", "0.5"]
-    assert best.endswith("published, give or take a factor 1.49, chosen first")
+    assert best.endswith("published, +/- x1.49, chosen first")
     assert rest[2].split() == ["P100", "1", "-", "-", "does", "not", "fit"]
     assert sum("chosen first" in line for line in [best, *rest]) == 1
 
@@ -119,7 +119,7 @@ def test_json_tells_the_same() -> None:
             {"gpu_type": "V100", "gpus": 4, "steps_per_s": 20.0, "hours": 0.5, "origin": "given",
              "spread": 1.11, "why_not": ""},
             {"gpu_type": "K80", "gpus": 4, "steps_per_s": None, "hours": None, "origin": "",
-             "spread": None, "why_not": "no speed is given"},
+             "spread": None, "why_not": "no throughput is given"},
         ],
     }  # fmt: skip
     assert json.loads(as_json(call(), ESTIMATOR, "7", "c"))["job"] == "7"

@@ -216,7 +216,7 @@ def test_a_quote_that_does_not_close_is_told_with_its_line() -> None:
 
 def test_sbatchs_options_do_not_belong_on_our_lines() -> None:
     """They would be lost there, so they are refused."""
-    assert "#HADAR --gpus=2: only --hadar-... options may stand there" in fault_of(
+    assert "#HADAR --gpus=2: only --hadar-... options are allowed there" in fault_of(
         ["job.sh"], "#!/bin/sh\n#HADAR --gpus=2\n"
     )
 
@@ -384,13 +384,16 @@ def test_work_without_a_model_goes_by_the_name_of_its_job(words: list[str], expe
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--hadar-model=ResNet-5"], "near it: ResNet-50 (batch size 64), ResNet-18"),
+        (["--hadar-model=ResNet-5"], "similar names: ResNet-50 (batch size 64), ResNet-18"),
         (
             ["--hadar-model=ResNet-50", "--hadar-batch-size=65"],
-            "'ResNet-50 (batch size 65)' is not in the throughput table: its speed will be "
-            "measured; near it: ResNet-50 (batch size 64)",
+            "'ResNet-50 (batch size 65)' is not in the throughput table: its throughput will be "
+            "measured; similar names: ResNet-50 (batch size 64)",
         ),
-        (["--hadar-model=%"], "'%' is not in the throughput table: its speed will be measured"),
+        (
+            ["--hadar-model=%"],
+            "'%' is not in the throughput table: its throughput will be measured",
+        ),
         (["--hadar-model=a3c"], None),
         ([], None),
         (["--hadar-throughput=v100=1"], None),
@@ -446,9 +449,9 @@ def test_a_model_that_nobody_has_measured_is_no_fault(words: list[str], said: st
         ([*OWN, "--gpus-per-node=2", "--nodes=many"], "--nodes 'many': expected a whole number"),
         ([*OWN, "--hadar-gang=100000000000"], "GPUs must be a whole number, 1 to"),
         ([*OWN, "--hadar-steps=1" + "0" * 30], "steps must be a whole number, 1 to"),
-        ([*OWN, "--gpus=3", "-N2", "--ntasks-per-node=1"], "3 GPUs do not lie evenly on 2 nodes"),
-        ([*OWN, "--gpus-per-task=2"], "--gpus-per-task is given: say with --hadar-gang how many"),
-        ([*OWN, "--gpus-per-socket=2"], "--gpus-per-socket is given: say with --hadar-gang"),
+        ([*OWN, "--gpus=3", "-N2", "--ntasks-per-node=1"], "3 GPUs do not divide evenly"),
+        ([*OWN, "--gpus-per-task=2"], "--gpus-per-task is given: give the total number of GPUs"),
+        ([*OWN, "--gpus-per-socket=2"], "--gpus-per-socket is given: give the total"),
     ],
 )  # fmt: skip
 def test_a_fault_is_one_line_with_the_value(words: list[str], said: str) -> None:

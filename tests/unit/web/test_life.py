@@ -120,10 +120,10 @@ def test_the_page_says_that_hadard_is_gone_and_how_old_the_round_is(path: Path) 
     assert "round 812 began 14 s ago" in alive
     assert "alive" not in alive
     gone = page(path, vouch(path.parent, seen_s + 60.0), seen_s + 7200.0)
-    assert f"hadard is not alive: no fresh sign of life in {path.parent} ." in gone
-    assert "What follows is from 2 h 00 min ago." in gone
+    assert f"hadard is not alive: no fresh heartbeat in {path.parent} ." in gone
+    assert "The following is from 2 h 00 min ago." in gone
     stale = page(path, vouch(path.parent, seen_s + 9000.0), seen_s + 7200.0)
-    assert "hadard is alive, but its last round is 2 h 00 min old" in stale
+    assert "hadard is alive, but the following is from its last round, 2 h 00 min ago" in stale
     simulated = path.with_name("sim.jsonl")
     write(simulated, a_line(0, mode=""))
     assert "not alive" not in page(simulated, vouch(path.parent, 0.0), NOW_S)
