@@ -25,9 +25,9 @@ from hadar_slurm.lab.policies.sharing import Counts, Market, jain, share
 
 def an_instance(draw: np.random.Generator, *, workers: int, jobs: int, gpu_types: int) -> Market:
     """Return jobs with speeds that follow their GPU type, each in its own way."""
-    cuts = np.sort(draw.choice(np.arange(1, workers), kinds - 1, replace=False))
+    cuts = np.sort(draw.choice(np.arange(1, workers), gpu_types - 1, replace=False))
     room = np.diff(np.concatenate(([0], cuts, [workers])))
-    of_type = np.sort(draw.uniform(1.0, 10.0, kinds))[::-1]
+    of_type = np.sort(draw.uniform(1.0, 10.0, gpu_types))[::-1]
     speeds = (
         of_type[None, :]
         * draw.lognormal(0.0, 0.4, (jobs, gpu_types))

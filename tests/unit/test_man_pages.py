@@ -7,10 +7,8 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from typer.core import TyperGroup
@@ -30,18 +28,9 @@ OTHERS = {
 OTHER_PROGRAMS = {"sacct", "systemctl", "touch"}
 
 
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("man_generate", MAN / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look for their module.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-PAGES: dict[str, str] = _generator().pages()
+PAGES = {
+    str(path.relative_to(MAN)): path.read_text(encoding="utf-8") for path in MAN.glob("man?/*")
+}
 NOTES = tomllib.loads((MAN / "pages.toml").read_text(encoding="utf-8"))
 EXAMPLES = [
     (name, line)
@@ -54,23 +43,26 @@ EXAMPLES = [
 
 def shown(text: str) -> str:
     """Return a page's words without their marks."""
-    plain = re.sub(r"\\f[BIR]", "", text).replace(r"\-", "-").replace(r"\~", " ")
-    return plain.replace(r"\&", "")
+    return re.sub(r"\\f\[[A-Z]*\]", "", text).replace(r"\-", "-").replace("\\ ", " ")
 
 
 def options_listed(text: str) -> set[str]:
     """Return the options that begin an entry of a list."""
-    tags = re.findall(r"^\.(?:TP|TQ)\n(.*)$", text, re.MULTILINE)
+    tags = re.findall(r"^\.TP\n(.*)$", text, re.MULTILINE)
     return {word for tag in tags for word in re.findall(r"--[a-z-]+", shown(tag))}
 
 
 def test_the_pages_are_written_anew_as_they_lie_there() -> None:
     """If not: make man, and look at the difference."""
-    found = {
-        str(path.relative_to(MAN)): path.read_text(encoding="utf-8") for path in MAN.glob("man?/*")
-    }
-    assert found.keys() == PAGES.keys()
-    assert [path for path in PAGES if found[path] != PAGES[path]] == []
+    pytest.importorskip("pypandoc", reason="pypandoc-binary is not installed")
+    spec = importlib.util.spec_from_file_location("man_generate", MAN / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = module.pages()
+    assert written.keys() == PAGES.keys()
+    assert [path for path in PAGES if written[path] != PAGES[path]] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -93,7 +85,7 @@ def test_the_pages_of_the_other_commands_list_their_options() -> None:
     text = shown(PAGES["man5/hadar.yaml.5"])
     keys = [*Config.model_fields, *(f"solver.{name}" for name in SolverConfig.model_fields)]
     keys.remove("solver")
-    assert [key for key in keys if not re.search(rf"^\.T[PQ]\n{key}$", text, re.M)] == []
+    assert [key for key in keys if not re.search(rf"^\.TP\n(.*, )?{key}(,.*)?$", text, re.M)] == []
 
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES)
