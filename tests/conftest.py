@@ -1,10 +1,16 @@
-"""How many examples the property tests draw: few on a developer's machine, more where CI is set."""
+"""How many examples the property tests draw: few on a developer's machine, more where CI is set.
+
+And, by `workers`, how the tests are shared among processes.
+"""
 
 from __future__ import annotations
 
 import os
 
+import workers
 from hypothesis import HealthCheck, settings
+
+pytest_configure = workers.configure
 
 # A loaded machine draws slowly; that says nothing about the code under test.
 settings.register_profile(
