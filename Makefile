@@ -16,6 +16,8 @@ FAULTS := 200
 MINUTES := 30
 # More than cores, since most tests wait for Slurm.
 WORKERS := 7
+# Else each of thousands of processes would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 PREPARE := sh .ci/prepare $(if $(YES),--yes)
 
 help: ## say what there is

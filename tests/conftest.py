@@ -15,7 +15,7 @@ pytest_configure = workers.configure
 # A loaded machine draws slowly; that says nothing about the code under test.
 settings.register_profile(
     "dev",
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     # The same examples every time: a change is judged by what it changes. Others are drawn by
     # HADAR_EXPLORE=1, for whoever looks for what nobody has met yet.

@@ -19,20 +19,26 @@ from xdist.workermanage import WorkerController
 DURATIONS = "hadar/durations"  # where pytest keeps how long each test took, in seconds
 COMPUTING = ("gw0", "gw1")
 TOLD_EVERY_S = 30.0
-# Each test of these goes to whichever worker is free: a worker keeps its cluster for all of them.
-SINGLE = ("tests/adversary/", "tests/integration/")
-# These have a cluster of their own for all their tests.
+WAITING = ("tests/adversary/", "tests/clients/", "tests/integration/")
+# These have a cluster of their own for all their tests; every other one goes to any worker.
 WHOLE = (
     "tests/clients/test_clients.py",
     "tests/integration/test_local_accounting.py",
     "tests/integration/test_other_slurm.py",
 )
+# Each takes seconds.
+SINGLE = "tests/unit/runtime/"
+
+
+def waits(test: str) -> bool:
+    """Whether a test mostly waits for Slurm."""
+    return test.startswith(WAITING) or "[local" in test
 
 
 def unit(test: str) -> str:
     """Return what a test is run together with: its file's other tests, or none."""
     file = test.partition("::")[0]
-    is_single = file not in WHOLE and (file.startswith(SINGLE) or "[local" in test)
+    is_single = file not in WHOLE and (waits(test) or file.startswith(SINGLE))
     return test if is_single else file
 
 
@@ -48,8 +54,7 @@ class Scheduling(LoadScopeScheduling):
         computes = node.gateway.id in COMPUTING
 
         def rank(name: str) -> tuple[bool, float]:
-            waits = "::" in name or name in WHOLE
-            return waits != computes, self.durations[name] or len(self.workqueue[name])
+            return waits(name) != computes, self.durations[name] or len(self.workqueue[name])
 
         self.workqueue.move_to_end(max(self.workqueue, key=rank), last=False)
         super()._assign_work_unit(node)
@@ -95,8 +100,7 @@ class Sharing:
         if self.done_s:
             line += f", about {gone_s * sum(self.left.values()) / self.done_s / 60:.1f} min"
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
-        reporter.ensure_newline()
-        reporter.write_line(line)
+        reporter.write(f"\n{line}\n")
 
     def pytest_sessionfinish(self) -> None:
         """Keep the durations."""
