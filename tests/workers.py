@@ -38,6 +38,8 @@ def waits(test: str) -> bool:
 def unit(test: str) -> str:
     """Return what a test is run together with: its file's other tests, or none."""
     file = test.partition("::")[0]
+    if "[local" in test:
+        return "[local"  # the contract's tests have a cluster of their own as well
     is_single = file not in WHOLE and (waits(test) or file.startswith(SINGLE))
     return test if is_single else file
 
@@ -81,7 +83,8 @@ class Sharing:
 
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """Note what there is to do."""
-        self.left = {test: self.durations.get(test, 0.0) for test in ids}
+        usual_s = sum(self.durations.values()) / (len(self.durations) or 1)
+        self.left = {test: self.durations.get(test, usual_s) for test in ids}
         self.began_s = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
