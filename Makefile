@@ -29,7 +29,7 @@ demo: ## run one workload on a Slurm of its own, without and with Hadar
 	@$(PREPARE) demo
 	$(BIN)/hadar demo $(ARGS)
 
-test: prepared ## run the tests that a change has to pass, within minutes
+test: prepared ## run the tests that a change has to pass
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS)
 
 test-all: prepared ## run all tests, also those that take long and repeat the most part of others
