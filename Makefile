@@ -4,15 +4,20 @@
 #   SEED=1       which faults a chaos run draws
 #   FAULTS=200   how many
 #   MINUTES=30   how long the adversary has
+#   WORKERS=7    how many processes share the tests; 0 runs them one after another, as --pdb needs
 #   YES=1        allow apt-get although this machine has a Slurm configuration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-clients check fmt lint type golden man chaos adversary docker-demo docker-test docker-chaos clean prepared
+.PHONY: help demo test test-all test-clients check fmt lint type golden man chaos adversary docker-demo docker-test docker-chaos clean prepared
 
 BIN := .venv/bin
 SEED := 1
 FAULTS := 200
 MINUTES := 30
+# More than cores, since most tests wait for Slurm.
+WORKERS := 7
+# Else each of thousands of processes would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 PREPARE := sh .ci/prepare $(if $(YES),--yes)
 
 help: ## say what there is
@@ -24,8 +29,11 @@ demo: ## run one workload on a Slurm of its own, without and with Hadar
 	@$(PREPARE) demo
 	$(BIN)/hadar demo $(ARGS)
 
-test: prepared ## run the tests
-	$(BIN)/python -m pytest $(ARGS)
+test: prepared ## run the tests that a change has to pass
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS)
+
+test-all: prepared ## run all tests, also those that take long and repeat the most part of others
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 test-clients: prepared ## run the tests with submitit, snakemake and others, installed for them
 	sh .ci/clients

@@ -1,15 +1,21 @@
-"""How many examples the property tests draw: few on a developer's machine, more where CI is set."""
+"""How many examples the property tests draw: few on a developer's machine, more where CI is set.
+
+And, by `workers`, how the tests are shared among processes.
+"""
 
 from __future__ import annotations
 
 import os
 
+import workers
 from hypothesis import HealthCheck, settings
+
+pytest_configure = workers.configure
 
 # A loaded machine draws slowly; that says nothing about the code under test.
 settings.register_profile(
     "dev",
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     # The same examples every time: a change is judged by what it changes. Others are drawn by
     # HADAR_EXPLORE=1, for whoever looks for what nobody has met yet.

@@ -10,7 +10,7 @@ from adversary.test_files import train
 from adversary.users import User
 from integration.site import Site
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 MINUTES = float(os.environ.get("HADAR_SOAK_MINUTES", "1.5"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from clients.tools import MODEL, Outcome, Tool, Workplace
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 
 def jobs_as_asked_for(tool: Tool, outcome: Outcome) -> list[tuple[int, str]]:

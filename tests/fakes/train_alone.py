@@ -86,4 +86,6 @@ def train(options: argparse.Namespace, rate: float, settings: Settings) -> None:
 
 
 if __name__ == "__main__":
+    import no_compiler  # noqa: F401
+
     main()

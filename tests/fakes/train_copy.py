@@ -148,4 +148,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if "RANK" not in os.environ:  # several processes cannot do without
+        import no_compiler  # noqa: F401
     main()

@@ -93,6 +93,7 @@ def test_a_copy_gives_its_gpus_to_another_job(site: Site) -> None:
     eventually(lambda: {site.state(task) for task in tasks} == {"CANCELLED"}, "cancelled")
 
 
+@pytest.mark.slow
 def test_a_forked_job_outlives_a_node_and_hadard(site: Site) -> None:
     """Its other copies go on; what was on the node comes back, and all end well."""
     leave_two_nodes(site)
@@ -173,6 +174,7 @@ def test_there_is_a_task_for_every_node_that_suits(site: Site, copies: str) -> N
     assert all(site.queue()[key].is_held_by_user for key in found)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 def test_a_real_training_gives_up_a_copy_and_gets_it_back(site: Site) -> None:
     """The template, through the runtime: all steps are done once, and every copy ends well."""

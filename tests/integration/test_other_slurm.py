@@ -417,6 +417,7 @@ def scrontab(site: Site, comment: str, gres: str, command: str) -> Iterator[JobI
         assert removed.returncode == 0, removed.stderr
 
 
+@pytest.mark.slow
 def test_jobs_of_scrontab_are_left_alone(site: Site) -> None:
     """Described though they are: they wait for their minute, run and wait for the next."""
     site.start(round_seconds=1)
@@ -495,6 +496,7 @@ def test_hadard_goes_on_when_the_backup_takes_over(site: Site, controllers: Cont
     assert [action["do"] for action in site.actions(waits)].count("start") == 1
 
 
+@pytest.mark.slow
 def test_the_reaper_gives_jobs_back_through_the_backup(
     site: Site, controllers: Controllers
 ) -> None:

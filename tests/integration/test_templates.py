@@ -190,7 +190,9 @@ def train(
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("asked", ["--gpus=2", "--gpus-per-node=2"])
+@pytest.mark.parametrize(
+    "asked", ["--gpus=2", pytest.param("--gpus-per-node=2", marks=pytest.mark.slow)]
+)
 def test_torchrun_starts_on_other_nodes_each_time(site: Site, asked: str) -> None:
     """One GPU on each of two nodes, then two on one: the shape is that of the run's environment."""
     needs("torch")

@@ -37,6 +37,7 @@ def test_the_same_seed_draws_the_same_faults(faults: ModuleType) -> None:
     assert {fault.gpu_type for case in cases for fault in case.faults} == set(gpu_types)
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_killed_costs_the_job_nothing_else(tmp_path: Path) -> None:
     """The script runs a job of processes, kills some, and finds that all held."""
     report = tmp_path / "report.json"

@@ -177,10 +177,10 @@ def test_two_processes_train_ahead_together(training: Callable[..., Training]) -
     assert BEGINS in said
 
 
-def a_copy(directory: Path, **known: float) -> tuple[Copy, Callable[[Copy, int], None]]:
+def a_copy(directory: Path, slot_s: float) -> tuple[Copy, Callable[[Copy, int], None]]:
     """Return a copy, and what trains a step."""
     model, optimiser, train = train_copy.make(0)
-    settings = Settings(slot_s=0.1, cost_part=1.0, poll_s=0.01, delay=1.0, **known)
+    settings = Settings(slot_s=slot_s, cost_part=1.0, poll_s=0.01, delay=1.0)
     where = Surroundings(copy=0, directory=directory)
     return Copy(model, optimiser, total_steps=5000, settings=settings, surroundings=where), train
 
@@ -190,7 +190,8 @@ def test_a_copy_that_leaves_while_it_trains_ahead_leaves_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: signal.Signals | None
 ) -> None:
     """Its contribution is there, and nothing goes on in its name."""
-    copy, train = a_copy(tmp_path)
+    # Long enough that even a busy machine trains more than three steps in one.
+    copy, train = a_copy(tmp_path, slot_s=1.0)
     end_if_ours = copy.peers.end_if_ours
     # Nobody makes the second slot one.
     monkeypatch.setattr(

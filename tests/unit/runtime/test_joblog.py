@@ -93,6 +93,7 @@ def test_a_log_that_cannot_be_written_is_no_reason_to_stop(
     assert events(tmp_path) == [(4, "two lines")]
 
 
+@pytest.mark.slow
 def test_copies_that_begin_together_log_no_error(training: Callable[..., Training]) -> None:
     """All write slot 0, one is the first, and the drafts of the others are their own."""
     for turn in range(3):

@@ -240,6 +240,7 @@ class Short(Large):
     PAGE = b"p"
 
 
+@pytest.mark.slow
 def test_it_leaves_no_connection_open_that_comes_as_it_ends() -> None:
     """Python warns of each when it collects it, and a warning fails a test here."""
     for _ in range(30):
