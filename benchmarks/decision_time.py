@@ -39,20 +39,20 @@ def jobs(count: int, seed: int = 0) -> Iterator[JobSpec]:
     draw = random.Random(seed)
     # A workload that runs on no type here would only be told so.
     usable = {
-        name: rates
-        for name, rates in table.workloads.items()
-        if all(rates.on(gpu_type, 1) > 0 for gpu_type in KINDS)
+        name: throughputs
+        for name, throughputs in table.workloads.items()
+        if all(throughputs.on(gpu_type, 1) > 0 for gpu_type in KINDS)
     }
     for number in range(count):
         name = draw.choice(sorted(usable))
         gang = draw.choices((1, 2, 4, 8), (70, 10, 15, 5))[0]
         hours = 10 ** draw.uniform(0, 2)
-        rate = usable[name].on("V100", gang)
+        throughput = usable[name].on("V100", gang)
         yield JobSpec(
             job_id=JobId(str(number)),
             num_gpus=gang,
-            total_steps=max(1, int(rate * 3600 * hours)),
-            rates=usable[name],
+            total_steps=max(1, int(throughput * 3600 * hours)),
+            throughputs=usable[name],
             workload=name,
         )
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rate, Throughputs, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
 from hadar_slurm.lab.study.bounds import forking_bound_s
 from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, forked, run_experiment
 from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, even_mix, mix
@@ -120,7 +120,9 @@ def speedup(cell: tuple[int, float]) -> float:
         job_id=JobId("0"),
         num_gpus=1,
         total_steps=round(1000.0 * hours * HOUR_S),
-        rates=Throughputs.of({(f"x{speed:g}", 1): Rate(1000.0 * speed) for speed in speeds}),
+        throughputs=Throughputs.of(
+            {(f"x{speed:g}", 1): GangThroughput(1000.0 * speed) for speed in speeds}
+        ),
         restart_cost_s=COST_S,
         max_copies=num_nodes,
         aggregation_cost_s=COST_S,

@@ -29,8 +29,12 @@ def table() -> ThroughputTable:
 def faults(estimator: Estimator, *, learns: bool) -> Iterator[float]:
     """Give the logarithm of estimate over truth, for every workload, known place and other one."""
     workloads = estimator.table.workloads
-    for name, rates in workloads.items():
-        truth = {gpu_type: rates.on(gpu_type, 1) for gpu_type in KINDS if rates.on(gpu_type, 1) > 0}
+    for name, throughputs in workloads.items():
+        truth = {
+            gpu_type: throughputs.on(gpu_type, 1)
+            for gpu_type in KINDS
+            if throughputs.on(gpu_type, 1) > 0
+        }
         for known in truth:
             speeds = ThroughputModel()
             for other, found in workloads.items():

@@ -135,13 +135,13 @@ def _demo_job(
 ) -> dict[str, object]:
     workload = WORKLOADS[job.model]
     num_gpus = min(job.num_gpus, MAX_GPUS)
-    rates = table.rates(workload) or Throughputs()
+    throughputs = table.throughputs(workload) or Throughputs()
     return {
         "id": f"demo-{number:02d}",
         "submit_s": round(submit_s, 3),
         "workload": workload,
         "num_gpus": num_gpus,
-        "total_steps": round(v100_s * rates.on("v100", num_gpus)),
+        "total_steps": round(v100_s * throughputs.on("v100", num_gpus)),
         "v100_s": v100_s,
         "trace_job_id": job.job_id,
     }

@@ -69,9 +69,9 @@ def shipped_table(gavel: GavelTable) -> dict[str, Workload]:
         name: {gpu_type: _gangs(gavel, gpu_type, name) for gpu_type in GPU_TYPES}
         for name in sorted(names, key=_by_batch_size)
     }
-    for batch_size, rates in _PHYSICAL_RECOMMENDATION.items():
+    for batch_size, throughputs in _PHYSICAL_RECOMMENDATION.items():
         table[f"Recommendation (batch size {batch_size})"] = {
-            gpu_type: {"1": [rates[gpu_type], None]} for gpu_type in GPU_TYPES
+            gpu_type: {"1": [throughputs[gpu_type], None]} for gpu_type in GPU_TYPES
         }
     return table
 
@@ -114,8 +114,8 @@ def _of_workload(
 
 
 def _alone(entry: Mapping[str, object]) -> float | None:
-    rate = entry.get("null")
-    return float(f"{rate:.5g}") if isinstance(rate, int | float) else None
+    throughput = entry.get("null")
+    return float(f"{throughput:.5g}") if isinstance(throughput, int | float) else None
 
 
 def _name_and_gang(key: str) -> tuple[str, int]:

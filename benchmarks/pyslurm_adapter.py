@@ -87,12 +87,12 @@ def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float |
     queue = slurm.queue()
     # By their own numbers: the library knows no tasks.
     jobs = [JobId(row.raw_id) for row in queue.values() if row.key.startswith(f"{array}_")]
-    rates = {}
+    throughputs = {}
     for gpu_type in (Release, Hold):
         batch: list[Update] = [gpu_type(job) for job in jobs[:changes]]
         began_s = time.perf_counter()
         faults = [fault for fault in slurm.change(batch) if fault is not None]
-        rates[gpu_type] = len(batch) / (time.perf_counter() - began_s)
+        throughputs[gpu_type] = len(batch) / (time.perf_counter() - began_s)
         if faults:
             raise SystemExit(f"{way}: {faults[0]}")
     queue_s, worst_queue_s = seconds(slurm.queue, looks)
@@ -106,8 +106,8 @@ def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float |
         "queue_s_max": worst_queue_s,
         "read_s": read_s,
         "read_s_max": worst_read_s,
-        "releases_per_s": round(rates[Release]),
-        "holds_per_s": round(rates[Hold]),
+        "releases_per_s": round(throughputs[Release]),
+        "holds_per_s": round(throughputs[Hold]),
         "before_mib": before_mib,
         "after_mib": after_mib,
         "later_mib": resident_mib(),
@@ -126,8 +126,10 @@ def move(way: str, directory: Path) -> dict[str, float | int | str]:
         for gpu_type, count in row.node.gpus
         for _ in range(count // GPUS)
     ]
-    rates = dict.fromkeys(("v100", "p100", "k80"), 10.0)
-    described = Description(steps=10**6, gpus=GPUS, rates=rates, checkpoint=True, is_held=True)
+    throughputs = dict.fromkeys(("v100", "p100", "k80"), 10.0)
+    described = Description(
+        steps=10**6, gpus=GPUS, throughputs=throughputs, checkpoint=True, is_held=True
+    )
     words = ["--partition=other", f"--gpus={GPUS}", f"--comment={encode(described)}"]
     os.environ["HADAR_SPOOL"] = str(user_reports(REPORTS, os.geteuid()))
     jobs = [submit(RUNNER, directory, *words) for _ in places]

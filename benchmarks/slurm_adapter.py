@@ -78,7 +78,9 @@ def a_backend(slurm: SlurmAdapter, directory: Path, spool: Path) -> SlurmBackend
 
 def described(gpus: int, *, is_held: bool = True) -> str:
     """Return the comment of a described job."""
-    return encode(Description(steps=LONG, gpus=gpus, rates=RATES, checkpoint=True, is_held=is_held))
+    return encode(
+        Description(steps=LONG, gpus=gpus, throughputs=RATES, checkpoint=True, is_held=is_held)
+    )
 
 
 def seconds(act: Callable[[], object], times: int = 5) -> Figures:

@@ -21,7 +21,7 @@ from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, na
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
-from hadar_slurm.core.throughput import Rate, Throughputs
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.actions import Outcome
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
@@ -115,9 +115,9 @@ def _job(job: Job) -> Line:
         "restarts": job.progress.restarts,
         "holds": _copies(job.allocation),
         "rates": {
-            gpu_type: float(f"{rate:.5g}")
-            for gpu_type in spec.rates.gpu_types
-            if (rate := spec.rates.on(gpu_type, spec.num_gpus)) > 0
+            gpu_type: float(f"{throughput:.5g}")
+            for gpu_type in spec.throughputs.gpu_types
+            if (throughput := spec.throughputs.on(gpu_type, spec.num_gpus)) > 0
         },
         "restart_cost_s": spec.restart_cost_s,
         # Fields at their usual value are left out.
@@ -152,14 +152,15 @@ def snapshot_of(line: Line) -> Snapshot:
 
 
 def _job_from(job_id: JobId, tree: Line) -> Job:
-    rates = {
-        (gpu_type, tree["gpus"]): Rate(rate) for gpu_type, rate in tree.get("rates", {}).items()
+    throughputs = {
+        (gpu_type, tree["gpus"]): GangThroughput(throughput)
+        for gpu_type, throughput in tree.get("rates", {}).items()
     }
     spec = JobSpec(
         job_id=job_id,
         num_gpus=tree["gpus"],
         total_steps=tree["steps"],
-        rates=Throughputs.of(rates),
+        throughputs=Throughputs.of(throughputs),
         submitted_s=tree["submitted_s"],
         shapes=tuple(Shape(*shape) for shape in tree.get("layouts", ())),
         can_checkpoint=not tree.get("stays", False),

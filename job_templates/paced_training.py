@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hadar_slurm import handoff
-from hadar_slurm.core.throughput import Rate, Throughputs, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
 from hadar_slurm.errors import HadarError, SlurmError, UsageError
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.client.gres import parse_gpu_detail
@@ -264,9 +264,9 @@ class Training:
     """The state of one run of the program, from its checkpoint to its end."""
 
     def __init__(
-        self, options: argparse.Namespace, gpus: Gpus, rate: float, signals: Signals
+        self, options: argparse.Namespace, gpus: Gpus, throughput: float, signals: Signals
     ) -> None:
-        self.options, self.rate, self.signals = options, rate, signals
+        self.options, self.throughput, self.signals = options, throughput, signals
         self.problem = LeastSquares(options.seed)
         self.store = Store(options.checkpoint_dir)
         job = os.environ.get("SLURM_JOB_ID")
@@ -319,7 +319,7 @@ class Training:
     def _advance(self) -> None:
         """Train the steps that are due by now."""
         elapsed_s = time.monotonic() - self.clock_s
-        due = self.segment.from_step + math.floor(self.rate * max(elapsed_s, 0.0))
+        due = self.segment.from_step + math.floor(self.throughput * max(elapsed_s, 0.0))
         last = min(due, self.options.total_steps, self.step + MAX_STEPS_PER_TICK)
         if last <= self.step:
             return
@@ -434,23 +434,25 @@ def _numbers(ranges: str) -> list[str]:
     return numbers
 
 
-def gang_rate(rates: Throughputs, gpus: Gpus, workload: str) -> float:
+def gang_throughput(throughputs: Throughputs, gpus: Gpus, workload: str) -> float:
     """Return the steps/s of a job that holds `gpus`."""
     gpu_types = [gpu_type for here in gpus.values() for gpu_type in here]
     num_gpus = sum(sum(here.values()) for here in gpus.values())
-    rate = rates.of_gang(gpu_types, num_gpus, is_spread=len(gpus) > 1)
-    if rate <= 0:
+    throughput = throughputs.of_gang(gpu_types, num_gpus, is_spread=len(gpus) > 1)
+    if throughput <= 0:
         raise UsageError(
             f"{workload} has no rate for {num_gpus} GPUs of {', '.join(sorted(set(gpu_types)))}; "
-            f"it has rates for {', '.join(rates.gpu_types) or 'no type'}"
+            f"it has rates for {', '.join(throughputs.gpu_types) or 'no type'}"
         )
-    return rate
+    return throughput
 
 
-def chosen_rates(options: argparse.Namespace) -> Throughputs:
+def chosen_throughputs(options: argparse.Namespace) -> Throughputs:
     """Return the rates of --rate, or those of --workload in the table."""
     if options.rate:
-        return Throughputs.of({(gpu_type, 1): Rate(rate) for gpu_type, rate in options.rate})
+        return Throughputs.of(
+            {(gpu_type, 1): GangThroughput(throughput) for gpu_type, throughput in options.rate}
+        )
     if options.workload is None:
         raise UsageError("name a --workload of the throughput table, or rates by --rate TYPE=RATE")
     try:
@@ -458,11 +460,11 @@ def chosen_rates(options: argparse.Namespace) -> Throughputs:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--throughputs {options.throughputs}: {error}") from error
     table = parse_table(text, str(options.throughputs))
-    rates = table.rates(options.workload)
-    if rates is None:
+    throughputs = table.throughputs(options.workload)
+    if throughputs is None:
         known = "; ".join(table.workloads)
         raise UsageError(f"--workload {options.workload!r} is not in the table, which has: {known}")
-    return rates
+    return throughputs
 
 
 def merged(gpus: Sequence[tuple[str, str, int]]) -> Gpus:
@@ -532,10 +534,10 @@ def _seconds(text: str) -> float:
 
 
 def _type_and_rate(text: str) -> tuple[str, float]:
-    gpu_type, _, rate = text.partition("=")
-    if not gpu_type or not 0 < _number(rate) < math.inf:
+    gpu_type, _, throughput = text.partition("=")
+    if not gpu_type or not 0 < _number(throughput) < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a GPU type and steps/s, like v100=10")
-    return gpu_type, float(rate)
+    return gpu_type, float(throughput)
 
 
 def _node_type_count(text: str) -> tuple[str, str, int]:
@@ -561,11 +563,11 @@ def run(options: argparse.Namespace, signals: Signals) -> int:
     job = os.environ.get("SLURM_JOB_ID")
     if not options.gpus and job is None:
         raise UsageError("outside a Slurm job, name the GPUs: --gpus NODE:TYPE:COUNT")
-    rates = chosen_rates(options)
+    throughputs = chosen_throughputs(options)
     gpus = merged(options.gpus) if options.gpus else gpus_of_job(str(job))
-    rate = gang_rate(rates, gpus, options.workload or "--rate")
-    training = Training(options, gpus, rate, signals)
-    print(f"{json.dumps(gpus)}: {rate:g} steps/s from step {training.step}", flush=True)
+    throughput = gang_throughput(throughputs, gpus, options.workload or "--rate")
+    training = Training(options, gpus, throughput, signals)
+    print(f"{json.dumps(gpus)}: {throughput:g} steps/s from step {training.step}", flush=True)
     return training.run()
 
 

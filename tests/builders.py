@@ -14,7 +14,7 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
-from hadar_slurm.core.throughput import Rate, Throughputs
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.journal import Line, gang_from_tree
 
 ROUND = Round(0, 0.0, 360.0)
@@ -40,7 +40,9 @@ def a_gang(text: str) -> Gang:
 
 def some_rates(**steps_per_s: float) -> Throughputs:
     """Return rates of one GPU per type; a gang's are in proportion, 0.8 of it across nodes."""
-    return Throughputs.of({(gpu_type, 1): Rate(speed) for gpu_type, speed in steps_per_s.items()})
+    return Throughputs.of(
+        {(gpu_type, 1): GangThroughput(speed) for gpu_type, speed in steps_per_s.items()}
+    )
 
 
 def a_spec(
@@ -48,7 +50,7 @@ def a_spec(
     gpus: int = 1,
     *,
     steps: int = 1000,
-    rates: Throughputs | None = None,
+    throughputs: Throughputs | None = None,
     shapes: Iterable[Shape] = (),
     submitted_s: float = 0.0,
     restart_cost_s: float = 0.0,
@@ -63,7 +65,9 @@ def a_spec(
         job_id=JobId(job_id),
         num_gpus=gpus,
         total_steps=steps,
-        rates=some_rates(V100=10.0, P100=4.0, K80=1.0) if rates is None else rates,
+        throughputs=some_rates(V100=10.0, P100=4.0, K80=1.0)
+        if throughputs is None
+        else throughputs,
         submitted_s=submitted_s,
         shapes=tuple(shapes),
         can_checkpoint=can_checkpoint,
@@ -84,7 +88,7 @@ def a_job(
     steps: int = 1000,
     done: float = 0.0,
     service_gpu_s: float = 0.0,
-    rates: Throughputs | None = None,
+    throughputs: Throughputs | None = None,
     shapes: Iterable[Shape] = (),
     submitted_s: float = 0.0,
     restart_cost_s: float = 0.0,
@@ -97,7 +101,7 @@ def a_job(
         job_id,
         gpus,
         steps=steps,
-        rates=rates,
+        throughputs=throughputs,
         shapes=shapes,
         submitted_s=submitted_s,
         restart_cost_s=restart_cost_s,
@@ -194,7 +198,7 @@ def gangs_that_fit(
                     continue
                 gang = _gang(nodes, gpu_types, shape)
                 has_room = all(free.get(slot, 0) >= count for slot, count in gang.slots)
-                if has_room and gang.rate(job.spec.rates) > 0:
+                if has_room and gang.throughput(job.spec.throughputs) > 0:
                     yield gang
 
 
@@ -208,7 +212,7 @@ def is_so(why: WaitReason, snapshot: Snapshot, plan: Plan, job: Job) -> bool:
     if why is WaitReason.STOPPING:
         return not (job.phase is Phase.QUEUED or job.phase.is_plannable)
     if why is WaitReason.NO_THROUGHPUT:
-        return job.spec.rates.best(gpu_types, job.spec.num_gpus) <= 0
+        return job.spec.throughputs.best(gpu_types, job.spec.num_gpus) <= 0
     empty = replace(snapshot, jobs=(), occupied=(), cluster=snapshot.cluster.all_open())
     could = next(gangs_that_fit(empty, job, empty.cluster.capacity), None) is not None
     now = list(gangs_that_fit(snapshot, job, free_after(snapshot, plan)))
@@ -240,7 +244,9 @@ def _scattered(
     for gpu_type in snapshot.cluster.gpus_by_type:
         units = [s for n in usable if (s := Slot(n.name, gpu_type)) in free for _ in range(free[s])]
         size = job.spec.num_gpus
-        is_allowed = job.bound_type in (None, gpu_type) and job.spec.rates.on(gpu_type, size) > 0
+        is_allowed = (
+            job.bound_type in (None, gpu_type) and job.spec.throughputs.on(gpu_type, size) > 0
+        )
         if is_allowed and len(units) >= size:
             yield Gang.of(Counter((slot.node, slot.gpu_type) for slot in units[:size]))
 

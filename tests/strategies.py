@@ -13,7 +13,7 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, uniform_shapes
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Snapshot
-from hadar_slurm.core.throughput import Rate, Throughputs
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure
 
 KINDS = ("V100", "P100", "K80")
@@ -35,21 +35,23 @@ speeds = st.sampled_from((0.25, 1.0, 2.5, 4.0, 10.0, 37.5))
 
 
 @st.composite
-def rates(draw: st.DrawFn, *, may_lack: bool = True) -> Throughputs:
+def throughputs(draw: st.DrawFn, *, may_lack: bool = True) -> Throughputs:
     """Rates on the three types: some unknown, some 0, some with rows for larger gangs."""
-    rows: dict[tuple[str, int], Rate] = {}
+    rows: dict[tuple[str, int], GangThroughput] = {}
     for gpu_type in KINDS:
         form = draw(st.sampled_from(("linear", "rows", "linear", "zero", "unknown")))
         if form == "zero" and may_lack:
-            rows[gpu_type, 1] = Rate(0.0)
+            rows[gpu_type, 1] = GangThroughput(0.0)
         elif form == "unknown" and may_lack:
             continue
         else:
             speed = draw(speeds)
-            rows[gpu_type, 1] = Rate(speed)
+            rows[gpu_type, 1] = GangThroughput(speed)
             if form == "rows":
-                rows[gpu_type, 2] = Rate(1.5 * speed, draw(st.sampled_from((None, 0.75 * speed))))
-                rows[gpu_type, 4] = Rate(2.5 * speed)
+                rows[gpu_type, 2] = GangThroughput(
+                    1.5 * speed, draw(st.sampled_from((None, 0.75 * speed)))
+                )
+                rows[gpu_type, 4] = GangThroughput(2.5 * speed)
     return Throughputs.of(rows)
 
 
@@ -95,7 +97,7 @@ def specs(
         job_id,
         size,
         steps=draw(st.integers(min_steps, max_steps)),
-        rates=draw(rates(may_lack=may_lack)),
+        throughputs=draw(throughputs(may_lack=may_lack)),
         shapes=shapes,
         submitted_s=draw(st.floats(0, now_s)) if now_s else 0.0,
         restart_cost_s=draw(st.sampled_from(restart_costs)),
@@ -182,7 +184,7 @@ def spread_gangs(draw: st.DrawFn) -> Snapshot:
     How many steps a gang has left decides whether it is worth a restart to have it on one node.
     """
     cluster = Cluster.of(Node.of(f"n{number}", {"V100": 2}) for number in (1, 2, 3, 4))
-    rows = {("V100", 1): Rate(1.0), ("V100", 2): Rate(2.0, 1.0)}
+    rows = {("V100", 1): GangThroughput(1.0), ("V100", 2): GangThroughput(2.0, 1.0)}
     units = draw(st.permutations([slot for slot, n in cluster.capacity.items() for _ in range(n)]))
     jobs = []
     for number in range(draw(st.integers(1, 6))):
@@ -191,7 +193,7 @@ def spread_gangs(draw: st.DrawFn) -> Snapshot:
             str(number + 7),
             size,
             steps=draw(st.integers(1, 1_000_000)),
-            rates=Throughputs.of(rows),
+            throughputs=Throughputs.of(rows),
             shapes=uniform_shapes(size),
             submitted_s=float(number),
             restart_cost_s=draw(st.sampled_from((30.0, 120.0))),

@@ -16,9 +16,11 @@ CLUSTER = parse_cluster("2xV100,2xK80", gpus_per_node=2)
 
 def some_jobs(count: int = 4, *, steps: int = 3000) -> tuple[JobSpec, ...]:
     """Return jobs of one and two GPUs, a minute apart, each larger than the one before."""
-    rates = some_rates(V100=10.0, K80=2.0)
+    throughputs = some_rates(V100=10.0, K80=2.0)
     return tuple(
-        a_spec(str(n), 1 + n % 2, steps=steps * (n + 1), rates=rates, submitted_s=60.0 * n)
+        a_spec(
+            str(n), 1 + n % 2, steps=steps * (n + 1), throughputs=throughputs, submitted_s=60.0 * n
+        )
         for n in range(count)
     )
 

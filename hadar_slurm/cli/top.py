@@ -97,7 +97,7 @@ class _Row(NamedTuple):
 
 def _cells(row: _Row) -> Sequence[str | Text]:
     job, forked = row.job, row.forked
-    rate = sum(gang.rate(job.spec.rates) for gang in job.allocation.gangs)
+    throughput = sum(gang.throughput(job.spec.throughputs) for gang in job.allocation.gangs)
     has_gpus = job.phase is not Phase.QUEUED
     done = 1.0 - job.steps_left / job.spec.total_steps
     gpus = forked.gpus if forked and forked.copies else job.spec.num_gpus
@@ -109,7 +109,7 @@ def _cells(row: _Row) -> Sequence[str | Text]:
         str(gpus),
         f"{done:.0%}",
         "" if has_gpus else span(max(0.0, row.now_s - job.spec.submitted_s)),
-        span(job.steps_left / rate) if has_gpus and rate > 0 else "",
+        span(job.steps_left / throughput) if has_gpus and throughput > 0 else "",
         Text("; ".join(filter(None, (_where(row), *job.remarks)))),
     )
 

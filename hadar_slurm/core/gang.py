@@ -56,10 +56,10 @@ class Gang:
         """Whether the gang spans nodes."""
         return len(self.gpus_by_node) > 1
 
-    def rate(self, rates: Throughputs, *, counts_spread: bool = True) -> float:
-        """Return the gang's steps/s under `rates`; without `counts_spread`, as if on one node."""
+    def throughput(self, throughputs: Throughputs, *, counts_spread: bool = True) -> float:
+        """Return the gang's steps/s; without `counts_spread`, as if it were on one node."""
         is_spread = counts_spread and self.is_spread
-        return rates.of_gang(self.gpus_by_type, self.num_gpus, is_spread=is_spread)
+        return throughputs.of_gang(self.gpus_by_type, self.num_gpus, is_spread=is_spread)
 
     def __str__(self) -> str:
         return " ".join(f"{slot.node}:{slot.gpu_type}:{count}" for slot, count in self.slots)
@@ -89,6 +89,6 @@ class Allocation:
     def __bool__(self) -> bool:
         return bool(self.copies)
 
-    def rate(self, rates: Throughputs, *, counts_spread: bool = True) -> float:
-        """Return the steps/s of all copies together under `rates`."""
-        return sum(gang.rate(rates, counts_spread=counts_spread) for gang in self.gangs)
+    def throughput(self, throughputs: Throughputs, *, counts_spread: bool = True) -> float:
+        """Return the steps/s of all copies together under `throughputs`."""
+        return sum(gang.throughput(throughputs, counts_spread=counts_spread) for gang in self.gangs)

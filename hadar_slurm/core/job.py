@@ -42,17 +42,17 @@ class JobSpec:
     """What the user asked; never changes.
 
     `num_gpus` is the gang's size W, `shapes` the ways it may be laid out, `total_steps` the
-    training steps of the whole gang, `rates` its speed in steps/s. A job that cannot checkpoint
-    is placed once and never moved. `restart_cost_s` is the time from a move's stop until
-    training goes on elsewhere. A job with `max_copies` above 1 may be forked (HadarE): copies,
-    each a whole gang on a node of its own, share its steps; a round with two or more of them
-    ends with `aggregation_cost_s` seconds in which their parameters are made one.
+    training steps of the whole gang, `throughputs` its speed in steps/s. A job that cannot
+    checkpoint is placed once and never moved. `restart_cost_s` is the time from a move's stop until
+    training goes on elsewhere. A job with `max_copies` above 1 may be forked (HadarE): copies, each
+    a whole gang on a node of its own, share its steps; a round with two or more of them ends with
+    `aggregation_cost_s` seconds in which their parameters are made one.
     """
 
     job_id: JobId
     num_gpus: int
     total_steps: int
-    rates: Throughputs
+    throughputs: Throughputs
     submitted_s: float = 0.0
     shapes: tuple[Shape, ...] = ()
     can_checkpoint: bool = True

@@ -153,7 +153,7 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
     reason = snapshot.rules.why_not(gang, snapshot.cluster)
     if reason:
         yield f"{name} gets {gang}, which cannot be expressed: {reason}"
-    if snapshot.rules.rate(gang, job.spec.rates) <= 0:
+    if snapshot.rules.throughput(gang, job.spec.throughputs) <= 0:
         yield f"{name} does not fit on {gang}"
 
 

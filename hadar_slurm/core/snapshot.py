@@ -45,9 +45,9 @@ class GangRules:
     naming_binds: bool = False
     counts_spread: bool = True
 
-    def rate(self, gang: Gang, rates: Throughputs) -> float:
+    def throughput(self, gang: Gang, throughputs: Throughputs) -> float:
         """Return a gang's steps/s where these rules hold."""
-        return gang.rate(rates, counts_spread=self.counts_spread)
+        return gang.throughput(throughputs, counts_spread=self.counts_spread)
 
     def why_not(self, gang: Gang, cluster: Cluster) -> str | None:
         """Return why the backend cannot express `gang`, or None if it can."""

@@ -32,7 +32,7 @@ _ACROSS = "_unconsolidated"
 _GAVEL_KEY = re.compile(r"""\((['"])(?P<workload>.+)\1, (?P<gang>[0-9]+)\)""", re.DOTALL)
 
 
-class Rate(NamedTuple):
+class GangThroughput(NamedTuple):
     """Steps per second of a gang within one node and across nodes (None: not measured)."""
 
     together: float
@@ -49,14 +49,17 @@ class Rate(NamedTuple):
 class Throughputs:
     """One workload's rows: ((gpu type in lower case, gang size), Rate), sorted."""
 
-    rows: tuple[tuple[tuple[str, int], Rate], ...] = ()
+    rows: tuple[tuple[tuple[str, int], GangThroughput], ...] = ()
 
     @classmethod
-    def of(cls, rows: Mapping[tuple[str, int], Rate]) -> Throughputs:
-        """Return rates from a mapping of (GPU type, gang size) to `Rate`."""
+    def of(cls, rows: Mapping[tuple[str, int], GangThroughput]) -> Throughputs:
+        """Return rates from a mapping of (GPU type, gang size) to `GangThroughput`."""
         return cls(
             tuple(
-                sorted(((gpu_type.lower(), size), rate) for (gpu_type, size), rate in rows.items())
+                sorted(
+                    ((gpu_type.lower(), size), throughput)
+                    for (gpu_type, size), throughput in rows.items()
+                )
             )
         )
 
@@ -86,7 +89,9 @@ class Throughputs:
         return {}
 
     def _find(self, wanted: str, num_gpus: int, *, is_spread: bool) -> float:
-        sizes = {size: rate for (gpu_type, size), rate in self.rows if gpu_type == wanted}
+        sizes = {
+            size: throughput for (gpu_type, size), throughput in self.rows if gpu_type == wanted
+        }
         known = max((size for size in sizes if size <= num_gpus), default=None)
         if known is None:
             return 0.0
@@ -111,14 +116,14 @@ class ThroughputTable:
     source: str
     workloads: Mapping[str, Throughputs]
 
-    def rates(self, workload: str) -> Throughputs | None:
+    def throughputs(self, workload: str) -> Throughputs | None:
         """Return a workload's rates, its name matched without regard to case."""
         return self._by_lower_case.get(workload.lower())
 
     @cached_property
     def _by_lower_case(self) -> Mapping[str, Throughputs]:
         """The workloads for look-ups: a trace asks once a line."""
-        return {name.lower(): rates for name, rates in self.workloads.items()}
+        return {name.lower(): throughputs for name, throughputs in self.workloads.items()}
 
 
 def workload_name(model: str, batch_size: int | None) -> str:
@@ -180,7 +185,9 @@ def _is_gavels(tree: Mapping[str, object]) -> bool:
     return len(objects) == len(tree) and any(key.startswith("(") for key in keys)
 
 
-def _gavel_rows(tree: Mapping[str, object], origin: str) -> dict[str, dict[tuple[str, int], Rate]]:
+def _gavel_rows(
+    tree: Mapping[str, object], origin: str
+) -> dict[str, dict[tuple[str, int], GangThroughput]]:
     """Return the rows of each workload in a table in Gavel's form."""
     found: dict[tuple[str, str, int, bool], float] = {}
     for column, entries in tree.items():
@@ -194,16 +201,16 @@ def _gavel_rows(tree: Mapping[str, object], origin: str) -> dict[str, dict[tuple
             place = (match["workload"], gpu_type, _gang_size(match["gang"], here), is_across)
             if place in found:
                 raise ConfigError(f"{here}: given twice; upper and lower case are one GPU type")
-            rates = dict(_items(entry, here))
-            if "null" not in rates:
+            throughputs = dict(_items(entry, here))
+            if "null" not in throughputs:
                 raise ConfigError(f'{here}: no "null", the steps/s of the workload alone')
-            found[place] = _rate(rates["null"], here)
-    rows: dict[str, dict[tuple[str, int], Rate]] = {}
-    for (workload, gpu_type, size, is_across), rate in found.items():
+            found[place] = _throughput(throughputs["null"], here)
+    rows: dict[str, dict[tuple[str, int], GangThroughput]] = {}
+    for (workload, gpu_type, size, is_across), throughput in found.items():
         if not is_across:
             # A gang of one spans nothing: what Gavel repeats there is not a rate across nodes.
             spread = found.get((workload, gpu_type, size, True)) if size > 1 else None
-            rows.setdefault(workload, {})[gpu_type, size] = Rate(rate, spread)
+            rows.setdefault(workload, {})[gpu_type, size] = GangThroughput(throughput, spread)
         elif (workload, gpu_type, size, False) not in found:
             raise ConfigError(
                 f"{origin}: {gpu_type}{_ACROSS}: ('{workload}', {size}) has a rate across nodes "
@@ -212,8 +219,8 @@ def _gavel_rows(tree: Mapping[str, object], origin: str) -> dict[str, dict[tuple
     return rows
 
 
-def _rows(gpu_types: object, place: str) -> dict[tuple[str, int], Rate]:
-    rows: dict[tuple[str, int], Rate] = {}
+def _rows(gpu_types: object, place: str) -> dict[tuple[str, int], GangThroughput]:
+    rows: dict[tuple[str, int], GangThroughput] = {}
     for gpu_type, sizes in _items(gpu_types, place):
         for size, pair in _items(sizes, f"{place}, {gpu_type}"):
             here = f"{place}, {gpu_type}, gang {size}"
@@ -236,14 +243,16 @@ def _gang_size(text: str, place: str) -> int:
     return int(text)
 
 
-def _pair(pair: object, place: str) -> Rate:
+def _pair(pair: object, place: str) -> GangThroughput:
     if not isinstance(pair, list) or len(pair) != 2:
         raise ConfigError(f"{place}: expected [within a node, across nodes or null], not {pair!r}")
     together, spread = pair
-    return Rate(_rate(together, place), None if spread is None else _rate(spread, place))
+    return GangThroughput(
+        _throughput(together, place), None if spread is None else _throughput(spread, place)
+    )
 
 
-def _rate(value: object, place: str) -> float:
+def _throughput(value: object, place: str) -> float:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)

@@ -26,7 +26,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.throughput import Rate, Throughputs
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 
 # How long a job with so many steps is taken to train on its slowest type until it is measured, in
 # seconds.
@@ -174,14 +174,14 @@ class ThroughputModel:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is believed of a workload's speeds before any is measured: `rates` in steps/s."""
+    """What is believed of a workload's speeds before any is measured: `throughputs` in steps/s."""
 
-    rates: Throughputs
+    throughputs: Throughputs
     origin: Origin
 
     def on(self, place: Place) -> float:
         """Return the steps/s in a place; 0 where that is unknown or the workload does not fit."""
-        return self.rates.on(place.gpu_type, place.num_gpus, is_spread=place.is_spread)
+        return self.throughputs.on(place.gpu_type, place.num_gpus, is_spread=place.is_spread)
 
     def log_ratio(self, source: Place, target: Place) -> float:
         """Return the logarithm of what a workload does in `target` per what it does in `source`.
@@ -242,7 +242,7 @@ def _nearest(known: Iterable[Place], place: Place) -> list[Place]:
     return by_distance[min(by_distance)] if by_distance else []
 
 
-def estimated_rates(
+def estimated_throughputs(
     speeds: ThroughputModel,
     workload: Workload,
     num_gpus: int,
@@ -250,13 +250,13 @@ def estimated_rates(
     prior: Prior,
 ) -> tuple[Throughputs, dict[str, Estimate]]:
     """Return a gang's rates on GPU types, and by type the estimates of it within a node."""
-    rows: dict[tuple[str, int], Rate] = {}
+    rows: dict[tuple[str, int], GangThroughput] = {}
     told: dict[str, Estimate] = {}
     for gpu_type in gpu_types:
         lower = gpu_type.lower()
         together = speeds.estimate(workload, Place(lower, num_gpus), prior)
         spread = speeds.estimate(workload, Place(lower, num_gpus, is_spread=True), prior)
-        rows[lower, num_gpus] = Rate(together.steps_per_s, spread.steps_per_s)
+        rows[lower, num_gpus] = GangThroughput(together.steps_per_s, spread.steps_per_s)
         told[lower] = together
     return Throughputs.of(rows), told
 
@@ -286,7 +286,9 @@ def published_prior(
     relative = {gpu_type: value or middle for gpu_type, value in found.items()}
     unit = slowest / num_gpus / min(relative.values(), default=1.0)
     return Prior(
-        Throughputs.of({(gpu_type, 1): Rate(unit * value) for gpu_type, value in relative.items()}),
+        Throughputs.of(
+            {(gpu_type, 1): GangThroughput(unit * value) for gpu_type, value in relative.items()}
+        ),
         Origin.PUBLISHED,
     )
 

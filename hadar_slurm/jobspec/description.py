@@ -45,7 +45,7 @@ class Description:
     # A row of the throughput table, or other work whose throughput is to be measured.
     workload: str = ""
     # Throughput of the gang in steps/s per GPU type, as given by the user.
-    rates: Mapping[str, float] = field(default_factory=dict)
+    throughputs: Mapping[str, float] = field(default_factory=dict)
     # None allows every uniform layout of the `gpus`.
     shape: Shape | None = None
     # Above 1 the tasks of the job's array are copies of one training (HadarE), each on one node.
@@ -73,21 +73,21 @@ class Description:
                 raise JobSpecError(
                     f"{what} must be a whole number, {least} to {most}, not {value!r}"
                 )
-        if not self.workload and not self.rates:
+        if not self.workload and not self.throughputs:
             raise JobSpecError("neither a model nor a throughput per GPU type is given")
         if self.shape is not None and self.shape.num_gpus != self.gpus:
             raise JobSpecError(f"the shape {self.shape} is not a gang of {self.gpus} GPUs")
         if self.copies > 1 and self.shape != Shape(1, self.gpus):
             raise JobSpecError("a copy of a forked job needs all its GPUs on one node")
-        for gpu_type, rate in self.rates.items():
-            if isinstance(rate, bool) or not isinstance(rate, int | float):
-                raise JobSpecError(f"throughput of {gpu_type} must be a number, not {rate!r}")
-            if rate != 0 and not MIN_RATE <= rate <= MAX_RATE:
+        for gpu_type, throughput in self.throughputs.items():
+            if isinstance(throughput, bool) or not isinstance(throughput, int | float):
+                raise JobSpecError(f"throughput of {gpu_type} must be a number, not {throughput!r}")
+            if throughput != 0 and not MIN_RATE <= throughput <= MAX_RATE:
                 raise JobSpecError(
                     f"throughput of {gpu_type} must be 0 or "
-                    f"{MIN_RATE:g} to {MAX_RATE:g}, not {rate!r}"
+                    f"{MIN_RATE:g} to {MAX_RATE:g}, not {throughput!r}"
                 )
-        if not self.workload and not any(self.rates.values()):
+        if not self.workload and not any(self.throughputs.values()):
             raise JobSpecError("the throughput is 0 on every GPU type given")
         cost_s = self.restart_cost_s
         if isinstance(cost_s, bool) or not (cost_s is None or 0 <= cost_s <= MAX_RESTART_S):
@@ -99,7 +99,7 @@ def encode(description: Description) -> str:
     tree: dict[str, object] = {
         "hadar": VERSION,
         "workload": description.workload,
-        "rates": dict(description.rates),
+        "rates": dict(description.throughputs),
         "steps": description.steps or None,
         "limit_s": description.limit_s or None,
         "gpus": description.gpus,
@@ -141,11 +141,11 @@ def decode(comment: str) -> Description | None:
     unknown = sorted(set(tree) - _KEYS)
     if unknown:
         raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
-    rates = tree.get("rates", {})
+    throughputs = tree.get("rates", {})
     restart = tree.get("restart_cost_s")
     limit_s = tree.get("limit_s", 0.0)
     if (
-        not isinstance(rates, dict)
+        not isinstance(throughputs, dict)
         or not isinstance(restart, int | float | None)
         or not isinstance(limit_s, int | float)
     ):
@@ -157,7 +157,7 @@ def decode(comment: str) -> Description | None:
         limit_s=limit_s,
         gpus=tree.get("gpus", 1),
         workload=str(tree.get("workload", "")),
-        rates=rates,
+        throughputs=throughputs,
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
         copies=tree.get("copies", 1),
         checkpoint=tree.get("checkpoint") is True,
@@ -189,7 +189,7 @@ def parse_shape(text: str) -> Shape:
 def job_spec(
     job_id: JobId,
     description: Description,
-    rates: Throughputs,
+    throughputs: Throughputs,
     *,
     total_steps: int,
     submitted_s: float,
@@ -207,7 +207,7 @@ def job_spec(
         job_id=job_id,
         num_gpus=description.gpus,
         total_steps=total_steps,
-        rates=rates,
+        throughputs=throughputs,
         submitted_s=submitted_s,
         shapes=shapes or own_shapes,
         can_checkpoint=description.checkpoint,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.throughput import Rate, Throughputs, ThroughputTable
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.throughput_model import (
     EXPECTED_S,
     SPREADS,
@@ -19,7 +19,7 @@ from hadar_slurm.core.throughput_model import (
     Prior,
     ThroughputModel,
     Workload,
-    estimated_rates,
+    estimated_throughputs,
     parse_published,
     published_prior,
 )
@@ -52,7 +52,9 @@ class Estimator:
             table, parse_published(path.read_text(encoding="utf-8")), speeds or ThroughputModel()
         )
 
-    def rates(self, description: Description, user: str, gpu_types: Iterable[str]) -> Throughputs:
+    def throughputs(
+        self, description: Description, user: str, gpu_types: Iterable[str]
+    ) -> Throughputs:
         """Return the rates of a user's job on GPU types, in steps/s of the whole gang."""
         return self._of(description, user, gpu_types)[0]
 
@@ -62,7 +64,7 @@ class Estimator:
         """Return, by GPU type in lower case, what is believed within a node, and how surely."""
         return self._of(description, user, gpu_types)[1]
 
-    def total_steps(self, description: Description, rates: Throughputs) -> int:
+    def total_steps(self, description: Description, throughputs: Throughputs) -> int:
         """Return the steps that a job has in all.
 
         If they are unknown: the steps that fit its time limit on the slowest type, since the limit
@@ -70,7 +72,7 @@ class Estimator:
         """
         if description.steps:
             return description.steps
-        speeds = [rates.on(gpu_type, description.gpus) for gpu_type in rates.gpu_types]
+        speeds = [throughputs.on(gpu_type, description.gpus) for gpu_type in throughputs.gpu_types]
         slowest = min((speed for speed in speeds if speed > 0), default=_STEPS_A_SECOND)
         return max(1, round(description.limit_s * slowest))
 
@@ -84,14 +86,14 @@ class Estimator:
             self._version = self.speeds.version
         here = tuple(gpu_types)
         workload, gpus = workload_of(description, user), description.gpus
-        key: tuple[object, ...] = (gpus, *description.rates.items())
-        if not description.rates:
+        key: tuple[object, ...] = (gpus, *description.throughputs.items())
+        if not description.throughputs:
             key = (workload, gpus, here, description.steps, description.limit_s)
         if key not in self._known:
             self._known[key] = (
                 _as_given(description)
-                if description.rates
-                else estimated_rates(
+                if description.throughputs
+                else estimated_throughputs(
                     self.speeds, workload, gpus, here, self._prior(description, here)
                 )
             )
@@ -104,16 +106,20 @@ class Estimator:
         if description.steps:
             slowest = description.steps / (description.limit_s or EXPECTED_S)
         general = published_prior(self.published, gpu_types, gpus, slowest)
-        rows = self.table.rates(description.workload)
+        rows = self.table.throughputs(description.workload)
         if rows is None:
             return general
         # The types that the table lacks are to those that it has as their published speeds are.
         names = [gpu_type.lower() for gpu_type in gpu_types]
         listed = {name: rows.on(name, gpus) for name in names if name in rows.gpu_types}
-        factors = [rate / general.rates.on(name, gpus) for name, rate in listed.items() if rate > 0]
+        factors = [
+            throughput / general.throughputs.on(name, gpus)
+            for name, throughput in listed.items()
+            if throughput > 0
+        ]
         factor = sum(factors) / len(factors) if factors else 0.0
         others = {
-            (name, gpus): Rate(factor * general.rates.on(name, gpus))
+            (name, gpus): GangThroughput(factor * general.throughputs.on(name, gpus))
             for name in names
             if name not in listed
         }
@@ -126,13 +132,19 @@ def workload_of(description: Description, user: str) -> Workload:
 
 
 def _as_given(description: Description) -> Known:
-    rates = {gpu_type.lower(): float(rate) for gpu_type, rate in description.rates.items()}
+    throughputs = {
+        gpu_type.lower(): float(throughput)
+        for gpu_type, throughput in description.throughputs.items()
+    }
     return (
         Throughputs.of(
-            {(gpu_type, description.gpus): Rate(rate) for gpu_type, rate in rates.items()}
+            {
+                (gpu_type, description.gpus): GangThroughput(throughput)
+                for gpu_type, throughput in throughputs.items()
+            }
         ),
         {
-            gpu_type: Estimate(rate, Origin.GIVEN, SPREADS[Origin.GIVEN])
-            for gpu_type, rate in rates.items()
+            gpu_type: Estimate(throughput, Origin.GIVEN, SPREADS[Origin.GIVEN])
+            for gpu_type, throughput in throughputs.items()
         },
     )

@@ -75,17 +75,17 @@ class Allocator:
         """Whether any GPU of an open node is neither given out nor reserved."""
         return any(self.room(gpu_type) > 0 for gpu_type in self.gpu_types)
 
-    def rate(self, job: Job, gpu_type: GpuType) -> float:
+    def throughput(self, job: Job, gpu_type: GpuType) -> float:
         """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
-        rates, size = job.spec.rates, job.spec.num_gpus
-        return rates.on(gpu_type, size, is_spread=self._must_spread(gpu_type, size))
+        throughputs, size = job.spec.throughputs, job.spec.num_gpus
+        return throughputs.on(gpu_type, size, is_spread=self._must_spread(gpu_type, size))
 
     def may_use(self, job: Job, gpu_type: GpuType) -> bool:
         """Return whether a job could run on one type if all of it were free on the open nodes."""
         usable = self._request(job).usable
         if gpu_type not in usable:
             usable[gpu_type] = (
-                job.spec.rates.on(gpu_type, job.spec.num_gpus) > 0
+                job.spec.throughputs.on(gpu_type, job.spec.num_gpus) > 0
                 and job.bound_type in (None, gpu_type)
                 and self._has_nodes(job, gpu_type)
             )
@@ -249,13 +249,13 @@ class Allocator:
         self, job: Job, gpu_type: GpuType, among: frozenset[NodeName] | None
     ) -> Gang | None:
         """Return free GPUs of one type for a job's gang on some of these nodes, or None."""
-        size, rates = job.spec.num_gpus, job.spec.rates
+        size, throughputs = job.spec.num_gpus, job.spec.throughputs
         shelf = self._shelves[gpu_type]
         if not self.rules.is_uniform:
-            counts = shelf.scatter(size, among) if rates.on(gpu_type, size) > 0 else None
+            counts = shelf.scatter(size, among) if throughputs.on(gpu_type, size) > 0 else None
             return Gang.of({(node, gpu_type): n for node, n in counts.items()}) if counts else None
         for shape in job.spec.shapes:
-            if rates.on(gpu_type, size, is_spread=shape.nodes > 1) <= 0:
+            if throughputs.on(gpu_type, size, is_spread=shape.nodes > 1) <= 0:
                 continue
             names = shelf.tightest(shape.gpus_per_node, shape.nodes, among)
             if names is not None:
@@ -267,7 +267,9 @@ class Allocator:
             return None
         for shape in job.spec.shapes:
             usable = [
-                k for k in gpu_types if job.spec.rates.on(k, job.spec.num_gpus, is_spread=True)
+                k
+                for k in gpu_types
+                if job.spec.throughputs.on(k, job.spec.num_gpus, is_spread=True)
             ]
             if shape.nodes > 1 and len(usable) > 1:
                 gang = self._mixed_shape(job, shape, usable)
@@ -306,7 +308,7 @@ class Allocator:
             return sum(counts) >= job.spec.num_gpus
         return any(
             sum(count >= shape.gpus_per_node for count in counts) >= shape.nodes
-            and job.spec.rates.on(gpu_type, job.spec.num_gpus, is_spread=shape.nodes > 1) > 0
+            and job.spec.throughputs.on(gpu_type, job.spec.num_gpus, is_spread=shape.nodes > 1) > 0
             for shape in job.spec.shapes
         )
 
@@ -315,7 +317,7 @@ class Allocator:
         spec = job.spec
         # Objects are told apart by identity, for speed; the request keeps them alive.
         key = (
-            id(spec.rates),
+            id(spec.throughputs),
             spec.num_gpus,
             id(spec.shapes),
             job.allowed_nodes,
@@ -324,7 +326,7 @@ class Allocator:
         )
         found = self._requests.get(key)
         if found is None:
-            by_speed = speeds(spec.rates, spec.num_gpus, self.gpu_types)
+            by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
             found = self._requests[key] = _Request(job, by_speed)
         return found
 
@@ -372,7 +374,7 @@ class Allocator:
         return any(self.may_use(job, gpu_type) for gpu_type in self.gpu_types) or fits_alone(
             self.snapshot.cluster,
             self.rules,
-            job.spec.rates,
+            job.spec.throughputs,
             job.spec.num_gpus,
             job.spec.shapes,
             job.allowed_nodes,
@@ -401,10 +403,10 @@ class _Request:
 
 @lru_cache(maxsize=4096)
 def speeds(
-    rates: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]
+    throughputs: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]
 ) -> tuple[GpuType, ...]:
     """Return the types of `gpu_types` on which such a gang trains at all, the fastest first."""
-    ordered = sorted((-rates.on(gpu_type, num_gpus), gpu_type) for gpu_type in gpu_types)
+    ordered = sorted((-throughputs.on(gpu_type, num_gpus), gpu_type) for gpu_type in gpu_types)
     return tuple(gpu_type for speed, gpu_type in ordered if speed < 0)
 
 
@@ -412,7 +414,7 @@ def speeds(
 def fits_alone(
     cluster: Cluster,
     rules: GangRules,
-    rates: Throughputs,
+    throughputs: Throughputs,
     num_gpus: int,
     shapes: tuple[Shape, ...],
     allowed_nodes: frozenset[NodeName] | None,
@@ -429,7 +431,7 @@ def fits_alone(
         job_id=JobId("0"),
         num_gpus=num_gpus,
         total_steps=1,
-        rates=rates,
+        throughputs=throughputs,
         shapes=shapes,
         can_checkpoint=can_checkpoint,
     )

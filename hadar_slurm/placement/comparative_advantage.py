@@ -21,7 +21,7 @@ def advantages(board: Allocator, job: Job) -> Mapping[GpuType, float]:
 
     That on which it runs counts for a tenth more.
     """
-    speeds = {gpu_type: board.rate(job, gpu_type) for gpu_type in board.by_speed(job)}
+    speeds = {gpu_type: board.throughput(job, gpu_type) for gpu_type in board.by_speed(job)}
     mean = sum(speeds.values()) / max(1, len(board.gpu_types))
     held = board.runs_on(job)
     return {

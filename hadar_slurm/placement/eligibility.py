@@ -48,9 +48,9 @@ class Eligibility:
     def fastest_types(self, job: Job) -> frozenset[GpuType]:
         """Return the GPU types on which a job trains fastest, of those that could hold its gang."""
         spec = job.spec
-        key = (spec.rates, spec.shapes, job.allowed_nodes)
+        key = (spec.throughputs, spec.shapes, job.allowed_nodes)
         if key not in self._fastest:
-            rates: dict[GpuType, float] = {}
+            throughputs: dict[GpuType, float] = {}
             for shape in spec.shapes:
                 num_nodes = Counter(
                     slot.gpu_type
@@ -60,11 +60,13 @@ class Eligibility:
                 for gpu_type in (
                     gpu_type for gpu_type, number in num_nodes.items() if number >= shape.nodes
                 ):
-                    rate = spec.rates.on(gpu_type, spec.num_gpus, is_spread=shape.nodes > 1)
-                    rates[gpu_type] = max(rate, rates.get(gpu_type, 0.0))
-            best = max(rates.values(), default=0.0)
+                    throughput = spec.throughputs.on(
+                        gpu_type, spec.num_gpus, is_spread=shape.nodes > 1
+                    )
+                    throughputs[gpu_type] = max(throughput, throughputs.get(gpu_type, 0.0))
+            best = max(throughputs.values(), default=0.0)
             self._fastest[key] = frozenset(
-                gpu_type for gpu_type, rate in rates.items() if rate >= best
+                gpu_type for gpu_type, throughput in throughputs.items() if throughput >= best
             )
         return self._fastest[key]
 

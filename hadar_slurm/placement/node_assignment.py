@@ -80,20 +80,22 @@ class _Assignment:
         held = job.allocation.gangs
         if not self.board.rules.counts_spread:
             return False
-        return len(held) == 1 and self._rate(job, held[0]) < self.board.rate(job, gpu_type)
+        return len(held) == 1 and self._throughput(job, held[0]) < self.board.throughput(
+            job, gpu_type
+        )
 
     def _best_seat(self, job: Job, gpu_type: GpuType) -> _Seat | None:
         """Return the cheapest of: the present gang, one on free GPUs, one that others leave."""
         board, seats = self.board, []
         if board.runs_on(job) == gpu_type and len(job.allocation.copies) == 1:
             (held,) = job.allocation.gangs
-            if board.fits(job.allocation) and self._rate(job, held) > 0:
-                seats.append(_Seat(_cost(job, self._rate(job, held), moves=False), held))
+            if board.fits(job.allocation) and self._throughput(job, held) > 0:
+                seats.append(_Seat(_cost(job, self._throughput(job, held), moves=False), held))
         free = board.gang_on(job, gpu_type)
         if free is not None:
-            seats.append(_Seat(_cost(job, self._rate(job, free)), free))
+            seats.append(_Seat(_cost(job, self._throughput(job, free)), free))
         best = min(seats, key=lambda seat: seat.cost, default=None)
-        if best is None or self._rate(job, best.gang) < board.rate(job, gpu_type):
+        if best is None or self._throughput(job, best.gang) < board.throughput(job, gpu_type):
             return self._cleared(job, gpu_type, best) or best
         return best
 
@@ -103,14 +105,14 @@ class _Assignment:
         most = best.cost if best else math.inf
         for shape in spec.shapes if rules.is_uniform else ():
             is_spread = rules.counts_spread and shape.nodes > 1
-            rate = spec.rates.on(gpu_type, spec.num_gpus, is_spread=is_spread)
-            if rate > 0 and _cost(job, rate) < most:
-                seat = self._clear(job, gpu_type, shape, rate)
+            throughput = spec.throughputs.on(gpu_type, spec.num_gpus, is_spread=is_spread)
+            if throughput > 0 and _cost(job, throughput) < most:
+                seat = self._clear(job, gpu_type, shape, throughput)
                 if seat and seat.cost < most:
                     return seat
         return None
 
-    def _clear(self, job: Job, gpu_type: GpuType, shape: Shape, rate: float) -> _Seat | None:
+    def _clear(self, job: Job, gpu_type: GpuType, shape: Shape, throughput: float) -> _Seat | None:
         """Return the seat of one shape for which others make room at the least cost."""
         offers = []
         for index, slot in enumerate(self.board.slots_for(job, gpu_type)):
@@ -121,7 +123,7 @@ class _Assignment:
             return None
         taken = sorted(offers)[: shape.nodes]
         return _Seat(
-            _cost(job, rate) + sum(loss for loss, *_ in taken),
+            _cost(job, throughput) + sum(loss for loss, *_ in taken),
             Gang.of({(slot.node, gpu_type): shape.gpus_per_node for _, _, slot, _ in taken}),
             tuple(other for *_, leaving in taken for other in leaving),
         )
@@ -150,8 +152,8 @@ class _Assignment:
         stays = is_running and self.board.placed[job.job_id] == job.allocation
         return job.spec.num_gpus * job.spec.restart_cost_s if stays else 0.0
 
-    def _rate(self, job: Job, gang: Gang) -> float:
-        return self.board.rules.rate(gang, job.spec.rates)
+    def _throughput(self, job: Job, gang: Gang) -> float:
+        return self.board.rules.throughput(gang, job.spec.throughputs)
 
     def _note(self, job: Job) -> None:
         slots = self._slots(job)
@@ -173,7 +175,7 @@ def _largest_first(choice: tuple[Job, GpuType]) -> tuple[int, bool]:
     return (-job.spec.num_gpus, job.phase is Phase.QUEUED)
 
 
-def _cost(job: Job, rate: float, *, moves: bool = True) -> float:
-    """Return the GPU-seconds that a job takes from now on at `rate`, a restart included."""
+def _cost(job: Job, throughput: float, *, moves: bool = True) -> float:
+    """Return the GPU-seconds that a job takes from now on at `throughput`, a restart included."""
     restart_s = job.spec.restart_cost_s if moves else 0.0
-    return job.spec.num_gpus * (job.steps_left / rate + restart_s)
+    return job.spec.num_gpus * (job.steps_left / throughput + restart_s)

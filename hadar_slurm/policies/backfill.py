@@ -78,21 +78,21 @@ def time_limit_s(job: Job, gpu_types: tuple[GpuType, ...]) -> float:
     """Return the time limit in seconds that the job's user writes; inf if it trains nowhere."""
     spec = job.spec
     may_spread = any(shape.nodes > 1 for shape in spec.shapes)
-    rate = _slowest(spec.rates, spec.num_gpus, gpu_types, may_spread=may_spread)
-    return spec.total_steps / rate if rate > 0 else float("inf")
+    throughput = _slowest(spec.throughputs, spec.num_gpus, gpu_types, may_spread=may_spread)
+    return spec.total_steps / throughput if throughput > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
 def _slowest(
-    rates: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...], *, may_spread: bool
+    throughputs: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...], *, may_spread: bool
 ) -> float:
     layouts = (False, True) if may_spread else (False,)
     found = (
-        rates.on(gpu_type, num_gpus, is_spread=spread)
+        throughputs.on(gpu_type, num_gpus, is_spread=spread)
         for gpu_type in gpu_types
         for spread in layouts
     )
-    return min((rate for rate in found if rate > 0), default=0.0)
+    return min((throughput for throughput in found if throughput > 0), default=0.0)
 
 
 @dataclass(eq=False)
@@ -177,7 +177,7 @@ class _NodesInOrder:
             job.bound_type,
             job.spec.can_checkpoint,
             # On a node with several types a job may be able to ask for its fastest only.
-            job.spec.rates if self._board.rules.naming_binds else None,
+            job.spec.throughputs if self._board.rules.naming_binds else None,
         )
 
     def first_gang(self, job: Job, free: Mapping[Slot, int]) -> Gang | None:
@@ -228,8 +228,10 @@ class _NodesInOrder:
         return self._places[key]
 
     def _kinds(self, job: Job, *, is_spread: bool) -> tuple[GpuType, ...]:
-        rates, size = job.spec.rates, job.spec.num_gpus
-        return tuple(k for k in self._board.gpu_types if rates.on(k, size, is_spread=is_spread) > 0)
+        throughputs, size = job.spec.throughputs, job.spec.num_gpus
+        return tuple(
+            k for k in self._board.gpu_types if throughputs.on(k, size, is_spread=is_spread) > 0
+        )
 
 
 def make(_: PolicyOptions) -> SlurmBackfill:

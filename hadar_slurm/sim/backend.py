@@ -136,7 +136,7 @@ class SimBackend:
         for run in self._running.values():
             for copy in run.copies.values():
                 if copy.ready_s < self.now_s:
-                    yield run.spec, copy.gang, copy.rate
+                    yield run.spec, copy.gang, copy.throughput
 
     def wait(self, until_s: float) -> Wake:
         """Advance to the end of the round or, by default, to the first change before it.
@@ -194,9 +194,9 @@ class SimBackend:
             return min(finish_s, until_s)
         (copy,) = run.copies.values()
         begins_s = max(self.now_s, copy.ready_s)
-        steps = math.floor(copy.rate * (until_s - begins_s) + 1e-9)
+        steps = math.floor(copy.throughput * (until_s - begins_s) + 1e-9)
         # A job too slow for one step a round would otherwise never progress.
-        return begins_s + steps / copy.rate if steps >= 1 else until_s
+        return begins_s + steps / copy.throughput if steps >= 1 else until_s
 
     def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
@@ -224,8 +224,8 @@ class SimBackend:
 
     def _start(self, run: Run, action: Start) -> None:
         cost_s = run.spec.restart_cost_s if run.has_run else 0.0
-        rate = self.rules.rate(action.gang, run.spec.rates)
-        run.start(action.copy, action.gang, rate, ready_s=self.now_s + cost_s)
+        throughput = self.rules.throughput(action.gang, run.spec.throughputs)
+        run.start(action.copy, action.gang, throughput, ready_s=self.now_s + cost_s)
         self._running[action.job_id] = run
         for slot, count in action.gang.slots:
             self._free[slot] -= count

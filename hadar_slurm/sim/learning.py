@@ -14,7 +14,7 @@ from hadar_slurm.core.throughput_model import (
     Place,
     ThroughputModel,
     Workload,
-    estimated_rates,
+    estimated_throughputs,
     published_prior,
 )
 from hadar_slurm.engine.actions import Action, Outcome
@@ -58,32 +58,34 @@ class LearningBackend:
         return self.world.wait(until_s)
 
     def _measure(self) -> None:
-        for spec, gang, rate in self.world.measured():
+        for spec, gang, throughput in self.world.measured():
             place = Place.of(gang)
             if place is not None:
-                self.speeds.measure(_workload(spec), place, rate * self.noise())
+                self.speeds.measure(_workload(spec), place, throughput * self.noise())
 
     def _with_estimates(self, job: Job) -> Job:
         spec = self._specs.get(job.job_id, job.spec)
         if self._versions.get(job.job_id) != self.speeds.version:
-            rates = self._rates(job.spec)
+            throughputs = self._throughputs(job.spec)
             # Policies cache results per spec: keep the object while the rates are equal.
-            if rates != spec.rates:
-                spec = replace(job.spec, rates=rates)
+            if throughputs != spec.throughputs:
+                spec = replace(job.spec, throughputs=throughputs)
             self._specs[job.job_id] = spec
             self._versions[job.job_id] = self.speeds.version
         return replace(job, spec=spec)
 
-    def _rates(self, spec: JobSpec) -> Throughputs:
+    def _throughputs(self, spec: JobSpec) -> Throughputs:
         gpu_types = [
             str(gpu_type)
             for gpu_type in self.world.cluster.gpus_by_type
-            if spec.rates.on(gpu_type, spec.num_gpus) > 0
+            if spec.throughputs.on(gpu_type, spec.num_gpus) > 0
         ]
         slowest = spec.total_steps / EXPECTED_S
         prior = published_prior(self.published, gpu_types, spec.num_gpus, slowest)
-        rates, _ = estimated_rates(self.speeds, _workload(spec), spec.num_gpus, gpu_types, prior)
-        return rates
+        throughputs, _ = estimated_throughputs(
+            self.speeds, _workload(spec), spec.num_gpus, gpu_types, prior
+        )
+        return throughputs
 
 
 def _workload(spec: JobSpec) -> Workload:

@@ -19,7 +19,7 @@ class SimCopy:
     """A running gang that trains from `ready_s` on; a node failure loses its `unsaved` steps."""
 
     gang: Gang
-    rate: float
+    throughput: float
     ready_s: float
     unsaved: float = 0.0
 
@@ -70,12 +70,12 @@ class Run:
             )
         return self._job
 
-    def start(self, number: int, gang: Gang, rate: float, *, ready_s: float) -> None:
+    def start(self, number: int, gang: Gang, throughput: float, *, ready_s: float) -> None:
         """Start a copy on a gang."""
         if not self.copies:
             self._move_to(Phase.RUNNING)
         self.restarts += self.has_run
-        self.copies[number] = SimCopy(gang, rate, ready_s)
+        self.copies[number] = SimCopy(gang, throughput, ready_s)
         self._changed()
 
     def stop(self, number: int, *, keeps_steps: bool = True) -> Gang:
@@ -99,16 +99,18 @@ class Run:
         left = self.spec.total_steps - self.steps_done
         if len(self.copies) == 1:
             (copy,) = self.copies.values()
-            if copy.rate <= 0:
+            if copy.throughput <= 0:
                 return math.inf
-            return max(copy.ready_s, now_s) + max(0.0, left) / copy.rate
-        rate, time_s = 0.0, now_s
-        for ready_s, more in sorted((max(c.ready_s, now_s), c.rate) for c in self.copies.values()):
-            if rate > 0 and left <= rate * (ready_s - time_s):
+            return max(copy.ready_s, now_s) + max(0.0, left) / copy.throughput
+        throughput, time_s = 0.0, now_s
+        for ready_s, more in sorted(
+            (max(c.ready_s, now_s), c.throughput) for c in self.copies.values()
+        ):
+            if throughput > 0 and left <= throughput * (ready_s - time_s):
                 break
-            left -= rate * (ready_s - time_s)
-            rate, time_s = rate + more, ready_s
-        return time_s + max(0.0, left) / rate if rate > 0 else math.inf
+            left -= throughput * (ready_s - time_s)
+            throughput, time_s = throughput + more, ready_s
+        return time_s + max(0.0, left) / throughput if throughput > 0 else math.inf
 
     def advance(self, now_s: float, to_s: float, *, trains_until_s: float | None = None) -> bool:
         """Train from `now_s` to `to_s`; return whether the job has ended by then.
@@ -122,15 +124,15 @@ class Run:
         for copy in self.copies.values():
             if self.aggregates_s is None:
                 trains_s = max(0.0, until_s - max(copy.ready_s, now_s))
-                copy.unsaved += trains_s * copy.rate
-                self.trained_steps += trains_s * copy.rate
+                copy.unsaved += trains_s * copy.throughput
+                self.trained_steps += trains_s * copy.throughput
                 self.productive_gpu_s += trains_s * copy.gang.num_gpus
             for gpu_type, count in copy.gang.gpus_by_type.items():
                 self.service[gpu_type] = self.service.get(gpu_type, 0.0) + held_s * count
         self._changed(keeps_aggregation=True)
-        rate = sum(copy.rate for copy in self.copies.values())
+        throughput = sum(copy.throughput for copy in self.copies.values())
         left = self.spec.total_steps - self.steps_done
-        if left <= _FRACTION * max(1.0, rate) and self.aggregates_s is None:
+        if left <= _FRACTION * max(1.0, throughput) and self.aggregates_s is None:
             self.aggregates_s = until_s + self.aggregation_s
         return self.aggregates_s is not None and self.aggregates_s <= to_s + 1e-9
 

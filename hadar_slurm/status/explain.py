@@ -141,13 +141,13 @@ def _expected(job: Job, begun: Mapping[JobId, Begin]) -> Expected | None:
     begin = begun.get(job.job_id)
     if begin is None:
         return None
-    rate = begin.gang.rate(job.spec.rates)
-    return Expected(begin.in_s, begin.in_s + job.steps_left / rate, gang_tree(begin.gang))
+    throughput = begin.gang.throughput(job.spec.throughputs)
+    return Expected(begin.in_s, begin.in_s + job.steps_left / throughput, gang_tree(begin.gang))
 
 
 def _ends_in_s(job: Job) -> float | None:
-    rate = sum(gang.rate(job.spec.rates) for gang in job.allocation.gangs)
-    return job.steps_left / rate if rate > 0 and job.phase is not Phase.QUEUED else None
+    throughput = sum(gang.throughput(job.spec.throughputs) for gang in job.allocation.gangs)
+    return job.steps_left / throughput if throughput > 0 and job.phase is not Phase.QUEUED else None
 
 
 def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ...]:
@@ -165,10 +165,12 @@ def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ..
     figures = line["figures"]
     choices = []
     for gpu_type in snapshot.cluster.gpus_by_type:
-        rate = job.spec.rates.on(gpu_type, job.spec.num_gpus)
-        if rate > 0 and job.bound_type in (None, gpu_type):
+        throughput = job.spec.throughputs.on(gpu_type, job.spec.num_gpus)
+        if throughput > 0 and job.bound_type in (None, gpu_type):
             price = figures.get(f"price.{gpu_type}")
             choices.append(
-                TypeForecast(gpu_type, rate, job.steps_left / rate, free[gpu_type], price)
+                TypeForecast(
+                    gpu_type, throughput, job.steps_left / throughput, free[gpu_type], price
+                )
             )
     return tuple(sorted(choices, key=lambda choice: choice.lasts_s))

@@ -122,7 +122,7 @@ class Reporter:
         A job submitted before the first line counts as submitted with it, with the steps left then.
         None without jobs.
         """
-        jobs = [spec for spec in self._specs.values() if spec.rates.gpu_types]
+        jobs = [spec for spec in self._specs.values() if spec.throughputs.gpu_types]
         if not jobs or self._cluster is None or self._span_s is None:
             return None
         begins_s = self._span_s[0]

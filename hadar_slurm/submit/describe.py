@@ -56,7 +56,7 @@ def describe(
         checkpoint=wants == "yes" and not request.given("no-requeue"),
         restart_cost_s=None if cost is None else _number(cost, "restart-cost"),
         comment=request.last("comment") or "",
-        rates=_rates(own["throughput"]) if "throughput" in own else {},
+        throughputs=_throughputs(own["throughput"]) if "throughput" in own else {},
         workload=_workload(request, estimator.table),
     )
     if not forks:
@@ -120,10 +120,10 @@ def _copies(
         if is_auto:
             raise JobSpecError(f"{PREFIX}copies auto: sinfo does not list the nodes; give a number")
         return most
-    rates = estimator.rates(description, "", cluster.gpus_by_type)
+    throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
     suits = [
         any(
-            count >= description.gpus and rates.on(gpu_type, description.gpus) > 0
+            count >= description.gpus and throughputs.on(gpu_type, description.gpus) > 0
             for gpu_type, count in node.gpus
         )
         for node in cluster.nodes
@@ -155,7 +155,7 @@ def _job_name(request: SbatchRequest) -> str:
 def unknown_model(description: Description, table: ThroughputTable) -> str | None:
     """Return a note for the user if the model's throughput is not known, else None."""
     name = description.workload
-    if not name or name.startswith(_OF_A_JOB) or table.rates(name) is not None:
+    if not name or name.startswith(_OF_A_JOB) or table.throughputs(name) is not None:
         return None
     known = {workload.lower(): workload for workload in table.workloads}
     near = difflib.get_close_matches(name.lower(), known, n=5, cutoff=0.3)
@@ -189,14 +189,14 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' if count != 1 else ''}"
 
 
-def _rates(text: str) -> dict[str, float]:
-    rates: dict[str, float] = {}
+def _throughputs(text: str) -> dict[str, float]:
+    throughputs: dict[str, float] = {}
     for part in text.split(","):
         gpu_type, equals, value = part.partition("=")
         if not (gpu_type and equals):
             raise JobSpecError(f"{PREFIX}throughput {part!r}: expected TYPE=STEPS_PER_S")
-        rates[gpu_type.strip().lower()] = _number(value, "throughput")
-    return rates
+        throughputs[gpu_type.strip().lower()] = _number(value, "throughput")
+    return throughputs
 
 
 def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
@@ -237,7 +237,7 @@ def _number(text: str, what: str) -> float:
 def check_fits(description: Description, cluster: Cluster) -> None:
     """Raise JobSpecError unless the empty cluster could hold the gang."""
     gpu_types = {str(gpu_type).lower(): str(gpu_type) for gpu_type in cluster.gpus_by_type}
-    for gpu_type in description.rates:
+    for gpu_type in description.throughputs:
         if gpu_type not in gpu_types:
             raise JobSpecError(
                 f"GPU type {gpu_type!r} is not in this cluster, which has "

@@ -39,11 +39,11 @@ class TypePreview:
 def choices(description: Description, cluster: Cluster, estimator: Estimator) -> list[TypePreview]:
     """Return a preview of each GPU type of the cluster, the fastest first."""
     gpu_types = cluster.gpus_by_type
-    rates = estimator.rates(description, "", gpu_types)
+    throughputs = estimator.throughputs(description, "", gpu_types)
     estimates = estimator.estimates(description, "", gpu_types)
-    steps = estimator.total_steps(description, rates)
+    steps = estimator.total_steps(description, throughputs)
     found = [
-        _choice(description, rates, steps, estimates.get(gpu_type.lower()), cluster, gpu_type)
+        _choice(description, throughputs, steps, estimates.get(gpu_type.lower()), cluster, gpu_type)
         for gpu_type in gpu_types
     ]
     return sorted(found, key=lambda one: (one.hours is None, one.hours, one.gpu_type))
@@ -56,7 +56,7 @@ def _on_nodes(cluster: Cluster, gpu_type: GpuType) -> list[int]:
 
 def _choice(
     description: Description,
-    rates: Throughputs,
+    throughputs: Throughputs,
     steps: int,
     estimate: Estimate | None,
     cluster: Cluster,
@@ -65,7 +65,7 @@ def _choice(
     gpus, on_nodes = cluster.gpus_by_type[gpu_type], _on_nodes(cluster, gpu_type)
     shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
     speeds = [
-        rates.on(gpu_type, shape.num_gpus, is_spread=shape.nodes > 1)
+        throughputs.on(gpu_type, shape.num_gpus, is_spread=shape.nodes > 1)
         for shape in shapes
         if sum(count >= shape.gpus_per_node for count in on_nodes) >= shape.nodes
     ]

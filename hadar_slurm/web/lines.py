@@ -162,9 +162,9 @@ def forked_jobs(line: Line) -> dict[str, Forked]:
 def _check_unusual(job: Line) -> None:
     """Raise ValueError if an optional field of a job is invalid."""
     _whole(job["gpus"])
-    for rate in job.get("rates", {}).values():
-        if not 0 <= float(rate) < math.inf:
-            raise ValueError(f"{rate!r} is no speed")
+    for throughput in job.get("rates", {}).values():
+        if not 0 <= float(throughput) < math.inf:
+            raise ValueError(f"{throughput!r} is no speed")
     if not isinstance(job.get("partition", ""), str):
         raise ValueError(f"{job['partition']!r} is no partition")
     if not all(isinstance(remark, str) for remark in job.get("remarks", ())):

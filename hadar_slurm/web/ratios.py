@@ -32,13 +32,17 @@ def throughput_ratios(
         gpus: Counter[str] = Counter()
         for (_, gpu_type), count in slots_of(tree).items():
             gpus[gpu_type] += count
-        rates = {gpu_type.lower(): float(rate) for gpu_type, rate in job.get("rates", {}).items()}
-        speed = min((rates.get(gpu_type.lower(), 0.0) for gpu_type in gpus), default=0.0)
+        throughputs = {
+            gpu_type.lower(): float(throughput)
+            for gpu_type, throughput in job.get("rates", {}).items()
+        }
+        speed = min((throughputs.get(gpu_type.lower(), 0.0) for gpu_type in gpus), default=0.0)
         if speed <= 0:
             continue
         total = supply.of(job.get("nodes"))
         best = max(
-            (rates[gpu_type] for gpu_type in rates if total[gpu_type] >= job["gpus"]), default=0.0
+            (throughputs[gpu_type] for gpu_type in throughputs if total[gpu_type] >= job["gpus"]),
+            default=0.0,
         )
         # `best` may be lower or 0: the job may hold several types, or GPUs on closed nodes.
         ratio = speed / max(best, speed)

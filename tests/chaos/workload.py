@@ -95,10 +95,10 @@ class Workload:
         gpu_type = draw.choice(KINDS)
         gpus = draw.choice((1, 1, 2, 2, 4))
         steps = draw.choice(STEPS)
-        rates = draw.choice(RATES)
+        throughputs = draw.choice(RATES)
         user = draw.choice(self.world.users)
         before = draw.random()
-        argv = self._argv(gpu_type, gpus, steps, rates, before)
+        argv = self._argv(gpu_type, gpus, steps, throughputs, before)
         at_s = time.time()
         done = self.world.run(argv, user=user)
         match = _SUBMITTED.search(done.out)
@@ -114,10 +114,10 @@ class Workload:
         self.failures.append((done.err or done.out).strip()[-300:])
 
     def _argv(
-        self, gpu_type: str, gpus: int, steps: int, rates: Mapping[str, float], before: float
+        self, gpu_type: str, gpus: int, steps: int, throughputs: Mapping[str, float], before: float
     ) -> list[str]:
         program = [
-            *(f"--rate={name}={rate / gpus}" for name, rate in rates.items()),
+            *(f"--rate={name}={throughput / gpus}" for name, throughput in throughputs.items()),
             f"--total-steps={steps}",
             "--checkpoint-every-s=1",
             "--move-timeout-s=10",
@@ -126,7 +126,7 @@ class Workload:
         if gpu_type == "plain":
             own = [f"--gpus={gpus}", "--requeue", "--open-mode=append"]
             return [*self.world.sbatch_argv(with_hadar=False), *own, script, *program]
-        told = ",".join(f"{name}={rate}" for name, rate in rates.items())
+        told = ",".join(f"{name}={throughput}" for name, throughput in throughputs.items())
         own = [
             f"--hadar-throughput={told}",
             f"--hadar-gang={gpus}",

@@ -138,7 +138,7 @@ class SimWorld:
     def submit(self, gpus: int = 2) -> JobId:
         """Add a job to the workload."""
         number = str(len(self.jobs) + 1)
-        self.jobs.append(a_spec(number, gpus, steps=LONG, rates=some_rates(**RATES)))
+        self.jobs.append(a_spec(number, gpus, steps=LONG, throughputs=some_rates(**RATES)))
         return self.jobs[-1].job_id
 
     def settle(self) -> None:
@@ -230,7 +230,7 @@ class FakeWorld:
 
 
 def _described() -> list[str]:
-    told = ",".join(f"{gpu_type}={rate}" for gpu_type, rate in RATES.items())
+    told = ",".join(f"{gpu_type}={throughput}" for gpu_type, throughput in RATES.items())
     return [f"--hadar-throughput={told}", f"--hadar-steps={LONG}", "--hadar-checkpoint=yes"]
 
 

@@ -225,7 +225,7 @@ class Site:
 
     def train(
         self,
-        rates: Mapping[str, float],
+        throughputs: Mapping[str, float],
         *options: str,
         steps: int,
         gpus: int = 2,
@@ -234,13 +234,13 @@ class Site:
         program: Sequence[str] = (),
         held: bool = False,
     ) -> JobId:
-        """Submit a job that trains at `rates`, steps/s of the whole gang, and return its id.
+        """Submit a job that trains at `throughputs`, steps/s of the whole gang, and return its id.
 
         With `held` it waits for a hadard that is not there.
         """
         if held:
             self.vouch()
-        told = ",".join(f"{gpu_type}={rate}" for gpu_type, rate in rates.items())
+        told = ",".join(f"{gpu_type}={throughput}" for gpu_type, throughput in throughputs.items())
         return self.submit(
             f"--hadar-throughput={told}",
             f"--hadar-gang={gpus}",
@@ -248,7 +248,10 @@ class Site:
             f"--hadar-checkpoint={checkpoint}",
             *options,
             script or str(job_template("paced_training.sbatch")),
-            *(f"--rate={gpu_type}={rate / gpus}" for gpu_type, rate in rates.items()),
+            *(
+                f"--rate={gpu_type}={throughput / gpus}"
+                for gpu_type, throughput in throughputs.items()
+            ),
             f"--total-steps={steps}",
             *program,
         )

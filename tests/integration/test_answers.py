@@ -28,10 +28,10 @@ def told(site: Site, *words: str) -> dict[str, Any]:
 def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) -> None:
     """Both V100 nodes are in use by jobs that stay; the forecast is held against what came."""
     site.start(policy="hadar", round_seconds=1)
-    rates = {"v100": 10.0}
-    first = [site.train(rates, steps=200, gpus=4, checkpoint="no") for _ in range(2)]
+    throughputs = {"v100": 10.0}
+    first = [site.train(throughputs, steps=200, gpus=4, checkpoint="no") for _ in range(2)]
     site.until_running(*first)
-    last = site.train(rates, steps=100, gpus=4, checkpoint="no")
+    last = site.train(throughputs, steps=100, gpus=4, checkpoint="no")
     eventually(lambda: last in site.lines()[-1]["waiting"], lambda: site.told(*first, last))
     found = told(site, "explain", last)
     assert found["slurm"] == "PENDING JobHeldUser"

@@ -28,7 +28,8 @@ def words_of(site: Site, copies: int, steps: int, *options: str, speed: float = 
         "stand-in", "trap '' USR1", f"exec {sys.executable} {STAND_IN} {steps} {speed}"
     )
     return [
-        "--hadar-throughput=" + ",".join(f"{gpu_type}={rate}" for gpu_type, rate in RATES.items()),
+        "--hadar-throughput="
+        + ",".join(f"{gpu_type}={throughput}" for gpu_type, throughput in RATES.items()),
         f"--hadar-copies={copies}",
         f"--hadar-steps={steps}",
         "--hadar-gang=2",
@@ -160,10 +161,10 @@ def test_without_hadard_it_is_one_ordinary_job(site: Site) -> None:
 def test_there_is_a_task_for_every_node_that_suits(site: Site, copies: str) -> None:
     """Five of the six have four GPUs of one type, and the sixth two and two."""
     site.vouch()
-    rates = ",".join(f"{gpu_type}={rate}" for gpu_type, rate in RATES.items())
+    throughputs = ",".join(f"{gpu_type}={throughput}" for gpu_type, throughput in RATES.items())
     script = site.script("rest", "sleep 600")
     job = site.submit(
-        f"--hadar-throughput={rates}",
+        f"--hadar-throughput={throughputs}",
         f"--hadar-copies={copies}",
         "--hadar-steps=9",
         "--hadar-gang=4",

@@ -116,7 +116,7 @@ def test_a_job_of_another_user_in_another_language_moves(site: Site) -> None:
         pytest.skip("only root submits for others")
     fast = site.occupy(**ALL_FAST)
     site.start()
-    description = Description(steps=1000, gpus=2, rates=RATES, checkpoint=True, is_held=True)
+    description = Description(steps=1000, gpus=2, throughputs=RATES, checkpoint=True, is_held=True)
     script = site.script("shell", SHELL_PROGRAM)
     job = site.submit(
         *("--hold", "--requeue", "--gpus=2", f"--uid={OTHER_USER}", "--chdir=/"),
@@ -143,11 +143,11 @@ def test_jobs_of_a_dead_node_go_on_elsewhere(site: Site) -> None:
     One of the two runs on the dead node alone, the other is a gang across it and a living one.
     """
     site.start()
-    rates = {"p100": 20.0, "v100": 10.0}
+    throughputs = {"p100": 20.0, "v100": 10.0}
     saving = ["--checkpoint-every-s=0.3"]
-    gang = site.train(rates, "--hadar-gang=2x2", gpus=4, steps=50, program=saving)
+    gang = site.train(throughputs, "--hadar-gang=2x2", gpus=4, steps=50, program=saving)
     site.until_running(gang)
-    alone = site.train(rates, gpus=2, steps=50, program=saving)
+    alone = site.train(throughputs, gpus=2, steps=50, program=saving)
     site.until_running(alone)
     [node] = site.tree(alone)
     assert set(site.tree(gang)) == {"n3", "n4"}

@@ -40,7 +40,7 @@ LONG = 10**6  # steps of a job that outlasts its test
 MAIN_ONLY = {"mode": "observe", "partitions": "{main: enforce}", "round_seconds": 1}
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 # Of a job that hadard would place if sbatch had submitted it.
-DESCRIPTION = encode(Description(steps=LONG, gpus=2, rates=V100_ONLY, checkpoint=True))
+DESCRIPTION = encode(Description(steps=LONG, gpus=2, throughputs=V100_ONLY, checkpoint=True))
 
 ONE_HOST = "SlurmctldHost=localhost(127.0.0.1)\n"
 TWO_HOSTS = """\

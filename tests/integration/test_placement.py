@@ -40,8 +40,8 @@ def test_a_held_job_starts_on_its_best_type(
 ) -> None:
     """One round puts two GPUs of the fastest type under the job, on a mixed node as well."""
     site.occupy(**busy)
-    rates = {gpu_type: others for gpu_type in EQUAL if others} | {best: 20.0}
-    job = site.train(rates, held=True, steps=LONG)
+    throughputs = {gpu_type: others for gpu_type in EQUAL if others} | {best: 20.0}
+    job = site.train(throughputs, held=True, steps=LONG)
     assert site.queue()[job].is_held_by_user
     site.once()
     held = check_placed(site, job)
@@ -63,10 +63,10 @@ def test_a_gang_over_two_types_gets_two_gpus_on_each_node(site: Site, gang: str)
         f"mv {seen}.new {seen}",
         "sleep 600",
     )
-    rates = ",".join(f"{gpu_type}={rate}" for gpu_type, rate in EQUAL.items())
+    throughputs = ",".join(f"{gpu_type}={throughput}" for gpu_type, throughput in EQUAL.items())
     site.vouch()
     job = site.submit(
-        f"--hadar-throughput={rates}", f"--hadar-gang={gang}", "--hadar-steps=9", script
+        f"--hadar-throughput={throughputs}", f"--hadar-gang={gang}", "--hadar-steps=9", script
     )
     site.once()
     assert check_placed(site, job) == {"n1": {"v100": 2}, "n3": {"p100": 2}}

@@ -35,8 +35,8 @@ def submit(site: Site, *options: str, seconds: int = 600, **given: object) -> Jo
     """Submit jobs that only take time, for one GPU each, best on a V100."""
     script = site.script(f"sleep-{seconds}", f"sleep {seconds}")
     told = {"gpus": 1, "checkpoint": "no", "steps": 10**6, **given}
-    rates = told.pop("rates", FAST)
-    return site.train(rates, *options, script=script, **told)  # type: ignore[arg-type]
+    throughputs = told.pop("rates", FAST)
+    return site.train(throughputs, *options, script=script, **told)  # type: ignore[arg-type]
 
 
 def states(site: Site, *jobs: JobId) -> list[str]:
@@ -62,7 +62,7 @@ def test_an_array_takes_no_more_gpus_than_it_may_use(site: Site) -> None:
     site.start()
     array = submit(site, "--array=1-20%2")
     eventually(lambda: states(site, array).count("RUNNING") == 2, lambda: site.told(array))
-    other = submit(site, gpus=4, rates=V100_ONLY)
+    other = submit(site, gpus=4, throughputs=V100_ONLY)
     eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
     rest = [JobId(f"{array}_{task}") for task in range(1, 21)]
     held = [task for task in rest if site.state(task) == "PENDING"]
@@ -105,7 +105,7 @@ def test_jobs_that_wait_for_a_licence_hold_no_gpus(site: Site) -> None:
     first = submit(site, "--licenses=lic")
     site.until_running(first)
     waiting = [submit(site, "--licenses=lic", seconds=2) for _ in range(8)]
-    other = submit(site, gpus=4, rates=V100_ONLY)
+    other = submit(site, gpus=4, throughputs=V100_ONLY)
     eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
     eventually(lambda: all(is_unpinned(site, job) for job in waiting), lambda: site.told(*waiting))
     site.free(first)
@@ -117,9 +117,9 @@ def test_a_job_that_its_partition_does_not_take_holds_no_gpus(site: Site) -> Non
     site.run(["scontrol", "update", "PartitionName=main", "MaxTime=30"])
     try:
         site.start(pin_timeout_seconds=2)
-        long = submit(site, "--time=60", gpus=4, rates=V100_ONLY)
-        more = submit(site, "--time=60", gpus=4, rates=V100_ONLY)
-        other = submit(site, "--time=10", gpus=4, rates=V100_ONLY)
+        long = submit(site, "--time=60", gpus=4, throughputs=V100_ONLY)
+        more = submit(site, "--time=60", gpus=4, throughputs=V100_ONLY)
+        other = submit(site, "--time=10", gpus=4, throughputs=V100_ONLY)
         eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
         for job in (long, more):
             eventually(lambda job=job: is_unpinned(site, job), lambda job=job: site.told(job))
@@ -155,13 +155,13 @@ def test_a_user_at_the_limit_of_a_qos_leaves_the_gpus_to_others(limited: Site) -
     """Two of twelve GPUs run jobs of the QOS; a job of four GPUs in another QOS starts at once."""
     site = limited
     site.start()
-    jobs = [submit(site, "--qos=low", rates=V100_ONLY) for _ in range(14)]
+    jobs = [submit(site, "--qos=low", throughputs=V100_ONLY) for _ in range(14)]
     queue = site.queue
     eventually(
         lambda: [queue()[job].state for job in jobs].count("RUNNING") == 2,
         lambda: site.told(*jobs),
     )
-    other = submit(site, "--qos=normal", gpus=4, rates=V100_ONLY)
+    other = submit(site, "--qos=normal", gpus=4, throughputs=V100_ONLY)
     eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
     waiting = [job for job in jobs if site.state(job) == "PENDING"]
     eventually(lambda: all(is_unpinned(site, job) for job in waiting), lambda: site.told(*waiting))

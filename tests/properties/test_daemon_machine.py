@@ -373,7 +373,7 @@ class Daemon(RuleBasedStateMachine):
         partition=st.sampled_from(("main", "main", "other", "main,other")),
         saves=st.booleans(),
         is_later=st.integers(0, 5),
-        rates=st.sampled_from((RATES, RATES, {"v100": 4.0})),
+        throughputs=st.sampled_from((RATES, RATES, {"v100": 4.0})),
     )
     def submit(
         self,
@@ -383,12 +383,12 @@ class Daemon(RuleBasedStateMachine):
         partition: str,
         saves: bool,
         is_later: int,
-        rates: dict[str, float],
+        throughputs: dict[str, float],
     ) -> None:
         """A described job, held or not as hadard was there or not."""
         gpus = SIZES.get(name, 2)
         described = Description(
-            steps=STEPS, gpus=gpus, rates=rates, checkpoint=True, is_held=is_held
+            steps=STEPS, gpus=gpus, throughputs=throughputs, checkpoint=True, is_held=is_held
         )
         try:
             job = self.fake.submit(

@@ -25,7 +25,7 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Job, JobSpec, Phase, uniform_shapes
 from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
-from hadar_slurm.core.throughput import Rate, Throughputs
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import POLICY_NAMES
 
@@ -145,7 +145,7 @@ def law_every_job_has_a_place_or_a_true_reason(
             empty, job, empty.cluster.capacity, only_uniform=policy.name in UNIFORM_ONLY
         )
         could = next(gangs, None) is not None
-        is_known = job.spec.rates.best(gpu_types, job.spec.num_gpus) > 0
+        is_known = job.spec.throughputs.best(gpu_types, job.spec.num_gpus) > 0
         event(why.name)
         assert (why is WaitReason.NO_THROUGHPUT) == (
             not is_known and why is not WaitReason.STOPPING
@@ -281,10 +281,13 @@ def test_twice_the_throughput_changes_nobodys_place(name: str, snapshot: Snapsho
 
     def doubled(job: Job) -> Job:
         rows = {
-            key: Rate(2 * rate.together, None if rate.spread is None else 2 * rate.spread)
-            for key, rate in job.spec.rates.rows
+            key: GangThroughput(
+                2 * throughput.together,
+                None if throughput.spread is None else 2 * throughput.spread,
+            )
+            for key, throughput in job.spec.throughputs.rows
         }
-        return replace(job, spec=replace(job.spec, rates=Throughputs.of(rows)))
+        return replace(job, spec=replace(job.spec, throughputs=Throughputs.of(rows)))
 
     faster = replace(snapshot, jobs=tuple(map(doubled, snapshot.jobs)))
     policy = CONTENDERS[name]()

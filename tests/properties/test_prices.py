@@ -78,7 +78,9 @@ def test_every_type_that_a_job_runs_on_has_a_price(utility: str, snapshot: Snaps
     assert set(found) == {
         gpu_type
         for gpu_type in capacity
-        if any(job.spec.rates.on(gpu_type, job.spec.num_gpus) > 0 for job in snapshot.plannable)
+        if any(
+            job.spec.throughputs.on(gpu_type, job.spec.num_gpus) > 0 for job in snapshot.plannable
+        )
     }
     for gpu_type, price in found.items():
         assert 0 < price.u_min <= price.u_max <= 1

@@ -117,8 +117,8 @@ def check_conserved(
         lost_s = spec.restart_cost_s if starts[segment.job_id] and spec.max_copies == 1 else 0.0
         starts[segment.job_id] += 1
         useful_s = max(0.0, segment.end_s - segment.start_s - lost_s)
-        rate = segment.gang.rate(spec.rates, counts_spread=is_exact)
-        trained[segment.job_id] += rate * useful_s
+        throughput = segment.gang.throughput(spec.throughputs, counts_spread=is_exact)
+        trained[segment.job_id] += throughput * useful_s
     ended = {job_id for line in lines for job_id in line["ended"]}
     for job_id in starts:
         steps = float(specs[job_id].total_steps) if job_id in ended else done[job_id]
@@ -180,7 +180,9 @@ def check_bounds(
     gpu_s = 0.0
     for spec in jobs:
         gangs = list(gangs_that_fit(empty, Job(spec), cluster.capacity))
-        fastest_s = min(spec.total_steps / rules.rate(gang, spec.rates) for gang in gangs)
+        fastest_s = min(
+            spec.total_steps / rules.throughput(gang, spec.throughputs) for gang in gangs
+        )
         if spec.max_copies == 1:
             assert ended[spec.job_id] - spec.submitted_s >= fastest_s * (1 - 1e-6)
         gpu_s += fastest_s * spec.num_gpus
@@ -467,7 +469,7 @@ def test_the_first_jobs_of_a_published_mix_finish_near_their_bound() -> None:
     summary = summarize(lines)
     assert summary.finished == summary.jobs == 20
     gpu_types = [str(gpu_type) for gpu_type in cluster.gpus_by_type]
-    alone_s = {s.job_id: s.total_steps / s.rates.best(gpu_types, s.num_gpus) for s in specs}
+    alone_s = {s.job_id: s.total_steps / s.throughputs.best(gpu_types, s.num_gpus) for s in specs}
     assert max(alone_s.values()) <= summary.ttd_s * (1 + 1e-9)
     assert summary.mean_jct_s >= sum(alone_s.values()) / len(specs) * (1 - 1e-9)
     assert all(not line["errors"] for line in lines)

@@ -119,7 +119,7 @@ def test_what_was_seen_can_be_planned_from_again(snapshot: Snapshot) -> None:
     assert again.occupied == snapshot.occupied
     for job in snapshot.jobs:
         other = again.by_id[job.job_id]
-        assert replace(other.spec, rates=job.spec.rates, name=job.spec.name) == job.spec
+        assert replace(other.spec, throughputs=job.spec.throughputs, name=job.spec.name) == job.spec
         assert (other.allowed_nodes, other.bound_type) == (job.allowed_nodes, job.bound_type)
         assert (other.phase, other.allocation) == (job.phase, job.allocation)
         assert other.partition == job.partition

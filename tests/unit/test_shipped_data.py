@@ -61,9 +61,9 @@ def output_of(name: str, source: Path) -> str:
 
 
 def rates_of(table: ThroughputTable, workload: str) -> Throughputs:
-    rates = table.rates(workload)
-    assert rates is not None, f"{workload} is not in the table"
-    return rates
+    throughputs = table.throughputs(workload)
+    assert throughputs is not None, f"{workload} is not in the table"
+    return throughputs
 
 
 def test_the_table_is_what_its_script_makes() -> None:
@@ -77,16 +77,18 @@ def test_the_table_holds_gavels_measurements(table: ThroughputTable) -> None:
     path = shared("gavel_simulation_throughputs.json")
     gavel = json.loads(path.read_text(encoding="utf-8"))
     num_checked = 0
-    for workload, rates in table.workloads.items():
-        for (gpu_type, size), rate in rates.rows:
+    for workload, throughputs in table.workloads.items():
+        for (gpu_type, size), throughput in throughputs.rows:
             if workload.startswith("Recommendation"):
                 continue
             key = f"('{workload}', {size})"
             across = (
                 gavel[f"{gpu_type}_unconsolidated"].get(key, {}).get("null") if size > 1 else None
             )
-            assert rate.together == pytest.approx(gavel[gpu_type][key]["null"], rel=1e-4)
-            assert rate.spread == (None if across is None else pytest.approx(across, rel=1e-4))
+            assert throughput.together == pytest.approx(gavel[gpu_type][key]["null"], rel=1e-4)
+            assert throughput.spread == (
+                None if across is None else pytest.approx(across, rel=1e-4)
+            )
             num_checked += 1
     num_published = sum(
         not key.startswith("('Recommendation") for gpu_type in GPU_TYPES for key in gavel[gpu_type]
@@ -107,23 +109,23 @@ def test_the_table_says_where_it_comes_from(table: ThroughputTable) -> None:
 def test_every_workload_has_a_rate_on_one_gpu_of_each_type(table: ThroughputTable) -> None:
     """26 workloads, three types."""
     assert len(table.workloads) == 26
-    for workload, rates in table.workloads.items():
-        assert rates.gpu_types == GPU_TYPES, workload
-        assert all(rates.on(gpu_type, 1) > 0 for gpu_type in GPU_TYPES), workload
+    for workload, throughputs in table.workloads.items():
+        assert throughputs.gpu_types == GPU_TYPES, workload
+        assert all(throughputs.on(gpu_type, 1) > 0 for gpu_type in GPU_TYPES), workload
 
 
 def test_a_gang_of_one_has_no_rate_across_nodes(table: ThroughputTable) -> None:
     """Otherwise a gang scaled from it would cross nodes at no cost."""
-    for workload, rates in table.workloads.items():
-        ones = [rate for (_, size), rate in rates.rows if size == 1]
-        assert all(rate.spread is None for rate in ones), workload
+    for workload, throughputs in table.workloads.items():
+        ones = [throughput for (_, size), throughput in throughputs.rows if size == 1]
+        assert all(throughput.spread is None for throughput in ones), workload
 
 
 def test_recommendation_is_faster_on_faster_gpus(table: ThroughputTable) -> None:
     """The simulation table has it the other way round; the physical one is used."""
     for batch_size in (512, 1024, 2048, 4096, 8192):
-        rates = rates_of(table, f"Recommendation (batch size {batch_size})")
-        assert rates.on("k80", 1) < rates.on("p100", 1) < rates.on("v100", 1)
+        throughputs = rates_of(table, f"Recommendation (batch size {batch_size})")
+        assert throughputs.on("k80", 1) < throughputs.on("p100", 1) < throughputs.on("v100", 1)
 
 
 def test_the_table_can_be_read_line_by_line() -> None:
@@ -182,8 +184,8 @@ def test_the_demos_jobs_are_whole(demo: dict[str, Any], table: ThroughputTable) 
     assert sum(job["num_gpus"] >= 2 for job in jobs) >= 3
     assert max(job["num_gpus"] for job in jobs) == 4
     for job in jobs:
-        rate = rates_of(table, job["workload"]).on("v100", job["num_gpus"])
-        assert job["total_steps"] == round(job["v100_s"] * rate)
+        throughput = rates_of(table, job["workload"]).on("v100", job["num_gpus"])
+        assert job["total_steps"] == round(job["v100_s"] * throughput)
 
 
 def test_every_demo_workload_runs_on_every_type(
@@ -193,10 +195,10 @@ def test_every_demo_workload_runs_on_every_type(
     for workload in {job["workload"] for job in demo["jobs"]}:
         assert not workload.startswith(("Recommendation", "ResNet-18 (batch size 16)"))
         assert workload != "ResNet-18 (batch size 32)"
-        rates = rates_of(table, workload)
+        throughputs = rates_of(table, workload)
         for gpu_type in GPU_TYPES:
-            assert all(rates.on(gpu_type, size, is_spread=False) > 0 for size in (1, 2, 4))
-            assert all(rates.on(gpu_type, size, is_spread=True) > 0 for size in (2, 4))
+            assert all(throughputs.on(gpu_type, size, is_spread=False) > 0 for size in (1, 2, 4))
+            assert all(throughputs.on(gpu_type, size, is_spread=True) > 0 for size in (2, 4))
 
 
 def test_no_demo_job_is_longer_than_two_minutes_anywhere(
@@ -204,6 +206,6 @@ def test_no_demo_job_is_longer_than_two_minutes_anywhere(
 ) -> None:
     """The rule's promise: under 110 s alone on the slowest type."""
     for job in demo["jobs"]:
-        rates = rates_of(table, job["workload"])
-        slowest = min(rates.on(gpu_type, job["num_gpus"]) for gpu_type in GPU_TYPES)
+        throughputs = rates_of(table, job["workload"])
+        slowest = min(throughputs.on(gpu_type, job["num_gpus"]) for gpu_type in GPU_TYPES)
         assert job["total_steps"] / slowest < 110

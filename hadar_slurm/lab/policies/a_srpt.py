@@ -108,7 +108,9 @@ class Machine:
 
 def _size(job: Job, allocator: Allocator) -> float:
     """Return a job's GPU-seconds on its fastest type; 0 if it trains on none."""
-    best = max((allocator.rate(job, gpu_type) for gpu_type in allocator.by_speed(job)), default=0.0)
+    best = max(
+        (allocator.throughput(job, gpu_type) for gpu_type in allocator.by_speed(job)), default=0.0
+    )
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0
 
 

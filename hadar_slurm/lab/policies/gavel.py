@@ -51,7 +51,7 @@ class GavelDemand:
     # (n,) GPUs of each gang.
     gangs: Floats
     # (n, types) steps/s of the whole gang; 0 where it does not run, above 0 on one type at least.
-    rates: Floats
+    throughputs: Floats
     # (n,) above 0.
     steps_left: Floats
     # (n,) seconds since submission.
@@ -67,20 +67,22 @@ Objective = Callable[[GavelDemand], Floats]
 
 def max_min(demand: GavelDemand) -> Floats:
     """Return shares that maximise the smallest gain over an equal share of every type."""
-    equal = demand.rates @ (demand.capacity / demand.capacity.sum())
-    return _most_level(demand, demand.rates * (demand.gangs / equal)[:, None]).shares
+    equal = demand.throughputs @ (demand.capacity / demand.capacity.sum())
+    return _most_level(demand, demand.throughputs * (demand.gangs / equal)[:, None]).shares
 
 
 def makespan(demand: GavelDemand) -> Floats:
     """Return shares with which all jobs end within 5 % of the shortest horizon."""
-    longest_s = float((demand.steps_left / demand.rates.max(axis=1)).max())
-    best = _most_level(demand, demand.rates * (longest_s / demand.steps_left)[:, None])
+    longest_s = float((demand.steps_left / demand.throughputs.max(axis=1)).max())
+    best = _most_level(demand, demand.throughputs * (longest_s / demand.steps_left)[:, None])
     if best.level <= 0:
         raise SolverError("no finite horizon completes the jobs")
     horizon_s = search_horizon(longest_s / best.level * (1.0 + _ROUNDING))
     needs = demand.steps_left / horizon_s
     try:
-        program = ShareProgram(demand.gangs, demand.capacity, rates=demand.rates, needs=needs)
+        program = ShareProgram(
+            demand.gangs, demand.capacity, throughputs=demand.throughputs, needs=needs
+        )
         return solve_inside(program).shares
     except SolverError:
         # At the shortest horizon itself the feasible set has almost no interior.
@@ -89,26 +91,29 @@ def makespan(demand: GavelDemand) -> Floats:
 
 def max_sum(demand: GavelDemand) -> Floats:
     """Return shares that maximise the total steps/s."""
-    program = ShareProgram(demand.gangs, demand.capacity, cost=-demand.rates)
+    program = ShareProgram(demand.gangs, demand.capacity, cost=-demand.throughputs)
     return solve_inside(program).shares
 
 
 def finish_time_fairness(demand: GavelDemand) -> Floats:
     """Return shares that minimise the largest ratio of finish times, shared to isolated."""
-    alone_s = demand.isolated_s + demand.steps_left / isolated_rates(demand)
+    alone_s = demand.isolated_s + demand.steps_left / isolated_throughputs(demand)
 
-    def ratio(rates: Floats) -> float:
-        return float(((demand.age_s + demand.steps_left / rates) / alone_s).max())
+    def ratio(throughputs: Floats) -> float:
+        return float(((demand.age_s + demand.steps_left / throughputs) / alone_s).max())
 
     shares = equal_shares(demand)
-    low, high = ratio(demand.rates.max(axis=1)), ratio((demand.rates * shares).sum(axis=1))
+    low, high = (
+        ratio(demand.throughputs.max(axis=1)),
+        ratio((demand.throughputs * shares).sum(axis=1)),
+    )
     for _ in range(_RATIO_TRIES):
         if high <= low * (1.0 + _RATIO_GAP):
             break
         tried = math.sqrt(low * high)
         needs = demand.steps_left / (tried * alone_s - demand.age_s)
-        found = _most_level(demand, demand.rates / needs[:, None])
-        reached = ratio(np.maximum((demand.rates * found.shares).sum(axis=1), 1e-300))
+        found = _most_level(demand, demand.throughputs / needs[:, None])
+        reached = ratio(np.maximum((demand.throughputs * found.shares).sum(axis=1), 1e-300))
         if reached < high:
             shares, high = found.shares, reached
         if found.level < 1.0:
@@ -118,14 +123,14 @@ def finish_time_fairness(demand: GavelDemand) -> Floats:
 
 def fifo(demand: GavelDemand) -> Floats:
     """Return whole types for the first jobs in order of arrival, until one does not fit."""
-    shares = np.zeros(demand.rates.shape)
+    shares = np.zeros(demand.throughputs.shape)
     room = demand.capacity.copy()
     for row in np.argsort(-demand.age_s, kind="stable"):
         fits = room >= demand.gangs[row]
         if not fits.any():
             break
-        fastest = int(np.argmax(np.where(fits, demand.rates[row], -1.0)))
-        if demand.rates[row, fastest] > 0:
+        fastest = int(np.argmax(np.where(fits, demand.throughputs[row], -1.0)))
+        if demand.throughputs[row, fastest] > 0:
             shares[row, fastest] = 1.0
             room[fastest] -= demand.gangs[row]
     return shares
@@ -146,14 +151,14 @@ def equal_shares(demand: GavelDemand) -> Floats:
     return np.tile(part / max(1.0, float(part.sum())), (len(demand.gangs), 1))
 
 
-def isolated_rates(demand: GavelDemand) -> Floats:
+def isolated_throughputs(demand: GavelDemand) -> Floats:
     """Return each job's steps/s on a private 1/n of every type.
 
     A gang of W GPUs runs there 1/W of the time; rows are scaled so that the largest sum is 1.
     """
     shares = demand.capacity / (len(demand.gangs) * demand.gangs)[:, None]
-    rates: Floats = (demand.rates * (shares / shares.sum(axis=1).max())).sum(axis=1)
-    return rates
+    throughputs: Floats = (demand.throughputs * (shares / shares.sum(axis=1).max())).sum(axis=1)
+    return throughputs
 
 
 def search_horizon(shortest_s: float) -> float:
@@ -173,7 +178,7 @@ def search_horizon(shortest_s: float) -> float:
     return found
 
 
-def _most_level(demand: GavelDemand, rates: Floats) -> Inside:
+def _most_level(demand: GavelDemand, throughputs: Floats) -> Inside:
     """Return the shares that maximise the minimum over the jobs of sum(rates x shares)."""
-    program = ShareProgram(demand.gangs, demand.capacity, rates=rates, has_level=True)
+    program = ShareProgram(demand.gangs, demand.capacity, throughputs=throughputs, has_level=True)
     return solve_inside(program)

@@ -37,7 +37,12 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
-from hadar_slurm.lab.policies.gavel import OBJECTIVES, GavelDemand, equal_shares, isolated_rates
+from hadar_slurm.lab.policies.gavel import (
+    OBJECTIVES,
+    GavelDemand,
+    equal_shares,
+    isolated_throughputs,
+)
 from hadar_slurm.lab.policies.interior import Floats
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.placement.allocator import Allocator
@@ -139,7 +144,7 @@ class _Books:
     # Steps left when the shares were computed (this and the next two: finish-time fairness).
     steps_left: Floats
     # Steps/s at that time on a private 1/n of the cluster.
-    isolated_rates: Floats
+    isolated_throughputs: Floats
     # Time until then on such a private share.
     isolated_s: Floats
 
@@ -225,23 +230,23 @@ class _Ledger:
 
     def with_new_shares(self, objective: str, allocator: Allocator) -> _Ledger:
         """Return the ledger with new shares and times reset."""
-        books, rates = self.books, _rates(allocator, self.jobs)
+        books, throughputs = self.books, _throughputs(allocator, self.jobs)
         capacity = np.array(self.capacity, dtype=float)
         columns = np.flatnonzero(capacity)
-        rows = np.flatnonzero(rates[:, columns].max(axis=1, initial=0.0))
-        shares, isolated = np.zeros(rates.shape), np.zeros(len(rates))
+        rows = np.flatnonzero(throughputs[:, columns].max(axis=1, initial=0.0))
+        shares, isolated = np.zeros(throughputs.shape), np.zeros(len(throughputs))
         isolated_s = self._isolated_s()
         is_fallback = False
         if rows.size:
             demand = GavelDemand(
                 gangs=np.array([self.jobs[row].spec.num_gpus for row in rows], dtype=float),
-                rates=rates[np.ix_(rows, columns)],
+                throughputs=throughputs[np.ix_(rows, columns)],
                 steps_left=np.array([max(1.0, self.jobs[row].steps_left) for row in rows]),
                 age_s=np.array([self._age_s(self.jobs[row]) for row in rows]),
                 isolated_s=isolated_s[rows],
                 capacity=capacity[columns],
             )
-            isolated[rows] = isolated_rates(demand)
+            isolated[rows] = isolated_throughputs(demand)
             # A new job's past is assumed to have had the present isolated rate.
             past_s = np.where(
                 books.is_known[rows], isolated_s[rows], books.steps_done[rows] / isolated[rows]
@@ -254,13 +259,13 @@ class _Ledger:
             shares[np.ix_(rows, columns)] = found.astype(np.float32)
         passed_s = self.now_s - self.computed_s
         new = _Books(
-            shares=np.where(rates > 0, shares, 0.0),
-            received_s=np.zeros(rates.shape),
+            shares=np.where(throughputs > 0, shares, 0.0),
+            received_s=np.zeros(throughputs.shape),
             deficits_s=books.deficits_s + books.shares * passed_s - books.received_s,
             steps_done=books.steps_done,
-            is_known=np.ones(len(rates), dtype=bool),
+            is_known=np.ones(len(throughputs), dtype=bool),
             steps_left=np.array([job.steps_left for job in self.jobs]),
-            isolated_rates=isolated,
+            isolated_throughputs=isolated,
             isolated_s=isolated_s,
         )
         return replace(
@@ -268,7 +273,7 @@ class _Ledger:
             books=new,
             computed_s=self.now_s,
             computed_for=self.wanted,
-            order=_order_of_types(allocator.gpu_types, rates),
+            order=_order_of_types(allocator.gpu_types, throughputs),
             is_fallback=is_fallback,
         )
 
@@ -279,8 +284,8 @@ class _Ledger:
         """Return the seconds that each job's steps would have taken on a private 1/n."""
         books = self.books
         steps = books.steps_left - np.array([job.steps_left for job in self.jobs])
-        rates = np.where(books.isolated_rates > 0, books.isolated_rates, np.inf)
-        isolated_s: Floats = books.isolated_s + steps / rates
+        throughputs = np.where(books.isolated_throughputs > 0, books.isolated_throughputs, np.inf)
+        isolated_s: Floats = books.isolated_s + steps / throughputs
         return isolated_s
 
 
@@ -302,9 +307,9 @@ def _times_given_s(
             continue
         given_s = passed_s
         if not snapshot.rules.counts_spread:
-            rate = job.allocation.rate(job.spec.rates, counts_spread=False)
+            throughput = job.allocation.throughput(job.spec.throughputs, counts_spread=False)
             steps = round(job.progress.steps_done - books.steps_done[row])
-            given_s = steps / rate if rate > 0 else 0.0
+            given_s = steps / throughput if throughput > 0 else 0.0
         for gpu_type in {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}:
             times_s[row, gpu_types.index(gpu_type)] = given_s
     return times_s
@@ -320,25 +325,25 @@ def _open_gpus(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> tuple[int, .
     return tuple(gpus[gpu_type] for gpu_type in gpu_types)
 
 
-def _rates(allocator: Allocator, jobs: Sequence[Job]) -> Floats:
+def _throughputs(allocator: Allocator, jobs: Sequence[Job]) -> Floats:
     """Return the steps/s of each job on each type, 0 where it could not run."""
-    rates = [
+    throughputs = [
         [
-            allocator.rate(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
+            allocator.throughput(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
             for gpu_type in allocator.gpu_types
         ]
         for job in jobs
     ]
-    return np.array(rates, dtype=float).reshape(len(jobs), len(allocator.gpu_types))
+    return np.array(throughputs, dtype=float).reshape(len(jobs), len(allocator.gpu_types))
 
 
-def _order_of_types(gpu_types: Sequence[GpuType], rates: Floats) -> tuple[int, ...]:
+def _order_of_types(gpu_types: Sequence[GpuType], throughputs: Floats) -> tuple[int, ...]:
     """Return the columns of the types in the order in which they are served."""
     names = [gpu_type.lower() for gpu_type in gpu_types]
     if set(names) <= set(_ORDER_OF_TYPES):
         return tuple(names.index(name) for name in _ORDER_OF_TYPES if name in names)
-    best = rates.max(axis=1, initial=0.0, keepdims=True)
-    speeds = (rates / np.where(best > 0, best, 1.0)).sum(axis=0)
+    best = throughputs.max(axis=1, initial=0.0, keepdims=True)
+    speeds = (throughputs / np.where(best > 0, best, 1.0)).sum(axis=0)
     return tuple(
         sorted(range(len(gpu_types)), key=lambda column: (-round(speeds[column], 9), column))
     )

@@ -33,14 +33,16 @@ from hadar_slurm.policies.policy import PolicyOptions
 
 def remaining_service(job: Job, gpu_types: tuple[GpuType, ...]) -> float:
     """Return the GPU-seconds a job still needs on its fastest of `gpu_types`; inf if on none."""
-    rate = _best_rate(job.spec.rates, job.spec.num_gpus, gpu_types)
-    return job.spec.num_gpus * job.steps_left / rate if rate > 0 else float("inf")
+    throughput = _best_throughput(job.spec.throughputs, job.spec.num_gpus, gpu_types)
+    return job.spec.num_gpus * job.steps_left / throughput if throughput > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
-def _best_rate(rates: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]) -> float:
+def _best_throughput(
+    throughputs: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]
+) -> float:
     """Return `Throughputs.best`; cached, since thousands of jobs share a few dozen rates."""
-    return rates.best(gpu_types, num_gpus)
+    return throughputs.best(gpu_types, num_gpus)
 
 
 def attained_service(job: Job, _gpu_types: tuple[GpuType, ...]) -> float:

@@ -69,9 +69,9 @@ def mean_work(job: Job, snapshot: Snapshot) -> float:
     """Return the GPU-seconds a job still needs at the harmonic mean of the GPUs' speeds."""
     size, seconds, gpus = job.spec.num_gpus, 0.0, 0
     for gpu_type, count in snapshot.cluster.gpus_by_type.items():
-        rate = job.spec.rates.on(gpu_type, size)
-        if rate > 0:
-            seconds, gpus = seconds + count / rate, gpus + count
+        throughput = job.spec.throughputs.on(gpu_type, size)
+        if throughput > 0:
+            seconds, gpus = seconds + count / throughput, gpus + count
     return size * job.steps_left * seconds / gpus if gpus else math.inf
 
 
@@ -99,7 +99,7 @@ def _lasts_s(allocator: Allocator, job: Job, gpu_type: GpuType) -> float:
     """Return the seconds from a job's start on a type to its end, restart included."""
     has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
     moves = has_run and allocator.runs_on(job) != gpu_type
-    return job.steps_left / allocator.rate(job, gpu_type) + (
+    return job.steps_left / allocator.throughput(job, gpu_type) + (
         job.spec.restart_cost_s if moves else 0.0
     )
 

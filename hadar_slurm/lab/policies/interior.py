@@ -48,7 +48,7 @@ class ShareProgram:
     """Minimise sum(cost x) - level over shares x >= 0, one row a job and one column a GPU type.
 
     Subject to: sum over a job's row of x <= 1; sum over a column of gangs x <= capacity; and where
-    `rates` are given, for each job sum(rates x) >= needs + level. All numbers are finite.
+    `throughputs` are given, for each job sum(rates x) >= needs + level. All numbers are finite.
     """
 
     # (jobs,) positive.
@@ -58,7 +58,7 @@ class ShareProgram:
     # (jobs, types)
     cost: Floats | None = None
     # (jobs, types)
-    rates: Floats | None = None
+    throughputs: Floats | None = None
     # (jobs,)
     needs: Floats | None = None
     # Without it the level is 0.
@@ -93,7 +93,7 @@ class _Scaled:
     def __init__(self, program: ShareProgram) -> None:
         jobs, gpu_types = len(program.gangs), len(program.capacity)
         self.jobs, self.gpu_types = jobs, gpu_types
-        self.has_needs, self.has_level = program.rates is not None, program.has_level
+        self.has_needs, self.has_level = program.throughputs is not None, program.has_level
         self.bounds = slice(0, jobs * gpu_types)
         self.types = slice(self.bounds.stop, self.bounds.stop + gpu_types)
         self.totals = slice(self.types.stop, self.types.stop + jobs)
@@ -101,7 +101,7 @@ class _Scaled:
         # Absolute values of G's entries: bounds, capacity, totals, needs, and needs' level.
         ones, zeros = np.ones((gpu_types, jobs)), np.zeros((gpu_types, jobs))
         self.bound, self.total, self.usage = ones.copy(), ones.copy(), ones * program.gangs
-        self.rate = zeros if program.rates is None else program.rates.T.copy()
+        self.throughput = zeros if program.throughputs is None else program.throughputs.T.copy()
         self.level = np.full(jobs, float(program.has_level))
         rows, columns, last_column = self._equilibrate()
         needs = np.zeros(jobs) if program.needs is None else program.needs
@@ -121,15 +121,15 @@ class _Scaled:
                 _root(self.bound),
                 _root(self.usage.max(axis=1)),
                 _root(self.total.max(axis=0)),
-                _root(np.maximum(self.rate.max(axis=0), self.level)),
+                _root(np.maximum(self.throughput.max(axis=0), self.level)),
             ]
-            entries = (self.bound, self.usage, self.total, self.rate)
+            entries = (self.bound, self.usage, self.total, self.throughput)
             column = _root(np.maximum.reduce(entries))
             level = float(_root(self.level.max(keepdims=True))[0])
             self.bound /= by[0] * column
             self.usage /= by[1][:, None] * column
             self.total /= by[2] * column
-            self.rate /= by[3] * column
+            self.throughput /= by[3] * column
             self.level /= by[3] * level
             rows = [scale * part for scale, part in zip(rows, by, strict=True)]
             columns, last_column = columns * column, last_column * level
@@ -144,7 +144,7 @@ class _Scaled:
             (self.total * x).sum(axis=0),
         ]
         if self.has_needs:
-            parts.append(self.level * p[-1] - (self.rate * x).sum(axis=0))
+            parts.append(self.level * p[-1] - (self.throughput * x).sum(axis=0))
         return np.concatenate(parts)
 
     def transposed_times(self, z: Floats) -> Floats:
@@ -153,7 +153,7 @@ class _Scaled:
         x -= self.bound * z[self.bounds].reshape(x.shape)
         level = 0.0
         if self.has_needs:
-            x -= self.rate * z[self.needs]
+            x -= self.throughput * z[self.needs]
             level = float(self.level @ z[self.needs])
         return np.append(x.ravel(), level)
 
@@ -187,7 +187,7 @@ class _Newton:
         common = np.zeros((size, gpu_types + 1, jobs))
         common[diagonal, diagonal] = scaled.usage
         if scaled.has_needs:
-            own[:gpu_types, -1] = own[-1, :gpu_types] = -scaled.rate
+            own[:gpu_types, -1] = own[-1, :gpu_types] = -scaled.throughput
             own[-1, -1] = -self.firm[scaled.needs]
             common[-1, gpu_types] = scaled.level
         inverse = np.linalg.inv(own.transpose(2, 0, 1))

@@ -22,13 +22,13 @@ def normalised_service(job: Job, gpu_types: Sequence[GpuType]) -> float:
     """Return the GPU-seconds that a job has received, as if all on its fastest of `gpu_types`."""
     if not job.progress.service_by_type:
         return 0.0
-    rates, size = job.spec.rates, job.spec.num_gpus
-    best = max((rates.on(gpu_type, size) for gpu_type in gpu_types), default=0.0)
+    throughputs, size = job.spec.throughputs, job.spec.num_gpus
+    best = max((throughputs.on(gpu_type, size) for gpu_type in gpu_types), default=0.0)
     if best <= 0:
         return job.progress.service_gpu_s
     # A type that has left the cluster may have been faster than the present ones.
     return sum(
-        service_s * min(1.0, rates.on(gpu_type, size) / best)
+        service_s * min(1.0, throughputs.on(gpu_type, size) / best)
         for gpu_type, service_s in job.progress.service_by_type
     )
 
@@ -50,7 +50,7 @@ def _with_assumed_length(job: Job, gpu_types: Sequence[GpuType]) -> Job:
     if size == 1:
         return job
     trained_s = normalised_service(job, gpu_types) / size
-    steps = max(1, math.ceil(job.spec.rates.best(gpu_types, size) * max(_LEAST_S, trained_s)))
+    steps = max(1, math.ceil(job.spec.throughputs.best(gpu_types, size) * max(_LEAST_S, trained_s)))
     return replace(
         job,
         spec=replace(job.spec, total_steps=steps),

@@ -136,7 +136,7 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
             if not allocator.may_use(job, gpu_type):
                 continue
             stays = _STAYS if gpu_type in held else 1.0
-            speeds[row, column] = stays * allocator.rate(job, gpu_type)
+            speeds[row, column] = stays * allocator.throughput(job, gpu_type)
             slots = allocator.slots_for(job, gpu_type) if may_fork(job) else ()
             nodes = sum(capacity[slot] >= job.spec.num_gpus for slot in slots)
             most_on[row, column] = max(1, nodes)

@@ -152,10 +152,10 @@ class _Work:
 
 
 def _alone_s(spec: JobSpec, gpu_type: str, *, counts_spread: bool) -> float:
-    rate = spec.rates.on(gpu_type, spec.num_gpus)
+    throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
     if counts_spread and spec.num_gpus > 1:
-        rate = max(rate, spec.rates.on(gpu_type, spec.num_gpus, is_spread=True))
-    return spec.total_steps / rate if rate > 0 else math.inf
+        throughput = max(throughput, spec.throughputs.on(gpu_type, spec.num_gpus, is_spread=True))
+    return spec.total_steps / throughput if throughput > 0 else math.inf
 
 
 # TTD.

@@ -138,12 +138,12 @@ def _specs_digest(specs: Sequence[JobSpec]) -> str:
     tables: dict[int, str] = {}
     empty = Throughputs()
     for spec in specs:
-        rows = tables.get(id(spec.rates))
+        rows = tables.get(id(spec.throughputs))
         if rows is None:
-            rows = tables[id(spec.rates)] = hashlib.sha256(
-                repr(spec.rates.rows).encode()
+            rows = tables[id(spec.throughputs)] = hashlib.sha256(
+                repr(spec.throughputs.rows).encode()
             ).hexdigest()
-        digest.update(f"{replace(spec, rates=empty)!r} {rows}\n".encode())
+        digest.update(f"{replace(spec, throughputs=empty)!r} {rows}\n".encode())
     return digest.hexdigest()
 
 
@@ -249,8 +249,8 @@ def _over(value: float, least: float) -> float | None:
 
 def _gpu_hours(spec: JobSpec, cluster: Cluster) -> float:
     """Return a job's GPU-hours on its fastest type."""
-    rate = spec.rates.best(cluster.gpus_by_type, spec.num_gpus)
-    return round(spec.num_gpus * spec.total_steps / rate / 3600.0, 4)
+    throughput = spec.throughputs.best(cluster.gpus_by_type, spec.num_gpus)
+    return round(spec.num_gpus * spec.total_steps / throughput / 3600.0, 4)
 
 
 # Files.

@@ -295,14 +295,14 @@ def finish_time_fairness(
         shares = {
             gpu_type: count / (num_jobs * spec.num_gpus)
             for gpu_type, count in cluster.gpus_by_type.items()
-            if spec.rates.on(gpu_type, spec.num_gpus) > 0
+            if spec.throughputs.on(gpu_type, spec.num_gpus) > 0
         }
         scale = max(1.0, sum(shares.values()))
-        rate = sum(
-            share / scale * spec.rates.on(gpu_type, spec.num_gpus)
+        throughput = sum(
+            share / scale * spec.throughputs.on(gpu_type, spec.num_gpus)
             for gpu_type, share in shares.items()
         )
-        rho.append(done.jct_s * rate / spec.total_steps)
+        rho.append(done.jct_s * throughput / spec.total_steps)
     return np.array(rho)
 
 

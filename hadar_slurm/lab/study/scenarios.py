@@ -16,7 +16,7 @@ from random import Random
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rate, Throughputs, ThroughputTable
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.lab.study.compare import Cell, StudyWorkload, scale_to_load
 from hadar_slurm.lab.study.experiment import ExperimentSettings, forked
 from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series, load_series
@@ -81,8 +81,8 @@ def even_mix(k: int, rng: Random) -> list[JobSpec]:
 
 def _mix_of(hours: Sequence[float]) -> list[JobSpec]:
     """Return jobs of these hours on the fastest node; restarts and averaging cost 10 s each."""
-    rates = Throughputs.of(
-        {(gpu_type, 1): Rate(_STEPS_PER_S * v) for gpu_type, v in NODE_SPEEDS.items()}
+    throughputs = Throughputs.of(
+        {(gpu_type, 1): GangThroughput(_STEPS_PER_S * v) for gpu_type, v in NODE_SPEEDS.items()}
     )
     return forked(
         [
@@ -90,7 +90,7 @@ def _mix_of(hours: Sequence[float]) -> list[JobSpec]:
                 job_id=JobId(str(number)),
                 num_gpus=1,
                 total_steps=round(size * HOUR_S * _STEPS_PER_S),
-                rates=rates,
+                throughputs=throughputs,
                 restart_cost_s=_MIX_RESTART_S,
                 workload="mix",
             )

@@ -108,7 +108,7 @@ def _job(
         job_id=job_id,
         num_gpus=num_gpus,
         total_steps=total_steps,
-        rates=speeds.rates(
+        throughputs=speeds.throughputs(
             name,
             num_gpus=num_gpus,
             steps_per_s=total_steps / duration_s,

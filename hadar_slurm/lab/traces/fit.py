@@ -55,7 +55,7 @@ def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
         or "no GPU"
     )
     if not _types(job, cluster, is_spread=False):
-        known = ", ".join(job.rates.gpu_types) or "none"
+        known = ", ".join(job.throughputs.gpu_types) or "none"
         return (
             f"it runs with {job.num_gpus} GPUs on none of the cluster's types ({has}), only on "
             f"{known}; give another --cluster, --throughputs or --gpu-speeds"
@@ -69,7 +69,7 @@ def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
 
 
 def _types(job: JobSpec, cluster: Cluster, *, is_spread: bool) -> frozenset[GpuType]:
-    on = job.rates.on
+    on = job.throughputs.on
     gpu_types = cluster.gpus_by_type
     return frozenset(
         gpu_type for gpu_type in gpu_types if on(gpu_type, job.num_gpus, is_spread=is_spread) > 0

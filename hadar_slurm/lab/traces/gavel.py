@@ -37,9 +37,9 @@ def read_gavel(
         if len(columns) != _COLUMNS:
             raise TraceError(_wrong_columns(place, len(columns), is_first=not jobs))
         name = columns[_WORKLOAD].strip()
-        rates = known.get(name)
-        if rates is None:
-            rates = known[name] = _rates(name, table, place)
+        throughputs = known.get(name)
+        if throughputs is None:
+            throughputs = known[name] = _throughputs(name, table, place)
         arrival_s = seconds(columns[_ARRIVAL], place, "arrival")
         if arrival_s < last_s:
             raise TraceError(
@@ -54,7 +54,7 @@ def read_gavel(
                 job_id=job_id,
                 num_gpus=gang_size(columns[_GANG], place),
                 total_steps=steps(columns[_STEPS], place),
-                rates=rates,
+                throughputs=throughputs,
                 submitted_s=arrival_s,
                 restart_cost_s=restart_cost_s,
                 workload=name,
@@ -92,15 +92,15 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _rates(workload: str, table: ThroughputTable, place: str) -> Throughputs:
-    rates = table.rates(workload)
-    if rates is None:
+def _throughputs(workload: str, table: ThroughputTable, place: str) -> Throughputs:
+    throughputs = table.throughputs(workload)
+    if throughputs is None:
         known = ", ".join(sorted(table.workloads)[:5])
         raise TraceError(
             f"{place}: workload {shown(workload)} is not in the throughput table, which has "
             f"{known}, ...; give another table with --throughputs"
         )
-    return rates
+    return throughputs
 
 
 def _wrong_columns(place: str, number: int, *, is_first: bool) -> str:

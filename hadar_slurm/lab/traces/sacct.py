@@ -257,7 +257,7 @@ def _job(
         job_id=job_id,
         num_gpus=gpus.total,
         total_steps=_elapsed_s(record, place),
-        rates=speeds.rates(
+        throughputs=speeds.throughputs(
             workload,
             num_gpus=gpus.total,
             steps_per_s=1.0,

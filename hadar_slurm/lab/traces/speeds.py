@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hadar_slurm.core.throughput import SPREAD_FACTOR, Rate, Throughputs, ThroughputTable
+from hadar_slurm.core.throughput import SPREAD_FACTOR, GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import UsageError
 
@@ -117,7 +117,7 @@ class SpeedTable:
                 "out or give another --reference"
             )
 
-    def rates(
+    def throughputs(
         self,
         name: str,
         *,
@@ -134,21 +134,21 @@ class SpeedTable:
         types = frozenset(gpu_type.lower() for gpu_type in ran_on)
         job_type = (name.lower(), num_gpus, types, was_spread)
         key = (job_type, steps_per_s)
-        if key not in self._rates:
+        if key not in self._throughputs:
             relative = self._relative.get(job_type)
             if relative is None:
                 relative = self._find_relative(name, num_gpus, types, was_spread=was_spread)
                 self._relative[job_type] = relative
-            self._rates[key] = Throughputs.of(
+            self._throughputs[key] = Throughputs.of(
                 {
-                    (gpu_type, num_gpus): Rate(
-                        rate.together * steps_per_s,
-                        None if rate.spread is None else rate.spread * steps_per_s,
+                    (gpu_type, num_gpus): GangThroughput(
+                        throughput.together * steps_per_s,
+                        None if throughput.spread is None else throughput.spread * steps_per_s,
                     )
-                    for gpu_type, rate in relative.items()
+                    for gpu_type, throughput in relative.items()
                 }
             )
-        return self._rates[key]
+        return self._throughputs[key]
 
     def family(self, name: str) -> str | None:
         """Return the table's model whose relative speeds apply; None for the mean of all."""
@@ -162,7 +162,7 @@ class SpeedTable:
 
     def names(self, name: str) -> bool:
         """Return whether the table has a workload or a model of exactly this name."""
-        return self.table.rates(name) is not None or name.lower() in self._models
+        return self.table.throughputs(name) is not None or name.lower() in self._models
 
     def speed(self, gpu_type: str, family: str | None) -> float | None:
         """Return the speed of a type relative to a reference GPU; None if unknown."""
@@ -192,40 +192,42 @@ class SpeedTable:
         return {}
 
     @cached_property
-    def _relative(self) -> dict[object, dict[str, Rate]]:
+    def _relative(self) -> dict[object, dict[str, GangThroughput]]:
         """Rates relative to the recorded one, cached for equal jobs."""
         return {}
 
     @cached_property
-    def _rates(self) -> dict[object, Throughputs]:
+    def _throughputs(self) -> dict[object, Throughputs]:
         return {}
 
     def _find_relative(
         self, name: str, num_gpus: int, ran_on: frozenset[str], *, was_spread: bool
-    ) -> dict[str, Rate]:
+    ) -> dict[str, GangThroughput]:
         """Return the rates on every type, relative to the recorded one."""
         gpu_types = {
             gpu_type.lower() for gpu_type in self.gpu_types or (*self._table_types, self.reference)
         }
-        rates = self._by_family(name, gpu_types | ran_on, ran_on, was_spread=was_spread)
-        rows = self.table.rates(name)
+        throughputs = self._by_family(name, gpu_types | ran_on, ran_on, was_spread=was_spread)
+        rows = self.table.throughputs(name)
         if rows is not None:
-            rates.update(self._by_rows(rows, num_gpus, gpu_types, ran_on, was_spread=was_spread))
-        return rates
+            throughputs.update(
+                self._by_rows(rows, num_gpus, gpu_types, ran_on, was_spread=was_spread)
+            )
+        return throughputs
 
     def _by_family(
         self, name: str, gpu_types: Iterable[str], ran_on: frozenset[str], *, was_spread: bool
-    ) -> dict[str, Rate]:
+    ) -> dict[str, GangThroughput]:
         family = self.family(name)
         recorded = [self.speed(gpu_type, family) for gpu_type in ran_on]
         pace = min((speed for speed in recorded if speed), default=None)
-        found: dict[str, Rate] = {}
+        found: dict[str, GangThroughput] = {}
         for gpu_type in gpu_types:
             speed = self.speed(gpu_type, family)
             if speed and pace:
-                found[gpu_type] = _rate(speed / pace, was_spread=was_spread)
+                found[gpu_type] = _throughput(speed / pace, was_spread=was_spread)
             elif gpu_type in ran_on:
-                found[gpu_type] = _rate(1.0, was_spread=was_spread)
+                found[gpu_type] = _throughput(1.0, was_spread=was_spread)
         return found
 
     def _by_rows(
@@ -236,7 +238,7 @@ class SpeedTable:
         ran_on: frozenset[str],
         *,
         was_spread: bool,
-    ) -> dict[str, Rate]:
+    ) -> dict[str, GangThroughput]:
         """Return relative rates by the workload's own rows; none if they lack a type it ran on."""
         row_of = {gpu_type: _match(gpu_type, rows.gpu_types) for gpu_type in (*gpu_types, *ran_on)}
         on = {
@@ -248,7 +250,7 @@ class SpeedTable:
             return {}
         pace = min(on[gpu_type][was_spread] for gpu_type in ran_on)
         ratios = {
-            gpu_type: Rate(together / pace, spread / pace)
+            gpu_type: GangThroughput(together / pace, spread / pace)
             for gpu_type, (together, spread) in (on.items() if pace > 0 else ())
         }
         is_sane = all(max(together, spread or 0.0) < _MOST for together, spread in ratios.values())
@@ -275,7 +277,9 @@ class SpeedTable:
     @cached_property
     def _table_types(self) -> tuple[str, ...]:
         return tuple(
-            sorted({k for rates in self.table.workloads.values() for k in rates.gpu_types})
+            sorted(
+                {k for throughputs in self.table.workloads.values() for k in throughputs.gpu_types}
+            )
         )
 
     @cached_property
@@ -289,10 +293,10 @@ class SpeedTable:
             iter(self._table_types), ""
         )  # fmt: skip
         ratios: dict[str, dict[str, list[float]]] = {}
-        for name, rates in self.table.workloads.items():
+        for name, throughputs in self.table.workloads.items():
             family = ratios.setdefault(name.partition(" (batch size")[0], {})
-            for gpu_type in rates.gpu_types:
-                ratio = _ratio(rates, gpu_type, anchor)
+            for gpu_type in throughputs.gpu_types:
+                ratio = _ratio(throughputs, gpu_type, anchor)
                 if ratio:
                     family.setdefault(gpu_type, []).append(ratio)
         families = {
@@ -306,10 +310,12 @@ class SpeedTable:
         return families
 
 
-def _ratio(rates: Throughputs, gpu_type: str, anchor: str) -> float | None:
+def _ratio(throughputs: Throughputs, gpu_type: str, anchor: str) -> float | None:
     """Return the ratio of two types' rates for the smallest gang measured on both."""
-    sizes = {size for (_, size), _ in rates.rows}
-    both = ((rates.on(gpu_type, size), rates.on(anchor, size)) for size in sorted(sizes))
+    sizes = {size for (_, size), _ in throughputs.rows}
+    both = (
+        (throughputs.on(gpu_type, size), throughputs.on(anchor, size)) for size in sorted(sizes)
+    )
     ratios = (one / other for one, other in both if one > 0 and other > 0)
     return next((ratio for ratio in ratios if 1 / _MOST < ratio < _MOST), None)
 
@@ -324,8 +330,8 @@ def _sia(model: str) -> dict[str, float]:
     }
 
 
-def _rate(value: float, *, was_spread: bool) -> Rate:
-    return Rate(value / SPREAD_FACTOR, value) if was_spread else Rate(value)
+def _throughput(value: float, *, was_spread: bool) -> GangThroughput:
+    return GangThroughput(value / SPREAD_FACTOR, value) if was_spread else GangThroughput(value)
 
 
 def _look_up(gpu_type: str, known: Mapping[str, float]) -> float | None:

@@ -88,7 +88,7 @@ def gavel_jobs(
     run time is uniform in 1 to that many hours (published traces use 24). Gangs larger than
     `max_gang` have `max_gang` GPUs. Raises UsageError if no workload has a rate on one GPU.
     """
-    names = [name for name in table.workloads if _rate(table, name, reference, 1) > 0]
+    names = [name for name in table.workloads if _throughput(table, name, reference, 1) > 0]
     if not names:
         raise UsageError(f"no workload of the throughput table has a rate on one {reference}")
     jobs: list[JobSpec] = []
@@ -149,7 +149,7 @@ def _workloads(model: str, table: ThroughputTable, reference: str) -> list[str]:
     names = [
         name
         for name in table.workloads
-        if name.partition(" (batch size")[0] == model and _rate(table, name, reference, 1) > 0
+        if name.partition(" (batch size")[0] == model and _throughput(table, name, reference, 1) > 0
     ]
     if not names:
         raise UsageError(
@@ -162,13 +162,13 @@ def _workloads(model: str, table: ThroughputTable, reference: str) -> list[str]:
 def _gang(draw: Draw, name: str, table: ThroughputTable, reference: str, max_gang: int) -> int:
     """Return a gang size for a workload: 1 unless the table has a row for the size drawn."""
     gang = min(_pick(draw, GAVEL_GANGS), max_gang)
-    rates = table.rates(name)
-    sizes = {size for (_, size), _ in rates.rows} if rates else set()
-    return gang if gang in sizes and _rate(table, name, reference, gang) > 0 else 1
+    throughputs = table.throughputs(name)
+    sizes = {size for (_, size), _ in throughputs.rows} if throughputs else set()
+    return gang if gang in sizes and _throughput(table, name, reference, gang) > 0 else 1
 
 
-def _rate(table: ThroughputTable, name: str, reference: str, gang: int) -> float:
-    return (table.rates(name) or Throughputs()).on(reference, gang)
+def _throughput(table: ThroughputTable, name: str, reference: str, gang: int) -> float:
+    return (table.throughputs(name) or Throughputs()).on(reference, gang)
 
 
 def _job(
@@ -180,12 +180,12 @@ def _job(
     table: ThroughputTable,
     reference: str,
 ) -> JobSpec:
-    rates = table.rates(name) or Throughputs()
+    throughputs = table.throughputs(name) or Throughputs()
     return JobSpec(
         job_id=JobId(str(number)),
         num_gpus=gang,
-        total_steps=max(1, round(run_s * rates.on(reference, gang))),
-        rates=rates,
+        total_steps=max(1, round(run_s * throughputs.on(reference, gang))),
+        throughputs=throughputs,
         submitted_s=arrival_s,
         workload=name,
     )

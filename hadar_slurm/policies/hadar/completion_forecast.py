@@ -173,7 +173,7 @@ def _first_end(board: Allocator, job: Job, begins_s: Mapping[GpuType, float]) ->
 
 def _lasts_s(board: Allocator, job: Job, gpu_type: GpuType) -> float:
     """Return how long a job takes on a type, in seconds."""
-    return job.steps_left / board.rate(job, gpu_type)
+    return job.steps_left / board.throughput(job, gpu_type)
 
 
 def _releases(board: Allocator) -> dict[Slot, _Pool]:
@@ -182,7 +182,7 @@ def _releases(board: Allocator) -> dict[Slot, _Pool]:
     jobs = board.snapshot.by_id
     for job_id, allocation in board.placed.items():
         job = jobs[job_id]
-        pace = sum(board.rules.rate(gang, job.spec.rates) for gang in allocation.gangs)
+        pace = sum(board.rules.throughput(gang, job.spec.throughputs) for gang in allocation.gangs)
         left_s = job.steps_left / pace if pace > 0 else math.inf
         if job.spec.can_checkpoint and not board.round.may_move:
             left_s = min(left_s, board.round.length_s)

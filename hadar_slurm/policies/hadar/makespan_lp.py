@@ -39,7 +39,7 @@ _SLACK = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One job as the program sees it: `rates` in steps/s on each type, 0 where it cannot run.
+    """One job as the program sees it: `throughputs` in steps/s on each type, 0 where it cannot run.
 
     `gpu_type` is the same for jobs that differ in nothing but their steps.
     """
@@ -48,12 +48,12 @@ class Demand:
     gpu_type: object
     num_gpus: int
     steps_left: float
-    rates: tuple[float, ...]
+    throughputs: tuple[float, ...]
 
     @property
     def service(self) -> float:
         """Return the GPU-seconds left on the fastest type."""
-        return self.num_gpus * self.steps_left / max(self.rates)
+        return self.num_gpus * self.steps_left / max(self.throughputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class _Column:
     def work_s(self) -> float:
         """Return the seconds all members need on their fastest type, one after the other."""
         first = self.members[0]
-        return sum(demand.steps_left for demand in self.members) / max(first.rates)
+        return sum(demand.steps_left for demand in self.members) / max(first.throughputs)
 
 
 def _least_horizon_s(demands: Sequence[Demand], capacity: Sequence[int]) -> float:
@@ -142,7 +142,7 @@ def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
     long: list[_Column] = []
     short: dict[tuple[object, int], list[Demand]] = {}
     for demand in demands:
-        slowest = min(rate for rate in demand.rates if rate > 0)
+        slowest = min(throughput for throughput in demand.throughputs if throughput > 0)
         if demand.steps_left / slowest >= _LONG * least_s:
             long.append(_Column((demand,), is_long=True))
         else:
@@ -207,13 +207,13 @@ class _Program:
 
 
 def _program(columns: Sequence[_Column], capacity: Sequence[int]) -> _Program:
-    rates = np.array([column.members[0].rates for column in columns])
+    throughputs = np.array([column.members[0].throughputs for column in columns])
     work_s = np.array([column.work_s for column in columns])
     gang = np.array([float(column.members[0].num_gpus) for column in columns])
     # A kind's time is shared by its members in proportion to their work: each counts once.
     members = np.array([float(len(column.members)) for column in columns])
     return _Program(
-        speed=rates / rates.max(axis=1, keepdims=True),
+        speed=throughputs / throughputs.max(axis=1, keepdims=True),
         gang=gang,
         work_s=work_s,
         weight=members / np.maximum(gang * work_s, 1e-9) * work_s.max(),

@@ -123,12 +123,12 @@ class Hadar:
         demands = []
         for job in jobs:
             prospect, size = prospects.of(job), job.spec.num_gpus
-            rates = tuple(
-                rate if count >= size else 0.0
-                for rate, count in zip(prospect.rates, capacity, strict=True)
+            throughputs = tuple(
+                throughput if count >= size else 0.0
+                for throughput, count in zip(prospect.throughputs, capacity, strict=True)
             )
-            if any(rates):
-                demands.append(Demand(job.job_id, prospect, size, job.steps_left, rates))
+            if any(throughputs):
+                demands.append(Demand(job.job_id, prospect, size, job.steps_left, throughputs))
         if not demands:
             return None, False
         try:
@@ -161,11 +161,11 @@ def _capacity(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> list[int]:
 class _Prospect:
     """What jobs share that differ in nothing but their steps.
 
-    `rates` in steps/s on each type, 0 where they may not run; `types` at the lowest cost by index,
-    the fastest first, once prices are known.
+    `throughputs` in steps/s on each type, 0 where they may not run; `types` at the lowest cost by
+    index, the fastest first, once prices are known.
     """
 
-    rates: tuple[float, ...]
+    throughputs: tuple[float, ...]
     by_speed: tuple[int, ...]
     best: float
     types: tuple[int, ...] | None = None
@@ -184,7 +184,13 @@ class _Prospects:
         found = self._by_job.get(job.job_id)
         if found is None:
             spec = job.spec
-            key = (id(spec.rates), spec.num_gpus, spec.shapes, job.allowed_nodes, job.bound_type)
+            key = (
+                id(spec.throughputs),
+                spec.num_gpus,
+                spec.shapes,
+                job.allowed_nodes,
+                job.bound_type,
+            )
             found = self._by_kind.get(key)
             if found is None:
                 found = self._by_kind[key] = self._make(job)
@@ -193,13 +199,13 @@ class _Prospects:
 
     def _make(self, job: Job) -> _Prospect:
         board = self.board
-        rates = tuple(
-            board.rate(job, gpu_type) if board.may_use(job, gpu_type) else 0.0
+        throughputs = tuple(
+            board.throughput(job, gpu_type) if board.may_use(job, gpu_type) else 0.0
             for gpu_type in board.gpu_types
         )
-        runs = [index for index, rate in enumerate(rates) if rate > 0]
-        by_speed = tuple(sorted(runs, key=lambda index: (-rates[index], index)))
-        return _Prospect(rates, by_speed, max(rates, default=0.0))
+        runs = [index for index, throughput in enumerate(throughputs) if throughput > 0]
+        by_speed = tuple(sorted(runs, key=lambda index: (-throughputs[index], index)))
+        return _Prospect(throughputs, by_speed, max(throughputs, default=0.0))
 
 
 class _Entry(NamedTuple):
@@ -275,10 +281,11 @@ class _Queue:
 
         In seconds of the dearest type; all are 0 where GPUs cost nothing.
         """
-        prices = self.horizon.prices if self.horizon else (0.0,) * len(prospect.rates)
+        prices = self.horizon.prices if self.horizon else (0.0,) * len(prospect.throughputs)
         dearest = max(prices) or 1.0
         return {
-            i: prices[i] / dearest * prospect.best / prospect.rates[i] for i in prospect.by_speed
+            i: prices[i] / dearest * prospect.best / prospect.throughputs[i]
+            for i in prospect.by_speed
         }
 
     def _with_own_type(
@@ -292,10 +299,12 @@ class _Queue:
         gpu_type = board.runs_on(job)
         if gpu_type is None or types[0] == (own := board.gpu_types.index(gpu_type)):
             return types
-        if not prospect.rates[own]:
+        if not prospect.throughputs[own]:
             return types
         costs = self._costs(prospect)
-        longer_s = job.steps_left * (1 / prospect.rates[own] - 1 / prospect.rates[types[0]])
+        longer_s = job.steps_left * (
+            1 / prospect.throughputs[own] - 1 / prospect.throughputs[types[0]]
+        )
         dearer_s = job.steps_left / prospect.best * (costs[own] - costs[types[0]])
         if max(longer_s, dearer_s) > job.spec.restart_cost_s:
             return types

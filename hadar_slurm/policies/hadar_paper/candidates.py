@@ -26,14 +26,14 @@ class Candidate:
     `types` names the GPU type of each node of the gang, sorted; `present` is the gang itself when
     the candidate is to stay in place. `value` is the utility at the finish it leads to, restart
     included. Staying is worth another restart on top (ours): a job that is not chosen counts as 0,
-    which would make it free to stop one for an equal other and start it again later. `rate` is in
-    steps/s.
+    which would make it free to stop one for an equal other and start it again later. `throughput`
+    is in steps/s.
     """
 
     job: Job
     gpus_per_node: int
     types: tuple[GpuType, ...]
-    rate: float
+    throughput: float
     value: float
     present: Gang | None = None
 
@@ -59,7 +59,7 @@ class Way(NamedTuple):
 
     gpus_per_node: int
     types: tuple[GpuType, ...]
-    rate: float
+    throughput: float
 
 
 @dataclass(frozen=True)
@@ -87,20 +87,20 @@ class CandidateSource:
         if job.phase is Phase.QUEUED:
             return
         for gang in job.allocation.gangs:
-            rate = gang.rate(job.spec.rates)
+            throughput = gang.throughput(job.spec.throughputs)
             types = tuple(sorted(slot.gpu_type for slot, _ in gang.slots))
             fits = all(self.free.get(slot, 0) >= count for slot, count in gang.slots)
             if fits:
                 # Where the rate is unknown, a job stays for as long as nobody else gains.
-                value = self._value_of_staying(job, rate) if rate > 0 else 0.0
-                yield Candidate(job, 0, types, rate, value, gang)
+                value = self._value_of_staying(job, throughput) if throughput > 0 else 0.0
+                yield Candidate(job, 0, types, throughput, value, gang)
 
-    def _value_of_staying(self, job: Job, rate: float) -> float:
-        """Return what `job` is worth at `rate`, and if it runs, what a restart would take of it."""
-        value = self._value(job, rate, restart_s=0.0)
+    def _value_of_staying(self, job: Job, throughput: float) -> float:
+        """Return the value of `job` at `throughput`; if it runs, plus the value a restart costs."""
+        value = self._value(job, throughput, restart_s=0.0)
         if job.phase is not Phase.RUNNING:
             return value
-        return 2 * value - self._value(job, rate, restart_s=job.spec.restart_cost_s)
+        return 2 * value - self._value(job, throughput, restart_s=job.spec.restart_cost_s)
 
     def _new(self, job: Job) -> Iterator[Candidate]:
         if job.is_pinned_in_place:
@@ -109,16 +109,17 @@ class CandidateSource:
         restart_s = job.spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         ways = self._ways(job)
         values = {
-            rate: self._value(job, rate, restart_s=restart_s) for rate in {w.rate for w in ways}
+            throughput: self._value(job, throughput, restart_s=restart_s)
+            for throughput in {w.throughput for w in ways}
         }
         for way in ways:
-            yield Candidate(job, *way, values[way.rate])
+            yield Candidate(job, *way, values[way.throughput])
 
     def _ways(self, job: Job) -> tuple[Way, ...]:
         """Return how `job` could start; many jobs ask for the same."""
         spec = job.spec
         key = (
-            spec.rates,
+            spec.throughputs,
             spec.shapes,
             spec.num_gpus,
             spec.can_checkpoint,
@@ -127,10 +128,15 @@ class CandidateSource:
         )
         if key not in self._known:
             self._known[key] = tuple(
-                Way(shape.gpus_per_node, types, rate)
+                Way(shape.gpus_per_node, types, throughput)
                 for shape in spec.shapes
                 for types in self._type_mixes(job, shape)
-                if (rate := spec.rates.of_gang(types, spec.num_gpus, is_spread=shape.nodes > 1)) > 0
+                if (
+                    throughput := spec.throughputs.of_gang(
+                        types, spec.num_gpus, is_spread=shape.nodes > 1
+                    )
+                )
+                > 0
             )
         return self._known[key]
 
@@ -157,8 +163,8 @@ class CandidateSource:
         nodes = self.reach.nodes(job, gpu_type, is_mixed=is_mixed)
         return sum(self.free.get(Slot(node.name, gpu_type), 0) >= gpus for node in nodes)
 
-    def _value(self, job: Job, rate: float, *, restart_s: float) -> float:
-        return self.appraisal.value(job, restart_s + job.steps_left / rate)
+    def _value(self, job: Job, throughput: float, *, restart_s: float) -> float:
+        return self.appraisal.value(job, restart_s + job.steps_left / throughput)
 
 
 def _splits(total: int, limits: Sequence[int]) -> Iterator[tuple[int, ...]]:

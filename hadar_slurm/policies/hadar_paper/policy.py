@@ -284,7 +284,7 @@ class _Reasons:
         if not job.phase.is_plannable:
             return WaitReason.STOPPING
         gpu_types = [str(gpu_type) for gpu_type in self.snapshot.cluster.gpus_by_type]
-        if job.spec.rates.best(gpu_types, job.spec.num_gpus) <= 0:
+        if job.spec.throughputs.best(gpu_types, job.spec.num_gpus) <= 0:
             return WaitReason.NO_THROUGHPUT
         if all(candidate.present for candidate in self.candidates[job.job_id]):
             return WaitReason.INSUFFICIENT if self._fits_alone(job) else WaitReason.INFEASIBLE

@@ -69,9 +69,9 @@ def exponential_prices(
     total = sum(capacity.values())
     for gpu_type, units in capacity.items():
         spans = {
-            job.job_id: job.steps_left / rate
+            job.job_id: job.steps_left / throughput
             for job in jobs
-            if (rate := job.spec.rates.on(gpu_type, job.spec.num_gpus)) > 0
+            if (throughput := job.spec.throughputs.on(gpu_type, job.spec.num_gpus)) > 0
         }
         able = [job for job in jobs if job.job_id in spans]
         if not able or units <= 0:

@@ -77,14 +77,14 @@ class Appraisal:
     now_s: float
     num_jobs: int
     shortest_s: float
-    ideal_rates: Mapping[str, float]
+    ideal_throughputs: Mapping[str, float]
 
     @classmethod
     def of(cls, snapshot: Snapshot, utility: Utility) -> Appraisal:
         """Return the appraisal of a snapshot's plannable jobs."""
         gpu_types = [str(gpu_type) for gpu_type in snapshot.cluster.gpus_by_type]
         ideal = {
-            job.job_id: job.spec.rates.best(gpu_types, job.spec.num_gpus)
+            job.job_id: job.spec.throughputs.best(gpu_types, job.spec.num_gpus)
             for job in snapshot.plannable
         }
         left = [
@@ -97,15 +97,15 @@ class Appraisal:
             snapshot.now_s,
             len(snapshot.plannable),
             max(_LEAST_LEFT_S, min(left, default=_LEAST_LEFT_S)),
-            {str(job_id): rate for job_id, rate in ideal.items()},
+            {str(job_id): throughput for job_id, throughput in ideal.items()},
         )
 
     def value(self, job: Job, left_s: float) -> float:
         """Return what it is worth that `job` finishes `left_s` seconds from now."""
-        ideal_rate = self.ideal_rates[job.job_id]
-        if ideal_rate <= 0:
+        ideal_throughput = self.ideal_throughputs[job.job_id]
+        if ideal_throughput <= 0:
             return 0.0
-        ideal_s = max(_SHORTEST_S, job.spec.total_steps / ideal_rate)
+        ideal_s = max(_SHORTEST_S, job.spec.total_steps / ideal_throughput)
         age_s = max(0.0, self.now_s - job.spec.submitted_s)
         return self.utility(
             Worth(age_s, left_s, ideal_s, ideal_s * max(1, self.num_jobs), self.shortest_s)

@@ -149,11 +149,11 @@ def _demand(
         is_open = gpu_type in held if job.is_pinned_in_place else board.may_use(job, gpu_type)
         if not (is_open and gpu_type in gpus):
             continue
-        key = (gpu_type, spec.num_gpus, spec.rates, spec.can_checkpoint, job.allowed_nodes)
+        key = (gpu_type, spec.num_gpus, spec.throughputs, spec.can_checkpoint, job.allowed_nodes)
         if key not in room:
             slots = board.slots_for(job, gpu_type)
             room[key] = sum(capacity[slot] >= spec.num_gpus for slot in slots)
-        alone_s[gpu_type] = max(job.steps_left, 1.0) / board.rate(job, gpu_type)
+        alone_s[gpu_type] = max(job.steps_left, 1.0) / board.throughput(job, gpu_type)
         copies[gpu_type] = max(1, room[key])
     return ForkDemand(alone_s, copies, spec.num_gpus, spec.max_copies if may_fork(job) else 1)
 
@@ -218,18 +218,20 @@ class _Deal:
         where there are several copies. Else: whether the new copies, from their restart to their
         aggregation at the slot's end, train more than what aggregation takes from a single copy.
         """
-        rate, added = self._rate(job, gangs), self._rate(job, more)
+        throughput, added = self._throughput(job, gangs), self._throughput(job, more)
         held = held_by(job).gangs
-        late = restart_s(job) * self._rate(job, [gang for gang in more if gang not in held])
+        late = restart_s(job) * self._throughput(job, [gang for gang in more if gang not in held])
         aggregation_s, is_forked = job.spec.aggregation_cost_s, len(gangs) > 1
-        end_s = job.steps_left / rate + aggregation_s * is_forked if rate > 0 else math.inf
+        end_s = (
+            job.steps_left / throughput + aggregation_s * is_forked if throughput > 0 else math.inf
+        )
         if end_s <= self.rest_s:
-            return (job.steps_left + late) / (rate + added) + aggregation_s < end_s
-        lost = 0.0 if is_forked else rate * aggregation_s
+            return (job.steps_left + late) / (throughput + added) + aggregation_s < end_s
+        lost = 0.0 if is_forked else throughput * aggregation_s
         return added * (self.rest_s - aggregation_s) - late > lost
 
-    def _rate(self, job: Job, gangs: Sequence[Gang]) -> float:
-        return sum(self.board.rules.rate(gang, job.spec.rates) for gang in gangs)
+    def _throughput(self, job: Job, gangs: Sequence[Gang]) -> float:
+        return sum(self.board.rules.throughput(gang, job.spec.throughputs) for gang in gangs)
 
 
 def make(options: PolicyOptions) -> Hadare:

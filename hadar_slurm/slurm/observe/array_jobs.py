@@ -17,7 +17,7 @@ from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.snapshot import Ended
-from hadar_slurm.core.throughput import Rate, Throughputs
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.actions import Action
 from hadar_slurm.handoff import ProgressReport, shares
 from hadar_slurm.jobspec.description import MAX_RATE, MAX_RESTART_S, MIN_RATE, Description
@@ -198,7 +198,7 @@ class Fork:
             job_id=self.parent,
             max_copies=len(jobs),
             aggregation_cost_s=self.aggregation_s,
-            rates=self._rates(first.spec),
+            throughputs=self._throughputs(first.spec),
             submitted_s=min(job.spec.submitted_s for job in jobs),
             # Observation.signal_not_ready decides by copy.
             can_checkpoint=any(job.spec.can_checkpoint for job in jobs),
@@ -232,7 +232,7 @@ class Fork:
         names = [name for task in held or self.copies for name in task.row.partition.split(",")]
         return ",".join(dict.fromkeys(names))
 
-    def _rates(self, spec: JobSpec) -> Throughputs:
+    def _throughputs(self, spec: JobSpec) -> Throughputs:
         """Return the job's steps/s by GPU type: measured by its copies, else as described.
 
         A type without a measurement keeps its proportion to the measured types. A measurement near
@@ -244,10 +244,12 @@ class Fork:
             if task.speed > 0 and task.gang is not None:
                 measured.setdefault(min(task.gang.gpus_by_type).lower(), []).append(task.speed)
         if not measured:
-            return spec.rates
+            return spec.throughputs
         size = spec.num_gpus
         speeds = {gpu_type: sum(found) / len(found) for gpu_type, found in measured.items()}
-        said = {gpu_type: spec.rates.on(gpu_type, size) for gpu_type in spec.rates.gpu_types}
+        said = {
+            gpu_type: spec.throughputs.on(gpu_type, size) for gpu_type in spec.throughputs.gpu_types
+        }
         ratios = [
             speeds[gpu_type] / said[gpu_type] for gpu_type in speeds if said.get(gpu_type, 0.0) > 0
         ]
@@ -255,8 +257,10 @@ class Fork:
         factor = 1.0 if _agree(factor, 1.0) else factor
         scaled = {gpu_type: speed * factor for gpu_type, speed in said.items()}
         news = {k: speed for k, speed in speeds.items() if not _agree(speed, scaled.get(k, 0.0))}
-        rates = scaled | news
-        return Throughputs.of({(gpu_type, size): Rate(speed) for gpu_type, speed in rates.items()})
+        throughputs = scaled | news
+        return Throughputs.of(
+            {(gpu_type, size): GangThroughput(speed) for gpu_type, speed in throughputs.items()}
+        )
 
     def _progress(self, spec: JobSpec, allocation: Allocation) -> Progress:
         """Return the common progress of the copies, and an estimate of its GPU-seconds.
@@ -270,11 +274,15 @@ class Fork:
         size = spec.num_gpus
         held = Counter(min(gang.gpus_by_type) for gang in allocation.gangs)
         best = max(
-            spec.rates.gpu_types, key=lambda gpu_type: spec.rates.on(gpu_type, size), default=""
+            spec.throughputs.gpu_types,
+            key=lambda gpu_type: spec.throughputs.on(gpu_type, size),
+            default="",
         )
         gpu_types = held or Counter({GpuType(best): 1})
-        rate = sum(spec.rates.on(gpu_type, size) * count for gpu_type, count in gpu_types.items())
-        taken_s = steps / rate if rate > 0 else 0.0
+        throughput = sum(
+            spec.throughputs.on(gpu_type, size) * count for gpu_type, count in gpu_types.items()
+        )
+        taken_s = steps / throughput if throughput > 0 else 0.0
         service = tuple((k, size * n * taken_s) for k, n in sorted(gpu_types.items()) if taken_s)
         return Progress(steps, max(task.row.restarts for task in self.tasks), service)
 
@@ -287,9 +295,9 @@ class Fork:
         """
         if self.job is None:
             return {}
-        rates = self.job.spec.rates
+        throughputs = self.job.spec.throughputs
         tasks = [(self.copies[number], gang) for number, gang in gangs.items()]
-        speeds = {task.number: task.speed or gang.rate(rates) for task, gang in tasks}
+        speeds = {task.number: task.speed or gang.throughput(throughputs) for task, gang in tasks}
         budget = int(sum(speeds.values()) * slot_s)
         return shares(max(len(speeds), budget), speeds)
 

@@ -295,24 +295,26 @@ class SnapshotBuilder:
         shapes = self._shapes(row, description)
         bound = row.named_types if self.slurm.abilities.keeps_types else frozenset()
         # Thousands of pending jobs differ in a few keys only.
-        rates = self._rates(row, description, state)
-        key = (rates, description.gpus, shapes, row.partition, bound)
+        throughputs = self._throughputs(row, description, state)
+        key = (throughputs, description.gpus, shapes, row.partition, bound)
         if key not in self._runnable:
-            most = self._most_gpus(row, rates, description.gpus, bound, state)
+            most = self._most_gpus(row, throughputs, description.gpus, bound, state)
             self._runnable[key] = any(
                 sum(count >= shape.gpus_per_node for count in most) >= shape.nodes
                 for shape in shapes
             )
         return self._runnable[key]
 
-    def _rates(self, row: QueueRow, description: Description, state: SlurmState) -> Throughputs:
+    def _throughputs(
+        self, row: QueueRow, description: Description, state: SlurmState
+    ) -> Throughputs:
         """Return a job's known or estimated steps/s on this cluster's GPU types."""
-        return self.estimator.rates(description, row.user, state.cluster.gpus_by_type)
+        return self.estimator.throughputs(description, row.user, state.cluster.gpus_by_type)
 
     def _most_gpus(
         self,
         row: QueueRow,
-        rates: Throughputs,
+        throughputs: Throughputs,
         gpus: int,
         bound: frozenset[str],
         state: SlurmState,
@@ -326,7 +328,7 @@ class SnapshotBuilder:
                 (
                     count
                     for gpu_type, count in node.gpus
-                    if rates.on(gpu_type, gpus) > 0 and bound <= {gpu_type}
+                    if throughputs.on(gpu_type, gpus) > 0 and bound <= {gpu_type}
                 ),
                 default=0,
             )
@@ -366,12 +368,12 @@ class SnapshotBuilder:
         bound = row.named_types if abilities.keeps_types else frozenset()
         if len(bound) > 1:
             return None
-        rates = self._rates(row, description, state)
+        throughputs = self._throughputs(row, description, state)
         spec = job_spec(
             row.key,
             description,
-            rates,
-            total_steps=self.estimator.total_steps(description, rates),
+            throughputs,
+            total_steps=self.estimator.total_steps(description, throughputs),
             submitted_s=row.submitted_s,
             restart_cost_s=self.settings.restart_cost_s,
             user=row.user,
@@ -435,7 +437,7 @@ class SnapshotBuilder:
     ) -> None:
         """Record the reported steps/s of a run, for the job and for jobs of the same workload."""
         place = Place.of(gang) if gang is not None else None
-        if description.rates or report is None or place is None:
+        if description.throughputs or report is None or place is None:
             return
         is_of_now = row.state == "RUNNING" and report.restart == row.restarts
         if not is_of_now or not MIN_RATE <= report.steps_per_s <= MAX_RATE:
@@ -462,7 +464,7 @@ class SnapshotBuilder:
             steps = float(min(report.steps_done, spec.total_steps))
         elif not description.steps and gang is not None and row.state == "RUNNING":
             ran_s = max(0.0, self.now_s() - row.started_s)
-            steps = min(ran_s * gang.rate(spec.rates), float(spec.total_steps))
+            steps = min(ran_s * gang.throughput(spec.throughputs), float(spec.total_steps))
         else:
             steps = 0.0
         return Progress(steps, row.restarts, _service(spec, steps, gang))
@@ -588,9 +590,13 @@ def _service(spec: JobSpec, steps: float, gang: Gang | None) -> tuple[tuple[GpuT
     Slurm forgets how long a requeued job ran before. All steps count as trained on the type that
     the job holds now, or else on its fastest.
     """
-    gpu_types = tuple(gang.gpus_by_type) if gang else spec.rates.gpu_types
+    gpu_types = tuple(gang.gpus_by_type) if gang else spec.throughputs.gpu_types
     gpu_type = max(
-        gpu_types, key=lambda gpu_type: spec.rates.on(gpu_type, spec.num_gpus), default=""
+        gpu_types, key=lambda gpu_type: spec.throughputs.on(gpu_type, spec.num_gpus), default=""
     )
-    rate = spec.rates.on(gpu_type, spec.num_gpus)
-    return ((GpuType(gpu_type), spec.num_gpus * steps / rate),) if steps and rate > 0 else ()
+    throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
+    return (
+        ((GpuType(gpu_type), spec.num_gpus * steps / throughput),)
+        if steps and throughput > 0
+        else ()
+    )

@@ -22,7 +22,7 @@ from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat, write_heartbe
 from hadar_slurm.state.reaper_count import FILE_NAME as EXPIRED
 from hadar_slurm.state.reaper_count import read_expired
 
-DESCRIBED = Description(steps=5, gpus=2, rates={"v100": 1.0}, comment="a user's own")
+DESCRIBED = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, comment="a user's own")
 
 
 @dataclass
@@ -198,7 +198,11 @@ def test_a_description_with_no_room_left_can_still_leave(bench: Bench) -> None:
     """hadar-sbatch leaves room in the comment for the word that leaving needs."""
     room = 1011 - len(encode(DESCRIBED)) - len(',"held":true')
     described = Description(
-        steps=5, gpus=2, rates={"v100": 1.0}, is_held=True, comment="a user's own" + "x" * room
+        steps=5,
+        gpus=2,
+        throughputs={"v100": 1.0},
+        is_held=True,
+        comment="a user's own" + "x" * room,
     )
     job = bench.fake.submit(
         Asked(per_job=parse_gpus("gpu:2")), hold="user", comment=encode(described)

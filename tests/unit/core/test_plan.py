@@ -119,7 +119,7 @@ def test_another_type_than_the_one_a_job_is_bound_to_is_refused() -> None:
 
 def test_a_place_without_a_rate_is_refused() -> None:
     """A job is not started where it would not train."""
-    snapshot = a_snapshot("1xV100", a_job("1", rates=some_rates(V100=0.0, K80=1.0)))
+    snapshot = a_snapshot("1xV100", a_job("1", throughputs=some_rates(V100=0.0, K80=1.0)))
     assert broken_by(snapshot, a_plan({"1": "n1:V100:1"})) == ("job 1 does not fit on n1:V100:1",)
 
 

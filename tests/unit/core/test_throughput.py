@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.throughput import (
     SPREAD_FACTOR,
-    Rate,
+    GangThroughput,
     Throughputs,
     parse_table,
     workload_name,
@@ -21,11 +21,11 @@ from hadar_slurm.errors import ConfigError
 
 RATES = Throughputs.of(
     {
-        ("v100", 1): Rate(10.0),
-        ("v100", 2): Rate(18.0, 9.0),
-        ("v100", 4): Rate(30.0),
-        ("K80", 1): Rate(2.0),
-        ("p100", 2): Rate(0.0),
+        ("v100", 1): GangThroughput(10.0),
+        ("v100", 2): GangThroughput(18.0, 9.0),
+        ("v100", 4): GangThroughput(30.0),
+        ("K80", 1): GangThroughput(2.0),
+        ("p100", 2): GangThroughput(0.0),
     }
 )
 
@@ -33,7 +33,7 @@ gpu_types = st.sampled_from(["v100", "p100", "k80", "rtx"])
 sizes = st.integers(1, 16)
 speeds = st.floats(0, 1e6)
 some_rates = st.dictionaries(
-    st.tuples(gpu_types, sizes), st.builds(Rate, speeds, st.none() | speeds), max_size=12
+    st.tuples(gpu_types, sizes), st.builds(GangThroughput, speeds, st.none() | speeds), max_size=12
 )
 json_trees = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -74,14 +74,14 @@ def test_the_rate_on_one_type(
     rows=some_rates, gang=st.lists(gpu_types, min_size=1), num_gpus=sizes, is_spread=st.booleans()
 )
 def test_the_slowest_type_sets_the_pace(
-    rows: dict[tuple[str, int], Rate], gang: list[str], num_gpus: int, *, is_spread: bool
+    rows: dict[tuple[str, int], GangThroughput], gang: list[str], num_gpus: int, *, is_spread: bool
 ) -> None:
     """A gang runs at the least of its types' rates, in whatever order and number they come."""
-    rates = Throughputs.of(rows)
-    pace = rates.of_gang(gang, num_gpus, is_spread=is_spread)
-    assert pace == min(rates.on(gpu_type, num_gpus, is_spread=is_spread) for gpu_type in gang)
-    assert pace == rates.of_gang([*gang[::-1], *gang], num_gpus, is_spread=is_spread)
-    assert pace <= rates.best(gang, num_gpus) or is_spread
+    throughputs = Throughputs.of(rows)
+    pace = throughputs.of_gang(gang, num_gpus, is_spread=is_spread)
+    assert pace == min(throughputs.on(gpu_type, num_gpus, is_spread=is_spread) for gpu_type in gang)
+    assert pace == throughputs.of_gang([*gang[::-1], *gang], num_gpus, is_spread=is_spread)
+    assert pace <= throughputs.best(gang, num_gpus) or is_spread
 
 
 def test_a_gang_of_nothing_makes_no_steps() -> None:
@@ -97,7 +97,7 @@ def test_the_best_type_counts_within_a_node() -> None:
 
 
 @given(rows=some_rates)
-def test_rates_are_canonical(rows: dict[tuple[str, int], Rate]) -> None:
+def test_rates_are_canonical(rows: dict[tuple[str, int], GangThroughput]) -> None:
     """Equal rows make equal and equally hashed rates, whatever their order and case."""
     shuffled = {(gpu_type.upper(), size): rows[gpu_type, size] for gpu_type, size in reversed(rows)}
     assert Throughputs.of(rows) == Throughputs.of(shuffled)
@@ -106,15 +106,15 @@ def test_rates_are_canonical(rows: dict[tuple[str, int], Rate]) -> None:
 
 
 @given(rows=some_rates)
-def test_a_table_is_read_as_written(rows: dict[tuple[str, int], Rate]) -> None:
+def test_a_table_is_read_as_written(rows: dict[tuple[str, int], GangThroughput]) -> None:
     """Rates survive the file."""
     tree: dict[str, dict[str, list[float | None]]] = {}
-    for (gpu_type, size), rate in rows.items():
-        tree.setdefault(gpu_type, {})[str(size)] = [rate.together, rate.spread]
+    for (gpu_type, size), throughput in rows.items():
+        tree.setdefault(gpu_type, {})[str(size)] = [throughput.together, throughput.spread]
     table = parse_table(json.dumps({"source": "us", "workloads": {"LM": tree}}), "there")
     assert table.source == "us"
-    assert table.rates("lm") == Throughputs.of(rows)
-    assert table.rates("CycleGAN") is None
+    assert table.throughputs("lm") == Throughputs.of(rows)
+    assert table.throughputs("CycleGAN") is None
 
 
 def test_a_table_without_a_source_names_its_file() -> None:
@@ -130,15 +130,17 @@ def test_gavels_table_is_read_unmodified() -> None:
     """Rates alone, within a node and across; pairs are left aside, zero means it does not fit."""
     table = parse_table(GAVELS.read_text(encoding="utf-8"), "gavel.json")
     assert table.source == "gavel.json"
-    assert table.rates("steep") == Throughputs.of(
+    assert table.throughputs("steep") == Throughputs.of(
         {
-            ("v100", 1): Rate(8.0),
-            ("v100", 2): Rate(15.0, 6.0),
-            ("k80", 1): Rate(1.0),
-            ("k80", 2): Rate(0.0),
+            ("v100", 1): GangThroughput(8.0),
+            ("v100", 2): GangThroughput(15.0, 6.0),
+            ("k80", 1): GangThroughput(1.0),
+            ("k80", 2): GangThroughput(0.0),
         }
     )
-    assert table.rates("Flat") == Throughputs.of({("v100", 1): Rate(2.0), ("k80", 1): Rate(1.0)})
+    assert table.throughputs("Flat") == Throughputs.of(
+        {("v100", 1): GangThroughput(2.0), ("k80", 1): GangThroughput(1.0)}
+    )
 
 
 def test_gavels_published_table_is_read_whole() -> None:
@@ -149,13 +151,13 @@ def test_gavels_published_table_is_read_whole() -> None:
     text = path.read_text(encoding="utf-8")
     table, tree = parse_table(text, path.name), json.loads(text)
     num_rows = 0
-    for name, rates in table.workloads.items():
-        for (gpu_type, size), rate in rates.rows:
+    for name, throughputs in table.workloads.items():
+        for (gpu_type, size), throughput in throughputs.rows:
             key = f"('{name}', {size})"
             across = (
                 tree[f"{gpu_type}_unconsolidated"].get(key, {}).get("null") if size > 1 else None
             )
-            assert rate == Rate(tree[gpu_type][key]["null"], across)
+            assert throughput == GangThroughput(tree[gpu_type][key]["null"], across)
             num_rows += 1
     assert num_rows == sum(len(tree[gpu_type]) for gpu_type in ("k80", "p100", "v100"))
 

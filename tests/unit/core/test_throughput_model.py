@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from hadar_slurm.core.throughput import Rate, Throughputs
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.core.throughput_model import (
     Origin,
     Place,
     Prior,
     ThroughputModel,
     Workload,
-    estimated_rates,
+    estimated_throughputs,
     published_prior,
     relative_speed,
 )
@@ -29,9 +29,14 @@ def prior(num_gpus: int = 1) -> Prior:
     return published_prior(PUBLISHED, KINDS, num_gpus, 1.0)
 
 
-def given(**rates: float) -> Prior:
+def given(**throughputs: float) -> Prior:
     return Prior(
-        Throughputs.of({(gpu_type, 1): Rate(rate) for gpu_type, rate in rates.items()}),
+        Throughputs.of(
+            {
+                (gpu_type, 1): GangThroughput(throughput)
+                for gpu_type, throughput in throughputs.items()
+            }
+        ),
         Origin.GIVEN,
     )
 
@@ -117,7 +122,9 @@ def test_noise_is_no_news() -> None:
     speeds = ThroughputModel()
     speeds.measure(MINE, V100, 10.0)
     version = speeds.version
-    assert not any(speeds.measure(MINE, V100, rate) for rate in (10.2, 9.8, 10.4, 9.7, 10.0))
+    assert not any(
+        speeds.measure(MINE, V100, throughput) for throughput in (10.2, 9.8, 10.4, 9.7, 10.0)
+    )
     assert (speed(speeds, V100), speeds.version) == (10.0, version)
 
 
@@ -131,8 +138,8 @@ def test_a_speed_that_changes_is_believed_soon() -> None:
 
 def test_others_measurements_count_until_there_are_own_ones() -> None:
     speeds = ThroughputModel()
-    for user, rate in (("ben", 9.0), ("cyd", 10.0), ("mallory", 1e9)):
-        speeds.measure(Workload(user, MINE.name), V100, rate)
+    for user, throughput in (("ben", 9.0), ("cyd", 10.0), ("mallory", 1e9)):
+        speeds.measure(Workload(user, MINE.name), V100, throughput)
     estimate = speeds.estimate(MINE, V100, prior())
     assert (estimate.steps_per_s, estimate.origin) == (10.0, Origin.SIMILAR)
     speeds.measure(MINE, V100, 8.0)
@@ -147,9 +154,9 @@ def test_a_type_that_nobody_has_published_is_like_the_middle_of_the_others() -> 
 def test_all_rates_of_a_gang_come_with_their_origins() -> None:
     speeds = ThroughputModel()
     speeds.measure(MINE, Place("v100", 2), 10.0)
-    rates, told = estimated_rates(speeds, MINE, 2, ("V100", "K80"), prior(2))
-    assert rates.on("v100", 2) == 10.0
-    assert rates.on("v100", 2, is_spread=True) == pytest.approx(8.0)
+    throughputs, told = estimated_throughputs(speeds, MINE, 2, ("V100", "K80"), prior(2))
+    assert throughputs.on("v100", 2) == 10.0
+    assert throughputs.on("v100", 2, is_spread=True) == pytest.approx(8.0)
     assert {gpu_type: estimate.origin for gpu_type, estimate in told.items()} == {
         "v100": Origin.MEASURED,
         "k80": Origin.SIMILAR,

@@ -33,14 +33,14 @@ shapes = st.builds(Shape, st.integers(1, 8), st.integers(1, 8))
 @st.composite
 def descriptions(draw: st.DrawFn) -> Description:
     shape = draw(st.none() | shapes)
-    rates = draw(
+    throughputs = draw(
         st.dictionaries(st.text(min_size=1, max_size=8), st.floats(1e-9, 1e12), max_size=3)
     )
     return Description(
         steps=draw(st.integers(1, 10**15)),
         gpus=shape.num_gpus if shape else draw(st.integers(1, 4096)),
-        workload="" if rates else draw(st.text(min_size=1, max_size=30)),
-        rates=rates,
+        workload="" if throughputs else draw(st.text(min_size=1, max_size=30)),
+        throughputs=throughputs,
         shape=shape,
         checkpoint=draw(st.booleans()),
         restart_cost_s=draw(st.none() | st.floats(0, 1e9)),
@@ -67,7 +67,7 @@ def test_the_form_is_the_one_that_jobs_in_the_queue_have() -> None:
     description = Description(
         steps=5000,
         gpus=4,
-        rates={"v100": 12.5},
+        throughputs={"v100": 12.5},
         shape=Shape(nodes=2, gpus_per_node=2),
         checkpoint=True,
         restart_cost_s=10.0,
@@ -216,20 +216,20 @@ def test_a_shape_that_is_none_is_refused(text: str) -> None:
 def test_the_spec_takes_what_the_description_says() -> None:
     """Rates from the table or of its own, shapes all or the one, the site's restart cost or its."""
     ids = {"total_steps": 5, "submitted_s": 7.0, "restart_cost_s": 30.0, "user": "ada"}
-    rates = some_rates(V100=10.0)
-    plain = job_spec(JobId("1"), Description(steps=5, gpus=4, workload="a3c"), rates, **ids)  # type: ignore[arg-type]
-    assert plain.rates == rates
+    throughputs = some_rates(V100=10.0)
+    plain = job_spec(JobId("1"), Description(steps=5, gpus=4, workload="a3c"), throughputs, **ids)  # type: ignore[arg-type]
+    assert plain.throughputs == throughputs
     assert plain.shapes == uniform_shapes(4)
     assert (plain.num_gpus, plain.total_steps, plain.restart_cost_s) == (4, 5, 30.0)
     assert (plain.submitted_s, plain.user, plain.can_checkpoint) == (7.0, "ada", False)
     own = Description(
         steps=5,
         gpus=4,
-        rates={"V100": 12.0},
+        throughputs={"V100": 12.0},
         shape=Shape(nodes=2, gpus_per_node=2),
         checkpoint=True,
         restart_cost_s=0.0,
     )
-    spec = job_spec(JobId("1"), own, rates, **ids)  # type: ignore[arg-type]
+    spec = job_spec(JobId("1"), own, throughputs, **ids)  # type: ignore[arg-type]
     assert spec.shapes == (Shape(nodes=2, gpus_per_node=2),)
     assert (spec.restart_cost_s, spec.can_checkpoint) == (0.0, True)

@@ -26,38 +26,38 @@ def origins(estimator: Estimator, description: Description) -> dict[str, Origin]
 
 def test_what_the_user_gives_is_taken_as_it_is(estimator: Estimator) -> None:
     """Types that were not given stay out of question."""
-    given = Description(steps=5, gpus=4, rates={"V100": 12.0})
-    rates = estimator.rates(given, "ada", KINDS)
-    assert (rates.on("v100", 4), rates.on("k80", 4)) == (12.0, 0.0)
+    given = Description(steps=5, gpus=4, throughputs={"V100": 12.0})
+    throughputs = estimator.throughputs(given, "ada", KINDS)
+    assert (throughputs.on("v100", 4), throughputs.on("k80", 4)) == (12.0, 0.0)
     assert origins(estimator, given) == {"v100": Origin.GIVEN}
 
 
 def test_the_table_is_filled_up_with_what_is_published(estimator: Estimator) -> None:
     """A new GPU type is used by old models, and what does not fit somewhere does not."""
-    rates = estimator.rates(Description(steps=5, workload="a3c"), "ada", KINDS)
-    assert [rates.on(gpu_type, 1) for gpu_type in ("v100", "k80", "p4")] == [10.0, 1.0, 0.0]
-    assert 10.0 < rates.on("a100", 1) < 20.0
+    throughputs = estimator.throughputs(Description(steps=5, workload="a3c"), "ada", KINDS)
+    assert [throughputs.on(gpu_type, 1) for gpu_type in ("v100", "k80", "p4")] == [10.0, 1.0, 0.0]
+    assert 10.0 < throughputs.on("a100", 1) < 20.0
 
 
 def test_what_is_measured_takes_the_place_of_the_table(estimator: Estimator) -> None:
     job = Description(steps=5, workload="A3C")
     estimator.speeds.measure(Workload("ada", "A3C"), Place("v100", 1), 5.0)
-    rates = estimator.rates(job, "ada", KINDS)
-    assert rates.on("v100", 1) == 5.0
+    throughputs = estimator.throughputs(job, "ada", KINDS)
+    assert throughputs.on("v100", 1) == 5.0
     # Half as fast as the table says there, and so it is taken to be on the others.
-    assert rates.on("k80", 1) == pytest.approx(0.5)
+    assert throughputs.on("k80", 1) == pytest.approx(0.5)
     assert origins(estimator, job)["v100"] is Origin.MEASURED
-    assert estimator.rates(job, "ben", KINDS).on("v100", 1) == 5.0
+    assert estimator.throughputs(job, "ben", KINDS).on("v100", 1) == 5.0
     assert estimator.estimates(job, "ben", KINDS)["v100"].origin is Origin.SIMILAR
 
 
 def test_steps_and_a_limit_give_a_speed_to_begin_with(estimator: Estimator) -> None:
     """So many steps in that time on the slowest type, the others by their published speeds."""
     job = Description(steps=36_000, limit_s=3600.0, workload="job:x")
-    rates = estimator.rates(job, "ada", ("V100", "K80"))
-    assert rates.on("k80", 1) == pytest.approx(10.0)
-    assert rates.on("v100", 1) == pytest.approx(37.5)
-    assert estimator.total_steps(job, rates) == 36_000
+    throughputs = estimator.throughputs(job, "ada", ("V100", "K80"))
+    assert throughputs.on("k80", 1) == pytest.approx(10.0)
+    assert throughputs.on("v100", 1) == pytest.approx(37.5)
+    assert estimator.total_steps(job, throughputs) == 36_000
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
@@ -68,17 +68,17 @@ def test_a_limit_alone_is_work_for_so_long_on_the_slowest_type(
     for measured in (False, True):
         if measured:
             estimator.speeds.measure(Workload("ada", "job:x"), Place("v100", gpus), 80.0)
-        rates = estimator.rates(job, "ada", ("V100", "K80"))
-        total = estimator.total_steps(job, rates)
+        throughputs = estimator.throughputs(job, "ada", ("V100", "K80"))
+        total = estimator.total_steps(job, throughputs)
         assert estimator.counts_real_steps(job, "ada") is measured
-        assert total / rates.on("k80", gpus) == pytest.approx(3600.0, rel=1e-3)
-        assert total / rates.on("v100", gpus) == pytest.approx(3600.0 * 240 / 900, rel=1e-3)
+        assert total / throughputs.on("k80", gpus) == pytest.approx(3600.0, rel=1e-3)
+        assert total / throughputs.on("v100", gpus) == pytest.approx(3600.0 * 240 / 900, rel=1e-3)
 
 
 def test_answers_are_remembered_until_there_is_news(estimator: Estimator) -> None:
     """Thousands of jobs ask in every round."""
     job = Description(steps=5, workload="A3C")
-    first = estimator.rates(job, "ada", KINDS)
-    assert estimator.rates(job, "ada", KINDS) is first
+    first = estimator.throughputs(job, "ada", KINDS)
+    assert estimator.throughputs(job, "ada", KINDS) is first
     estimator.speeds.measure(Workload("ada", "A3C"), Place("v100", 1), 5.0)
-    assert estimator.rates(job, "ada", KINDS) is not first
+    assert estimator.throughputs(job, "ada", KINDS) is not first

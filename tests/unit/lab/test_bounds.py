@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rate, Throughputs, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
 from hadar_slurm.lab.policies.greedy import srsf
 from hadar_slurm.lab.study.bounds import (
     Bounds,
@@ -41,28 +41,28 @@ def a_small_cluster(text: str = "2xV100,2xP100,2xK80") -> Cluster:
 
 def test_one_job_takes_its_time_on_the_fastest_type() -> None:
     """Alone, a gang needs its own best time, and so does its mean JCT."""
-    found = bounds([a_spec(steps=1000, rates=SPEEDS)], a_small_cluster())
+    found = bounds([a_spec(steps=1000, throughputs=SPEEDS)], a_small_cluster())
     assert found.ttd_gang_s == pytest.approx(100.0)
     assert found.mean_jct_gang_s == pytest.approx(100.0)
 
 
 def test_one_forked_job_has_all_gpus() -> None:
     """Forked, one job of one GPU trains on 2 x 10 + 2 x 5 + 2 x 2 = 34 steps/s."""
-    found = bounds([a_spec(steps=3400, rates=SPEEDS)], a_small_cluster())
+    found = bounds([a_spec(steps=3400, throughputs=SPEEDS)], a_small_cluster())
     assert found.ttd_forking_s == pytest.approx(100.0)
     assert found.mean_jct_s == pytest.approx(340.0 / 6)
 
 
 def test_two_types_share_what_two_jobs_need() -> None:
     """By hand: 3000 steps at 10 and 5 steps/s on one GPU each are done in 200 s."""
-    specs = [a_spec(str(i), steps=1500, rates=SPEEDS) for i in range(2)]
+    specs = [a_spec(str(i), steps=1500, throughputs=SPEEDS) for i in range(2)]
     assert gang_bound_s(specs, a_small_cluster("1xV100,1xP100")) == pytest.approx(200.0)
 
 
 def test_a_gang_counts_all_its_gpus() -> None:
     """By hand: three gangs of two on one pair of GPUs, 100 s each, one after another."""
-    rates = Throughputs.of({("V100", 2): Rate(10.0)})
-    specs = [a_spec(str(i), 2, steps=1000, rates=rates) for i in range(3)]
+    throughputs = Throughputs.of({("V100", 2): GangThroughput(10.0)})
+    specs = [a_spec(str(i), 2, steps=1000, throughputs=throughputs) for i in range(3)]
     found = bounds(specs, a_small_cluster("2xV100"))
     assert found.ttd_gang_s == pytest.approx(300.0)
     assert found.mean_jct_s == pytest.approx(200.0)
@@ -70,26 +70,28 @@ def test_a_gang_counts_all_its_gpus() -> None:
 
 def test_the_squashed_area_by_hand() -> None:
     """GPU-seconds 100, 200 and 300 on two GPUs: the mean of 50, 150 and 300."""
-    specs = [a_spec(str(n), steps=n * 1000, rates=SPEEDS) for n in (3, 1, 2)]
+    specs = [a_spec(str(n), steps=n * 1000, throughputs=SPEEDS) for n in (3, 1, 2)]
     assert mean_jct_bound_s(specs, a_small_cluster("2xV100")) == pytest.approx(500.0 / 3)
 
 
 def test_the_hybrid_bound_by_hand() -> None:
     """Two equal jobs on one GPU end after 100 and 200 s, which no bound may exceed or miss."""
-    specs = [a_spec(str(n), steps=1000, rates=SPEEDS) for n in range(2)]
+    specs = [a_spec(str(n), steps=1000, throughputs=SPEEDS) for n in range(2)]
     assert mean_jct_gang_bound_s(specs, a_small_cluster("1xV100")) == pytest.approx(150.0)
 
 
 def test_late_arrivals_bound_the_end() -> None:
     """A job of 100 s that comes at 1000 s ends at 1100 s, whatever was before it."""
-    early = [a_spec(str(n), steps=10, rates=SPEEDS) for n in range(5)]
-    late = a_spec("9", steps=1000, rates=SPEEDS, submitted_s=1000.0)
+    early = [a_spec(str(n), steps=10, throughputs=SPEEDS) for n in range(5)]
+    late = a_spec("9", steps=1000, throughputs=SPEEDS, submitted_s=1000.0)
     assert gang_bound_s([*early, late], a_small_cluster()) == pytest.approx(1100.0)
 
 
 def test_time_counts_from_the_first_submission() -> None:
     """Moving all arrivals by an hour changes no bound."""
-    specs = [a_spec(str(n), steps=1000 * n, rates=SPEEDS, submitted_s=n * 20.0) for n in (1, 2, 3)]
+    specs = [
+        a_spec(str(n), steps=1000 * n, throughputs=SPEEDS, submitted_s=n * 20.0) for n in (1, 2, 3)
+    ]
     later = [replace(spec, submitted_s=spec.submitted_s + 3600.0) for spec in specs]
     before, after = bounds(specs, a_small_cluster()), bounds(later, a_small_cluster())
     assert _values(after) == pytest.approx(_values(before))
@@ -98,15 +100,15 @@ def test_time_counts_from_the_first_submission() -> None:
 def test_a_shortest_job_that_comes_late_interrupts() -> None:
     """One GPU, 100 s at 0 and 10 s at 20: preemptive shortest first gives 110 and 10 s."""
     specs = [
-        a_spec("1", steps=1000, rates=SPEEDS),
-        a_spec("2", steps=100, rates=SPEEDS, submitted_s=20.0),
+        a_spec("1", steps=1000, throughputs=SPEEDS),
+        a_spec("2", steps=100, throughputs=SPEEDS, submitted_s=20.0),
     ]
     assert mean_jct_bound_s(specs, a_small_cluster("1xV100")) == pytest.approx(60.0)
 
 
 def test_a_job_that_runs_nowhere_has_no_finite_bound() -> None:
     """Nothing ever ends it."""
-    specs = [a_spec(rates=some_rates(T4=1.0))]
+    specs = [a_spec(throughputs=some_rates(T4=1.0))]
     assert _values(bounds(specs, a_small_cluster())) == (math.inf,) * 4
 
 
@@ -117,8 +119,8 @@ def test_no_jobs_take_no_time() -> None:
 
 def test_rates_across_nodes_count_only_when_asked() -> None:
     """Where a table has a gang faster across nodes than within one, the bound grants it that."""
-    rates = Throughputs.of({("V100", 2): Rate(10.0, 20.0)})
-    specs = [a_spec("1", 2, steps=1000, rates=rates)]
+    throughputs = Throughputs.of({("V100", 2): GangThroughput(10.0, 20.0)})
+    specs = [a_spec("1", 2, steps=1000, throughputs=throughputs)]
     cluster = a_small_cluster("4xV100")
     assert gang_bound_s(specs, cluster) == pytest.approx(100.0)
     assert gang_bound_s(specs, cluster, counts_spread=True) == pytest.approx(50.0)
@@ -131,12 +133,14 @@ def workloads(draw: st.DrawFn) -> tuple[list[JobSpec], Cluster]:
     speeds = st.sampled_from([0.0, 1.0, 2.0, 5.0, 9.0])
     specs = []
     for number in range(draw(st.integers(1, 8))):
-        rates = some_rates(**{gpu_type: draw(speeds) for gpu_type in gpu_types})
-        if rates.best(gpu_types, 1) <= 0:
-            rates = some_rates(**dict.fromkeys(gpu_types, 3.0))
+        throughputs = some_rates(**{gpu_type: draw(speeds) for gpu_type in gpu_types})
+        if throughputs.best(gpu_types, 1) <= 0:
+            throughputs = some_rates(**dict.fromkeys(gpu_types, 3.0))
         gang = draw(st.sampled_from([1, 1, 2]))
         steps, at_s = draw(st.integers(1, 9000)), draw(st.sampled_from([0.0, 0.0, 77.0, 500.0]))
-        specs.append(a_spec(str(number), gang, steps=steps, rates=rates, submitted_s=at_s))
+        specs.append(
+            a_spec(str(number), gang, steps=steps, throughputs=throughputs, submitted_s=at_s)
+        )
     return specs, cluster
 
 
@@ -179,7 +183,7 @@ def test_many_arrivals_take_few_solves() -> None:
     for number in range(2000):
         at_s += rng.expovariate(1 / 20.0)
         steps = rng.randint(500, 9000)
-        specs.append(a_spec(str(number), steps=steps, rates=SPEEDS, submitted_s=at_s))
+        specs.append(a_spec(str(number), steps=steps, throughputs=SPEEDS, submitted_s=at_s))
     cluster = parse_cluster("10xV100,10xP100,10xK80", gpus_per_node=2)
     least_s = gang_bound_s(specs, cluster)
     assert at_s < least_s < 2 * at_s

@@ -48,7 +48,7 @@ class Heard:
 def test_a_key_changes_with_all_that_determines_a_run() -> None:
     """Jobs, their speeds, the cluster, the policy and the settings each change it."""
     cell = a_cell()
-    faster = replace(some_jobs()[0], rates=some_rates(V100=11.0, K80=2.0))
+    faster = replace(some_jobs()[0], throughputs=some_rates(V100=11.0, K80=2.0))
     others = [
         a_cell("las"),
         a_cell(specs=some_jobs(3)),
@@ -88,7 +88,7 @@ def test_a_policy_that_forks_is_held_against_the_forking_bound() -> None:
 
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     """A job that runs nowhere fails its own cell, not the others, and is tried again."""
-    hopeless = a_cell(specs=(a_spec("1", rates=Throughputs()),))
+    hopeless = a_cell(specs=(a_spec("1", throughputs=Throughputs()),))
     cells = [hopeless, a_cell()]
     for _ in range(2):
         heard = Heard()

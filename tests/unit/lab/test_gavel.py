@@ -30,7 +30,7 @@ from hadar_slurm.sim.backend import GAVEL_RULES
 
 
 def a_demand(
-    rates: list[list[float]],
+    throughputs: list[list[float]],
     *,
     gangs: list[float] | None = None,
     steps_left: list[float] | None = None,
@@ -38,10 +38,10 @@ def a_demand(
     capacity: list[float] | None = None,
 ) -> GavelDemand:
     """Return jobs of one GPU and 1000 steps on types of one GPU, unless told otherwise."""
-    jobs, gpu_types = len(rates), len(rates[0])
+    jobs, gpu_types = len(throughputs), len(throughputs[0])
     return GavelDemand(
         gangs=np.array(gangs or [1.0] * jobs),
-        rates=np.array(rates),
+        throughputs=np.array(throughputs),
         steps_left=np.array(steps_left or [1000.0] * jobs),
         age_s=np.array(age_s or [0.0] * jobs),
         isolated_s=np.zeros(jobs),
@@ -51,7 +51,7 @@ def a_demand(
 
 def speeds(demand: GavelDemand, shares: Floats) -> list[float]:
     """Return each job's steps/s with its shares."""
-    return [float(speed) for speed in (demand.rates * shares).sum(axis=1)]
+    return [float(speed) for speed in (demand.throughputs * shares).sum(axis=1)]
 
 
 # Objectives.
@@ -61,7 +61,7 @@ def test_max_min_is_fair_by_what_an_equal_share_would_bring() -> None:
     """A is four times as fast on the first type, B has no preference: each gets 6/7 of it."""
     demand = a_demand([[4.0, 1.0], [1.0, 1.0]], capacity=[1.0, 0.5])
     reached = np.array(speeds(demand, max_min(demand)))
-    equal = demand.rates @ (demand.capacity / demand.capacity.sum())
+    equal = demand.throughputs @ (demand.capacity / demand.capacity.sum())
     # B has the slow half GPU and what A leaves of the fast one, and 1.5 - a = 4 a / 3.
     assert reached / equal == pytest.approx([6 / 7, 6 / 7], rel=1e-6)
 
@@ -143,7 +143,9 @@ def test_like_jobs_take_turns(objective: str) -> None:
 
 def test_a_job_alternates_between_types_as_its_shares_say() -> None:
     """Two like jobs, a fast and a slow GPU: they swap, and no GPU is ever idle."""
-    jobs = [a_spec(name, steps=360_000, rates=some_rates(V100=10, K80=2)) for name in ("1", "2")]
+    jobs = [
+        a_spec(name, steps=360_000, throughputs=some_rates(V100=10, K80=2)) for name in ("1", "2")
+    ]
     result, _ = replayed(jobs, "1xV100,1xK80", Gavel("max-min"))
     assert result.moves > 20
     ends = [done.end_s for done in result.jcts]
@@ -235,9 +237,9 @@ def test_a_policy_that_lost_its_memory_begins_anew(objective: str) -> None:
 
 def test_types_not_gavels_are_served_by_speed() -> None:
     """A job alone, with some share of every type, runs on the fastest."""
-    rates = some_rates(A100=30.0, T4=2.0, L4=9.0)
+    throughputs = some_rates(A100=30.0, T4=2.0, L4=9.0)
     cluster = a_cluster("1xT4,1xA100,1xL4")
-    jobs = [a_job("1", rates=rates)]
+    jobs = [a_job("1", throughputs=throughputs)]
     plan = Gavel("max-sum").plan(Snapshot.of(now_s=0.0, cluster=cluster, jobs=jobs), ROUND)
     assert [str(gang) for gang in plan.by_id[jobs[0].job_id].gangs] == ["n2:A100:1"]
 
@@ -245,9 +247,9 @@ def test_types_not_gavels_are_served_by_speed() -> None:
 def test_without_an_answer_everybody_gets_an_equal_share() -> None:
     """Rates that span twenty-four powers of ten are too much for the method; rounds go on."""
     jobs = [
-        a_job("1", rates=some_rates(V100=1e-12, K80=1e12)),
-        a_job("2", 2, rates=some_rates(V100=1e12, K80=1e-12)),
-        a_job("3", rates=some_rates(V100=1.0)),
+        a_job("1", throughputs=some_rates(V100=1e-12, K80=1e12)),
+        a_job("2", 2, throughputs=some_rates(V100=1e12, K80=1e-12)),
+        a_job("3", throughputs=some_rates(V100=1.0)),
     ]
     plan = planned(Gavel("max-sum"), jobs, None)
     assert dict(plan.figures)["solver_fallback"] == 1.0

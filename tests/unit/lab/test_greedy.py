@@ -25,9 +25,9 @@ def test_the_shortest_remaining_service_goes_first_each_on_its_fastest_type() ->
     """Gang x seconds left on the fastest type; who comes later takes the next type with room."""
     # GPU-seconds left on a V100: 1: 100, 2: 2 x 40 = 80, 3: 90.
     jobs = [
-        a_job("1", 1, steps=200, rates=FLAT),
-        a_job("2", 2, steps=160, rates=some_rates(V100=2.0)),
-        a_job("3", 1, steps=1000, done=820, rates=FLAT),
+        a_job("1", 1, steps=200, throughputs=FLAT),
+        a_job("2", 2, steps=160, throughputs=some_rates(V100=2.0)),
+        a_job("3", 1, steps=1000, done=820, throughputs=FLAT),
     ]
     gpu_types = (GpuType("P100"), GpuType("V100"))
     # A gang of two is twice as fast, so its 160 steps are 40 s.
@@ -48,9 +48,9 @@ def test_the_shorter_stops_the_longer() -> None:
 
 def test_a_job_moves_up_when_its_fastest_type_is_free() -> None:
     """Greedy, whatever the move costs; and it keeps its place where the type is the same."""
-    job = a_job("1", steps=10, on="n2:P100:1", rates=FLAT, restart_cost_s=1e6)
+    job = a_job("1", steps=10, on="n2:P100:1", throughputs=FLAT, restart_cost_s=1e6)
     assert placed_by(srsf().plan(a_snapshot("1xV100,1xP100", job), ROUND)) == {"1": "n1:V100:1"}
-    job = a_job("1", steps=10, on="n2:V100:1", rates=FLAT)
+    job = a_job("1", steps=10, on="n2:V100:1", throughputs=FLAT)
     assert placed_by(srsf().plan(a_snapshot("1xV100,2xV100", job), ROUND)) == {"1": "n2:V100:1"}
 
 
@@ -68,7 +68,7 @@ def test_the_least_served_goes_first() -> None:
 
 def test_who_runs_nowhere_is_told_so() -> None:
     """A job without speed comes last and takes nobody's place."""
-    jobs = [a_job("1", rates=some_rates(A100=1.0)), a_job("2")]
+    jobs = [a_job("1", throughputs=some_rates(A100=1.0)), a_job("2")]
     plan = srsf().plan(a_snapshot("1xV100", *jobs), ROUND)
     assert placed_by(plan) == {"2": "n1:V100:1"}
     assert reasons_of(plan) == {"1": WaitReason.NO_THROUGHPUT}

@@ -155,7 +155,7 @@ def test_the_least_work_goes_first_to_where_it_ends_first() -> None:
     jobs = [
         a_job("1", steps=1000),
         a_job("2", steps=100),
-        a_job("3", steps=20_000, rates=some_rates(V100=10.0, K80=10.0)),
+        a_job("3", steps=20_000, throughputs=some_rates(V100=10.0, K80=10.0)),
     ]
     plan = HareOffline().plan(a_snapshot("1xV100,1xK80", *jobs), ROUND)
     assert placed_by(plan) == {"2": "n1:V100:1", "3": "n2:K80:1"}

@@ -45,7 +45,7 @@ def test_a_type_goes_to_whom_it_suits_best() -> None:
     """
     jobs = [
         a_job("1", submitted_s=2.0),
-        a_job("2", submitted_s=1.0, rates=some_rates(V100=6.0, P100=5.0, K80=4.0)),
+        a_job("2", submitted_s=1.0, throughputs=some_rates(V100=6.0, P100=5.0, K80=4.0)),
     ]
     plan = Hlas().plan(a_snapshot("1xV100,1xP100,1xK80", *jobs), ROUND)
     assert placed_by(plan) == {"1": "n1:V100:1", "2": "n2:P100:1"}
@@ -53,7 +53,7 @@ def test_a_type_goes_to_whom_it_suits_best() -> None:
 
 def test_a_job_that_runs_nowhere_else_has_the_greatest_advantage() -> None:
     """Rates of 0 count in the mean: on the V100 3 mean speeds against 2."""
-    only = a_job("2", submitted_s=2.0, rates=some_rates(V100=1.0))
+    only = a_job("2", submitted_s=2.0, throughputs=some_rates(V100=1.0))
     plan = Hlas().plan(a_snapshot("1xV100,1xP100,1xK80", a_job("1", submitted_s=1.0), only), ROUND)
     assert placed_by(plan) == {"1": "n2:P100:1", "2": "n1:V100:1"}
 
@@ -61,7 +61,7 @@ def test_a_job_that_runs_nowhere_else_has_the_greatest_advantage() -> None:
 def test_a_lower_queue_waits_whatever_its_advantage() -> None:
     """Attained service comes first, the type second."""
     served = a_job("1", submitted_s=1.0, service_gpu_s=3250.0)
-    new = a_job("2", submitted_s=2.0, rates=some_rates(V100=1.0, P100=1.0, K80=1.0))
+    new = a_job("2", submitted_s=2.0, throughputs=some_rates(V100=1.0, P100=1.0, K80=1.0))
     plan = Hlas().plan(a_snapshot("1xV100", served, new), ROUND)
     assert placed_by(plan) == {"2": "n1:V100:1"}
 
@@ -71,7 +71,7 @@ def test_who_runs_moves_to_a_type_that_suits_it_better_and_not_for_a_trifle() ->
     runs = a_job("1", on="n2:K80:1", service_gpu_s=100.0)
     plan = Hlas().plan(a_snapshot("1xP100,1xK80", runs), ROUND)
     assert placed_by(plan) == {"1": "n1:P100:1"}
-    content = a_job("1", on="n2:K80:1", rates=some_rates(P100=1.05, K80=1.0))
+    content = a_job("1", on="n2:K80:1", throughputs=some_rates(P100=1.05, K80=1.0))
     plan = Hlas().plan(a_snapshot("1xP100,1xK80", content), ROUND)
     assert placed_by(plan) == {"1": "n2:K80:1"}
 

@@ -18,11 +18,13 @@ positive = st.floats(0.01, 100.0)
 def programs(draw: st.DrawFn) -> ShareProgram:
     """Make jobs' rates as high as they can all be, some of them 0, on types large and small."""
     jobs, gpu_types = draw(st.integers(1, 6)), draw(st.integers(1, 4))
-    rates = np.array(draw(st.lists(positive, min_size=jobs * gpu_types, max_size=jobs * gpu_types)))
-    rates = rates.reshape(jobs, gpu_types)
+    throughputs = np.array(
+        draw(st.lists(positive, min_size=jobs * gpu_types, max_size=jobs * gpu_types))
+    )
+    throughputs = throughputs.reshape(jobs, gpu_types)
     if gpu_types > 1:
         # Everybody keeps the first type.
-        rates[:, 1:] *= np.array(
+        throughputs[:, 1:] *= np.array(
             draw(
                 st.lists(
                     st.booleans(), min_size=jobs * (gpu_types - 1), max_size=jobs * (gpu_types - 1)
@@ -33,20 +35,22 @@ def programs(draw: st.DrawFn) -> ShareProgram:
     capacity = draw(
         st.lists(st.sampled_from((1.0, 4.0, 20.0)), min_size=gpu_types, max_size=gpu_types)
     )
-    return ShareProgram(np.array(gangs), np.array(capacity), rates=rates, has_level=True)
+    return ShareProgram(
+        np.array(gangs), np.array(capacity), throughputs=throughputs, has_level=True
+    )
 
 
 def by_simplex(program: ShareProgram) -> float:
     """Return the best level as the simplex method finds it."""
-    assert program.rates is not None
-    jobs, gpu_types = program.rates.shape
+    assert program.throughputs is not None
+    jobs, gpu_types = program.throughputs.shape
     size, infinite = jobs * gpu_types, np.inf
     job, gpu_type = np.divmod(np.arange(size), gpu_types)
     rows = np.concatenate([job, np.arange(jobs), jobs + gpu_type, jobs + gpu_types + job])
     columns = np.concatenate([np.arange(size), np.full(jobs, size), np.arange(size)])
     columns = np.concatenate([columns, np.arange(size)])
     values = np.concatenate(
-        [program.rates.ravel(), -np.ones(jobs), program.gangs[job], np.ones(size)]
+        [program.throughputs.ravel(), -np.ones(jobs), program.gangs[job], np.ones(size)]
     )
     found = solve_lp(
         LinearProgram(
@@ -69,9 +73,9 @@ def assert_feasible(program: ShareProgram, found: Inside) -> None:
     assert shares.min() >= 0
     assert (shares.sum(axis=1) <= 1 + tiny).all()
     assert (program.gangs @ shares <= program.capacity * (1 + tiny)).all()
-    if program.rates is not None:
+    if program.throughputs is not None:
         needs = 0.0 if program.needs is None else program.needs
-        reached = (program.rates * shares).sum(axis=1)
+        reached = (program.throughputs * shares).sum(axis=1)
         assert (reached >= (needs + found.level) * (1 - tiny)).all()
 
 
@@ -90,7 +94,7 @@ def two_equal_jobs(**more: Floats) -> ShareProgram:
 
 def test_where_all_is_optimal_the_answer_is_inside() -> None:
     """Not at a corner: every share, and what is left of every limit, is well above 0."""
-    program = two_equal_jobs(rates=np.array([[4.0, 1.0], [4.0, 1.0]]), needs=np.ones(2))
+    program = two_equal_jobs(throughputs=np.array([[4.0, 1.0], [4.0, 1.0]]), needs=np.ones(2))
     shares = solve_inside(program).shares
     assert shares.min() > 0.05
     assert shares.sum(axis=1).max() < 0.95
@@ -106,6 +110,6 @@ def test_jobs_alike_get_the_very_same_shares() -> None:
 
 def test_what_cannot_be_is_an_error() -> None:
     """Three steps/s for each of two jobs, and four in all where there is one GPU."""
-    rates, needs = np.array([[4.0], [4.0]]), np.array([3.0, 3.0])
+    throughputs, needs = np.array([[4.0], [4.0]]), np.array([3.0, 3.0])
     with pytest.raises(SolverError, match="no shares satisfy"):
-        solve_inside(ShareProgram(np.ones(2), np.ones(1), rates=rates, needs=needs))
+        solve_inside(ShareProgram(np.ones(2), np.ones(1), throughputs=throughputs, needs=needs))

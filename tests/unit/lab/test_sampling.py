@@ -37,7 +37,7 @@ def test_with_more_jobs_than_gpus_the_shortest_go_in() -> None:
 
 def test_a_type_goes_to_whom_it_speeds_up_most() -> None:
     """Job 2 does not care where it trains."""
-    jobs = [a_job("1"), a_job("2", rates=some_rates(V100=1.0, K80=1.0), steps=100)]
+    jobs = [a_job("1"), a_job("2", throughputs=some_rates(V100=1.0, K80=1.0), steps=100)]
     plan = Sampling().plan(a_snapshot("1xV100,1xK80", *jobs), ROUND)
     assert placed_by(plan) == {"1": "n1:V100:1", "2": "n2:K80:1"}
 

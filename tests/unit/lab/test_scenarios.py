@@ -19,11 +19,14 @@ def test_a_mix_is_what_it_says() -> None:
     jobs = mix(7, Random(1))
     assert [job.job_id for job in jobs] == [str(number) for number in range(7)]
     for job in jobs:
-        hours = job.total_steps / job.rates.on("fast", 1) / 3600.0
+        hours = job.total_steps / job.throughputs.on("fast", 1) / 3600.0
         assert 0.52 <= hours <= 16.67
         assert (job.num_gpus, job.submitted_s, job.max_copies) == (1, 0.0, 5)
         assert (job.restart_cost_s, job.aggregation_cost_s) == (10.0, 10.0)
-        speeds = [job.rates.on(gpu_type, 1) / job.rates.on("fast", 1) for gpu_type in NODE_SPEEDS]
+        speeds = [
+            job.throughputs.on(gpu_type, 1) / job.throughputs.on("fast", 1)
+            for gpu_type in NODE_SPEEDS
+        ]
         assert speeds == list(NODE_SPEEDS.values())
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadar_slurm.core.throughput import Rate, Throughputs, ThroughputTable, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable, parse_table
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.traces.speeds import SpeedTable, parse_gpu_speeds
 from hadar_slurm.resources import data_file
@@ -128,20 +128,22 @@ def test_a_workload_of_the_very_name_brings_its_own_rows() -> None:
         {
             "mine": Throughputs.of(
                 {
-                    ("v100", 2): Rate(10.0, 8.0),
-                    ("k80", 2): Rate(2.0, 1.0),
-                    ("p100", 2): Rate(0.0),
+                    ("v100", 2): GangThroughput(10.0, 8.0),
+                    ("k80", 2): GangThroughput(2.0, 1.0),
+                    ("p100", 2): GangThroughput(0.0),
                 }
             )
         },
     )
-    rates = SpeedTable(table).rates("Mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"])
-    assert rates.on("v100", 2) == pytest.approx(3.0)
-    assert rates.on("v100", 2, is_spread=True) == pytest.approx(2.4)
-    assert rates.on("k80", 2) == pytest.approx(0.6)
-    assert rates.on("k80", 2, is_spread=True) == pytest.approx(0.3)
-    assert rates.on("p100", 2) == 0.0
-    spread = SpeedTable(table).rates("mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"],
+    throughputs = SpeedTable(table).throughputs(
+        "Mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"]
+    )
+    assert throughputs.on("v100", 2) == pytest.approx(3.0)
+    assert throughputs.on("v100", 2, is_spread=True) == pytest.approx(2.4)
+    assert throughputs.on("k80", 2) == pytest.approx(0.6)
+    assert throughputs.on("k80", 2, is_spread=True) == pytest.approx(0.3)
+    assert throughputs.on("p100", 2) == 0.0
+    spread = SpeedTable(table).throughputs("mine", num_gpus=2, steps_per_s=3.0, ran_on=["V100"],
                                  was_spread=True)  # fmt: skip
     assert spread.on("v100", 2, is_spread=True) == pytest.approx(3.0)
 
@@ -149,11 +151,16 @@ def test_a_workload_of_the_very_name_brings_its_own_rows() -> None:
 def test_a_table_with_absurd_rates_does_no_harm() -> None:
     """Ratios beyond all reason are not believed, and never become infinite."""
     table = ThroughputTable(
-        "odd", {"x": Throughputs.of({("v100", 1): Rate(1e-300), ("k80", 1): Rate(1e300)})}
+        "odd",
+        {
+            "x": Throughputs.of(
+                {("v100", 1): GangThroughput(1e-300), ("k80", 1): GangThroughput(1e300)}
+            )
+        },
     )
-    rates = SpeedTable(table).rates("x", num_gpus=1, steps_per_s=1.0, ran_on=["v100"])
-    assert rates.on("v100", 1) == 1.0
-    assert all(math.isfinite(rate.together) for _, rate in rates.rows)
+    throughputs = SpeedTable(table).throughputs("x", num_gpus=1, steps_per_s=1.0, ran_on=["v100"])
+    assert throughputs.on("v100", 1) == 1.0
+    assert all(math.isfinite(throughput.together) for _, throughput in throughputs.rows)
 
 
 @given(
@@ -169,13 +176,13 @@ def test_where_it_ran_a_job_is_as_fast_as_recorded(
 ) -> None:
     """Whatever the types, the gang it had makes the recorded steps per second."""
     speeds = SpeedTable(TABLE, gpu_types=("V100", "P100"))
-    rates = speeds.rates(
+    throughputs = speeds.throughputs(
         name, num_gpus=num_gpus, steps_per_s=2.0, ran_on=ran_on, was_spread=was_spread
     )
     is_spread = was_spread and num_gpus > 1
     if num_gpus > 1 or not was_spread:
-        assert rates.of_gang(ran_on, num_gpus, is_spread=is_spread) == pytest.approx(2.0)
-    assert {gpu_type.lower() for gpu_type in ran_on} <= set(rates.gpu_types)
+        assert throughputs.of_gang(ran_on, num_gpus, is_spread=is_spread) == pytest.approx(2.0)
+    assert {gpu_type.lower() for gpu_type in ran_on} <= set(throughputs.gpu_types)
 
 
 def test_speeds_on_the_command_line() -> None:

@@ -45,7 +45,7 @@ def test_types_are_taken_by_plenty_and_not_by_speed() -> None:
     """A job goes where most is free, if it trains there at all; who runs stays on what it has."""
     jobs = [
         a_job("1", submitted_s=1.0),
-        a_job("2", rates=some_rates(V100=1.0), submitted_s=2.0),
+        a_job("2", throughputs=some_rates(V100=1.0), submitted_s=2.0),
         a_job("3", submitted_s=3.0, on="n2:K80:1", service_gpu_s=10.0),
     ]
     plan = Tiresias().plan(a_snapshot("2xV100,2xK80,3xP100", *jobs), ROUND)

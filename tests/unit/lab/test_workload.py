@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Rate, Throughputs, ThroughputTable, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable, parse_table
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.traces.workload import (
     GENERATORS,
@@ -30,7 +30,7 @@ def model(job: JobSpec) -> str:
 
 
 def run_s(job: JobSpec) -> float:
-    return job.total_steps / job.rates.on("v100", job.num_gpus)
+    return job.total_steps / job.throughputs.on("v100", job.num_gpus)
 
 
 def share(jobs: list[JobSpec], **gangs: int) -> float:
@@ -102,7 +102,7 @@ def test_any_numbers_make_jobs(values: list[float], name: str) -> None:
     numbers = iter(values * 200)
     for job in generate(name, 5, lambda: next(numbers), TABLE, mean_gap_s=10.0):
         assert job.total_steps >= 1
-        assert job.rates.on("v100", job.num_gpus) > 0
+        assert job.throughputs.on("v100", job.num_gpus) > 0
 
 
 def test_what_cannot_be_generated_is_named() -> None:
@@ -114,7 +114,7 @@ def test_what_cannot_be_generated_is_named() -> None:
         generate("hadar", 0, draw, TABLE)
     with pytest.raises(UsageError, match="a mean gap of nan s: expected seconds, 0 or more"):
         generate("gavel", 1, draw, TABLE, mean_gap_s=float("nan"))
-    other = ThroughputTable("site", {"mine": Throughputs.of({("a100", 1): Rate(1.0)})})
+    other = ThroughputTable("site", {"mine": Throughputs.of({("a100", 1): GangThroughput(1.0)})})
     with pytest.raises(UsageError, match=r"has no .* with a rate on one V100"):
         generate("hadar", 1, draw, other)
     with pytest.raises(UsageError, match="no workload of the throughput table has a rate on one"):

@@ -13,14 +13,16 @@ from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.core.throughput import Rate, Throughputs
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 V100, P100, K80 = GpuType("V100"), GpuType("P100"), GpuType("K80")
 # Ten steps a second within a node, four over several.
-SLOW_WHEN_SPREAD = Throughputs.of({("V100", 1): Rate(10.0), ("V100", 2): Rate(10.0, 4.0)})
+SLOW_WHEN_SPREAD = Throughputs.of(
+    {("V100", 1): GangThroughput(10.0), ("V100", 2): GangThroughput(10.0, 4.0)}
+)
 
 
 def a_board(
@@ -51,7 +53,7 @@ def test_a_type_is_reserved_where_a_job_can_run_only() -> None:
     """Not without room or speed, nor against the type its request names, nor for want of nodes."""
     board = a_board("2xV100,2xV100,2xP100", a_job())
     assert not board.choose(a_job("1", 3, shapes=[Shape(1, 3)]), V100)
-    assert not board.choose(a_job("2", rates=steps_per_s(P100=1.0)), V100)
+    assert not board.choose(a_job("2", throughputs=steps_per_s(P100=1.0)), V100)
     assert not board.choose(a_job("3", bound_type="P100"), V100)
     assert not board.choose(a_job("4", allowed=["n3"]), V100)
     assert not board.choose(a_job("5", 5), V100)
@@ -77,7 +79,7 @@ def test_large_gangs_find_nodes_first() -> None:
 
 def test_a_spread_gang_comes_together_when_a_node_is_free() -> None:
     """It would go on slowly for ever otherwise."""
-    job = a_job("1", 2, on="n1:V100:1 n2:V100:1", rates=SLOW_WHEN_SPREAD, restart_cost_s=30.0)
+    job = a_job("1", 2, on="n1:V100:1 n2:V100:1", throughputs=SLOW_WHEN_SPREAD, restart_cost_s=30.0)
     board = a_board("2xV100,2xV100,2xV100", job, a_job("2", on="n1:V100:1"))
     assert choose_all(board) == []
     assert placed_by(board.plan())["1"] == "n2:V100:2"
@@ -87,7 +89,12 @@ def test_a_spread_gang_comes_together_when_a_node_is_free() -> None:
 def test_a_smaller_job_makes_room_if_that_pays(steps: int, place: str) -> None:
     """A restart of 30 s each for two is more than what a job of ten seconds gains."""
     slow = a_job(
-        "1", 2, steps=steps, on="n1:V100:1 n2:V100:1", rates=SLOW_WHEN_SPREAD, restart_cost_s=30.0
+        "1",
+        2,
+        steps=steps,
+        on="n1:V100:1 n2:V100:1",
+        throughputs=SLOW_WHEN_SPREAD,
+        restart_cost_s=30.0,
     )
     others = [a_job(str(n), on=f"n{n - 1}:V100:1", restart_cost_s=30.0) for n in (2, 3)]
     board = a_board("2xV100,2xV100", slow, *others)
@@ -130,7 +137,7 @@ def test_of_those_who_could_make_room_the_fewest_gpus_do() -> None:
 
 def test_where_spreading_is_free_nobody_moves_for_it() -> None:
     """Under Gavel's rules a gang takes any GPUs of its type and is as fast."""
-    spread = a_job("1", 2, on="n1:V100:1 n2:V100:1", rates=SLOW_WHEN_SPREAD)
+    spread = a_job("1", 2, on="n1:V100:1 n2:V100:1", throughputs=SLOW_WHEN_SPREAD)
     board = a_board("2xV100,2xV100,2xV100", spread, a_job("2", 3), rules=GAVEL_RULES)
     assert choose_all(board) == []
     assert placed_by(board.plan())["1"] == "n1:V100:1 n2:V100:1"
@@ -160,7 +167,7 @@ def test_a_forked_job_stays_with_the_copies_it_can_keep() -> None:
 def test_the_last_copy_of_a_forked_job_keeps_its_number() -> None:
     """A copy that is left where it is would be stopped and started under another number."""
     held = Allocation.of({2: a_gang("n1:V100:1 n2:V100:1")})
-    spec = a_spec("1", 2, max_copies=3, rates=SLOW_WHEN_SPREAD)
+    spec = a_spec("1", 2, max_copies=3, throughputs=SLOW_WHEN_SPREAD)
     board = a_board("1xV100,1xV100", Job(spec, Phase.RUNNING, allocation=held))
     assert choose_all(board) == []
     assert board.placed[spec.job_id] == held
@@ -193,7 +200,7 @@ def test_types_by_room_are_by_what_is_left_of_them() -> None:
     assert board.by_room(board.jobs[1]) == [V100, K80, P100]
     assert board.choose(board.jobs[0], V100)
     assert board.by_room(board.jobs[1]) == [K80, P100, V100]
-    assert board.by_room(a_job("3", rates=steps_per_s(P100=1.0))) == [P100]
+    assert board.by_room(a_job("3", throughputs=steps_per_s(P100=1.0))) == [P100]
 
 
 def test_a_job_is_told_why_it_waits() -> None:
@@ -203,7 +210,7 @@ def test_a_job_is_told_why_it_waits() -> None:
         a_job("1", 2, on="n1:V100:2"),
         a_job("2", 4),
         a_job("3", 5),
-        a_job("4", rates=steps_per_s(A100=1.0)),
+        a_job("4", throughputs=steps_per_s(A100=1.0)),
         a_job("5", on="n2:V100:1", phase=Phase.STOPPING),
     )
     assert board.stay(board.jobs[0])

@@ -21,7 +21,7 @@ LATER = replace(ROUND, may_move=False)
 
 def fixed(name: str, gpus: int = 1, *, steps: int, on: str = "", shape: Shape | None = None) -> Job:
     """Return a job that cannot be checkpointed, ten times as fast on a V100."""
-    job = a_job(name, gpus, steps=steps, rates=BOTH, **({"on": on} if on else {}))
+    job = a_job(name, gpus, steps=steps, throughputs=BOTH, **({"on": on} if on else {}))
     shapes = (shape,) if shape else job.spec.shapes
     return replace(job, spec=replace(job.spec, can_checkpoint=False, shapes=shapes))
 
@@ -48,7 +48,7 @@ def test_it_begins_on_a_slow_gpu_where_the_fast_one_is_long_in_use() -> None:
 
 def test_a_job_that_can_be_moved_does_not_wait() -> None:
     runs = fixed("1", steps=1000, on="n1:V100:1")
-    other = a_job("2", steps=1000, rates=BOTH)
+    other = a_job("2", steps=1000, throughputs=BOTH)
     assert plan("1xV100,1xK80", runs, other)["2"] == "n2:K80:1"
 
 
@@ -60,7 +60,7 @@ def test_who_is_ahead_in_the_queue_is_waited_for_as_well() -> None:
     forecast = Forecast(found, [two, three])
     assert [forecast.first_end(two), forecast.first_end(three)] == [None, None]
     slow = some_rates(V100=10.0, K80=4.0)
-    three = replace(three, spec=replace(three.spec, rates=slow))
+    three = replace(three, spec=replace(three.spec, throughputs=slow))
     forecast = Forecast(
         Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND), [two, three]
     )
@@ -80,7 +80,7 @@ def test_a_gang_waits_for_the_last_of_its_gpus() -> None:
 
 def test_within_a_round_who_can_be_moved_is_no_reason_for_a_slow_gpu() -> None:
     """The next round may give its V100 to the other."""
-    runs = a_job("1", steps=1_000_000, on="n1:V100:1", rates=BOTH)
+    runs = a_job("1", steps=1_000_000, on="n1:V100:1", throughputs=BOTH)
     other = fixed("2", steps=20_000)
     # Of such a length that neither of them is critical.
     longest = fixed("3", steps=10_000_000, on="n3:K80:1")
@@ -131,7 +131,7 @@ def test_a_gang_that_no_type_could_hold_has_no_choice() -> None:
     assert set(plan("2xV100,2xK80", gang)) == {"1"}
 
 
-@pytest.mark.parametrize("job", [a_job("1", rates=BOTH), fixed("1", steps=9, on="n1:V100:1")])
+@pytest.mark.parametrize("job", [a_job("1", throughputs=BOTH), fixed("1", steps=9, on="n1:V100:1")])
 def test_who_can_be_moved_or_runs_does_not_settle(job: Job) -> None:
     board = Allocator(a_snapshot("1xV100,1xK80", job), ROUND)
     assert not settles(board, job)

@@ -27,7 +27,7 @@ def even(job_id: str, gpus: int = 1, *, on: str = "", seconds: int = 100, ran_s:
         on=on,
         steps=seconds * gpus,
         service_gpu_s=ran_s * gpus,
-        rates=EVEN,
+        throughputs=EVEN,
         shapes=[Shape(1, gpus)],
         submitted_s=float(job_id),
     )
@@ -73,7 +73,7 @@ def test_yarn_lets_nobody_past_the_head_of_the_queue() -> None:
 
 def test_yarn_takes_types_by_plenty() -> None:
     """Where most is free, if the job trains there at all."""
-    jobs = [a_job("1"), a_job("2", rates=some_rates(V100=1.0))]
+    jobs = [a_job("1"), a_job("2", throughputs=some_rates(V100=1.0))]
     plan = YarnCapacity().plan(a_snapshot("1xV100,2xK80", *jobs), ROUND)
     assert placed_by(plan) == {"1": "n2:K80:1", "2": "n1:V100:1"}
 
@@ -82,7 +82,7 @@ def test_slurm_takes_the_first_nodes_in_order() -> None:
     """Slow or fast, and of both where they meet; but none on which the job does not train."""
     snapshot = a_snapshot("1xK80,1xK80,2xV100", a_job("1", 3, shapes=[Shape(3, 1)]), a_job("2"))
     assert placed_by(slurm(snapshot)) == {"1": "n1:K80:1 n2:K80:1 n3:V100:1", "2": "n3:V100:1"}
-    picky = a_job("1", 2, rates=some_rates(V100=1.0))
+    picky = a_job("1", 2, throughputs=some_rates(V100=1.0))
     assert placed_by(slurm(a_snapshot("2xK80,2xV100", picky))) == {"1": "n2:V100:2"}
 
 

@@ -93,7 +93,7 @@ def test_the_horizon_is_the_forking_bound_where_copies_are_plenty(
 ) -> None:
     """A limit on copies can only lengthen it; nothing is worth more than its price."""
     specs = [
-        a_spec(str(n), gpus, steps=steps, rates=some_rates(V100=v100, K80=k80))
+        a_spec(str(n), gpus, steps=steps, throughputs=some_rates(V100=v100, K80=k80))
         for n, (gpus, steps, v100, k80) in enumerate(jobs)
     ]
     demands = [
@@ -101,7 +101,7 @@ def test_the_horizon_is_the_forking_bound_where_copies_are_plenty(
             gpus=spec.num_gpus,
             max_copies=max_copies,
             **{
-                gpu_type: spec.total_steps / spec.rates.on(gpu_type, spec.num_gpus)
+                gpu_type: spec.total_steps / spec.throughputs.on(gpu_type, spec.num_gpus)
                 for gpu_type in PLENTY
             },
         )

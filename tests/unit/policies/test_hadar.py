@@ -22,67 +22,69 @@ def plan(cluster: str, *jobs: Job, now_s: float = 0.0) -> dict[str, str]:
 
 def test_the_shortest_goes_first_where_nobody_is_critical() -> None:
     """All three take 1000 s in any order, so the mean completion time decides."""
-    jobs = [a_job(str(i), steps=steps, rates=V100) for i, steps in enumerate((5000, 2000, 3000))]
+    jobs = [
+        a_job(str(i), steps=steps, throughputs=V100) for i, steps in enumerate((5000, 2000, 3000))
+    ]
     assert plan("1xV100", *jobs) == {"1": "n1:V100:1"}
 
 
 def test_a_critical_job_goes_before_shorter_ones() -> None:
     """Job 9 alone takes as long as all need together: it must not wait."""
-    short = [a_job(str(i), steps=2000, rates=V100) for i in range(4)]
-    placed = plan("1xV100,1xV100", *short, a_job("9", steps=10_000, rates=V100))
+    short = [a_job(str(i), steps=2000, throughputs=V100) for i in range(4)]
+    placed = plan("1xV100,1xV100", *short, a_job("9", steps=10_000, throughputs=V100))
     assert set(placed) == {"0", "9"}
 
 
 def test_service_counts_the_gang() -> None:
     """Two GPUs for 300 s are more than one for 500 s."""
-    rates = some_rates(V100=1.0)
-    two = a_job("2", 2, steps=600, rates=rates)
-    ones = [a_job(name, 1, steps=500, rates=rates) for name in ("3", "4")]
-    other = a_job("5", 2, steps=5000, rates=rates)
+    throughputs = some_rates(V100=1.0)
+    two = a_job("2", 2, steps=600, throughputs=throughputs)
+    ones = [a_job(name, 1, steps=500, throughputs=throughputs) for name in ("3", "4")]
+    other = a_job("5", 2, steps=5000, throughputs=throughputs)
     assert set(plan("2xV100", two, *ones, other)) == {"3", "4"}
 
 
 def test_gpus_are_not_left_idle_for_the_sake_of_order() -> None:
     """One GPU of two would be idle beside the shortest; the next takes both, at no loss."""
-    rates = some_rates(V100=1.0)
-    two = a_job("2", 2, steps=600, rates=rates)
-    one = a_job("3", 1, steps=500, rates=rates)
-    other = a_job("5", 2, steps=5000, rates=rates)
+    throughputs = some_rates(V100=1.0)
+    two = a_job("2", 2, steps=600, throughputs=throughputs)
+    one = a_job("3", 1, steps=500, throughputs=throughputs)
+    other = a_job("5", 2, steps=5000, throughputs=throughputs)
     assert plan("2xV100", two, one, other) == {"2": "n1:V100:2"}
 
 
 def test_a_fast_gpu_is_for_the_job_that_gains_from_it() -> None:
     """Job 2 is as fast on the V100, and first if the shortest were all that counts."""
-    gains = a_job("1", steps=2000, rates=some_rates(V100=10.0, K80=1.0))
-    hardly = a_job("2", steps=1500, rates=some_rates(V100=10.0, K80=9.0))
+    gains = a_job("1", steps=2000, throughputs=some_rates(V100=10.0, K80=1.0))
+    hardly = a_job("2", steps=1500, throughputs=some_rates(V100=10.0, K80=9.0))
     assert plan("1xV100,1xK80", gains, hardly) == {"1": "n1:V100:1", "2": "n2:K80:1"}
 
 
 def test_where_gpus_cost_nothing_everybody_takes_the_fastest() -> None:
     """One long job sets the horizon; the others need not think of it."""
-    long = a_job("1", steps=1_000_000, rates=some_rates(V100=10.0, K80=1.0))
-    quick = a_job("2", steps=100, rates=some_rates(V100=10.0, K80=9.0))
+    long = a_job("1", steps=1_000_000, throughputs=some_rates(V100=10.0, K80=1.0))
+    quick = a_job("2", steps=100, throughputs=some_rates(V100=10.0, K80=9.0))
     assert plan("1xV100,1xV100,1xK80", long, quick)["2"] in ("n1:V100:1", "n2:V100:1")
 
 
 def test_who_runs_stays_where_it_is() -> None:
     """Another node of the same type is no reason to move."""
-    running = a_job("1", steps=5000, on="n2:V100:1", rates=V100, restart_cost_s=30.0)
-    waiting = a_job("2", steps=9000, rates=V100)
+    running = a_job("1", steps=5000, on="n2:V100:1", throughputs=V100, restart_cost_s=30.0)
+    waiting = a_job("2", steps=9000, throughputs=V100)
     assert plan("1xV100,1xV100", running, waiting) == {"1": "n2:V100:1", "2": "n1:V100:1"}
 
 
 def test_a_critical_job_is_not_stopped_for_one_that_is_hardly_later() -> None:
     """Two jobs of nearly a horizon on one GPU: they do not take turns every round."""
-    running = a_job("1", steps=9990, on="n1:V100:1", rates=V100, restart_cost_s=30.0)
-    later = a_job("2", steps=10_000, rates=V100)
-    other = a_job("3", steps=10_000, on="n2:V100:1", rates=V100, restart_cost_s=30.0)
+    running = a_job("1", steps=9990, on="n1:V100:1", throughputs=V100, restart_cost_s=30.0)
+    later = a_job("2", steps=10_000, throughputs=V100)
+    other = a_job("3", steps=10_000, on="n2:V100:1", throughputs=V100, restart_cost_s=30.0)
     assert plan("1xV100,1xV100", running, later, other)["1"] == "n1:V100:1"
 
 
 def test_nobody_waits_for_ever() -> None:
     """After a day and ten horizons without GPUs a job goes before shorter ones."""
-    jobs = [a_job(str(i), steps=steps, rates=V100) for i, steps in ((1, 5000), (2, 2000))]
+    jobs = [a_job(str(i), steps=steps, throughputs=V100) for i, steps in ((1, 5000), (2, 2000))]
     fresh = replace(jobs[1], spec=replace(jobs[1].spec, submitted_s=2 * DAY_S))
     assert plan("1xV100", jobs[0], fresh, now_s=2 * DAY_S) == {"1": "n1:V100:1"}
     assert plan("1xV100", jobs[0], jobs[1], now_s=0.5 * DAY_S) == {"2": "n1:V100:1"}
@@ -90,9 +92,9 @@ def test_nobody_waits_for_ever() -> None:
 
 def test_a_user_far_above_the_share_waits_a_little() -> None:
     """Slurm's factor divides the remaining service; without one nothing changes."""
-    greedy = a_job("1", steps=2000, rates=V100)
-    modest = a_job("2", steps=3000, rates=V100)
-    other = a_job("3", steps=4000, rates=V100)
+    greedy = a_job("1", steps=2000, throughputs=V100)
+    modest = a_job("2", steps=3000, throughputs=V100)
+    other = a_job("3", steps=4000, throughputs=V100)
     assert "1" in plan("1xV100", greedy, modest, other)
     shares = (replace(greedy, fair_share=0.1), replace(modest, fair_share=0.5), other)
     assert "2" in plan("1xV100", *shares)
@@ -113,11 +115,11 @@ def test_under_gavels_rules_types_are_not_mixed() -> None:
 def test_a_job_that_can_no_longer_use_what_was_planned_goes_elsewhere() -> None:
     """Between two solutions it may turn out that it does not fit where it was to train."""
     policy = Hadar()
-    before = a_job("1", steps=1_000_000, rates=some_rates(V100=10.0))
+    before = a_job("1", steps=1_000_000, throughputs=some_rates(V100=10.0))
     first = policy.plan(a_snapshot("1xV100,1xK80", before), ROUND)
     assert dict(first.figures)["solved"] == 1.0
-    rates = some_rates(V100=0.0, K80=1.0)
-    now = a_job("1", steps=1_000_000, rates=rates, on="n1:V100:1")
+    throughputs = some_rates(V100=0.0, K80=1.0)
+    now = a_job("1", steps=1_000_000, throughputs=throughputs, on="n1:V100:1")
     later = replace(ROUND, index=1, start_s=360.0, memory=first.memory)
     second = policy.plan(a_snapshot("1xV100,1xK80", now, now_s=360.0), later)
     assert dict(second.figures)["solved"] == 0.0
@@ -126,7 +128,7 @@ def test_a_job_that_can_no_longer_use_what_was_planned_goes_elsewhere() -> None:
 
 def test_the_program_is_kept_until_somebody_comes() -> None:
     """The next round takes the last solution; who comes half an hour later is a reason to solve."""
-    jobs = [a_job(str(i), steps=1_000_000, rates=V100) for i in range(3)]
+    jobs = [a_job(str(i), steps=1_000_000, throughputs=V100) for i in range(3)]
     policy = Hadar()
     first = policy.plan(a_snapshot("1xV100", *jobs), ROUND)
     assert dict(first.figures)["solved"] == 1.0
@@ -135,7 +137,7 @@ def test_the_program_is_kept_until_somebody_comes() -> None:
     second = policy.plan(a_snapshot("1xV100", *jobs, now_s=360.0), later)
     assert dict(second.figures)["solved"] == 0.0
     assert second.memory is first.memory
-    newcomer = a_job("9", steps=1000, rates=V100)
+    newcomer = a_job("9", steps=1000, throughputs=V100)
     much_later = replace(ROUND, index=6, start_s=2160.0, memory=second.memory)
     third = policy.plan(a_snapshot("1xV100", *jobs, newcomer, now_s=2160.0), much_later)
     assert dict(third.figures)["solved"] == 1.0
@@ -143,7 +145,7 @@ def test_the_program_is_kept_until_somebody_comes() -> None:
 
 def test_without_a_solution_the_shortest_go_first() -> None:
     """A solver without time is no reason to leave GPUs idle."""
-    jobs = [a_job(str(i), steps=steps, rates=V100) for i, steps in enumerate((5000, 2000))]
+    jobs = [a_job(str(i), steps=steps, throughputs=V100) for i, steps in enumerate((5000, 2000))]
     policy = Hadar(limits=SolverLimits(time_limit_s=0.0))
     assert placed_by(policy.plan(a_snapshot(a_cluster("1xV100"), *jobs), ROUND)) == {
         "1": "n1:V100:1"
@@ -155,19 +157,19 @@ def test_where_all_can_run_types_go_by_comparative_advantage() -> None:
 
     A third job, far longer, makes GPUs cost nothing; by size alone the shorter would choose first.
     """
-    long = a_job("1", steps=10_000_000, on="n3:V100:1", rates=V100)
-    hardly = a_job("2", steps=1000, rates=some_rates(V100=10.0, K80=9.0))
-    gains = a_job("3", steps=2000, rates=some_rates(V100=10.0, K80=1.0))
+    long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
+    hardly = a_job("2", steps=1000, throughputs=some_rates(V100=10.0, K80=9.0))
+    gains = a_job("3", steps=2000, throughputs=some_rates(V100=10.0, K80=1.0))
     placed = plan("1xV100,1xK80,1xV100", long, hardly, gains)
     assert placed == {"1": "n3:V100:1", "2": "n2:K80:1", "3": "n1:V100:1"}
 
 
 def test_where_it_is_crowded_the_shortest_choose_first() -> None:
     """Of five that want two GPUs only the first can choose, and chooses the fastest."""
-    long = a_job("1", steps=10_000_000, on="n3:V100:1", rates=V100)
-    hardly = a_job("2", steps=1000, rates=some_rates(V100=10.0, K80=9.0))
+    long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
+    hardly = a_job("2", steps=1000, throughputs=some_rates(V100=10.0, K80=9.0))
     gains = [
-        a_job(name, steps=2000 + int(name), rates=some_rates(V100=10.0, K80=1.0))
+        a_job(name, steps=2000 + int(name), throughputs=some_rates(V100=10.0, K80=1.0))
         for name in ("3", "4", "5")
     ]
     assert plan("1xV100,1xK80,1xV100", long, hardly, *gains)["2"] == "n1:V100:1"
@@ -175,7 +177,7 @@ def test_where_it_is_crowded_the_shortest_choose_first() -> None:
 
 def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
     """Less than a tenth, here: both gain nearly alike from the V100."""
-    long = a_job("1", steps=10_000_000, on="n3:V100:1", rates=V100)
-    here = a_job("2", steps=2000, on="n1:V100:1", rates=some_rates(V100=10.0, K80=5.0))
-    other = a_job("3", steps=1000, rates=some_rates(V100=10.0, K80=4.8))
+    long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
+    here = a_job("2", steps=2000, on="n1:V100:1", throughputs=some_rates(V100=10.0, K80=5.0))
+    other = a_job("3", steps=1000, throughputs=some_rates(V100=10.0, K80=4.8))
     assert plan("1xV100,1xK80,1xV100", long, here, other)["2"] == "n1:V100:1"

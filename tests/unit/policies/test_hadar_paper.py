@@ -26,7 +26,7 @@ from hadar_slurm.core.cluster import GpuType, JobId, Slot
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Snapshot
-from hadar_slurm.core.throughput import Rate, Throughputs, ThroughputTable
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.engine.loop import run_rounds
 from hadar_slurm.journal import Line, as_line
 from hadar_slurm.lab.traces.load import parse_gavel_trace
@@ -51,8 +51,8 @@ def plan_of(snapshot: Snapshot, policy: HadarPaper | None = None) -> Plan:
 
 
 # Two jobs of 1000 steps on one GPU, both at 10 steps/s on a V100; job 2 loses less on a K80.
-A = a_job("1", rates=some_rates(V100=10.0, K80=1.0))
-B = a_job("2", rates=some_rates(V100=10.0, K80=5.0))
+A = a_job("1", throughputs=some_rates(V100=10.0, K80=1.0))
+B = a_job("2", throughputs=some_rates(V100=10.0, K80=5.0))
 TOY = a_snapshot("1xV100,1xK80", A, B)
 
 
@@ -85,9 +85,11 @@ def test_the_prices_of_the_toy() -> None:
 
 def test_the_shortest_job_comes_first_for_mean_completion_time() -> None:
     """Utility jct gives the fast GPU to the job that is done with it soonest."""
-    rates = some_rates(V100=10.0, K80=5.0)
+    throughputs = some_rates(V100=10.0, K80=5.0)
     snapshot = a_snapshot(
-        "1xV100,1xK80", a_job("1", steps=1000, rates=rates), a_job("2", steps=100, rates=rates)
+        "1xV100,1xK80",
+        a_job("1", steps=1000, throughputs=throughputs),
+        a_job("2", steps=100, throughputs=throughputs),
     )
     # Shortest of all is 10 s. Job 1: 0.1 and 0.05; job 2: 1 and 0.5. Together 1.05 against 0.6.
     plan = plan_of(snapshot, HadarPaper(utility="jct"))
@@ -100,9 +102,9 @@ def test_a_job_that_is_almost_done_does_not_blur_the_others(left: int, steps: in
     """Values millions of times smaller than another's still decide who gets what."""
     # Of the two jobs that take days, job 3 loses ten times as much on a K80, job 2 twice.
     jobs = (
-        a_job("1", on="n1:V100:1", done=1000 - left, rates=some_rates(V100=10.0)),
-        a_job("2", steps=steps, rates=some_rates(V100=10.0, K80=5.0)),
-        a_job("3", steps=steps, rates=some_rates(V100=10.0, K80=1.0)),
+        a_job("1", on="n1:V100:1", done=1000 - left, throughputs=some_rates(V100=10.0)),
+        a_job("2", steps=steps, throughputs=some_rates(V100=10.0, K80=5.0)),
+        a_job("3", steps=steps, throughputs=some_rates(V100=10.0, K80=1.0)),
     )
     plan = plan_of(a_snapshot("2xV100,1xK80", *jobs), HadarPaper(utility="jct"))
     assert placed_by(plan) == {"1": "n1:V100:1", "2": "n2:K80:1", "3": "n1:V100:1"}
@@ -148,8 +150,8 @@ def moving(*, left: int, now_s: float) -> Snapshot:
 
     One GPU of each type and one job: 1/eta is 1/2, and a type costs sqrt(1/8) = 0.354 of its U_max.
     """
-    rates = some_rates(V100=10.0, K80=1.0)
-    job = a_job("1", on="n2:K80:1", done=1000 - left, rates=rates, restart_cost_s=30.0)
+    throughputs = some_rates(V100=10.0, K80=1.0)
+    job = a_job("1", on="n2:K80:1", done=1000 - left, throughputs=throughputs, restart_cost_s=30.0)
     return a_snapshot("1xV100,1xK80", job, now_s=now_s)
 
 
@@ -171,12 +173,12 @@ def test_a_job_moves_when_the_gain_is_large(policy: HadarPaper) -> None:
 
 def fragmented(*, restart_cost_s: float) -> Snapshot:
     """Two single GPUs run on two nodes of two; job 3 waits for both GPUs of one node."""
-    rates = some_rates(V100=1.0)
+    throughputs = some_rates(V100=1.0)
     return a_snapshot(
         "2xV100,2xV100",
-        a_job("1", on="n1:V100:1", rates=rates, restart_cost_s=restart_cost_s),
-        a_job("2", on="n2:V100:1", rates=rates, restart_cost_s=restart_cost_s),
-        a_job("3", 2, rates=rates, shapes=[Shape(nodes=1, gpus_per_node=2)]),
+        a_job("1", on="n1:V100:1", throughputs=throughputs, restart_cost_s=restart_cost_s),
+        a_job("2", on="n2:V100:1", throughputs=throughputs, restart_cost_s=restart_cost_s),
+        a_job("3", 2, throughputs=throughputs, shapes=[Shape(nodes=1, gpus_per_node=2)]),
     )
 
 
@@ -216,8 +218,14 @@ def test_equal_jobs_do_not_push_each_other_out(policy: HadarPaper) -> None:
         ),
         (a_snapshot("1xV100,1xV100", a_job("1", allowed=[])), WaitReason.INFEASIBLE),
         (a_snapshot("1xV100", a_job("1", bound_type="K80")), WaitReason.INFEASIBLE),
-        (a_snapshot("1xV100", a_job("1", rates=some_rates(A100=5.0))), WaitReason.NO_THROUGHPUT),
-        (a_snapshot("1xV100", a_job("1", rates=some_rates(V100=0.0))), WaitReason.NO_THROUGHPUT),
+        (
+            a_snapshot("1xV100", a_job("1", throughputs=some_rates(A100=5.0))),
+            WaitReason.NO_THROUGHPUT,
+        ),
+        (
+            a_snapshot("1xV100", a_job("1", throughputs=some_rates(V100=0.0))),
+            WaitReason.NO_THROUGHPUT,
+        ),
         (a_snapshot("1xV100", a_job("1"), occupied="n1:V100:1"), WaitReason.INSUFFICIENT),
         (a_snapshot("4xV100", a_job("1", 4), occupied="n1:V100:1"), WaitReason.INSUFFICIENT),
         (a_snapshot(a_cluster("1xV100", closed=["n1"]), a_job("1")), WaitReason.INSUFFICIENT),
@@ -246,9 +254,9 @@ def test_a_job_is_told_why_it_waits(snapshot: Snapshot, why: WaitReason) -> None
 
 def test_pieces_that_do_not_fit_together_wait_for_room() -> None:
     """Three, three and two GPUs make eight, yet no two nodes of four hold them."""
-    rates = some_rates(V100=1.0)
+    throughputs = some_rates(V100=1.0)
     jobs = [
-        a_job(key, gpus, rates=rates, shapes=[Shape(nodes=1, gpus_per_node=gpus)])
+        a_job(key, gpus, throughputs=throughputs, shapes=[Shape(nodes=1, gpus_per_node=gpus)])
         for key, gpus in (("1", 3), ("2", 3), ("3", 2))
     ]
     plan = plan_of(a_snapshot("4xV100,4xV100", *jobs))
@@ -258,7 +266,7 @@ def test_pieces_that_do_not_fit_together_wait_for_room() -> None:
 
 def test_a_job_without_a_known_rate_runs_on_while_nobody_gains_by_its_gpus() -> None:
     """What plain Slurm started is not stopped for nothing, and not kept against others."""
-    stranger = a_job("1", on="n1:V100:1", rates=some_rates(A100=5.0))
+    stranger = a_job("1", on="n1:V100:1", throughputs=some_rates(A100=5.0))
     assert placed_by(plan_of(a_snapshot("1xV100", stranger))) == {"1": "n1:V100:1"}
     plan = plan_of(a_snapshot("1xV100", stranger, a_job("2")))
     assert placed_by(plan) == {"2": "n1:V100:1"}
@@ -291,9 +299,11 @@ def test_a_type_binds_when_there_is_no_faster_one_for_the_gang(cluster: str, gan
 
 def test_the_type_to_be_bound_to_is_the_fastest_in_the_layout_there_is() -> None:
     """A type that is fast within a node and slow across nodes is slow where gangs must spread."""
-    rates = Throughputs.of({("V100", 2): Rate(10.0, 1.0), ("P100", 2): Rate(4.0, 3.0)})
+    throughputs = Throughputs.of(
+        {("V100", 2): GangThroughput(10.0, 1.0), ("P100", 2): GangThroughput(4.0, 3.0)}
+    )
     cluster = ",".join(["1xV100+1xK80"] * 2 + ["1xP100+1xK80"] * 2)
-    job = a_job("1", 2, rates=rates)
+    job = a_job("1", 2, throughputs=throughputs)
     plan = plan_of(a_snapshot(cluster, job, rules=GangRules(naming_binds=True)))
     assert placed_by(plan) == {"1": "n3:P100:1 n4:P100:1"}
 
@@ -315,9 +325,13 @@ def test_nothing_to_decide_is_decided_without_a_solver() -> None:
 def test_a_type_that_pays_only_across_nodes_has_no_price_and_is_used() -> None:
     """A row that is 0 within a node and not across nodes is odd, and no reason to fail."""
     odd = Throughputs.of(
-        {("V100", 1): Rate(1.0), ("V100", 2): Rate(0.0, 1.0), ("K80", 1): Rate(0.1)}
+        {
+            ("V100", 1): GangThroughput(1.0),
+            ("V100", 2): GangThroughput(0.0, 1.0),
+            ("K80", 1): GangThroughput(0.1),
+        }
     )
-    snapshot = a_snapshot("2xV100,2xV100", a_job("1", 2, rates=odd), a_job("2"))
+    snapshot = a_snapshot("2xV100,2xV100", a_job("1", 2, throughputs=odd), a_job("2"))
     for policy in (HadarPaper(), HadarPaper(limits=NO_TIME)):
         assert "2" in placed_by(plan_of(snapshot, policy))
 
@@ -451,11 +465,11 @@ def test_the_ilp_is_as_good_as_trying_everything(snapshot: Snapshot) -> None:
 
 def test_nobody_is_taken_at_a_loss() -> None:
     """Job 2 pays more than it is worth; CBC 2.10.3 took it when use and payment were set equal."""
-    rates = some_rates(V100=0.25)
+    throughputs = some_rates(V100=0.25)
     snapshot = a_snapshot(
         "1xV100,1xV100,2xV100",
-        a_job("1", steps=1, rates=rates, allowed=[]),
-        a_job("2", 4, steps=1, rates=rates, on="n1:V100:1 n2:V100:1 n3:V100:2"),
+        a_job("1", steps=1, throughputs=throughputs, allowed=[]),
+        a_job("2", 4, steps=1, throughputs=throughputs, on="n1:V100:1 n2:V100:1 n3:V100:2"),
         now_s=10_000.0,
     )
     candidates, prices, free = listed_of(snapshot)

@@ -15,7 +15,7 @@ from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.plan import Plan, check_plan
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.core.throughput import Rate, Throughputs, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
 from hadar_slurm.lab.study.bounds import forking_bound_s
 from hadar_slurm.lab.study.experiment import ExperimentSettings, forked, run_experiment
 from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, mix
@@ -34,7 +34,7 @@ def a_fork(
     *,
     gpus: int = 1,
     hours: float = 10.0,
-    rates: Throughputs = FLAT,
+    throughputs: Throughputs = FLAT,
     on: Iterable[tuple[int, str]] = (),
     max_copies: int = 9,
     restart_cost_s: float = 10.0,
@@ -47,7 +47,7 @@ def a_fork(
         job_id,
         gpus,
         steps=round(hours * HOURS),
-        rates=rates,
+        throughputs=throughputs,
         shapes=shapes,
         restart_cost_s=restart_cost_s,
         can_checkpoint=can_checkpoint,
@@ -109,7 +109,7 @@ def test_idle_gpus_hasten_the_job_that_ends_first() -> None:
 def test_a_job_goes_where_it_is_worth_most() -> None:
     """Both are faster on the V100; it goes to the one that would lose more on the K80."""
     even, steep = some_rates(V100=2.0, K80=1.0), some_rates(V100=2.0, K80=0.1)
-    jobs = [a_fork("1", hours=9, rates=even), a_fork("2", hours=10, rates=steep)]
+    jobs = [a_fork("1", hours=9, throughputs=even), a_fork("2", hours=10, throughputs=steep)]
     plan = plan_of(a_snapshot("1xV100,1xK80", *jobs))
     assert (nodes_of(plan, "1"), nodes_of(plan, "2")) == ({"n2"}, {"n1"})
 
@@ -125,9 +125,9 @@ def test_a_job_that_is_long_in_all_its_copies_goes_before_shorter_ones() -> None
 
 def test_few_copies_take_the_fastest_types() -> None:
     """Even if the job has a copy on a slower one, and GPUs enough are idle."""
-    rates = some_rates(V100=10.0, K80=1.0)
+    throughputs = some_rates(V100=10.0, K80=1.0)
     held = [(0, "n1:V100:1"), (1, "n3:K80:1")]
-    job = a_fork(rates=rates, on=held, max_copies=2, hours=100)
+    job = a_fork(throughputs=throughputs, on=held, max_copies=2, hours=100)
     plan = plan_of(a_snapshot("1xV100,1xV100,1xK80", job))
     assert copies_in(plan) == {0: "n1:V100:1", 1: "n2:V100:1"}
 
@@ -145,8 +145,8 @@ def test_rigid_jobs_and_those_without_checkpoints_have_one_copy() -> None:
 
 def test_a_gang_over_several_nodes_gives_way_to_copies() -> None:
     """Beside it there can be none, even where the table has it faster than a gang on one node."""
-    rates = Throughputs.of({("V100", 2): Rate(1.0, 1.2)})
-    job = a_fork(gpus=2, rates=rates, on=[(0, "n1:V100:1 n2:V100:1")])
+    throughputs = Throughputs.of({("V100", 2): GangThroughput(1.0, 1.2)})
+    job = a_fork(gpus=2, throughputs=throughputs, on=[(0, "n1:V100:1 n2:V100:1")])
     plan = plan_of(a_snapshot("2xV100,2xV100,2xV100", job))
     assert nodes_of(plan) == {"n1", "n2", "n3"}
     assert len(copies_in(plan)) == 3
@@ -196,8 +196,8 @@ def test_a_copy_must_train_more_than_its_costs_by_the_slots_end(
 
 def test_a_copy_on_a_far_slower_gpu_does_not_pay_but_many_may() -> None:
     """10 s a slot of the fast GPU against what 340 s of the slow ones are good for."""
-    rates = some_rates(V100=100.0, K80=2.0)
-    job = a_fork(rates=rates, on=[(0, "n1:V100:1")], hours=1000)
+    throughputs = some_rates(V100=100.0, K80=2.0)
+    job = a_fork(throughputs=throughputs, on=[(0, "n1:V100:1")], hours=1000)
     assert len(copies_in(plan_of(a_snapshot("1xV100,1xK80", job)))) == 1
     assert len(copies_in(plan_of(a_snapshot("1xV100,1xK80,1xK80", job)))) == 3
 
@@ -205,7 +205,7 @@ def test_a_copy_on_a_far_slower_gpu_does_not_pay_but_many_may() -> None:
 @pytest.mark.parametrize(("left_s", "num_copies"), [(60, 2), (25, 1)])
 def test_a_job_about_to_end_is_forked_only_if_it_ends_sooner(left_s: int, num_copies: int) -> None:
     """60 s become 35 s and 10 s of aggregation; 25 s would become 17.5 s and 10 s."""
-    job = a_job("1", on="n1:V100:1", steps=10_000, done=10_000 - left_s, rates=FLAT)
+    job = a_job("1", on="n1:V100:1", steps=10_000, done=10_000 - left_s, throughputs=FLAT)
     spec = replace(job.spec, max_copies=2, restart_cost_s=10.0, aggregation_cost_s=10.0)
     plan = plan_of(a_snapshot("1xV100,1xV100", replace(job, spec=spec)))
     assert len(copies_in(plan)) == num_copies
@@ -213,7 +213,7 @@ def test_a_job_about_to_end_is_forked_only_if_it_ends_sooner(left_s: int, num_co
 
 def test_without_the_solver_it_plans_all_the_same() -> None:
     """The shortest first, each on its fastest types."""
-    snapshot = a_snapshot("1xV100,1xK80", a_fork("1", rates=some_rates(V100=2.0, K80=1.0)))
+    snapshot = a_snapshot("1xV100,1xK80", a_fork("1", throughputs=some_rates(V100=2.0, K80=1.0)))
     plan = Hadare(limits=SolverLimits(time_limit_s=0.0)).plan(snapshot, ROUND)
     check_plan(snapshot, plan)
     assert nodes_of(plan) == {"n1", "n2"}
@@ -226,7 +226,7 @@ def test_without_the_solver_it_plans_all_the_same() -> None:
 def test_one_job_is_nearly_as_fast_as_all_nodes_together(hours: float) -> None:
     """At least 0.92 of the sum of speeds: 10 s of every 180 s go to aggregation."""
     speeds = some_rates(V100=1000.0, P100=500.0, K80=200.0)
-    spec = a_spec("1", steps=round(1000 * hours * HOURS), rates=speeds, restart_cost_s=10.0)
+    spec = a_spec("1", steps=round(1000 * hours * HOURS), throughputs=speeds, restart_cost_s=10.0)
     specs = forked([spec], max_copies=5, aggregation_s=10.0)
     cluster = a_cluster("1xV100,1xV100,1xP100,1xP100,1xK80")
     result = run_experiment(specs, cluster, Hadare(), ExperimentSettings(180.0))

@@ -18,8 +18,8 @@ from hadar_slurm.policies.policy import SolverLimits
 KINDS = ("K80", "V100")
 
 
-def demand(job_id: str, gpus: int, steps: float, *rates: float) -> Demand:
-    return Demand(JobId(job_id), (gpus, rates), gpus, steps, tuple(rates))
+def demand(job_id: str, gpus: int, steps: float, *throughputs: float) -> Demand:
+    return Demand(JobId(job_id), (gpus, throughputs), gpus, steps, tuple(throughputs))
 
 
 def horizon(demands: Sequence[Demand], *capacity: int, now_s: float = 0.0) -> Horizon:
@@ -71,11 +71,13 @@ def test_the_horizon_is_the_bound_on_the_total_time(
 ) -> None:
     """Short jobs put together change nothing, and the bounds' own program agrees."""
     specs: list[JobSpec] = [
-        a_spec(str(i), gpus, steps=steps, rates=some_rates(K80=slow, V100=fast))
+        a_spec(str(i), gpus, steps=steps, throughputs=some_rates(K80=slow, V100=fast))
         for i, (gpus, steps, slow, fast) in enumerate(jobs)
     ]
     demands = [
-        demand(s.job_id, s.num_gpus, s.total_steps, *(s.rates.on(k, s.num_gpus) for k in KINDS))
+        demand(
+            s.job_id, s.num_gpus, s.total_steps, *(s.throughputs.on(k, s.num_gpus) for k in KINDS)
+        )
         for s in specs
     ]
     found = horizon(demands, 4, 8)

@@ -67,8 +67,8 @@ def test_an_appraisal_takes_its_times_from_the_snapshot() -> None:
     """Ideal time on the best type there is, shares by jobs, shortest over all, age since then."""
     # Job 1: 1000 steps at 10/s on a V100; the A100 it would like is not in this cluster.
     # Job 2: 600 of 1000 steps done, 400 left at 4/s on a P100.
-    one = a_job("1", rates=some_rates(V100=10.0, A100=50.0), submitted_s=80.0)
-    two = a_job("2", rates=some_rates(P100=4.0), done=600.0)
+    one = a_job("1", throughputs=some_rates(V100=10.0, A100=50.0), submitted_s=80.0)
+    two = a_job("2", throughputs=some_rates(P100=4.0), done=600.0)
     seen: list[Worth] = []
 
     def note(worth: Worth) -> float:
@@ -101,7 +101,7 @@ def test_a_job_that_only_has_to_end_counts_as_a_second_of_work() -> None:
 
 def test_a_job_without_a_rate_is_worth_nothing() -> None:
     """Who can train nowhere gains nothing anywhere."""
-    job = a_job("1", rates=some_rates(A100=1.0))
+    job = a_job("1", throughputs=some_rates(A100=1.0))
     appraisal = Appraisal.of(a_snapshot("1xV100", job), effective_throughput)
     assert appraisal.value(job, 10.0) == 0.0
 

@@ -33,12 +33,12 @@ def played(snapshot: Snapshot, awaited: str, limit_s: float = 1e9) -> dict[JobId
 
 
 def waiting(name: str, submitted_s: float, gpus: int = 1, steps: int = 1000) -> Job:
-    return a_job(name, gpus, steps=steps, rates=V100, submitted_s=submitted_s)
+    return a_job(name, gpus, steps=steps, throughputs=V100, submitted_s=submitted_s)
 
 
 def test_who_waits_begins_when_those_ahead_have_ended() -> None:
     """70 of 100 s are left of the first, then 100 s of the second."""
-    runs = a_job("1", steps=1000, done=300.0, on="n1:V100:1", rates=V100)
+    runs = a_job("1", steps=1000, done=300.0, on="n1:V100:1", throughputs=V100)
     snapshot = a_snapshot("1xV100", runs, waiting("2", 10.0), waiting("3", 20.0), now_s=5000.0)
     gang = a_gang("n1:V100:1")
     assert played(snapshot, "3") == {"2": Begin(70.0, gang), "3": Begin(170.0, gang)}
@@ -58,13 +58,13 @@ def test_what_others_hold_they_keep() -> None:
 def test_a_closed_node_takes_nobody() -> None:
 
     nodes = a_cluster("1xV100,1xV100", closed=["n1"])
-    runs = a_job("1", steps=1000, on="n2:V100:1", rates=V100)
+    runs = a_job("1", steps=1000, on="n2:V100:1", throughputs=V100)
     assert played(a_snapshot(nodes, runs, waiting("2", 0.0)), "2")["2"].in_s == 100.0
 
 
 def test_a_job_keeps_to_its_nodes() -> None:
-    here = a_job("2", rates=V100, allowed=["n1"], submitted_s=1.0)
-    runs = a_job("1", steps=500, on="n1:V100:1", rates=V100)
+    here = a_job("2", throughputs=V100, allowed=["n1"], submitted_s=1.0)
+    runs = a_job("1", steps=500, on="n1:V100:1", throughputs=V100)
     assert played(a_snapshot("1xV100,1xV100", runs, here), "2") == {
         "2": Begin(50.0, a_gang("n1:V100:1"))
     }
@@ -87,7 +87,7 @@ def test_who_runs_already_does_not_count_as_beginning() -> None:
 
 
 def test_a_forecast_that_takes_too_long_ends_without_an_answer() -> None:
-    runs = a_job("1", steps=10**9, on="n1:V100:1", rates=V100)
+    runs = a_job("1", steps=10**9, on="n1:V100:1", throughputs=V100)
     assert played(a_snapshot("1xV100", runs, waiting("2", 0.0)), "2", limit_s=50.0) == {}
 
 
@@ -102,7 +102,9 @@ def test_a_policy_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jobs_that_have_run_pay_for_their_next_start() -> None:
     """A job that stops counts as one that waits, and what it has done is done."""
-    stops = a_job("1", on="n1:V100:1", phase=Phase.STOPPING, steps=1000, done=400.0, rates=V100)
+    stops = a_job(
+        "1", on="n1:V100:1", phase=Phase.STOPPING, steps=1000, done=400.0, throughputs=V100
+    )
     world = SimBackend.from_snapshot(a_snapshot("1xV100", stops, now_s=50.0))
     (job,) = world.observe().jobs
     assert (job.phase, job.steps_left, world.is_busy) == (Phase.QUEUED, 600.0, False)

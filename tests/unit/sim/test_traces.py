@@ -13,14 +13,14 @@ import pytest
 from builders import ROUND, a_cluster, a_spec, some_rates
 from hypothesis import example, given
 from hypothesis import strategies as st
-from strategies import clusters, rates
+from strategies import clusters, throughputs
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import GangRules, Snapshot
 from hadar_slurm.core.throughput import (
     SPREAD_FACTOR,
-    Rate,
+    GangThroughput,
     Throughputs,
     ThroughputTable,
     parse_table,
@@ -73,7 +73,7 @@ def one(text: str, place: str = "t") -> str:
 
 
 def hours_on(job: JobSpec, gpu_type: str, *, is_spread: bool = False) -> float:
-    return job.total_steps / job.rates.on(gpu_type, job.num_gpus, is_spread=is_spread) / 3600
+    return job.total_steps / job.throughputs.on(gpu_type, job.num_gpus, is_spread=is_spread) / 3600
 
 
 # Forms.
@@ -128,8 +128,8 @@ def test_gavels_columns() -> None:
         ("1", "A3C", 1, 7000, 12.5),
         ("2", "lm (batch size 80)", 4, 1_000_000, 12.5),
     ]
-    assert trace.jobs[0].rates == TABLE.rates("ResNet-50 (batch size 64)")
-    assert trace.jobs[2].rates == TABLE.rates("LM (batch size 80)")
+    assert trace.jobs[0].throughputs == TABLE.throughputs("ResNet-50 (batch size 64)")
+    assert trace.jobs[2].throughputs == TABLE.throughputs("LM (batch size 80)")
     assert trace.skipped == ()
     assert trace.notes == (
         "priority weights are not used; of jobs with another one than 1: 1",
@@ -210,7 +210,7 @@ def test_columns_are_found_by_their_heading() -> None:
     ours, theirs = jobs_of(text), jobs_of(CSV)
     assert ours.keys() == theirs.keys()
     for job_id, job in ours.items():
-        assert job.rates == theirs[job_id].rates
+        assert job.throughputs == theirs[job_id].throughputs
         assert job.workload == theirs[job_id].workload.partition(" (")[0]
 
 
@@ -309,22 +309,22 @@ def test_a_job_takes_its_recorded_time_where_it_ran() -> None:
     }.items():  # fmt: skip
         assert 3600 * hours_on(jobs[job_id], gpu_type) == pytest.approx(jobs[job_id].total_steps)
     mixed = jobs["102"]
-    assert mixed.rates.of_gang(["k80", "v100"], 4, is_spread=True) == pytest.approx(1.0)
+    assert mixed.throughputs.of_gang(["k80", "v100"], 4, is_spread=True) == pytest.approx(1.0)
     # It ran on two nodes: that is the pace across nodes.
-    assert mixed.rates.on("k80", 4) == pytest.approx(1 / SPREAD_FACTOR)
-    assert jobs["101"].rates.on("v100", 2, is_spread=True) == pytest.approx(SPREAD_FACTOR)
+    assert mixed.throughputs.on("k80", 4) == pytest.approx(1 / SPREAD_FACTOR)
+    assert jobs["101"].throughputs.on("v100", 2, is_spread=True) == pytest.approx(SPREAD_FACTOR)
 
 
 def test_types_of_unknown_speed_are_for_those_who_ran_there() -> None:
     """A job of the H100 stays on H100s, others stay off them, until a speed is given."""
     cluster = a_cluster("8xH100,4xV100")
     jobs = jobs_of(HISTORY, cluster)
-    assert jobs["116"].rates.gpu_types == ("h100",)
-    assert jobs["101"].rates.on("H100", 2) == 0.0
+    assert jobs["116"].throughputs.gpu_types == ("h100",)
+    assert jobs["101"].throughputs.on("H100", 2) == 0.0
     trace = parse_trace(HISTORY, "t", TABLE, cluster, gpu_speeds={"h100": 5.0})
     told = {job.job_id: job for job in trace.jobs}
-    assert told["116"].rates.on("V100", 8) == pytest.approx(0.2)
-    assert told["101"].rates.on("H100", 2) == pytest.approx(5.0)
+    assert told["116"].throughputs.on("V100", 8) == pytest.approx(0.2)
+    assert told["101"].throughputs.on("H100", 2) == pytest.approx(5.0)
     assert not any("not known" in note for note in trace.notes)
 
 
@@ -366,7 +366,7 @@ def test_gpus_of_a_record(alloc: str, req: str, gpus: dict[str, int]) -> None:
     """`gres/gpu` is the sum; what has no type is what was asked for, else the reference type."""
     (job,) = parse_trace(HEAD + record(alloc=alloc, req=req), "t", TABLE).jobs
     assert job.num_gpus == sum(gpus.values())
-    assert job.rates.of_gang(gpus, job.num_gpus, is_spread=False) == pytest.approx(1.0)
+    assert job.throughputs.of_gang(gpus, job.num_gpus, is_spread=False) == pytest.approx(1.0)
 
 
 def test_times_may_be_seconds() -> None:
@@ -381,11 +381,18 @@ def test_a_table_of_the_sites_own_knows_jobs_by_name() -> None:
     table = ThroughputTable(
         "site",
         {
-            "nlp": Throughputs.of({("v100", 1): Rate(10.0), ("a100", 1): Rate(25.0)}),
-            "Train": Throughputs.of({("v100", 1): Rate(4.0), ("v100", 2): Rate(6.0, 5.0),
-                               ("a100", 2): Rate(30.0, 10.0)}),
+            "nlp": Throughputs.of(
+                {("v100", 1): GangThroughput(10.0), ("a100", 1): GangThroughput(25.0)}
+            ),
+            "Train": Throughputs.of(
+                {
+                    ("v100", 1): GangThroughput(4.0),
+                    ("v100", 2): GangThroughput(6.0, 5.0),
+                    ("a100", 2): GangThroughput(30.0, 10.0),
+                }
+            ),
         },
-    )  # fmt: skip
+    )
     text = HEAD + "".join(
         (
             record("1", account="nlp"),
@@ -396,11 +403,11 @@ def test_a_table_of_the_sites_own_knows_jobs_by_name() -> None:
     trace = parse_trace(text, "t", table, a_cluster("4xA100,4xV100"))
     nlp, other, train = trace.jobs
     assert (nlp.workload, other.workload, train.workload) == ("nlp", "", "train")
-    assert nlp.rates.on("A100", 1) == pytest.approx(2.5)
+    assert nlp.throughputs.on("A100", 1) == pytest.approx(2.5)
     # The mean of 2.5 and 5, ratios on the smallest gang measured on both types.
-    assert other.rates.on("A100", 1) == pytest.approx((2.5 * 5.0) ** 0.5)
-    assert train.rates.on("A100", 2) == pytest.approx(5.0)
-    assert train.rates.on("A100", 2, is_spread=True) == pytest.approx(10 / 6)
+    assert other.throughputs.on("A100", 1) == pytest.approx((2.5 * 5.0) ** 0.5)
+    assert train.throughputs.on("A100", 2) == pytest.approx(5.0)
+    assert train.throughputs.on("A100", 2, is_spread=True) == pytest.approx(10 / 6)
     assert "or those of nlp, train" in trace.notes[0]
 
 
@@ -593,14 +600,14 @@ def test_a_job_without_a_rate_on_any_type_is_named() -> None:
 @given(
     cluster=clusters(may_close=False),
     gpus=st.integers(1, 12),
-    speed=rates(),
+    speed=throughputs(),
     rules=st.sampled_from((GangRules(), GangRules(may_mix_types=False), GAVEL_RULES)),
 )
 def test_a_job_fits_where_policies_can_place_it(
     cluster: Cluster, gpus: int, speed: Throughputs, rules: GangRules
 ) -> None:
     """The check agrees with the board that policies place jobs on, empty and open."""
-    spec = a_spec("1", gpus, rates=speed)
+    spec = a_spec("1", gpus, throughputs=speed)
     snapshot = Snapshot.of(now_s=0.0, cluster=cluster, jobs=[Job(spec)], rules=rules)
     board = Allocator(snapshot, ROUND)
     is_placed = board.start(snapshot.jobs[0], board.gpu_types)
@@ -615,7 +622,7 @@ def test_a_job_fits_where_policies_can_place_it(
 
 def test_a_gang_of_mixed_types_fits() -> None:
     """Two nodes of different types hold it together under our rules, not under Gavel's."""
-    spec = a_spec("1", 4, rates=some_rates(v100=2.0, k80=1.0))
+    spec = a_spec("1", 4, throughputs=some_rates(v100=2.0, k80=1.0))
     trace = Trace("gavel", (spec,), {spec.job_id: "t:1"})
     check_fits(trace, a_cluster("2xV100,2xK80"))
     with pytest.raises(TraceError):

@@ -51,7 +51,7 @@ ROOT = Path(__file__).parents[3]
 DESCRIBED = Description(
     steps=1000,
     gpus=2,
-    rates=RATES,
+    throughputs=RATES,
     shape=Shape(1, 2),
     copies=3,
     checkpoint=True,
@@ -171,8 +171,8 @@ def test_what_copies_measure_takes_the_place_of_what_was_said(cluster: Cluster) 
     cluster.start()
     cluster.report(0, steps_done=10, own_steps=10, steps_per_s=5.0, aggregation_s=11.0)
     seen = cluster.seen
-    assert seen.spec.rates.on("v100", 2) == 5.0
-    assert seen.spec.rates.on("k80", 2) == 1.0
+    assert seen.spec.throughputs.on("v100", 2) == 5.0
+    assert seen.spec.throughputs.on("k80", 2) == 1.0
     assert seen.spec.aggregation_cost_s == 11.0
     cluster.place({0: FAST, 1: SLOW})
     assert cluster.quotas() == {0: 500, 1: 100}
@@ -183,14 +183,14 @@ def test_noise_in_what_copies_measure_tells_no_jobs_apart(cluster: Cluster) -> N
     cluster.start()
     cluster.report(0, steps_per_s=10.4)
     cluster.report(1, steps_per_s=1.9)
-    assert dict(cluster.seen.spec.rates.rows) == {
+    assert dict(cluster.seen.spec.throughputs.rows) == {
         ("v100", 2): (10.0, None),
         ("k80", 2): (2.0, None),
     }
     cluster.place({0: FAST, 1: SLOW})
     assert cluster.quotas() == {0: 1040, 1: 190}
     cluster.report(1, steps_per_s=1.0)
-    assert cluster.seen.spec.rates.on("k80", 2) == 1.0
+    assert cluster.seen.spec.throughputs.on("k80", 2) == 1.0
 
 
 def test_progress_is_what_is_made_one_and_what_each_has_trained_since(cluster: Cluster) -> None:
@@ -448,7 +448,7 @@ def test_a_speed_that_nobody_trains_at_is_not_believed(
     cluster.report(0, steps_per_s=speed, aggregation_s=1e18)
     snapshot = cluster.backend.observe()
     (seen,) = snapshot.jobs
-    assert seen.spec.rates.on("v100", 2) == 10.0
+    assert seen.spec.throughputs.on("v100", 2) == 10.0
     assert seen.spec.aggregation_cost_s <= 1e9
     check_plan(snapshot, make_policy(name).plan(snapshot, Round(0, snapshot.now_s, 60.0)))
 

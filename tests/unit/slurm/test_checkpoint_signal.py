@@ -32,7 +32,7 @@ class Bench:
         self.slurm = FakeSlurm("v100:4,v100:4", spool=directory / "spool")
         self.runner = FakeRunner(slurm=self.slurm)
         self.directory = directory
-        described = Description(steps=100, gpus=2, rates={"v100": 1.0}, checkpoint=True)
+        described = Description(steps=100, gpus=2, throughputs={"v100": 1.0}, checkpoint=True)
         self.job: FakeJob = self.slurm.submit(
             Asked(per_job=(("", 2),)),
             comment=encode(described),

@@ -74,7 +74,7 @@ def seen(
     """Return the stance on a described job."""
     return stance(
         row,
-        Description(steps=5, gpus=2, rates={"v100": 1.0}, **description),  # type: ignore[arg-type]
+        Description(steps=5, gpus=2, throughputs={"v100": 1.0}, **description),  # type: ignore[arg-type]
         ledger,
         mode=mode,
         plans_for=plans_for,

@@ -103,7 +103,7 @@ class Bench:
 
     def submit(self, *, mark: bool = False, hold: str = "user", text: str = "") -> FakeJob:
         """Submit a described job; `mark` says that its hold is hadard's."""
-        described = Description(steps=5, gpus=2, rates={"v100": 1.0}, is_held=mark)
+        described = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, is_held=mark)
         return self.fake.submit(TWO, hold=hold, comment=text or encode(described))
 
     def release(self, limit_s: float = 5.0) -> dict[str, str]:

@@ -20,7 +20,7 @@ from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
 from hadar_slurm.slurm.control.restore import Returned, give_back
 
 NODES = "v100:4,p100:4,v100:2+k80:2"
-DESCRIBED = Description(steps=100, gpus=2, rates={"v100": 1.0, "p100": 1.0}, is_held=True)
+DESCRIBED = Description(steps=100, gpus=2, throughputs={"v100": 1.0, "p100": 1.0}, is_held=True)
 
 
 class Bench:

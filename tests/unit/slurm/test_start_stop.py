@@ -28,7 +28,7 @@ class Bench:
         self.fake = FakeSlurm("v100:4,v100:4")
         self.runner = FakeRunner(slurm=self.fake)
         self.ledger = Ledger(directory / FILE_NAME)
-        described = Description(steps=5, gpus=2, rates={"v100": 1.0}, is_held=True)
+        described = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, is_held=True)
         asked = Asked(per_job=parse_gpus("gpu:2"))
         self.job: FakeJob = self.fake.submit(asked, hold="user", comment=encode(described))
         self.ledger.expect_holds({JobId(self.job.key): ()})

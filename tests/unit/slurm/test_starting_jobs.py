@@ -35,7 +35,7 @@ def slurm(tmp_path: Path) -> FakeSlurm:
 @pytest.fixture
 def job(slurm: FakeSlurm) -> FakeJob:
     """A described job that runs."""
-    described = Description(steps=100, gpus=2, rates={"v100": 1.0}, checkpoint=True)
+    described = Description(steps=100, gpus=2, throughputs={"v100": 1.0}, checkpoint=True)
     comment = encode(described)
     job = slurm.submit(Asked(per_job=(("", 2),)), comment=comment, work_s=10_000.0, steps=100)
     slurm.advance(5.0)
@@ -145,7 +145,7 @@ def test_a_job_does_not_return_at_once_to_the_node_that_failed_under_it(
 ) -> None:
     """Slurm may still be about to end its last run there, and would kill the new one."""
     slurm = FakeSlurm("v100:4,v100:4", spool=tmp_path / "elsewhere")
-    comment = encode(Description(steps=100, gpus=2, rates={"v100": 1.0}, checkpoint=True))
+    comment = encode(Description(steps=100, gpus=2, throughputs={"v100": 1.0}, checkpoint=True))
     pinned = Asked(nodes=("n2",), per_node=(("v100", 2),))
     job = slurm.submit(pinned, comment=comment, work_s=10_000.0, steps=100)
     slurm.advance(5.0)

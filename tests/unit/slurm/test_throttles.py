@@ -274,7 +274,7 @@ class Bench:
 
     def submit(self, user: str, number: int) -> list[FakeJob]:
         """Submit jobs of one GPU to hadard."""
-        described = Description(steps=100, gpus=1, rates={"v100": 1.0}, is_held=True)
+        described = Description(steps=100, gpus=1, throughputs={"v100": 1.0}, is_held=True)
         return [
             self.slurm.submit(
                 Asked(per_job=(("", 1),)),

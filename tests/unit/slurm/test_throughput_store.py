@@ -32,8 +32,8 @@ def opened(path: Path, now_s: Callable[[], float] = time.time) -> Profile:
 
 def filled(path: Path) -> None:
     profile = opened(path)
-    for rate in (10.0, 20.0):
-        profile.speeds.measure(ADAS, V100, rate)
+    for throughput in (10.0, 20.0):
+        profile.speeds.measure(ADAS, V100, throughput)
     profile.sync()
 
 

@@ -77,7 +77,7 @@ def seen(backend: SlurmBackend, job: FakeJob) -> Job:
 
 
 def takes_s(job: Job, gpu_type: str) -> float:
-    return job.spec.total_steps / job.spec.rates.on(gpu_type, job.spec.num_gpus)
+    return job.spec.total_steps / job.spec.throughputs.on(gpu_type, job.spec.num_gpus)
 
 
 def test_a_job_with_a_time_limit_alone_is_placed_by_what_is_published(cluster: Cluster) -> None:
@@ -98,18 +98,18 @@ def test_without_reports_a_job_comes_as_far_as_its_time(cluster: Cluster) -> Non
 def test_what_a_job_measures_replaces_what_was_believed(cluster: Cluster) -> None:
     """In the next look, and for the next job of that name as well."""
     backend, first = cluster.backend(), cluster.submit()
-    assert seen(backend, first).spec.rates.on("v100", 2) != 30.0
+    assert seen(backend, first).spec.throughputs.on("v100", 2) != 30.0
     cluster.report(first, steps_done=600, steps_per_s=30.0)
     found = seen(backend, first)
-    assert found.spec.rates.on("v100", 2) == 30.0
-    assert found.spec.rates.on("k80", 2) == pytest.approx(30.0 * 240 / 900)
+    assert found.spec.throughputs.on("v100", 2) == 30.0
+    assert found.spec.throughputs.on("k80", 2) == pytest.approx(30.0 * 240 / 900)
     assert found.progress.steps_done == 600
     # Steps are real ones now; how long the job takes at most is as before.
     assert takes_s(found, "k80") == pytest.approx(LIMIT_S, rel=1e-3)
     second = cluster.submit()
-    assert seen(backend, second).spec.rates.on("v100", 2) == 30.0
+    assert seen(backend, second).spec.throughputs.on("v100", 2) == 30.0
     other = cluster.submit(workload="job:other.sh", gpus=2)
-    assert seen(backend, other).spec.rates.on("v100", 2) != 30.0
+    assert seen(backend, other).spec.throughputs.on("v100", 2) != 30.0
 
 
 def test_what_was_measured_outlives_hadard(cluster: Cluster) -> None:
@@ -118,7 +118,7 @@ def test_what_was_measured_outlives_hadard(cluster: Cluster) -> None:
     seen(cluster.backend(), first)
     second = cluster.submit()
     found = seen(cluster.backend(), second)
-    assert found.spec.rates.on("v100", 2) == 30.0
+    assert found.spec.throughputs.on("v100", 2) == 30.0
 
 
 @pytest.mark.parametrize("told", [{"restart": 3}, {"steps_per_s": 0.0}, {"steps_per_s": 5e-324}])
@@ -127,9 +127,9 @@ def test_what_is_no_measurement_of_this_run_counts_for_nothing(
 ) -> None:
     """One of another run, made elsewhere maybe; none yet; and one that cannot be."""
     backend, job = cluster.backend(), cluster.submit()
-    before = seen(backend, job).spec.rates
+    before = seen(backend, job).spec.throughputs
     cluster.report(job, **{"steps_done": 600, "steps_per_s": 30.0, **told})
-    assert seen(backend, job).spec.rates == before
+    assert seen(backend, job).spec.throughputs == before
 
 
 def test_one_report_is_one_measurement(cluster: Cluster) -> None:
@@ -146,7 +146,7 @@ def test_one_report_is_one_measurement(cluster: Cluster) -> None:
 def test_what_a_user_gives_is_believed(cluster: Cluster) -> None:
     """Whoever gives speeds has reason to."""
     backend = cluster.backend()
-    job = cluster.submit(workload="", steps=5000, rates={"v100": 7.0})
+    job = cluster.submit(workload="", steps=5000, throughputs={"v100": 7.0})
     cluster.report(job, steps_done=600, steps_per_s=30.0)
     found = seen(backend, job)
-    assert (found.spec.rates.on("v100", 2), found.progress.steps_done) == (7.0, 600)
+    assert (found.spec.throughputs.on("v100", 2), found.progress.steps_done) == (7.0, 600)

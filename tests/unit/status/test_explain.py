@@ -46,8 +46,8 @@ def test_who_is_not_there_is_not_explained() -> None:
 
 
 def test_each_type_is_told_with_what_it_gives() -> None:
-    runs = a_job("1", on="n1:V100:1", rates=BOTH)
-    found = explained("2", runs, a_job("2", steps=2000, done=1000.0, rates=BOTH))
+    runs = a_job("1", on="n1:V100:1", throughputs=BOTH)
+    found = explained("2", runs, a_job("2", steps=2000, done=1000.0, throughputs=BOTH))
     assert found is not None
     assert found.choices == (
         TypeForecast("V100", 10.0, 100.0, 0, 0.5),
@@ -58,9 +58,9 @@ def test_each_type_is_told_with_what_it_gives() -> None:
 
 def test_who_waits_is_told_when_and_on_what_it_begins() -> None:
     """The V100 is free in 100 s, and then goes to the longer one, which makes the end later."""
-    runs = fixed(a_job("1", on="n1:V100:1", rates=BOTH))
-    other = fixed(a_job("2", rates=BOTH, steps=2000))
-    waits = fixed(a_job("3", rates=BOTH))
+    runs = fixed(a_job("1", on="n1:V100:1", throughputs=BOTH))
+    other = fixed(a_job("2", throughputs=BOTH, steps=2000))
+    waits = fixed(a_job("3", throughputs=BOTH))
     found = explained("3", runs, other, waits)
     assert found is not None
     assert found.reason == str(WaitReason.INSUFFICIENT)
@@ -70,32 +70,32 @@ def test_who_waits_is_told_when_and_on_what_it_begins() -> None:
 
 def test_what_moving_would_change_is_told_of_who_cannot() -> None:
     """It could begin on the K80 at once."""
-    runs = fixed(a_job("1", on="n1:V100:1", rates=BOTH))
-    found = explained("2", runs, fixed(a_job("2", rates=BOTH)))
+    runs = fixed(a_job("1", on="n1:V100:1", throughputs=BOTH))
+    found = explained("2", runs, fixed(a_job("2", throughputs=BOTH)))
     assert found is not None
     assert found.expected == Expected(100.0, 200.0, {"n1": {"V100": 1}})
     assert found.if_moved is not None
     assert found.if_moved.begins_in_s == 0.0
-    movable = explained("2", runs, a_job("2", rates=BOTH))
+    movable = explained("2", runs, a_job("2", throughputs=BOTH))
     assert movable is not None
     assert movable.if_moved is None
 
 
 def test_who_has_gpus_is_told_when_it_ends() -> None:
-    found = explained("1", a_job("1", on="n2:K80:1", done=400.0, rates=BOTH))
+    found = explained("1", a_job("1", on="n2:K80:1", done=400.0, throughputs=BOTH))
     assert found is not None
     assert (found.reason, found.ends_in_s, found.expected) == ("", 600.0, None)
     assert found.held == {"0": {"n2": {"K80": 1}}}
 
 
 def test_who_is_to_start_does_not_wait() -> None:
-    found = explained("1", a_job("1", rates=BOTH), plan={"1": "n1:V100:1"})
+    found = explained("1", a_job("1", throughputs=BOTH), plan={"1": "n1:V100:1"})
     assert found is not None
     assert (found.reason, found.expected, found.ahead) == ("", None, ())
 
 
 def test_who_never_begins_is_told_so() -> None:
-    found = explained("1", a_job("1", 4, rates=BOTH))
+    found = explained("1", a_job("1", 4, throughputs=BOTH))
     assert found is not None
     assert found.expected is None
 

@@ -112,12 +112,12 @@ def test_the_jobs_make_a_workload() -> None:
     """With the steps that were left at first, and the speed that was believed last."""
     slow, fast = some_rates(V100=1.0), some_rates(V100=4.0)
     reporter = read(
-        a_line(1000.0, a_job("1", steps=1000, done=400.0, rates=slow, submitted_s=100.0)),
+        a_line(1000.0, a_job("1", steps=1000, done=400.0, throughputs=slow, submitted_s=100.0)),
         a_line(
             1360.0,
-            a_job("1", steps=1000, done=900.0, rates=fast, submitted_s=100.0),
-            a_job("2", rates=fast, submitted_s=1300.0),
-            a_job("3", rates=some_rates(), submitted_s=1300.0),
+            a_job("1", steps=1000, done=900.0, throughputs=fast, submitted_s=100.0),
+            a_job("2", throughputs=fast, submitted_s=1300.0),
+            a_job("3", throughputs=some_rates(), submitted_s=1300.0),
         ),
     )
     found = reporter.workload()
@@ -127,7 +127,7 @@ def test_the_jobs_make_a_workload() -> None:
         ("1", 0.0, 600),
         ("2", 300.0, 1000),
     ]
-    assert jobs[0].rates.on("V100", 1) == 4.0
+    assert jobs[0].throughputs.on("V100", 1) == 4.0
     assert cluster.gpus_by_type == {"K80": 2, "V100": 2}
 
 

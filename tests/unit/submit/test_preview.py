@@ -23,9 +23,9 @@ ESTIMATOR = Estimator(TABLE, {"v100": 2.0, "k80": 0.2, "h100": 4.0})
 CLUSTER = a_cluster("4xV100,4xK80,1xP100,8xH100")
 
 
-def job(gpus: int = 1, shape: Shape | None = None, **rates: float) -> Description:
+def job(gpus: int = 1, shape: Shape | None = None, **throughputs: float) -> Description:
     """Return a job of 36000 steps, of the table unless rates are given."""
-    return Description(steps=36000, gpus=gpus, shape=shape, workload="A", rates=rates)
+    return Description(steps=36000, gpus=gpus, shape=shape, workload="A", throughputs=throughputs)
 
 
 def test_the_fastest_type_comes_first_and_what_would_not_run_last() -> None:

@@ -98,7 +98,7 @@ def test_everything_that_can_be_said() -> None:
 def test_rates_may_be_given_instead_of_a_model() -> None:
     """GPU types are not case-sensitive; the model stays empty."""
     found = described(["--hadar-throughput=V100=12.5, k80=1", "--hadar-steps=1"])
-    assert found.rates == {"v100": 12.5, "k80": 1.0}
+    assert found.throughputs == {"v100": 12.5, "k80": 1.0}
     assert found.workload == ""
 
 
