@@ -35,7 +35,7 @@ def submit(site: Site, *options: str, seconds: int = 600, **given: object) -> Jo
     """Submit jobs that only take time, for one GPU each, best on a V100."""
     script = site.script(f"sleep-{seconds}", f"sleep {seconds}")
     told = {"gpus": 1, "checkpoint": "no", "steps": 10**6, **given}
-    throughputs = told.pop("rates", FAST)
+    throughputs = told.pop("throughputs", FAST)
     return site.train(throughputs, *options, script=script, **told)  # type: ignore[arg-type]
 
 

@@ -88,8 +88,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 def waiting(job: str) -> dict[str, Any]:
     """Return a round in which a job waits for the only V100, which another has."""
     jobs = {
-        "900": a_job("n1:V100:2", gpus=2, throughputs={"V100": 1.0}, stays=True),
-        job: a_job(gpus=2, throughputs={"V100": 1.0}),
+        "900": a_job("n1:V100:2", gpus=2, rates={"V100": 1.0}, stays=True),
+        job: a_job(gpus=2, rates={"V100": 1.0}),
     }
     return {"jobs": jobs, "waiting": {job: WAITS}, "nodes": "n1:V100:2"}
 
@@ -168,7 +168,7 @@ def test_forecasts_count_from_now(place: Place) -> None:
 def test_a_job_that_should_have_ended_is_not_promised_to_end(place: Place) -> None:
     job = place.submit()
     place.slurm.advance(3.0)
-    place.round(3600.0, 1, {job.key: a_job("n1:V100:1", throughputs={"V100": 1.0})})
+    place.round(3600.0, 1, {job.key: a_job("n1:V100:1", rates={"V100": 1.0})})
     said = place.hadar("explain", job.key).output
     assert re.search("it should have ended 4[78] min ago unless migrated", said), said
 
@@ -179,7 +179,7 @@ def test_a_job_that_should_have_ended_is_not_promised_to_end(place: Place) -> No
 def test_slurms_word_is_above_an_old_round(place: Place) -> None:
     """It ran in the last round, hadard is dead, and it has ended since."""
     job = place.submit(work_s=60.0)
-    place.round(3600.0, 5, {job.key: a_job("n1:V100:1", throughputs={"V100": 1.0})})
+    place.round(3600.0, 5, {job.key: a_job("n1:V100:1", rates={"V100": 1.0})})
     place.slurm.advance(100.0)
     done = place.hadar("explain", job.key)
     assert done.exit_code == 0, done.output
@@ -193,7 +193,7 @@ def test_slurms_word_is_above_an_old_round(place: Place) -> None:
 
 def test_a_job_that_slurm_has_forgotten_does_not_read_as_running(place: Place) -> None:
     """The last round says that it runs, and neither slurmctld nor the accounting knows it."""
-    place.round(3600.0, 5, {"77": a_job("n1:V100:1", throughputs={"V100": 1.0})})
+    place.round(3600.0, 5, {"77": a_job("n1:V100:1", rates={"V100": 1.0})})
     done = place.hadar("explain", "77")
     assert done.exit_code == 0, done.output
     assert "Slurm: no such job" in done.output
@@ -244,7 +244,7 @@ def test_the_journal_tells_of_an_end_in_any_of_its_files(place: Place) -> None:
 
 def test_an_older_line_of_the_last_rounds_does_not_count_as_now(place: Place) -> None:
     """A mode's last three rounds: in the newest of them the job has ended."""
-    jobs = {"77": a_job("n1:V100:1", throughputs={"V100": 1.0})}
+    jobs = {"77": a_job("n1:V100:1", rates={"V100": 1.0})}
     place.round(700.0, 1, jobs)
     place.round(400.0, 2, jobs)
     place.round(40.0, 3, {}, ended={"77": {"phase": "done", "end_s": time.time() - 50.0}})
@@ -338,7 +338,7 @@ def test_a_copy_that_has_ended_does_not_end_its_job(place: Place) -> None:
     place.slurm.cancel(done)
     place.slurm.advance(3.0)
     place.vouch()
-    place.round(10.0, 1, {job: a_job("n1:V100:1", copies=2, throughputs={"V100": 1.0})})
+    place.round(10.0, 1, {job: a_job("n1:V100:1", copies=2, rates={"V100": 1.0})})
     said = place.hadar("explain", done.key).output
     assert f"job {job}: running" in said, said
 
@@ -351,7 +351,7 @@ def forked(job: str) -> dict[str, Any]:
     holds = {"0": gang("n1:V100:2"), "1": gang("n2:K80:2")}
     copies = {"0": {"task": f"{job}_0", "steps_per_s": 4.25}, "1": {"task": f"{job}_3"}}
     facts = {"averages": 12, "averaged_s": time.time() - 40.0, "copies": copies}
-    tree = a_job(gpus=2, phase="running", copies=3, throughputs={"V100": 4.0, "K80": 1.0})
+    tree = a_job(gpus=2, phase="running", copies=3, rates={"V100": 4.0, "K80": 1.0})
     return {"jobs": {job: tree | {"holds": holds}}, "forked": {job: facts}}
 
 
@@ -402,7 +402,7 @@ def test_remarks_are_shown(place: Place) -> None:
     job = place.submit().key
     place.slurm.advance(3.0)
     remark = "it is not migrated: it has not reported [in this run]"
-    place.round(10.0, 1, {job: a_job("n1:V100:1", remarks=[remark], throughputs={"V100": 1.0})})
+    place.round(10.0, 1, {job: a_job("n1:V100:1", remarks=[remark], rates={"V100": 1.0})})
     assert f"Hadar: {remark}" in place.hadar("explain", job).output
     assert f"n1:V100:1; {remark}" in place.hadar("top", "--once").output
     assert place.tree("explain", job)["found"]["remarks"] == [remark]
@@ -413,8 +413,8 @@ def test_pinned_is_not_starting(place: Place) -> None:
     place.vouch()
     pinned, starting = place.submit().key, place.submit().key
     jobs = {
-        pinned: a_job("n1:V100:1", phase="starting", pinned=True, throughputs={"V100": 1.0}),
-        starting: a_job("n1:V100:1", phase="starting", throughputs={"V100": 1.0}),
+        pinned: a_job("n1:V100:1", phase="starting", pinned=True, rates={"V100": 1.0}),
+        starting: a_job("n1:V100:1", phase="starting", rates={"V100": 1.0}),
         "3": a_job(),
     }
     place.round(10.0, 1, jobs)

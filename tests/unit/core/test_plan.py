@@ -222,7 +222,7 @@ def test_a_job_that_cannot_be_checkpointed_may_be_placed_once() -> None:
         ("n1:V100:2", {"gpus": 2, "shapes": [Shape(2, 1)]}),
         ("n4:V100:1 n4:K80:1", {"gpus": 2}),
         ("n1:V100:1", {"gpus": 2}),
-        ("n3:K80:1", {"gpus": 1, "rates": some_rates(V100=1.0)}),
+        ("n3:K80:1", {"gpus": 1, "throughputs": some_rates(V100=1.0)}),
         ("n3:K80:1", {"gpus": 1, "bound_type": "V100", "allowed": ["n1"]}),
     ],
     ids=["not uniform", "other layout", "mixed node", "other size", "no rate", "other nodes"],

@@ -77,7 +77,7 @@ import sys
 from builders import ROUND, a_job, a_snapshot, some_rates
 from hadar_slurm.policies.registry import make_policy
 
-jobs = [a_job(str(n), rates=some_rates(V100=10.0, K80=5.0)) for n in range(4)]
+jobs = [a_job(str(n), throughputs=some_rates(V100=10.0, K80=5.0)) for n in range(4)]
 snapshot = a_snapshot("1xV100,1xK80", *jobs)
 started = []
 new_process = "os.exec os.fork os.forkpty os.posix_spawn os.system subprocess.Popen".split()

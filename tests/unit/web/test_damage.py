@@ -23,10 +23,10 @@ JUNK = [
 ]
 RATES = {"v100": 2.0, "k80": 1.0}
 JOBS = {
-    "1": a_job("n1:V100:1", throughputs=RATES, partition="main"),
+    "1": a_job("n1:V100:1", rates=RATES, partition="main"),
     "2": a_job(partition="main,long"),
-    "3": a_job("n2:K80:1", throughputs=RATES, nodes=["n2"]),
-    "4": a_job("n2:K80:1", throughputs=RATES, copies=2, pinned=True, remarks=["a remark"]),
+    "3": a_job("n2:K80:1", rates=RATES, nodes=["n2"]),
+    "4": a_job("n2:K80:1", rates=RATES, copies=2, pinned=True, remarks=["a remark"]),
 }
 COPIES = {"0": {"task": "4_0", "steps_per_s": 2.5, "pinned": True}}
 FORKED = {"4": {"averages": 3, "averaged_s": NOW_S, "copies": COPIES}}

@@ -208,10 +208,10 @@ def test_the_ratio_tells_how_well_jobs_are_where_they_are(path: Path) -> None:
     """The mean over a type's held GPUs of the job's speed there by that on its fastest type."""
     throughputs = {"v100": 8.0, "k80": 2.0}
     jobs = {
-        "1": a_job("n1:V100:1", throughputs=throughputs),
-        "2": a_job("n2:K80:2", gpus=2, throughputs=throughputs),
-        "3": a_job("n2:K80:1", throughputs={"v100": 3.0, "k80": 3.0}),
-        "4": a_job(throughputs=throughputs),
+        "1": a_job("n1:V100:1", rates=throughputs),
+        "2": a_job("n2:K80:2", gpus=2, rates=throughputs),
+        "3": a_job("n2:K80:1", rates={"v100": 3.0, "k80": 3.0}),
+        "4": a_job(rates=throughputs),
     }
     write(path, a_line(0, jobs, nodes="n1:V100:2 n2:K80:4"))
     with Follower(path) as follower:
@@ -223,7 +223,7 @@ def test_the_ratio_tells_how_well_jobs_are_where_they_are(path: Path) -> None:
 def test_the_ratio_counts_what_this_round_has_started_and_stopped(path: Path) -> None:
     """What is held is what `hadar_gpus` tells."""
     throughputs = {"v100": 8.0, "k80": 2.0}
-    jobs = {"1": a_job("n1:V100:1", throughputs=throughputs), "2": a_job(throughputs=throughputs)}
+    jobs = {"1": a_job("n1:V100:1", rates=throughputs), "2": a_job(throughputs=throughputs)}
     moves = [an_action("stop", "1", "n1:V100:1"), an_action("start", "2", "n2:K80:1")]
     write(path, a_line(0, jobs, actions=moves))
     with Follower(path) as follower:
@@ -235,10 +235,10 @@ def test_the_ratio_counts_what_this_round_has_started_and_stopped(path: Path) ->
 def test_a_gang_of_several_types_counts_by_its_gpus(path: Path) -> None:
     """At the pace of its slowest GPU, and as each copy of a forked job by itself."""
     throughputs = {"v100": 8.0, "k80": 2.0}
-    mixed = a_job("n1:V100:1 n2:K80:3", gpus=4, throughputs=throughputs)
-    alone = a_job("n1:V100:1", throughputs={"v100": 1.0})
+    mixed = a_job("n1:V100:1 n2:K80:3", gpus=4, rates=throughputs)
+    alone = a_job("n1:V100:1", rates={"v100": 1.0})
     copies = {"0": gang("n1:V100:1"), "1": gang("n2:K80:1")}
-    forked = a_job("n1:V100:1", throughputs={"v100": 4.0, "k80": 2.0}, copies=2) | {"holds": copies}
+    forked = a_job("n1:V100:1", rates={"v100": 4.0, "k80": 2.0}, copies=2) | {"holds": copies}
     jobs = {"1": mixed, "2": alone, "3": forked}
     write(path, a_line(0, jobs, nodes="n1:V100:4 n2:K80:4"))
     with Follower(path) as follower:
@@ -251,8 +251,8 @@ def test_only_types_that_a_job_could_have_are_faster(path: Path) -> None:
     """Neither GPUs that the cluster has not, nor too few, nor those of nodes it may not use."""
     throughputs = {"h100": 90.0, "v100": 8.0, "k80": 2.0}
     jobs = {
-        "1": a_job("n2:K80:3", gpus=3, throughputs=throughputs),
-        "2": a_job("n2:K80:1", throughputs=throughputs, nodes=["n2"]),
+        "1": a_job("n2:K80:3", gpus=3, rates=throughputs),
+        "2": a_job("n2:K80:1", rates=throughputs, nodes=["n2"]),
     }
     write(path, a_line(0, jobs, nodes="n1:V100:2 n2:K80:4"))
     with Follower(path) as follower:
@@ -264,7 +264,7 @@ def test_only_types_that_a_job_could_have_are_faster(path: Path) -> None:
 
 def test_no_ratio_is_told_where_no_speed_is_known(path: Path) -> None:
     """A job of an older journal, without rates, or on a type of which nothing is believed."""
-    jobs = {"1": a_job("n1:V100:1"), "2": a_job("n2:K80:1", throughputs={"v100": 8.0})}
+    jobs = {"1": a_job("n1:V100:1"), "2": a_job("n2:K80:1", rates={"v100": 8.0})}
     write(path, a_line(0, jobs))
     with Follower(path) as follower:
         samples = read(follower)

@@ -44,7 +44,7 @@ def samples(tmp_path: Path) -> dict[str, dict[str, set[str]]]:
             for do in ("start", "stop", "renew")
             for status in ("done", "refused")
         ]
-        jobs = {"1": a_job(), "2": a_job("n2:K80:1", throughputs={"k80": 2.0})}
+        jobs = {"1": a_job(), "2": a_job("n2:K80:1", rates={"k80": 2.0})}
         write(path, a_line(0, jobs, actions=actions, expired=1, averages=0))
         follower.poll()
         pulse = Pulse(tmp_path)
