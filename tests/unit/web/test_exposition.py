@@ -223,7 +223,7 @@ def test_the_ratio_tells_how_well_jobs_are_where_they_are(path: Path) -> None:
 def test_the_ratio_counts_what_this_round_has_started_and_stopped(path: Path) -> None:
     """What is held is what `hadar_gpus` tells."""
     throughputs = {"v100": 8.0, "k80": 2.0}
-    jobs = {"1": a_job("n1:V100:1", rates=throughputs), "2": a_job(throughputs=throughputs)}
+    jobs = {"1": a_job("n1:V100:1", rates=throughputs), "2": a_job(rates=throughputs)}
     moves = [an_action("stop", "1", "n1:V100:1"), an_action("start", "2", "n2:K80:1")]
     write(path, a_line(0, jobs, actions=moves))
     with Follower(path) as follower:
@@ -316,7 +316,7 @@ def test_series_do_not_grow_with_jobs_or_users(path: Path) -> None:
                 user=f"user{n}",
                 workload=f"work{n}",
                 partition=ways[n % len(ways)],
-                throughputs={"v100": 1.0 + n},
+                rates={"v100": 1.0 + n},
             )
             for n in range(1000)
         }
