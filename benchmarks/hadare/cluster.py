@@ -55,9 +55,9 @@ class Cluster:
 
     def name(self, service: str) -> str:
         """Return a container's name."""
-        gpu_type = "label=com.docker.compose"
-        words = ["docker", "ps", "-q", "--filter", f"{gpu_type}.project={self.project}"]
-        words += ["--filter", f"{gpu_type}.service={service}"]
+        kind = "label=com.docker.compose"
+        words = ["docker", "ps", "-q", "--filter", f"{kind}.project={self.project}"]
+        words += ["--filter", f"{kind}.service={service}"]
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
     def argv(self, *words: str, user: str = "root", where: str = "/") -> list[str]:
@@ -145,7 +145,7 @@ def submit(cluster: Cluster, system: str, steps: int, where: str, text: str) -> 
     elif policy == "slurm":
         command = ["sbatch", "--hold"]
     else:
-        rates = ",".join(f"{gpu_type}={speed / PERIOD_S:.4f}" for gpu_type, speed in KINDS.items())
+        rates = ",".join(f"{kind}={speed / PERIOD_S:.4f}" for kind, speed in KINDS.items())
         command = ["hadar-sbatch", f"--hadar-throughput={rates}", f"--hadar-steps={steps}"]
         command += [f"--hadar-gang={GPUS}x1", "--hadar-checkpoint=yes"]
         if policy == "hadare":

@@ -24,7 +24,7 @@ def as_record(each: Outcome) -> dict[str, Any]:
         "allowed": each.allowed,
         "faults": [
             {
-                "kind": fault.gpu_type,
+                "kind": fault.kind,
                 "at_s": fault.at_s,
                 "lasts_s": fault.lasts_s,
                 "came": fault.came,

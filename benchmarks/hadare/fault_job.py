@@ -54,7 +54,7 @@ class Running(Run):
 
     def hit(self, fault: Fault) -> None:
         """Let a fault happen."""
-        match fault.gpu_type:
+        match fault.kind:
             case Kind.KILL:
                 self._kill(fault, [fault.copy])
             case Kind.KILL_ALL:

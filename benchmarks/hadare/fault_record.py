@@ -32,7 +32,7 @@ class Fault:
     started again; `delay_s` how far into making one the copy is killed. `came` says what it hit.
     """
 
-    gpu_type: StrEnum
+    kind: StrEnum
     at_s: float
     copy: int
     lasts_s: float
@@ -77,14 +77,14 @@ class Scale:
     lasts_s: float
 
 
-def draw(seed: int, number: int, gpu_types: Sequence[StrEnum], scale: Scale) -> Case:
+def draw(seed: int, number: int, kinds: Sequence[StrEnum], scale: Scale) -> Case:
     """Return a run's copies and faults, the same for the same seed, number, kinds and scale."""
     rng = random.Random(f"{seed}/{number}")
     others = rng.randint(1, scale.most_copies - 1)
     speeds = (1.0, *(rng.choice((1.0, 0.5, 0.25)) for _ in range(others)))
     faults = [
         Fault(
-            gpu_type=rng.choice(list(gpu_types)),
+            kind=rng.choice(list(kinds)),
             at_s=round(rng.uniform(0.2, scale.slots * scale.slot_s * 1.2), 2),
             copy=rng.randrange(len(speeds)),
             lasts_s=round(rng.uniform(0.1, scale.lasts_s), 2),
@@ -110,9 +110,7 @@ class Outcome:
 
     def line(self) -> str:
         """Return the outcome in a line."""
-        told = "; ".join(
-            f"{each.at_s} s {each.gpu_type} ({each.came})" for each in self.case.faults
-        )
+        told = "; ".join(f"{each.at_s} s {each.kind} ({each.came})" for each in self.case.faults)
         return (
             f"run {self.case.number}: {len(self.case.speeds)} copies, {self.case.total_steps} "
             f"steps, {self.slots} slots, {self.took_s:.1f} s, {self.repeated} steps repeated of "

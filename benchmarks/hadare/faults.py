@@ -56,7 +56,7 @@ def run(case: Case, context: Any, keep: Path | None) -> Outcome:
             path.mkdir()
         job = fault_copy.Job(directory, notes, case.total_steps, case.step_s)
         running = Running(case, job, context=context)
-        has_disk = any(fault.gpu_type is Kind.FULL for fault in case.faults)
+        has_disk = any(fault.kind is Kind.FULL for fault in case.faults)
         if has_disk:
             size = f"size={_DISK_BYTES}"
             subprocess.run(["mount", "-t", "tmpfs", "-o", size, "hadar", directory], check=True)
@@ -132,13 +132,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report for programs")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="files of runs that broke a rule")
     options = parser.parse_args(words)
-    gpu_types = options.only or list(Kind)
-    if Kind.FULL in gpu_types and (why := start_again_apart()):
+    kinds = options.only or list(Kind)
+    if Kind.FULL in kinds and (why := start_again_apart()):
         print(f"left out: {Kind.FULL}: {why}")
-        gpu_types.remove(Kind.FULL)
+        kinds.remove(Kind.FULL)
     context = forks()
     numbers = range(options.runs) if options.run is None else [options.run]
-    cases = [draw(options.seed, number, gpu_types, SCALE) for number in numbers]
+    cases = [draw(options.seed, number, kinds, SCALE) for number in numbers]
     one = partial(run, context=context, keep=options.keep)
     outcomes = []
     with (

@@ -89,11 +89,9 @@ def _verdict(steps: Sequence[Mapping[str, Any]], time: Sequence[Mapping[str, Any
 
 def _counted(pairs: Sequence[Mapping[str, Any]]) -> str:
     """Return how many are better, the same and worse."""
-    gpu_types = ("better", "no different", "worse", "too few seeds")
-    counts = {
-        gpu_type: sum(pair["finding"] == gpu_type for pair in pairs) for gpu_type in gpu_types
-    }
-    return ", ".join(f"{gpu_type} in {count}" for gpu_type, count in counts.items() if count)
+    kinds = ("better", "no different", "worse", "too few seeds")
+    counts = {kind: sum(pair["finding"] == kind for pair in pairs) for kind in kinds}
+    return ", ".join(f"{kind} in {count}" for kind, count in counts.items() if count)
 
 
 def _beside(found: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -238,7 +236,7 @@ def _slurm_faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _by_kind(counts: Mapping[str, int]) -> str:
-    return "; ".join(f"{gpu_type} {count}" for gpu_type, count in counts.items())
+    return "; ".join(f"{kind} {count}" for kind, count in counts.items())
 
 
 def _loss(figure: Sequence[float], sign: str = "") -> str:

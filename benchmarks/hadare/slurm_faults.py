@@ -68,7 +68,7 @@ def main() -> int:
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="files of runs that broke a rule")
     options = parser.parse_args()
-    gpu_types = list(Kind)
+    kinds = list(Kind)
     if why := start_again_apart():
         parser.error(f"no disk of its own to fill and to freeze: {why}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -81,7 +81,7 @@ def main() -> int:
         progress(len(todo)) as advance,
     ):
         for seed in todo:
-            record = run(world, draw(0, seed, gpu_types, SCALE), options.keep)
+            record = run(world, draw(0, seed, kinds, SCALE), options.keep)
             ours.append(record)
             if options.json:
                 with options.json.open("a", encoding="utf-8") as file:

@@ -103,7 +103,7 @@ class World(AbstractContextManager["World"]):
         self.script.write_text(_SCRIPT)
         self._mount()
         self.spool.mkdir()
-        nodes = parse_nodes(",".join(f"{gpu_type}:1" for gpu_type in NODES.values()))
+        nodes = parse_nodes(",".join(f"{kind}:1" for kind in NODES.values()))
         where = self.directory / "c"
         self.cluster = LocalCluster.up(where, nodes, slurmd_timeout_s=SLURMD_TIMEOUT_S)
         self._at_end.callback(self.cluster.down)
@@ -297,7 +297,7 @@ class SlurmRun(Run):
     def hit(self, fault: Fault) -> None:
         """Let a fault happen."""
         there, world = self.running(), self.here
-        match fault.gpu_type:
+        match fault.kind:
             case Kind.HADARD:
                 fault.is_free = world.kill_hadard()
                 fault.came = f"back after {fault.lasts_s} s" if fault.is_free else "was dead"
@@ -327,7 +327,7 @@ class SlurmRun(Run):
 
     def _kill(self, fault: Fault, copy: int) -> None:
         """Kill a copy, and with its batch script only while others are left to end the job."""
-        is_whole = fault.gpu_type is Kind.KILL_TASK
+        is_whole = fault.kind is Kind.KILL_TASK
         if is_whole and len(self.failed) + 1 >= len(self.case.speeds):
             fault.came = "left alone: the last one"
             return

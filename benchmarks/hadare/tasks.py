@@ -155,11 +155,11 @@ def _text(count: int, seed: int) -> Data:
     random = np.random.default_rng(seed)
     need = count * _LENGTH + 1
     letters: list[int] = []
-    gpu_type = 0
+    kind = 0
     while len(letters) < need:
         one, other = random.random(2)
-        gpu_type = min(int(np.searchsorted(follows[gpu_type], one)), _KINDS - 1)
-        letters += words[gpu_type + _KINDS * int(np.searchsorted(zipf, other))].tolist()
+        kind = min(int(np.searchsorted(follows[kind], one)), _KINDS - 1)
+        letters += words[kind + _KINDS * int(np.searchsorted(zipf, other))].tolist()
     text = torch.tensor(letters[:need])
     return Data(text[:-1].view(count, _LENGTH), text[1:].view(count, _LENGTH))
 

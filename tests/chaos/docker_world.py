@@ -259,22 +259,22 @@ class DockerWorld:
         """Start the controller's container again."""
         self._docker("start", self.containers["ctl"])
 
-    def take_node(self, gpu_type: Kind, name: str) -> None:
+    def take_node(self, kind: Kind, name: str) -> None:
         """Kill a node's container, pause it, or take it off the network."""
         container = self.containers[name]
-        if gpu_type is Kind.NODE_DEATH:
+        if kind is Kind.NODE_DEATH:
             self._docker("kill", container)
-        elif gpu_type is Kind.NODE_STOP:
+        elif kind is Kind.NODE_STOP:
             self._docker("pause", container)
         else:
             self._docker("network", "disconnect", f"{self.project}_cluster", container)
 
-    def return_node(self, gpu_type: Kind, name: str) -> None:
+    def return_node(self, kind: Kind, name: str) -> None:
         """Start the container again, let it go on, or give it back its network and its name."""
         container = self.containers[name]
-        if gpu_type is Kind.NODE_DEATH:
+        if kind is Kind.NODE_DEATH:
             self._docker("start", container)
-        elif gpu_type is Kind.NODE_STOP:
+        elif kind is Kind.NODE_STOP:
             self._docker("unpause", container)
         else:
             network = f"{self.project}_cluster"

@@ -110,7 +110,7 @@ class Fault:
     `share` are from 0 to 1.
     """
 
-    gpu_type: Kind
+    kind: Kind
     pause_s: float
     lasts_s: float
     absence_s: float
@@ -124,12 +124,10 @@ class Fault:
     jump_s: float
 
 
-def draw_faults(
-    seed: int, count: int, gpu_types: Sequence[Kind] = tuple(Kind)
-) -> tuple[Fault, ...]:
+def draw_faults(seed: int, count: int, kinds: Sequence[Kind] = tuple(Kind)) -> tuple[Fault, ...]:
     """Return `count` faults of these kinds."""
     draw = random.Random(seed)
-    dealt = _dealt(draw, [gpu_type for gpu_type in gpu_types for _ in range(WEIGHTS[gpu_type])])
+    dealt = _dealt(draw, [kind for kind in kinds for _ in range(WEIGHTS[kind])])
     points = _dealt(draw, KILL_POINTS)
     changes = _dealt(draw, CHANGES)
     return tuple(_fault(draw, next(dealt), points, changes) for _ in range(count))
@@ -142,14 +140,14 @@ def _dealt(draw: random.Random, cards: Sequence[T]) -> Iterator[T]:
 
 
 def _fault(
-    draw: random.Random, gpu_type: Kind, points: Iterator[tuple[str, str]], changes: Iterator[str]
+    draw: random.Random, kind: Kind, points: Iterator[tuple[str, str]], changes: Iterator[str]
 ) -> Fault:
     # Most often back within a few seconds, sometimes not before the reaper has had to come.
     restart_s = draw.choice([10 * draw.random() ** 2] * 19 + [draw.uniform(22, 28)])
-    step, when = next(points) if gpu_type is Kind.KILL_AT_STEP else (next(changes), "instead")
+    step, when = next(points) if kind is Kind.KILL_AT_STEP else (next(changes), "instead")
     minutes = draw.choice([1, 3, 10, 60, 180])
     return Fault(
-        gpu_type=gpu_type,
+        kind=kind,
         pause_s=draw.uniform(0.3, 2.5),
         lasts_s=draw.uniform(2.0, 18.0),
         absence_s=draw.choice([draw.uniform(2.0, 6.0), draw.uniform(12.0, 22.0)]),

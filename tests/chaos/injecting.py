@@ -106,10 +106,10 @@ class Injector:
     def inject(self, number: int, fault: Fault) -> Case:
         """Carry out a fault."""
         case = Case(number, fault, time.time())
-        if fault.gpu_type in self.world.missing:
-            self._skip(case, self.world.missing[fault.gpu_type])
+        if fault.kind in self.world.missing:
+            self._skip(case, self.world.missing[fault.kind])
         else:
-            self._handlers[fault.gpu_type](case)
+            self._handlers[fault.kind](case)
         if case.undo is None and case.ended_s is None:
             case.ended_s = time.time()
         return case
@@ -179,7 +179,7 @@ class Injector:
     def _stop(self, case: Case) -> None:
         if not self._has_hadard(case):
             return
-        is_killed = case.fault.gpu_type is Kind.STOP_AND_KILL
+        is_killed = case.fault.kind is Kind.STOP_AND_KILL
         lasts_s = case.fault.absence_s
         self.keeper.send(signal.SIGSTOP)
         self.keeper.is_stopped = True
@@ -232,7 +232,7 @@ class Injector:
     def _controller(self, case: Case) -> None:
         if self.is_controller_away:
             return self._skip(case, "slurmctld is away already")
-        is_short = case.fault.gpu_type is Kind.CONTROLLER_RESTART
+        is_short = case.fault.kind is Kind.CONTROLLER_RESTART
         away_s = case.fault.lasts_s * (0.1 if is_short else 0.8)
         case.done = f"for {away_s:.1f} s"
         self.is_controller_away = True
@@ -270,13 +270,13 @@ class Injector:
         if name is None:
             return
         self.out.add(name)
-        gpu_type = case.fault.gpu_type
+        kind = case.fault.kind
         case.done = f"{name} for {case.fault.lasts_s:.1f} s"
-        self.world.take_node(gpu_type, name)
+        self.world.take_node(kind, name)
 
         def bring_back() -> None:
             self.out.discard(name)
-            self.world.return_node(gpu_type, name)
+            self.world.return_node(kind, name)
 
         self._later(case, bring_back)
         case.is_well = lambda: self._are_nodes_up()
@@ -322,7 +322,7 @@ class Injector:
             return None
         job = there[int(case.fault.pick * len(there))]
         case.done = f"job {job.key}, {job.state.lower()}"
-        tasks[job.key].done_to.append(str(case.fault.gpu_type))
+        tasks[job.key].done_to.append(str(case.fault.kind))
         case.needs_plan = False
         return job, tasks[job.key]
 
@@ -402,7 +402,7 @@ class Injector:
     # Disks, commands, clock.
 
     def _fill(self, case: Case) -> None:
-        disk = case.fault.gpu_type.rpartition(": ")[2].removesuffix("_dir")
+        disk = case.fault.kind.rpartition(": ")[2].removesuffix("_dir")
         if disk in self.full:
             return self._skip(case, "it is full already")
         self.full.add(disk)
@@ -438,7 +438,7 @@ class Injector:
 
     def _lie(self, case: Case) -> None:
         fault = case.fault
-        is_lie = fault.gpu_type is Kind.LIE
+        is_lie = fault.kind is Kind.LIE
         do, lasts_s = ("lie", 0.0) if is_lie else ("time out", 4.0)
         self._ordered(case, Order(do, fault.step, "instead", 0, fault.share, lasts_s))
 

@@ -253,16 +253,16 @@ class LocalWorld:
         while self.cluster.directory.exists() and self.run(argv, limit_s=5).status != 0:
             time.sleep(0.5)
 
-    def take_node(self, gpu_type: Kind, name: str) -> None:
+    def take_node(self, kind: Kind, name: str) -> None:
         """Kill a node with all its jobs, or have its slurmd answer nobody while jobs run on."""
-        if gpu_type is Kind.NODE_DEATH:
+        if kind is Kind.NODE_DEATH:
             self.cluster.kill_node(name)
         else:
             self._signal_slurmd(name, signal.SIGSTOP)
 
-    def return_node(self, gpu_type: Kind, name: str) -> None:
+    def return_node(self, kind: Kind, name: str) -> None:
         """Start slurmd again, or let it go on."""
-        if gpu_type is Kind.NODE_DEATH:
+        if kind is Kind.NODE_DEATH:
             with suppress(ClusterError, SlurmError):
                 self.cluster.start_node(name, timeout_s=0.1)
         else:

@@ -45,7 +45,7 @@ class Sighting:
 
     def __str__(self) -> str:
         words = [self.state, self.reason, f"priority {self.priority}", f"restarts {self.restarts}"]
-        gpus = " ".join(sorted(f"{gpu.node}:{gpu.gpu_type}:{gpu.index}" for gpu in self.gpus))
+        gpus = " ".join(sorted(f"{gpu.node}:{gpu.kind}:{gpu.index}" for gpu in self.gpus))
         nodes = f"must have {self.requested_nodes}" if self.requested_nodes else ""
         words.append(f"begins {self.started_s:.0f}")
         return f"job {self.key}: " + ", ".join(word for word in (*words, nodes, gpus) if word)
@@ -117,8 +117,6 @@ def gpus_in_use(text: str) -> set[Gpu]:
     found: set[Gpu] = set()
     for line in text.splitlines():
         facts = dict(_FIELD.findall(line))
-        for gpu_type, indices in _USED.findall(facts.get("GresUsed", "")):
-            found |= {
-                Gpu(facts["NodeName"], gpu_type, int(index)) for index in NodeSet(f"[{indices}]")
-            }
+        for kind, indices in _USED.findall(facts.get("GresUsed", "")):
+            found |= {Gpu(facts["NodeName"], kind, int(index)) for index in NodeSet(f"[{indices}]")}
     return found

@@ -27,7 +27,7 @@ def fault_table(cases: Sequence[Case], begun_s: float) -> Table:
     table = Table("#", "at s", "fault", "what was done", "outcome", box=SIMPLE_HEAD)
     for case in cases:
         at_s = f"{case.begun_s - begun_s:.1f}"
-        table.add_row(str(case.number), at_s, str(case.fault.gpu_type), case.done, outcome(case))
+        table.add_row(str(case.number), at_s, str(case.fault.kind), case.done, outcome(case))
     return table
 
 
@@ -59,7 +59,7 @@ def as_tree(
             {
                 "number": case.number,
                 "at_s": round(case.begun_s - begun_s, 2),
-                "fault": str(case.fault.gpu_type),
+                "fault": str(case.fault.kind),
                 "done": case.done,
                 "outcome": outcome(case),
             }
@@ -89,11 +89,11 @@ def last_line(
     ]
     median_s = statistics.median(max(0.0, time_s) for time_s in times) if times else 0.0
     broken = [finding for finding in findings if not finding.apart]
-    gpu_types = Counter(finding.invariant for finding in broken)
+    kinds = Counter(finding.invariant for finding in broken)
     verdict = (
         "every invariant held"
         if not broken
-        else "BROKEN: " + ", ".join(f"{name} ({count})" for name, count in gpu_types.items())
+        else "BROKEN: " + ", ".join(f"{name} ({count})" for name, count in kinds.items())
     )
     return (
         f"{len(carried)} faults ({len(cases) - len(carried)} left out), {figures['jobs']} jobs, "

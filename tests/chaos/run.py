@@ -81,7 +81,7 @@ class Run:
             for number, fault in enumerate(self.faults, start=1):
                 self._relax()
                 self.workload.may_depend = len(self.faults) - number > _LAST
-                self.show(number - 1, str(fault.gpu_type))
+                self.show(number - 1, str(fault.kind))
                 self.cases.append(self.injector.inject(number, fault))
                 self.go_on_until(lambda: False, fault.pause_s)
             self.show(len(self.faults), "waiting for the jobs to end")
@@ -204,7 +204,7 @@ class Run:
             self.findings += self._reckoned(key, task, requeues.get(key, ()))
         for case in self.cases:
             if case.well_s is None:
-                what = f"fault {case.number}, {case.fault.gpu_type}: {case.done}"
+                what = f"fault {case.number}, {case.fault.kind}: {case.done}"
                 self.findings.append(Finding(WELL, "", case.begun_s, what))
 
     def _requeues(self) -> dict[str, list[float]]:

@@ -108,7 +108,7 @@ def test_a_job_that_waits_for_a_hadard_that_is_gone_is_found(job: Sighting) -> N
     ("job", "task"),
     [
         (HELD, a_task(held_s=95.0)),
-        (HELD, a_task(gpu_type="plain")),
+        (HELD, a_task(kind="plain")),
         (replace(HELD, reason=LAUNCH_FAILED), a_task()),
         (replace(HELD, dependency="afterany:3(unfulfilled)"), a_task()),
         (replace(FREE_JOB, requested_nodes="n1"), a_task(was_touched=True)),
@@ -175,7 +175,7 @@ def test_a_job_must_not_wait_for_the_begin_time_of_our_requeue() -> None:
     assert not kept_by_begin_time(a_task(), past, ours, 40.0)
     assert not kept_by_begin_time(a_task(), past, (), 20.0)
     assert not kept_by_begin_time(a_task(), past, [90.0], 20.0)
-    assert not kept_by_begin_time(a_task(gpu_type="plain"), past, ours, 20.0)
+    assert not kept_by_begin_time(a_task(kind="plain"), past, ours, 20.0)
 
 
 def lines(*spans: tuple[int, int], start_s: float = 0.0) -> str:
@@ -272,6 +272,6 @@ def test_two_hundred_faults_have_every_kind_and_every_step() -> None:
     """A run of that length kills hadard at every step of a round."""
     for seed in range(1, 6):
         faults = draw_faults(seed, 200)
-        assert {fault.gpu_type for fault in faults} == set(Kind)
-        killed = {(f.step, f.when) for f in faults if f.gpu_type is Kind.KILL_AT_STEP}
+        assert {fault.kind for fault in faults} == set(Kind)
+        killed = {(f.step, f.when) for f in faults if f.kind is Kind.KILL_AT_STEP}
         assert killed == set(KILL_POINTS)

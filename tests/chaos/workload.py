@@ -47,7 +47,7 @@ class Task:
     """
 
     key: str
-    gpu_type: str
+    kind: str
     gpus: int
     steps: int
     submitted_s: float
@@ -62,7 +62,7 @@ class Task:
     @property
     def is_described(self) -> bool:
         """Whether it was submitted with hadar-sbatch."""
-        return self.gpu_type != "plain"
+        return self.kind != "plain"
 
 
 @dataclass
@@ -92,13 +92,13 @@ class Workload:
     def submit(self) -> None:
         """Submit the next job; while Slurm is away it is drawn and lost, as a user gives up."""
         draw = self._draw
-        gpu_type = draw.choice(KINDS)
+        kind = draw.choice(KINDS)
         gpus = draw.choice((1, 1, 2, 2, 4))
         steps = draw.choice(STEPS)
         throughputs = draw.choice(RATES)
         user = draw.choice(self.world.users)
         before = draw.random()
-        argv = self._argv(gpu_type, gpus, steps, throughputs, before)
+        argv = self._argv(kind, gpus, steps, throughputs, before)
         at_s = time.time()
         done = self.world.run(argv, user=user)
         match = _SUBMITTED.search(done.out)
@@ -106,15 +106,15 @@ class Workload:
             self._note_failure(done)
             return
         number = match[1]
-        keys = [f"{number}_{i}" for i in range(ARRAY_TASKS)] if gpu_type == "array" else [number]
+        keys = [f"{number}_{i}" for i in range(ARRAY_TASKS)] if kind == "array" else [number]
         for key in keys:
-            self.tasks[key] = Task(key, gpu_type, gpus, steps, at_s, user)
+            self.tasks[key] = Task(key, kind, gpus, steps, at_s, user)
 
     def _note_failure(self, done: Ran) -> None:
         self.failures.append((done.err or done.out).strip()[-300:])
 
     def _argv(
-        self, gpu_type: str, gpus: int, steps: int, throughputs: Mapping[str, float], before: float
+        self, kind: str, gpus: int, steps: int, throughputs: Mapping[str, float], before: float
     ) -> list[str]:
         program = [
             *(f"--rate={name}={throughput / gpus}" for name, throughput in throughputs.items()),
@@ -122,8 +122,8 @@ class Workload:
             "--checkpoint-every-s=1",
             "--move-timeout-s=10",
         ]
-        script = self._deaf if gpu_type == "deaf" else self.world.training
-        if gpu_type == "plain":
+        script = self._deaf if kind == "deaf" else self.world.training
+        if kind == "plain":
             own = [f"--gpus={gpus}", "--requeue", "--open-mode=append"]
             return [*self.world.sbatch_argv(with_hadar=False), *own, script, *program]
         told = ",".join(f"{name}={throughput}" for name, throughput in throughputs.items())
@@ -131,12 +131,12 @@ class Workload:
             f"--hadar-throughput={told}",
             f"--hadar-gang={gpus}",
             f"--hadar-steps={steps}",
-            f"--hadar-checkpoint={'no' if gpu_type == 'fixed' else 'yes'}",
+            f"--hadar-checkpoint={'no' if kind == 'fixed' else 'yes'}",
         ]
-        if gpu_type == "array":
+        if kind == "array":
             own.append(f"--array=0-{ARRAY_TASKS - 1}")
         if (
-            gpu_type == "after"
+            kind == "after"
             and self.may_depend
             and (others := [key for key in self.tasks if "_" not in key][-8:])
         ):

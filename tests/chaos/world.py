@@ -171,11 +171,11 @@ class World(Protocol):
         """Start slurmctld again."""
         ...
 
-    def take_node(self, gpu_type: Kind, name: str) -> None:
+    def take_node(self, kind: Kind, name: str) -> None:
         """Kill, stop or cut off a node."""
         ...
 
-    def return_node(self, gpu_type: Kind, name: str) -> None:
+    def return_node(self, kind: Kind, name: str) -> None:
         """Undo `take_node`; Slurm sees the node when it does."""
         ...
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,21 +98,23 @@ class Workplace:
         known = self._jobs()
         directory = self.site.directory / by
         directory.mkdir()
-        (directory / "tmp").mkdir()
         places = [str(tool.python.parent), str(self._programs), self.site.environment["PATH"]]
         if by == "site":
             places.insert(0, str(self._site_wide))
         variables = {
             "PATH": os.pathsep.join(places),
             "HOME": str(directory),
-            "TMPDIR": str(directory / "tmp"),
             "HADAR_OPTIONS": f"--hadar-model={MODEL}" if by == "site" else "",
         }
-        with (directory / "errors").open("wb") as errors:
+        # The paths of unix sockets have at most 107 characters, and those of pytest may be longer.
+        with (
+            tempfile.TemporaryDirectory(prefix="hadar-test-") as temporary,
+            (directory / "errors").open("wb") as errors,
+        ):
             done = subprocess.run(
                 [tool.python, WORKLOADS / f"{tool.name}_{workload}.py"],
                 cwd=directory,
-                env={**_without_python(self.site.environment), **variables},
+                env={**_without_python(self.site.environment), **variables, "TMPDIR": temporary},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -40,7 +40,7 @@ def test_six_nodes_are_idle_with_their_gpus(cluster: DockerCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "kind", "places"),
+    ("user", "gpu_type", "places"),
     [
         ("alice", "v100", {"n1", "n2", "n6"}),
         ("bob", "p100", {"n3", "n4"}),

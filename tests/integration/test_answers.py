@@ -38,7 +38,7 @@ def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) 
     answer = found["found"]
     line = next(line for line in site.lines() if line["time_s"] == answer["time_s"])
     assert answer["reason"] == line["waiting"][last]
-    assert [choice["kind"] for choice in answer["choices"]] == ["v100"]
+    assert [choice["gpu_type"] for choice in answer["choices"]] == ["v100"]
     expected_s = answer["time_s"] + answer["expected"]["begins_in_s"]
     text = site.run(
         [*HADAR, "explain", last, "--config", str(site.hadard.directory / "hadar.yaml")]

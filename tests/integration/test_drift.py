@@ -95,7 +95,7 @@ def test_a_job_that_left_runs_on_where_it_is(site: Site) -> None:
     assert (site.state(job), site.gpus(job), site.queue()[job].restarts) == ("RUNNING", held, 0)
     refused = site.run([*HADAR, "leave", "99999"])
     assert refused.returncode == 1
-    assert "job 99999 is not there" in refused.stderr
+    assert "job 99999 does not exist" in refused.stderr
 
 
 def test_an_owners_hold_is_kept_until_they_release_it(site: Site) -> None:

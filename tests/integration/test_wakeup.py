@@ -71,7 +71,7 @@ def test_a_round_begins_when_a_job_comes_or_ends(hooked: Site) -> None:
     hooked.start(poll_seconds=POLL_S, round_seconds=600)
     began_s = time.monotonic()
     # Two take all GPUs, so that the third waits for the end of one.
-    jobs = [hooked.train(EQUAL, steps=steps) for steps in (40, 400, 40)]
+    jobs = [hooked.train(EQUAL, steps=steps) for steps in (160, 400, 40)]
     hooked.until_running(jobs[0], jobs[1])
     hooked.until_completed(jobs[0], jobs[2])
     assert time.monotonic() - began_s < POLL_S

@@ -30,11 +30,11 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_same_seed_draws_the_same_faults(faults: ModuleType) -> None:
     """Another number another run; only the kinds that were asked for."""
-    gpu_types = [faults.Kind.KILL, faults.Kind.STALL]
-    cases = [faults.draw(3, number, gpu_types, faults.SCALE) for number in range(20)]
-    assert cases == [faults.draw(3, number, gpu_types, faults.SCALE) for number in range(20)]
+    kinds = [faults.Kind.KILL, faults.Kind.STALL]
+    cases = [faults.draw(3, number, kinds, faults.SCALE) for number in range(20)]
+    assert cases == [faults.draw(3, number, kinds, faults.SCALE) for number in range(20)]
     assert len({case.faults[0].at_s for case in cases}) > 15
-    assert {fault.gpu_type for case in cases for fault in case.faults} == set(gpu_types)
+    assert {fault.kind for case in cases for fault in case.faults} == set(kinds)
 
 
 @pytest.mark.slow
