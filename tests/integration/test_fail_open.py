@@ -105,6 +105,7 @@ def test_what_a_stopped_hadard_held_starts_in_seconds(site: Site) -> None:
     assert release(site)["released"] == []
 
 
+@pytest.mark.slow
 def test_the_reaper_gives_a_killed_hadard_its_time(site: Site) -> None:
     """It does nothing while the last sign of life is good, and everything after it."""
     job = waiting_job(site, alive_seconds=8)

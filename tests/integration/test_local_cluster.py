@@ -270,6 +270,7 @@ def test_the_longest_directory_still_runs_jobs(new_directory: Callable[[], Path]
             LocalCluster.attach(directory).down()
 
 
+@pytest.mark.slow
 def test_a_killed_node_goes_down_and_comes_back(cluster: LocalCluster) -> None:
     """Its job dies with it, is queued again, and other nodes go on."""
     job = submit(cluster, "sleep 300", "--nodelist=n1", "--requeue")

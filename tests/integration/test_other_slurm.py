@@ -525,6 +525,7 @@ def test_the_reaper_gives_jobs_back_through_the_backup(
     assert controllers.who_answers() == ["ctl2"]
 
 
+@pytest.mark.slow
 def test_a_start_that_slurm_forgets_is_made_again(site: Site, controllers: Controllers) -> None:
     """The primary dies with the last seconds of its queue: there the job waits under our hold."""
     job = rest(site, "--job-name=waits-for-hadard", is_held=True)

@@ -98,6 +98,7 @@ def licence(cluster: LocalCluster) -> Iterator[None]:
     runner.run(["scontrol", "reconfigure"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("licence")
 def test_jobs_that_wait_for_a_licence_hold_no_gpus(site: Site) -> None:
     """One has it. The others leave the GPUs to a job that needs none, and start one by one."""

@@ -94,6 +94,7 @@ def test_a_copy_number_that_is_there_twice_is_refused(training: Callable[..., Tr
     until(lambda: len(job.steps(1)) > count)
 
 
+@pytest.mark.slow
 def test_a_later_run_takes_over_from_one_that_does_not_end(
     training: Callable[..., Training],
 ) -> None:

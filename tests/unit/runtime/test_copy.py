@@ -74,6 +74,7 @@ def test_copies_share_the_steps_by_their_quotas(training: Callable[..., Training
     assert len(trained[0]) > len(trained[1]) > len(trained[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_copy_that_stands_still_for_some_slots_goes_on_with_the_others(
     training: Callable[..., Training], victim: int

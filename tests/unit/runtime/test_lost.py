@@ -30,6 +30,7 @@ def slots(alone: Alone) -> list[Path]:
     return sorted((alone.place / "hadar-42" / "slots").glob("slot-????????.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [JOB, AGAIN])
 def test_ends_that_are_all_broken_are_refused(killed: Alone, again: dict[str, str]) -> None:
     """By name, and each time; brought back, the training goes on."""
@@ -49,6 +50,7 @@ def test_ends_that_are_all_broken_are_refused(killed: Alone, again: dict[str, st
     assert "resumed, " in killed.run("a", 400, "--step-s=0.005", **again)
 
 
+@pytest.mark.slow
 def test_an_older_end_is_gone_on_from(killed: Alone) -> None:
     """Where the newest is broken."""
     slots(killed)[-1].write_bytes(b"nonsense")

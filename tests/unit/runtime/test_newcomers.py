@@ -43,6 +43,7 @@ def test_a_copy_that_comes_late_does_not_wait_for_a_long_slot(
     assert said.count(EARLY) >= 1
 
 
+@pytest.mark.slow
 def test_copies_that_come_together_cost_one_early_end(training: Callable[..., Training]) -> None:
     """They are gathered for a moment."""
     job = training(600, "--step-s=0.02", "--slot-s=60", "--gather-s=2")
@@ -79,6 +80,7 @@ def test_a_copy_that_comes_and_goes_does_not_keep_the_others_from_training(
     assert said.count(EARLY) <= (time.monotonic() - begun_s) / 0.5
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_moved_is_back_before_its_slot_ends(
     training: Callable[..., Training],
 ) -> None:

@@ -52,6 +52,7 @@ def test_a_training_that_was_killed_is_resumed(alone: Alone) -> None:
     assert alone.directories() == {"hadar-job"}
 
 
+@pytest.mark.slow
 def test_a_requeued_job_goes_through_its_trainings_once_more(alone: Alone) -> None:
     """What was done stays, what was not is resumed, and what had not begun begins."""
     job = {"SLURM_JOB_ID": "42", "SLURM_RESTART_COUNT": "0"}
@@ -88,6 +89,7 @@ def test_a_requeued_loop_goes_on_where_it_was(alone: Alone) -> None:
     assert alone.directories() == {"hadar-42", "hadar-42-2", "hadar-42-3"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "differs"),
     [
