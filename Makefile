@@ -74,7 +74,7 @@ type: prepared ## check types
 golden: prepared ## write the golden files anew; review the difference as code
 	HADAR_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/unit tests/properties
 
-man: prepared ## write the manual pages anew, from what the commands say of themselves
+man: prepared ## write the manual pages from the commands' own help texts
 	$(BIN)/python docs/man/generate.py
 
 clean: ## remove what make, the tests and the demo have made, .venv too

@@ -37,7 +37,7 @@ def jobs(count: int, seed: int = 0) -> Iterator[JobSpec]:
     path = data_file("throughputs.json")
     table = parse_table(path.read_text(encoding="utf-8"), str(path))
     draw = random.Random(seed)
-    # A workload that runs on no type here would only be told so.
+    # A workload that runs on no type here would only be rejected.
     usable = {
         name: throughputs
         for name, throughputs in table.workloads.items()

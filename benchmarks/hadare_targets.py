@@ -113,7 +113,7 @@ def play_mix(cell: tuple[str, str, int, int]) -> Finding:
 
 
 def speedup(cell: tuple[int, float]) -> float:
-    """Return how much faster one job of so many hours is on n nodes than on the fastest alone."""
+    """Return the speed-up of one job of this many hours on n nodes over the fastest alone."""
     num_nodes, hours = cell
     speeds = NODE_SPEEDS[:num_nodes]
     spec = JobSpec(

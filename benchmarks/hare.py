@@ -205,7 +205,7 @@ def compare(
     gpus: tuple[int, int],
     most_tasks: int,
 ) -> None:
-    """Print what comes of random instances of so many jobs and GPUs."""
+    """Print the results of random instances with this many jobs and GPUs."""
     rows, switched = [], []
     began = time.perf_counter()
     for _ in range(number):

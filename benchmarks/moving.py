@@ -1,4 +1,4 @@
-"""How long a round takes that moves jobs: from the decision until the last one runs anew."""
+"""How long a round with migrations takes: from the decision until the last job runs again."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def enumerated(market: Market) -> tuple[Counts, float, int]:
 
 
 def _parts(total: int, number: int) -> Iterator[tuple[int, ...]]:
-    """Yield the ways to write `total` as a sum of so many counts, 0 or more."""
+    """Yield the ways to write `total` as a sum of this many counts, each 0 or more."""
     if number == 1:
         yield (total,)
         return

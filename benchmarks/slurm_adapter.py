@@ -3,12 +3,12 @@
     python benchmarks/slurm_adapter.py [--only look,change,rounds,idle,move] [--json]
         [--jobs 10000] [--rounds 10000] [--seconds 60] [--moves 40] [--nodes 64]
 
-look    seconds to see a queue of so many jobs that wait: the adapter's read, the backend's observe
-change  changes a second of one batch, holds of so many jobs among them
-rounds  memory of hadard's loop after so many rounds with jobs that come, move and end, over the
+look    seconds to observe `--jobs` pending jobs: the adapter's read, the backend's observe
+change  updates per second in one batch, with holds of `--jobs` jobs
+rounds  memory of hadard's loop after `--rounds` rounds with jobs that come, move and end, over the
         model of slurmctld in tests/fakes, and what becomes of the journal
-idle    CPU and memory of a hadard with nothing to do, over so many seconds
-move    seconds from a decision to move so many jobs until the last runs on its new node
+idle    CPU and memory of a hadard without jobs, over `--seconds`
+move    seconds from the decision to migrate `--moves` jobs until the last runs on its new node
 
 Clusters are local ones (`hadar cluster`), started in a directory of their own and stopped again.
 """

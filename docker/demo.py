@@ -1,4 +1,4 @@
-"""The part of docker/demo that runs in the controller's container: submit, wait, tell.
+"""The part of docker/demo that runs in the controller's container: submit, wait, report.
 
 Called with `plain` it submits through sbatch and notes what came of it; with `hadar` it submits the
 same jobs through hadar-sbatch, once hadard shows signs of life, and prints both side by side.
@@ -36,7 +36,7 @@ class Submitter:
     """Submits the workload's jobs, each user's in turn, all into one directory."""
 
     def __init__(self, directory, *, with_hadar):
-        """Make `directory` anew, so that every user can write to it."""
+        """Empty `directory`, so that every user can write to it."""
         shutil.rmtree(directory, ignore_errors=True)
         (directory / "checkpoints").mkdir(parents=True)
         for path in (directory, directory / "checkpoints"):

@@ -33,7 +33,7 @@ PERIOD_S = 0.26
 GPUS = 4  # a whole node
 ONE_STEPS, FOUR_STEPS = 2400, 900
 ONE_SLOT_S, FOUR_SLOT_S = 30.0, 45.0
-# Python and PyTorch take so long to start when several nodes do at once: they share two cores.
+# Time that Python and PyTorch take to start on several nodes at once, which share two cores.
 RESTART_S = 15
 SOFTWARE = "/home/study"
 LIMIT_S = 1800.0
@@ -165,7 +165,7 @@ def run(cluster: Cluster, system: str, seed: int, task: str) -> dict[str, Any]:
     cluster.have_hadard(policy if is_ours else "hadar", slot_s)
     where = f"{SOFTWARE}/jobs/{system}-{seed}-{int(time.time())}"
     cluster.run("mkdir", where, user="alice")
-    # All are there when the clock starts, held for whoever is to start them.
+    # All are queued under a hold before the clock starts.
     cluster.hadard("pause")
     try:
         jobs = [
@@ -264,7 +264,7 @@ def cru(tasks: list[dict[str, Any]], begun_s: float, ended_s: float) -> float:
 def pace(stretches: dict[str, Any]) -> dict[str, float]:
     """Return the largest error of a copy's pace, and the largest part of it spent computing.
 
-    A stretch's first step has no step before it to be late after; short ones tell little.
+    A stretch's first step has no step before it to be late after; short ones say little.
     """
     worst = computing = 0.0
     for copies in stretches.values():

@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 @dataclass
 class Running(Run):
-    """A job whose copies are processes of ours."""
+    """A job whose copies are processes of this program."""
 
     context: Any = None
     copies: dict[int, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Seeded faults on trainings in copies, each a real process, and what must hold all the same.
+"""Seeded faults on trainings in copies, each a real process, and what must hold nevertheless.
 
     python benchmarks/hadare/faults.py --runs 100 --seed 0
     python benchmarks/hadare/faults.py --seed 0 --run 17    # that run alone, once more

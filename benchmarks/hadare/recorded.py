@@ -2,7 +2,7 @@
 
     python benchmarks/hadare/recorded.py RUNS [--json FILE]
 
-Each recorded run is trained anew by `replay.py`, slot by slot with the steps that its copies did.
+Each recorded run is trained again by `replay.py`, slot by slot with the steps that its copies did.
 On a CPU of the same kind the model at the end is that of the cluster to the bit, which is checked;
 so what is measured between is what the cluster's job had learnt at that second.
 """

@@ -121,7 +121,7 @@ def _train(
 
 
 def _train_ahead(copy: Copy, end: SlotEnd, most: int, step: Step) -> Ahead | None:
-    """Train so many steps ahead; what another copy trains then changes nothing in them."""
+    """Train steps ahead; what another copy trains then does not change them."""
     for done, each in enumerate(copy.train_ahead(end)):
         if done == most:
             break

@@ -1,4 +1,4 @@
-"""Seeded faults on forked jobs of a real Slurm with a real hadard, and what must hold all the same.
+"""Seeded faults on forked jobs of a real Slurm with a real hadard, and what must hold nevertheless.
 
     python benchmarks/hadare/slurm_faults.py --seeds 0-99 --json FILE
 

@@ -23,7 +23,7 @@ from hadar_slurm.runtime.averaging.state import MODEL
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return a number that tells models apart which differ in a single bit."""
+    """Return a number that differs for models that differ in a single bit."""
     found = hashlib.sha256()
     for name in sorted(tensors):
         found.update(name.encode())
