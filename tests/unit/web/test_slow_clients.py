@@ -19,7 +19,10 @@ from hadar_slurm.web.connections import ConnectionLimits, Connections
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.server import Address, Server
 
-PATIENCE_S = 2.0
+# Far less than `PATIENT_S`, far more than a busy machine needs.
+PATIENCE_S = 30.0
+# A slow client is not ended by its deadline while a test runs.
+PATIENT_S = 600.0
 START = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "
 PAGE = b"GET /?hours=0 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -42,7 +45,7 @@ def served(
 def ask(port: int, target: str) -> tuple[int, float]:
     """Return the status of an answer, and how long it took in seconds."""
     began_s = time.monotonic()
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         client.request("GET", target)
         answer = client.getresponse()
@@ -105,7 +108,8 @@ def trickle(wire: socket.socket) -> None:
 @pytest.mark.parametrize("number", [200, 600])
 def test_clients_that_trickle_do_not_shut_metrics_or_the_page(tmp_path: Path, number: int) -> None:
     """A byte now and then from one address, which is the scraper's too; more than there is room."""
-    with served(tmp_path) as port, crowd(number, port, trickle):
+    limits = ConnectionLimits(head_s=PATIENT_S)
+    with served(tmp_path, limits) as port, crowd(number, port, trickle):
         ends_s = time.monotonic() + 3.0
         while time.monotonic() < ends_s:
             for target in ("/metrics", "/"):
@@ -156,7 +160,7 @@ def large(limits: ConnectionLimits) -> Iterator[int]:
 
 def test_clients_that_do_not_read_do_not_shut_metrics_or_the_page() -> None:
     """More than may wait ask for a large page, and read a byte now and then."""
-    with large(ConnectionLimits(sending=8)) as port, ExitStack() as wires:
+    with large(ConnectionLimits(sending=8, send_s=PATIENT_S)) as port, ExitStack() as wires:
         slow = [wires.enter_context(connect(port, buffer=2048)) for _ in range(40)]
         for wire in slow:
             wire.sendall(PAGE)
