@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hadar_slurm.errors import SlurmError, SlurmRefused
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, parse_queue, queue_format
 from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.state import squeue
 
 _LIVE = HOLDING_STATES | {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 _UNKNOWN = "Invalid job id"
@@ -47,14 +47,12 @@ def record_of(runner: Runner, job: str) -> JobRecord | None:
 
     Raises SlurmError where slurmctld cannot be reached. Accounting that is off has no records.
     """
-    mark = f"#{secrets.token_hex(16)}"
     try:
-        text = runner.run(["squeue", "-a", "-h", "-t", "all", "-j", job, "-O", queue_format(mark)])
+        rows = parse_queue(*squeue(runner, queue_format, "-t", "all", "-j", job))
     except SlurmRefused as error:
         if _UNKNOWN not in str(error):
             raise
-        text = ""
-    rows = parse_queue(text, mark)
+        rows = []
     records = [JobRecord(row.state, row.reason, row.comment, row.ended_s) for row in rows]
     return _representative(records) or _by_accounting(runner, job)
 

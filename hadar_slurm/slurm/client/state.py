@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -99,10 +99,14 @@ def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
 
 def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
     """Return each job and array task that Slurm remembers, ended ones included."""
+    return {row.key: row for row in parse_queue(*squeue(runner, queue_format, "-r", "-t", "all"))}
+
+
+def squeue(runner: Runner, argument: Callable[[str], str], *options: str) -> tuple[str, str]:
+    """Return squeue's output for `argument` of a mark, and the mark, which no user can foresee."""
     mark = f"#{secrets.token_hex(16)}"
     # -a: jobs in hidden partitions hold GPUs too.
-    text = runner.run(["squeue", "-a", "-h", "-r", "-t", "all", "-O", queue_format(mark)])
-    return {row.key: row for row in parse_queue(text, mark)}
+    return runner.run(["squeue", "-a", "-h", *options, "-O", argument(mark)]), mark
 
 
 def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
