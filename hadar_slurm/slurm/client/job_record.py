@@ -64,11 +64,9 @@ def _by_accounting(runner: Runner, job: str) -> JobRecord | None:
         return None
     records = []
     for line in text.splitlines():
-        state, _, rest = line.partition("|")
-        exit_code, _, end = rest.partition("|")
+        state, exit_code, end = (*line.split("|", 2), "", "")[:3]
         # `CANCELLED by 1000`; `Unknown` for the end of a job that runs.
-        words = state.split()
-        if words:
+        if words := state.split():
             ended_s = float(end) if end.isdecimal() else 0.0
             records.append(JobRecord(words[0], "", "", ended_s, exit_code, by_accounting=True))
     return _representative(records)

@@ -379,5 +379,4 @@ def _needed() -> Iterator[str]:
 
 def _has(module: object, path: str) -> bool:
     first, _, second = path.partition(".")
-    part = getattr(module, first, None)
-    return part is not None and (not second or hasattr(part, second))
+    return hasattr(module, first) and (not second or hasattr(getattr(module, first), second))

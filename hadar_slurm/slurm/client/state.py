@@ -28,6 +28,8 @@ from hadar_slurm.slurm.client.parse import (
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Request
 
+_SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
+
 
 @dataclass(frozen=True)
 class SlurmState:
@@ -126,7 +128,7 @@ def read_all(runner: Runner) -> SlurmState:
     if not live:
         return SlurmState(queue, nodes, {})
     known = {row.raw_id for row in queue.values()}
-    details = split_job_details(_shown_jobs(runner), known)
+    details = split_job_details(runner.run(_SHOW_JOBS), known)
     gangs = {
         row.key: held_gang(details.get(row.raw_id) or _detail(runner, row.raw_id), row.nodes)
         for row in live
@@ -147,13 +149,9 @@ def read_all(runner: Runner) -> SlurmState:
     )
 
 
-def _shown_jobs(runner: Runner, *raw_ids: str) -> str:
-    return runner.run(["scontrol", "-a", "show", "job", "-d", "-o", *raw_ids])
-
-
 def _detail(runner: Runner, raw_id: str) -> str:
     """Return the detail line of one job; empty where Slurm has forgotten the job."""
     try:
-        return _shown_jobs(runner, raw_id)
+        return runner.run([*_SHOW_JOBS, raw_id])
     except SlurmRefused:
         return ""

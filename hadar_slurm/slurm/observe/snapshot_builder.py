@@ -177,7 +177,9 @@ class SnapshotBuilder:
 
     def _add_ended(self, draft: _Draft, row: QueueRow, description: Description | None) -> None:
         """Add a job that has ended, or that is to be requeued."""
-        if self._is_to_requeue(row):
+        may_requeue = self.mode is Mode.ENFORCE and not self.is_off() and row.key not in self.lost
+        if may_requeue and is_ended_by_us(row, self.ledger[row.key]):
+            # USR1 from hadard ended it.
             draft.ended_by_us.add(row.key)
             draft.alive.add(row.key)
         elif description is not None and (parent := parent_of(row, description)) is not None:
@@ -238,15 +240,6 @@ class SnapshotBuilder:
         starting = {job.job_id for job in jobs if job.phase is Phase.STARTING} & pending
         queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
         self.pins.keep(starting=starting, pending=starting | queued)
-
-    def _is_to_requeue(self, row: QueueRow) -> bool:
-        """Return whether USR1 from hadard ended the job, so that it is to be requeued."""
-        return (
-            self.mode is Mode.ENFORCE
-            and not self.is_off()
-            and row.key not in self.lost
-            and is_ended_by_us(row, self.ledger[row.key])
-        )
 
     def _claim(self, row: QueueRow, description: Description) -> Claim:
         """Return the claim that the ledger should have of a job, as far as Slurm shows it."""
@@ -359,7 +352,10 @@ class SnapshotBuilder:
             phase = self._started_phase(row, gang, report, spec)
         if phase is None:
             return None
-        why_not = self._why_not_migrated(row, report) if spec.can_checkpoint else ""
+        claim = self.ledger[row.key]
+        is_known = row.state in _RUN_STATES or claim.ended_run > 0
+        may_migrate = spec.can_checkpoint and is_known
+        why_not = why_not_migrated(row, report, claim) if may_migrate else ""
         if why_not and phase is not Phase.STARTING:
             spec = replace(spec, can_checkpoint=False)
         return Job(
@@ -380,8 +376,10 @@ class SnapshotBuilder:
         if self._is_for_later(row):
             return None
         timed_out = gang is not None and self._has_pin_timed_out(row, gang)
+        # A foreign requeue delays a job by Slurm's two minutes.
+        is_delayed = row.reason == "BeginTime" and row.started_s > self.now_s() + _SOON_S
         is_starting = gang is not None and not (
-            row.is_held_by_user or self._begins_later(row) or timed_out or self.limits.denies(row)
+            row.is_held_by_user or is_delayed or timed_out or self.limits.denies(row)
         )
         if (gang or row.request.is_cleared) and not is_starting and not row.is_held_by_user:
             self._pin_timed_out.add(row.key)
@@ -399,12 +397,6 @@ class SnapshotBuilder:
         if row.state == "COMPLETING":
             return Phase.STOPPING
         return Phase.STARTING if self._may_miss_signals(row, report) else Phase.RUNNING
-
-    def _why_not_migrated(self, row: QueueRow, report: ProgressReport | None) -> str:
-        """Return why a job must not get USR1; empty where it may or that is not known yet."""
-        claim = self.ledger[row.key]
-        is_known = row.state in _RUN_STATES or claim.ended_run > 0
-        return why_not_migrated(row, report, claim) if is_known else ""
 
     def _measure(
         self,
@@ -453,10 +445,6 @@ class SnapshotBuilder:
         """
         begins_later = row.restarts == 0 and row.started_s > self.now_s()
         return bool(row.dependency) or (row.is_held_by_user and begins_later)
-
-    def _begins_later(self, row: QueueRow) -> bool:
-        """Return whether a foreign requeue has delayed a pinned job by Slurm's two minutes."""
-        return row.reason == "BeginTime" and row.started_s > self.now_s() + _SOON_S
 
     def _is_end_under_way(self, row: QueueRow) -> bool:
         """Return whether Slurm may still send the end of a job's last run to its nodes.
