@@ -172,28 +172,20 @@ class PySlurm(CommandLine):
         """
         faults: list[SlurmError | None] = []
         for is_call, group in groupby(changes, _is_call):
-            batch = list(group)
-            if any(isinstance(fault, SlurmUnavailable) for fault in faults):
-                faults += [_not_tried()] * len(batch)
-            else:
-                faults += self._call(batch) if is_call else super().change(batch)
+            for batch in [[change] for change in group] if is_call else [list(group)]:
+                if any(isinstance(fault, SlurmUnavailable) for fault in faults):
+                    text = "not tried: slurmctld did not answer to the change before"
+                    faults += [SlurmUnavailable(text)] * len(batch)
+                else:
+                    faults += [self._call(batch[0])] if is_call else super().change(batch)
         return faults
 
-    def _call(self, changes: Sequence[Update]) -> list[SlurmError | None]:
-        """Make changes by the library, one call for each."""
-        faults: list[SlurmError | None] = []
-        for change in changes:
-            try:
-                _CALLS[type(change)](self.library.Job(int(change.job)))
-            except self.library.RPCError as error:
-                words = str(error)
-                fault = fault_of(f"pyslurm {type(change).__name__} {change.job}: {words}", words)
-                faults.append(fault)
-                if isinstance(fault, SlurmUnavailable):
-                    return faults + [_not_tried()] * (len(changes) - len(faults))
-            else:
-                faults.append(None)
-        return faults
+    def _call(self, change: Update) -> SlurmError | None:
+        try:
+            _CALLS[type(change)](self.library.Job(int(change.job)))
+        except self.library.RPCError as error:
+            return fault_of(f"pyslurm {type(change).__name__} {change.job}: {error}", str(error))
+        return None
 
     def _jobs(self) -> list[tuple[PyslurmJob, QueueRow]]:
         """Return the row of each job, or a row for each pending task of an array, with its job.
@@ -230,10 +222,6 @@ class PySlurm(CommandLine):
 def _is_call(change: Update) -> bool:
     """Return whether the library can make a change; it takes plain job numbers only."""
     return type(change) in _CALLS and change.job.isdigit()
-
-
-def _not_tried() -> SlurmUnavailable:
-    return SlurmUnavailable("not tried: slurmctld did not answer to the change before")
 
 
 def _rows(job: PyslurmJob, asked: Mapping[str, str], user: str) -> list[QueueRow]:

@@ -47,6 +47,8 @@ class SlurmState:
     invents_the_most: bool = False
     # The most tasks of an array that may run at once, by array number, where Slurm shows it.
     throttles: Mapping[str, int] = field(default_factory=dict)
+    # A cache: thousands of jobs are in a few partitions.
+    _nodes_of: dict[str, frozenset[NodeName] | None] = field(default_factory=dict, init=False)
 
     def nodes_of(self, partition: str) -> frozenset[NodeName] | None:
         """Return the nodes of a job's partitions, `a,b`; None for all nodes."""
@@ -57,23 +59,18 @@ class SlurmState:
             self._nodes_of[partition] = None if is_all else frozenset(names)
         return self._nodes_of[partition]
 
-    @cached_property
-    def _nodes_of(self) -> dict[str, frozenset[NodeName] | None]:
-        """A cache: thousands of jobs are in a few partitions."""
-        return {}
-
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, in a form that may be set again unchanged."""
         if row.restarts > 0:
             # Slurm shows the number of nodes of the last run, not the requested one.
             least = row.request.num_nodes.partition("-")[0]
             return replace(row.request, num_nodes=f"{least}-{least}")
-        least, _, most = self.num_nodes.get(row.key, "").partition("-")
+        shown = self.num_nodes.get(row.key, "")
+        least, _, most = shown.partition("-")
         if self.invents_the_most and row.request.per_job and least and most == least:
             # With the shown maximum, GPUs requested per job could need more nodes than allowed.
-            return replace(row.request, num_nodes=asked_nodes("", least))
-        num_nodes = self.num_nodes.get(row.key) or asked_nodes("", row.request.num_nodes)
-        return replace(row.request, num_nodes=num_nodes)
+            shown = asked_nodes("", least)
+        return replace(row.request, num_nodes=shown or asked_nodes("", row.request.num_nodes))
 
     @cached_property
     def cluster(self) -> Cluster:

@@ -213,17 +213,11 @@ class Fork:
             first.bound_type if not held else None,
             first.fair_share,
             self._partition,
-            self._remarks,
+            tuple(f"copy {t.number}: {s}" for t in self.copies if t.job for s in t.job.remarks),
             phase is Phase.STARTING
             and all(job.is_pinned for job in jobs if job.phase is Phase.STARTING),
             all(job.left_out for job in jobs),
         )
-
-    @property
-    def _remarks(self) -> tuple[str, ...]:
-        """Return the remarks on the copies, with their numbers."""
-        remarks = [(task.number, task.job.remarks) for task in self.copies if task.job is not None]
-        return tuple(f"copy {number}: {text}" for number, texts in remarks for text in texts)
 
     @property
     def _partition(self) -> str:
@@ -326,7 +320,6 @@ class Forks:
 
 
 def _agree(measured: float, expected: float) -> bool:
-    """Return whether a measured throughput is within _NEAR of an expected one."""
     return abs(measured - expected) <= _NEAR * expected
 
 

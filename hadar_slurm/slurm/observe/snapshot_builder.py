@@ -227,10 +227,7 @@ class SnapshotBuilder:
 
     def _forks_of(self, copies: Mapping[JobId, Sequence[Task]]) -> Forks:
         """Return the forked jobs; how copies forgotten by Slurm have ended is kept."""
-        forks = {
-            parent: Fork.of(parent, tasks, self._forks.get(parent))
-            for parent, tasks in copies.items()
-        }
+        forks = {k: Fork.of(k, tasks, self._forks.get(k)) for k, tasks in copies.items()}
         self.averages.observe({k: fork.averages for k, fork in forks.items()}, self.now_s())
         self._forks = forks
         return Forks(forks)
@@ -303,7 +300,6 @@ class SnapshotBuilder:
         return row.named_types if self.slurm.abilities.keeps_types else frozenset()
 
     def _throughputs(self, row: QueueRow, description: Description) -> Throughputs:
-        """Return a job's known or estimated steps/s on this cluster's GPU types."""
         gpus_by_type = self._state.cluster.gpus_by_type
         return self.estimator.throughputs(description, row.user, gpus_by_type)
 
@@ -396,7 +392,10 @@ class SnapshotBuilder:
             return None
         if row.state == "COMPLETING":
             return Phase.STOPPING
-        return Phase.STARTING if self._may_miss_signals(row, report) else Phase.RUNNING
+        # Until it reports, its batch script may have no USR1 handler yet: USR1 would end it.
+        has_reported = report is not None and report.restart == row.restarts
+        is_early = 0 <= self.now_s() - row.started_s < self.settings.grace_s
+        return Phase.STARTING if is_early and not has_reported else Phase.RUNNING
 
     def _measure(
         self,
@@ -436,7 +435,14 @@ class SnapshotBuilder:
             steps = min(ran_s * gang.throughput(spec.throughputs), float(spec.total_steps))
         else:
             steps = 0.0
-        return Progress(steps, row.restarts, _service(spec, steps, gang))
+        # The GPU-seconds are an estimate: Slurm forgets how long a requeued job ran before. All
+        # steps count as trained on the type that the job holds now, or else on its fastest.
+        gpu_type = fastest(spec, gang.gpus_by_type if gang else spec.throughputs.gpu_types)
+        throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
+        if not steps or throughput <= 0:
+            return Progress(steps, row.restarts, ())
+        service_s = spec.num_gpus * steps / throughput
+        return Progress(steps, row.restarts, ((GpuType(gpu_type), service_s),))
 
     def _is_for_later(self, row: QueueRow) -> bool:
         """Return whether a pending job waits for another job or for a begin time of its user.
@@ -492,14 +498,6 @@ class SnapshotBuilder:
             counts[name, node.gpus[0][0] if gpu_type == UNTYPED else gpu_type] = count
         return Gang.of(counts)
 
-    def _may_miss_signals(self, row: QueueRow, report: ProgressReport | None) -> bool:
-        """Return whether a run's batch script may not have its USR1 handler yet: USR1 would end it.
-
-        A report of this run shows that it has; without one, `grace_s` after the start counts.
-        """
-        has_reported = report is not None and report.restart == row.restarts
-        return not has_reported and 0 <= self.now_s() - row.started_s < self.settings.grace_s
-
     def _report(self, row: QueueRow) -> ProgressReport | None:
         if row.state == "PENDING" and row.restarts == 0:
             return None
@@ -507,10 +505,9 @@ class SnapshotBuilder:
             return read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
         except SquattedError as error:
             self.squatted.add(str(error))
-            return None
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
-            return None
+        return None
 
 
 def _occupied(state: SlurmState, jobs: Sequence[Job]) -> Counter[Slot]:
@@ -539,16 +536,3 @@ def _remarks(row: QueueRow, phase: Phase, why_not: str) -> tuple[str, ...]:
         reason = f": {row.reason}" if row.reason not in NOTHING else ""
         found.append(f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}")
     return (*found, why_not) if why_not else tuple(found)
-
-
-def _service(spec: JobSpec, steps: float, gang: Gang | None) -> tuple[tuple[GpuType, float], ...]:
-    """Return the GPU-seconds that `steps` have taken, by GPU type, as an estimate.
-
-    Slurm forgets how long a requeued job ran before. All steps count as trained on the type that
-    the job holds now, or else on its fastest.
-    """
-    gpu_type = fastest(spec, gang.gpus_by_type if gang else spec.throughputs.gpu_types)
-    throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
-    if not steps or throughput <= 0:
-        return ()
-    return ((GpuType(gpu_type), spec.num_gpus * steps / throughput),)

@@ -112,17 +112,9 @@ class Profile:
     def _write(self, connection: sqlite3.Connection) -> None:
         now_s = self.now_s()
         rows = [
-            (
-                workload.user,
-                workload.name,
-                *place,
-                found.steps_per_s,
-                found.mean,
-                found.count,
-                now_s,
-            )
-            for workload, place in self.speeds.news
-            for found in [self.speeds.measured[workload][place]]
+            (job.user, job.name, *place, found.steps_per_s, found.mean, found.count, now_s)
+            for job, place in self.speeds.news
+            for found in [self.speeds.measured[job][place]]
         ]
         connection.executemany("INSERT OR REPLACE INTO speeds VALUES (?,?,?,?,?,?,?,?,?)", rows)
         for user in {workload.user for workload, _ in self.speeds.news}:
