@@ -160,11 +160,9 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
                 nodes=fold_out(known["ReqNodes"]),
             ),
             gpus_per_node=asked_gpus(known["tres-per-node"]),
-            gpus_otherwise=tuple(
-                request
-                for field_name in ("tres-per-job", "tres-per-task", "tres-per-socket")
-                for request in asked_gpus(known[field_name])
-            ),
+            gpus_otherwise=asked_gpus(known["tres-per-job"])
+            + asked_gpus(known["tres-per-task"])
+            + asked_gpus(known["tres-per-socket"]),
             restarts=int(known["RestartCnt"] or 0),
             submitted_s=float(known["SubmitTime"] or 0),
             started_s=float(known["StartTime"] or 0),

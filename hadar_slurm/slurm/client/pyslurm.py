@@ -125,18 +125,7 @@ class PySlurm(CommandLine):
     def nodes(self) -> tuple[NodeRow, ...]:
         """Return every node."""
         nodes: list[NodeRecord] = self._load(self.library.Nodes)
-        return tuple(
-            node_row(
-                node.name,
-                _gpus(node.configured_gres),
-                node.state,
-                node.partitions,
-                node.active_features,
-                # None after a restart of slurmctld: see node_row.
-                has_reported=node.slurmd_start_time is not None,
-            )
-            for node in nodes
-        )
+        return tuple(map(_node_row, nodes))
 
     def read(self) -> SlurmState:
         """Return the queue and the GPUs that jobs hold, both of one instant, and the nodes."""
@@ -283,6 +272,15 @@ def _held_gang(job: PyslurmJob, nodes: Sequence[NodeName]) -> Gang:
             if name in layout
             for gpu_type, count in _gpus(layout[name]["gres"]).items()
         }
+    )
+
+
+def _node_row(node: NodeRecord) -> NodeRow:
+    # None after a restart of slurmctld: see node_row.
+    has_reported = node.slurmd_start_time is not None
+    gpus, features = _gpus(node.configured_gres), node.active_features
+    return node_row(
+        node.name, gpus, node.state, node.partitions, features, has_reported=has_reported
     )
 
 

@@ -14,9 +14,6 @@ from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.observe.array_jobs import Task
 from hadar_slurm.slurm.observe.throttles import ThrottleCandidate, Throttles, kind_of
 
-# One job beyond a learned limit is tried after this number of pin timeouts.
-_RETRY_TIMEOUTS = 5
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -24,11 +21,6 @@ class Limits:
 
     throttles: Throttles
     ledger: Ledger
-
-    @classmethod
-    def of(cls, ledger: Ledger, pin_timeout_s: float) -> Limits:
-        """Return limits of which none is known yet."""
-        return cls(Throttles(_RETRY_TIMEOUTS * pin_timeout_s), ledger)
 
     def denies(self, row: QueueRow) -> bool:
         """Return whether a limit keeps a job from starting on the nodes of its pin."""

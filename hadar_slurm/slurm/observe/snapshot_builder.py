@@ -38,14 +38,19 @@ from hadar_slurm.slurm.control.restore import Waiting, described_request
 from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, fastest, final_phase, parent_of
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
+from hadar_slurm.slurm.observe.throttles import Throttles
 from hadar_slurm.slurm.settings import BackendSettings
 
 log = logging.getLogger(__name__)
+
+_Report = ProgressReport | None
 
 # A begin time within this number of seconds was set by hadard.
 _SOON_S = 10.0
 # Slurm may end the previous run on its nodes for this number of seconds after a foreign requeue.
 _LATE_END_S = 15.0
+# One job beyond a learned limit is tried after this number of pin timeouts.
+_RETRY_TIMEOUTS = 5
 _RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 
 
@@ -121,7 +126,8 @@ class SnapshotBuilder:
     _state: SlurmState = field(init=False)
 
     def __post_init__(self) -> None:
-        self.limits = Limits.of(self.ledger, self.settings.pin_timeout_s)
+        throttles = Throttles(_RETRY_TIMEOUTS * self.settings.pin_timeout_s)
+        self.limits = Limits(throttles, self.ledger)
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
@@ -321,9 +327,7 @@ class SnapshotBuilder:
                 log.warning("job %s is left to Slurm: %s", row.key, error)
             return None
 
-    def _job(
-        self, row: QueueRow, description: Description, report: ProgressReport | None
-    ) -> Job | None:
+    def _job(self, row: QueueRow, description: Description, report: _Report) -> Job | None:
         """Return the job as policies see it; None where Slurm alone places it."""
         gang = self._state.gangs.get(row.key)
         self._measure(row, description, gang, report)
@@ -382,7 +386,7 @@ class SnapshotBuilder:
         return Phase.STARTING if is_starting else Phase.QUEUED
 
     def _started_phase(
-        self, row: QueueRow, gang: Gang | None, report: ProgressReport | None, spec: JobSpec
+        self, row: QueueRow, gang: Gang | None, report: _Report, spec: JobSpec
     ) -> Phase | None:
         """Return the phase of a job that Slurm has started on the GPUs `gang`."""
         if gang is None or row.state not in (*_RUN_STATES, "COMPLETING"):
@@ -398,11 +402,7 @@ class SnapshotBuilder:
         return Phase.STARTING if is_early and not has_reported else Phase.RUNNING
 
     def _measure(
-        self,
-        row: QueueRow,
-        description: Description,
-        gang: Gang | None,
-        report: ProgressReport | None,
+        self, row: QueueRow, description: Description, gang: Gang | None, report: _Report
     ) -> None:
         """Record the reported steps/s of a run, for the job and for jobs of the same workload."""
         place = Place.of(gang) if gang is not None else None
@@ -419,7 +419,7 @@ class SnapshotBuilder:
         self,
         row: QueueRow,
         description: Description,
-        report: ProgressReport | None,
+        report: _Report,
         spec: JobSpec,
         gang: Gang | None,
     ) -> Progress:
@@ -498,7 +498,7 @@ class SnapshotBuilder:
             counts[name, node.gpus[0][0] if gpu_type == UNTYPED else gpu_type] = count
         return Gang.of(counts)
 
-    def _report(self, row: QueueRow) -> ProgressReport | None:
+    def _report(self, row: QueueRow) -> _Report:
         if row.state == "PENDING" and row.restarts == 0:
             return None
         try:

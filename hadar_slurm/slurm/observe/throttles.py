@@ -87,6 +87,9 @@ class ThrottleCandidate:
     gpus: int
 
 
+Candidates = Iterable[ThrottleCandidate]
+
+
 def kind_of(reason: str) -> Kind | None:
     """Return what the limit in one of Slurm's reasons is for; None for one about nodes or time.
 
@@ -131,7 +134,7 @@ class Throttles:
         self,
         rows: Iterable[QueueRow],
         gpus: Mapping[JobId, int],
-        denied: Iterable[ThrottleCandidate],
+        denied: Candidates,
         arrays: Mapping[str, int],
         now_s: float,
     ) -> None:
@@ -147,11 +150,8 @@ class Throttles:
             for row in rows
             if row.state in HOLDING_STATES and row.state != "COMPLETING"
         ]
-        self._caps = {
-            scope: cap
-            for scope, cap in self._caps.items()
-            if not cap.is_exact and self._used(scope, cap) <= cap.most
-        }
+        learned = {scope: cap for scope, cap in self._caps.items() if not cap.is_exact}
+        self._caps = {s: cap for s, cap in learned.items() if self._used(s, cap) <= cap.most}
         for array, most in arrays.items():
             scope = Scope(Kind.ARRAY, (array,))
             self._caps[scope] = Cap(most, True, ARRAY_REASON, now_s, most, is_exact=True)
@@ -176,12 +176,7 @@ class Throttles:
             most = min(most, before.most)  # the smaller of two denied jobs is the tighter bound
         self._caps[scope] = Cap(most, counts_jobs, reason, now_s, usage)
 
-    def left_out(
-        self,
-        queued: Iterable[ThrottleCandidate],
-        starting: Iterable[ThrottleCandidate],
-        now_s: float,
-    ) -> dict[JobId, str]:
+    def left_out(self, queued: Candidates, starting: Candidates, now_s: float) -> dict[JobId, str]:
         """Return the jobs that are not to be planned, and why, in words for people.
 
         Room goes to `queued` in this order; `starting` are pinned already.
