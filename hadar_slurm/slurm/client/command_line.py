@@ -110,9 +110,8 @@ class CommandLine:
             # An error without a job id may concern any of the jobs.
             if not said:
                 return [error] * len(jobs)
-            return [
-                SlurmRefused(f"scancel {job}: {said[job]}") if job in said else None for job in jobs
-            ]
+            refused = {job: SlurmRefused(f"scancel {job}: {why}") for job, why in said.items()}
+            return [refused.get(job) for job in jobs]
         return [None] * len(jobs)
 
     def _control(self, changes: Sequence[Update]) -> list[SlurmError | None]:

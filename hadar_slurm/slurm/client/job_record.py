@@ -76,7 +76,7 @@ def _representative(records: Sequence[JobRecord]) -> JobRecord | None:
     """Return the task that represents an array: a live one, else the last one that failed."""
 
     def rank(record: JobRecord) -> tuple[bool, bool, bool, float]:
-        holds = record.state in HOLDING_STATES
-        return record.is_live, holds, record.state != "COMPLETED", record.ended_s
+        state = record.state
+        return record.is_live, state in HOLDING_STATES, state != "COMPLETED", record.ended_s
 
     return max(records, key=rank, default=None)

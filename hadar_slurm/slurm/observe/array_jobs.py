@@ -78,14 +78,11 @@ class Task:
 
         Exit status 0 does not say so: a copy may end early, and leave the rest to other copies.
         """
-        report = self.report
-        if report is None or report.state != "done":
+        report, restarts = self.report, self.row.restarts
+        if report is None or report.state != "done" or report.restart > restarts:
             return False
-        if report.restart < self.row.restarts:
-            return True
-        # Else it may be the report of an earlier job with this job id.
-        is_of_this_run = report.time_s + SKEW_S >= self.row.started_s
-        return report.restart == self.row.restarts and is_of_this_run
+        # A report of this restart may be that of an earlier job with this job id.
+        return report.restart < restarts or report.time_s + SKEW_S >= self.row.started_s
 
 
 @dataclass(frozen=True)
@@ -140,8 +137,7 @@ class Fork:
         """
         queued = [(t, t.job) for t in self.tasks if t.job and t.job.phase is Phase.QUEUED]
         waiting = [(task, job) for task, job in queued if not job.left_out]
-        if not waiting and is_first:
-            waiting = queued  # for people to see why nothing starts
+        waiting = waiting or (queued if is_first else [])  # to show why nothing starts
         free = [task for task, job in waiting if job.bound_type is None]
         if free or not is_first:
             return free

@@ -182,7 +182,6 @@ class SnapshotBuilder:
         )
 
     def _add_ended(self, draft: _Draft, row: QueueRow, description: Description | None) -> None:
-        """Add a job that has ended, or that is to be requeued."""
         may_requeue = self.mode is Mode.ENFORCE and not self.is_off() and row.key not in self.lost
         if may_requeue and is_ended_by_us(row, self.ledger[row.key]):
             # USR1 from hadard ended it.
@@ -262,11 +261,10 @@ class SnapshotBuilder:
         """Return what a plan depends on: the jobs in the queue, and the nodes that take work."""
         marks = {("hadard", "off")} if self.is_off() else set()
         for row in queue.values():
+            is_held = row.state in HOLDING_STATES
             if row.state == "COMPLETING":
                 marks.add((str(row.key), "ending"))
-            elif row.state in HOLDING_STATES or (
-                row.state == "PENDING" and self._description(row) is not None
-            ):
+            elif is_held or (row.state == "PENDING" and self._description(row) is not None):
                 # The start of a job changes no plan.
                 limited = "limited" if self.limits.denies(row) else "there"
                 marks.add((str(row.key), "later" if self._is_for_later(row) else limited))
