@@ -19,7 +19,7 @@ from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.fairshare import parse_fair_shares
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Site
-from hadar_slurm.slurm.client.runner import Runner, is_unreachable
+from hadar_slurm.slurm.client.runner import Runner, fault_of, is_unreachable
 from hadar_slurm.slurm.client.state import SlurmState, read_all, read_nodes, read_queue
 from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
 
@@ -35,11 +35,7 @@ class CommandLine:
     """The adapter for the cluster of `runner`."""
 
     runner: Runner
-
-    @property
-    def name(self) -> str:
-        """Return the adapter's name."""
-        return "command line"
+    name = "command line"
 
     @cached_property
     def version(self) -> tuple[int, int]:
@@ -114,9 +110,8 @@ class CommandLine:
             # An error without a job id may concern any of the jobs.
             if not said:
                 return [error] * len(jobs)
-            return [
-                SlurmRefused(f"scancel {job}: {said[job]}") if job in said else None for job in jobs
-            ]
+            refused = {job: SlurmRefused(f"scancel {job}: {why}") for job, why in said.items()}
+            return [refused.get(job) for job in jobs]
         return [None] * len(jobs)
 
     def _control(self, changes: Sequence[Update]) -> list[SlurmError | None]:
@@ -147,5 +142,4 @@ def _fault(line: Sequence[str], said: str) -> SlurmError | None:
     words = "; ".join(said.split("\n")).strip("; ")
     if not words:
         return None
-    message = f"scontrol {' '.join(line)}: {words}"
-    return SlurmUnavailable(message) if is_unreachable(words) else SlurmRefused(message)
+    return fault_of(f"scontrol {' '.join(line)}: {words}", words)

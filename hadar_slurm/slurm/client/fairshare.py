@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -40,10 +41,8 @@ def parse_fair_shares(text: str) -> dict[str, float]:
         columns = [column.strip() for column in line.split("|")]
         if len(columns) < 3 or not columns[1]:
             continue
-        try:
+        with suppress(ValueError):
             factor = float(columns[2])
-        except ValueError:
-            continue
-        if 0.0 <= factor <= 1.0:
-            shares[columns[1]] = max(factor, shares.get(columns[1], 0.0))
+            if 0.0 <= factor <= 1.0:
+                shares[columns[1]] = max(factor, shares.get(columns[1], 0.0))
     return shares

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hadar_slurm.errors import SlurmError, SlurmRefused
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, parse_queue, queue_format
 from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.state import squeue
 
 _LIVE = HOLDING_STATES | {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 _UNKNOWN = "Invalid job id"
@@ -47,14 +47,12 @@ def record_of(runner: Runner, job: str) -> JobRecord | None:
 
     Raises SlurmError where slurmctld cannot be reached. Accounting that is off has no records.
     """
-    mark = f"#{secrets.token_hex(16)}"
     try:
-        text = runner.run(["squeue", "-a", "-h", "-t", "all", "-j", job, "-O", queue_format(mark)])
+        rows = parse_queue(*squeue(runner, queue_format, "-t", "all", "-j", job))
     except SlurmRefused as error:
         if _UNKNOWN not in str(error):
             raise
-        text = ""
-    rows = parse_queue(text, mark)
+        rows = []
     records = [JobRecord(row.state, row.reason, row.comment, row.ended_s) for row in rows]
     return _representative(records) or _by_accounting(runner, job)
 
@@ -66,11 +64,9 @@ def _by_accounting(runner: Runner, job: str) -> JobRecord | None:
         return None
     records = []
     for line in text.splitlines():
-        state, _, rest = line.partition("|")
-        exit_code, _, end = rest.partition("|")
+        state, exit_code, end = (*line.split("|", 2), "", "")[:3]
         # `CANCELLED by 1000`; `Unknown` for the end of a job that runs.
-        words = state.split()
-        if words:
+        if words := state.split():
             ended_s = float(end) if end.isdecimal() else 0.0
             records.append(JobRecord(words[0], "", "", ended_s, exit_code, by_accounting=True))
     return _representative(records)
@@ -80,7 +76,7 @@ def _representative(records: Sequence[JobRecord]) -> JobRecord | None:
     """Return the task that represents an array: a live one, else the last one that failed."""
 
     def rank(record: JobRecord) -> tuple[bool, bool, bool, float]:
-        holds = record.state in HOLDING_STATES
-        return record.is_live, holds, record.state != "COMPLETED", record.ended_s
+        state = record.state
+        return record.is_live, state in HOLDING_STATES, state != "COMPLETED", record.ended_s
 
     return max(records, key=rank, default=None)

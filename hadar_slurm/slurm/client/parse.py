@@ -26,34 +26,10 @@ from hadar_slurm.slurm.client.updates import Request
 UNTYPED = "gpu"
 
 _QUEUE = Fields(
-    (
-        "JobArrayID",
-        "JobID",
-        "State",
-        "Reason",
-        "UserID",
-        "UserName",
-        "Partition",
-        "PriorityLong",
-        "Dependency",
-        "ReqNodes",
-        "NodeList",
-        "NumNodes",
-        "tres-per-node",
-        "tres-per-job",
-        "tres-per-task",
-        "tres-per-socket",
-        "RestartCnt",
-        "SubmitTime",
-        "StartTime",
-        "EndTime",
-        "Reservation",
-        "HetJobID",
-        "BatchFlag",
-        "exit_code",
-        "QOS",
-    ),
-    ("Account", "Licenses", "Comment"),
+    "JobArrayID JobID State Reason UserID UserName Partition PriorityLong Dependency ReqNodes "
+    "NodeList NumNodes tres-per-node tres-per-job tres-per-task tres-per-socket RestartCnt "
+    "SubmitTime StartTime EndTime Reservation HetJobID BatchFlag exit_code QOS",
+    "Account Licenses Comment",
 )
 NOTHING = ("", "N/A", "(null)", "NONE", "None")
 
@@ -157,10 +133,11 @@ def parse_queue(text: str, mark: str) -> list[QueueRow]:
 
     Raises SlurmOutputError where the output has another form.
     """
-    return [_queue_row(field) for field in _QUEUE.records(text, mark)]
+    return [queue_row(field) for field in _QUEUE.records(text, mark)]
 
 
-def _queue_row(field: Mapping[str, str]) -> QueueRow:
+def queue_row(field: Mapping[str, str]) -> QueueRow:
+    """Return a job from the fields of squeue's output."""
     known = {name: "" if value in NOTHING else value for name, value in field.items()}
     try:
         return QueueRow(
@@ -183,11 +160,9 @@ def _queue_row(field: Mapping[str, str]) -> QueueRow:
                 nodes=fold_out(known["ReqNodes"]),
             ),
             gpus_per_node=asked_gpus(known["tres-per-node"]),
-            gpus_otherwise=tuple(
-                request
-                for field_name in ("tres-per-job", "tres-per-task", "tres-per-socket")
-                for request in asked_gpus(known[field_name])
-            ),
+            gpus_otherwise=asked_gpus(known["tres-per-job"])
+            + asked_gpus(known["tres-per-task"])
+            + asked_gpus(known["tres-per-socket"]),
             restarts=int(known["RestartCnt"] or 0),
             submitted_s=float(known["SubmitTime"] or 0),
             started_s=float(known["StartTime"] or 0),
@@ -211,7 +186,8 @@ def exit_status(text: str) -> int:
     return (int(code) << 8 | int(number)) if colon else int(code or 0)
 
 
-@lru_cache(maxsize=1024)
+# Thousands of jobs have a few distinct values.
+@lru_cache(maxsize=4096)
 def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
     """Return GPUs by type from `gres:gpu:k80:2` (22.05) or `gres/gpu:k80:2` (later).
 
@@ -223,7 +199,7 @@ def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(parse_gpus(whole, untyped=UNTYPED).items()))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def fold_out(text: str) -> tuple[NodeName, ...]:
     """Return the node names in a Slurm host list such as `n[1-3],gpu7`."""
     if not text:
@@ -235,13 +211,7 @@ def fold_out(text: str) -> tuple[NodeName, ...]:
 
 
 _NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
-_NODE_GRES = re.compile(r" Gres=(\S+)")
-_NODE_STATE = re.compile(r" State=(\S+)")
-# Shown after a restart of slurmctld until the node has reported. 22.05.8 may start a job there
-# without any of its GPUs when another job ended in between; 24.11.5 does not.
-_NODE_UNREPORTED = re.compile(r" SlurmdStartTime=None\b")
-_NODE_FEATURES = re.compile(r" ActiveFeatures=(\S+)")
-_NODE_PARTITIONS = re.compile(r" Partitions=(\S+)")
+_NODE_FIELD = re.compile(r" (Gres|State|SlurmdStartTime|ActiveFeatures|Partitions)=(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,23 +228,43 @@ class NodeRow:
 def parse_nodes(text: str) -> list[NodeRow]:
     """Return the nodes in the output of `scontrol show node -o`."""
     rows = []
-    for match in _NODE.finditer(text):
-        name, rest = match.groups()
-        gres, state = _NODE_GRES.search(rest), _NODE_STATE.search(rest)
-        if gres is None or state is None:
+    for name, rest in _NODE.findall(text):
+        # The first of each name: free texts such as a reason come last.
+        field = dict(reversed(_NODE_FIELD.findall(rest)))
+        if not {"Gres", "State"} <= field.keys():
             raise SlurmOutputError(f"scontrol show node: {name} lacks Gres or State", rest)
-        partitions = _NODE_PARTITIONS.search(rest)
-        listed = tuple(partitions.group(1).split(",")) if partitions else ()
-        gpus = parse_gpus(gres.group(1), untyped=UNTYPED)
-        has_reported = _NODE_UNREPORTED.search(rest) is None
-        is_schedulable = has_reported and takes_work(state.group(1))
-        node = Node.of(name, gpus, is_schedulable=is_schedulable)
-        features = _NODE_FEATURES.search(rest)
-        named = frozenset(features.group(1).split(",")) if features else frozenset()
-        rows.append(NodeRow(node, state.group(1), listed, named - {"(null)"}, has_reported))
+        partitions, features = field.get("Partitions", ""), field.get("ActiveFeatures", "(null)")
+        rows.append(
+            node_row(
+                name,
+                parse_gpus(field["Gres"], untyped=UNTYPED),
+                field["State"],
+                partitions.split(",") if partitions else (),
+                set(features.split(",")) - {"(null)"},
+                has_reported=field.get("SlurmdStartTime") != "None",
+            )
+        )
     if text.strip() and not rows:
         raise SlurmOutputError("scontrol show node: no node found", text)
     return rows
+
+
+def node_row(
+    name: str,
+    gpus: Mapping[str, int],
+    state: str,
+    partitions: Iterable[str],
+    features: Iterable[str],
+    *,
+    has_reported: bool,
+) -> NodeRow:
+    """Return a node, schedulable where it takes work.
+
+    After a restart of slurmctld a node has no SlurmdStartTime until it has reported. 22.05.8 may
+    start a job there without any of its GPUs when another job ended in between; 24.11.5 does not.
+    """
+    node = Node.of(name, gpus, is_schedulable=has_reported and takes_work(state))
+    return NodeRow(node, state, tuple(partitions), frozenset(features), has_reported)
 
 
 def takes_work(state: str) -> bool:

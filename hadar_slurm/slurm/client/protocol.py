@@ -54,29 +54,23 @@ class SlurmAdapter(Protocol):
     @property
     def name(self) -> str:
         """Return the adapter's name in logs and messages."""
-        ...
 
     @property
     def version(self) -> Version:
         """Return Slurm's version, such as (22, 5)."""
-        ...
 
     @property
     def abilities(self) -> Abilities:
         """Return what the adapter can express."""
-        ...
 
     def site(self) -> Site:
         """Return the Slurm that this adapter reaches."""
-        ...
 
     def queue(self) -> dict[JobId, QueueRow]:
         """Return each job and array task that Slurm remembers, ended ones included."""
-        ...
 
     def nodes(self) -> tuple[NodeRow, ...]:
         """Return every node."""
-        ...
 
     def read(self) -> SlurmState:
         """Return the queue, the nodes and the GPUs that jobs hold.
@@ -84,7 +78,6 @@ class SlurmAdapter(Protocol):
         The queue is read first: the state lacks a job that starts after it until the next read,
         and still counts a job that ends after it.
         """
-        ...
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Attempt every change in order and return the fault of each.
@@ -93,12 +86,9 @@ class SlurmAdapter(Protocol):
         Slurm refused the change; later changes are still attempted. SlurmUnavailable: Slurm gave no
         answer, and the change may have been made or not.
         """
-        ...
 
     def fair_shares(self) -> Mapping[str, float]:
         """Return the fair-share factor by user, from 0 to 1; empty where Slurm has none."""
-        ...
 
     def partitions(self) -> Partitions:
         """Return the names of all partitions, and the default one."""
-        ...

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
+from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
 
 # Messages of Slurm's tools without a connection to the controller, 22.05 to 26.05.
 _UNREACHABLE = (
@@ -64,10 +64,7 @@ class Runner:
         if done.returncode == 0:
             return done.stdout
         words = (done.stderr.strip() or done.stdout.strip()).replace("\n", "; ")
-        message = f"{' '.join(argv)}: status {done.returncode}: {words}"
-        if is_unreachable(words):
-            raise SlurmUnavailable(message)
-        raise SlurmRefused(message)
+        raise fault_of(f"{' '.join(argv)}: status {done.returncode}: {words}", words)
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
         """Return the error stream of `argv`, with any exit status.
@@ -91,7 +88,10 @@ class Runner:
                 # a job without GPUs in its request.
                 process_group=0,
             )
-            answer = _answer_of(done)
+            if done.returncode == 0:
+                answer = DONE
+            elif not is_unreachable(_text(done.stderr or done.stdout)):
+                answer = REFUSED
         except FileNotFoundError as error:
             raise SlurmUnavailable(f"{argv[0]} is not installed or not on PATH") from error
         except subprocess.TimeoutExpired as error:
@@ -105,12 +105,6 @@ class Runner:
         )
 
 
-def _answer_of(done: subprocess.CompletedProcess[bytes]) -> str:
-    if done.returncode == 0:
-        return DONE
-    return UNAVAILABLE if is_unreachable(_text(done.stderr or done.stdout)) else REFUSED
-
-
 def _text(output: bytes) -> str:
     """Return the decoded output, with the line breaks of users unchanged."""
     return output.decode(errors="replace")
@@ -119,3 +113,8 @@ def _text(output: bytes) -> str:
 def is_unreachable(words: str) -> bool:
     """Return whether a message of Slurm's tools means that slurmctld was not reached."""
     return any(sign in words for sign in _UNREACHABLE)
+
+
+def fault_of(message: str, words: str) -> SlurmError:
+    """Return the error with this message for what Slurm's tools said."""
+    return SlurmUnavailable(message) if is_unreachable(words) else SlurmRefused(message)

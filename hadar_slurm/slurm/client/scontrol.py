@@ -6,6 +6,8 @@ in which state and in which order.
 
 from __future__ import annotations
 
+import re
+
 from ClusterShell.NodeSet import NodeSet
 
 from hadar_slurm.core.gang import Gang
@@ -25,8 +27,11 @@ from hadar_slurm.slurm.client.updates import (
     Update,
 )
 
-Argv = list[str]
-
+_WORD_OF: dict[type[Update], str] = {
+    Hold: "uhold",
+    Release: "release",
+    Requeue: "requeuehold",
+}
 # Slurm writes gres/gpu:2 from this version on, gres:gpu:2 before it.
 _SLASH_SINCE = (23, 2)
 # Before this version a GPU type once named in a request stays in it, as a count of zero (measured
@@ -70,15 +75,11 @@ def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Re
     )
 
 
-def command(change: Update) -> Argv:
+def command(change: Update) -> list[str]:
     """Return the command that makes one change."""
     match change:
-        case Hold(job):
-            return ["scontrol", "uhold", str(job)]
-        case Release(job):
-            return ["scontrol", "release", str(job)]
-        case Requeue(job):
-            return ["scontrol", "requeuehold", str(job)]
+        case Hold(job) | Release(job) | Requeue(job):
+            return ["scontrol", _WORD_OF[type(change)], str(job)]
         case SignalCheckpoint(job):
             return ["scancel", "--signal=USR1", "--batch", str(job)]
         case Prefer(job, features):
@@ -86,10 +87,9 @@ def command(change: Update) -> Argv:
         case Notify(job, text):
             # scontrol joins the words again.
             return ["scontrol", "notify", str(job), *text.split()]
-        case SetStartNow(job):
-            return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
-        case DelayStart(job):
-            return ["scontrol", "update", f"JobId={job}", "StartTime=now+60"]
+        case SetStartNow(job) | DelayStart(job):
+            delay_s = 1 if isinstance(change, SetStartNow) else 60
+            return ["scontrol", "update", f"JobId={job}", f"StartTime=now+{delay_s}"]
         case ClearRequest(job):
             keys = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList")
             return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in keys)]
@@ -109,9 +109,5 @@ def command(change: Update) -> Argv:
 
 def parse_version(text: str) -> tuple[int, int]:
     """Return (22, 5) from `slurm-wlm 22.05.8`; (0, 0) if there is no version in it."""
-    for word in text.split():
-        major, _, rest = word.partition(".")
-        minor = rest.partition(".")[0]
-        if major.isdigit() and minor.isdigit():
-            return int(major), int(minor)
-    return 0, 0
+    found = re.search(r"(?<!\S)(\d+)\.(\d+)(?=[.\s]|$)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

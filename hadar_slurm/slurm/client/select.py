@@ -59,7 +59,9 @@ def _with_pyslurm(commands: CommandLine, installed: Installed | None) -> PySlurm
             f"pyslurm {installed.version} is built for Slurm {_text(built_for)}, "
             f"this is {_text(version)}"
         )
-    return PySlurm(installed.load(commands.runner), commands)
+    adapter = PySlurm(commands.runner, installed.load(commands.runner))
+    vars(adapter)["version"] = version  # known: scontrol is not run again
+    return adapter
 
 
 def _text(version: Version) -> str:

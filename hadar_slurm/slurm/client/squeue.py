@@ -16,30 +16,31 @@ _SEPARATOR = "|"
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of one query: `fixed` hold no free text, `free` may hold any text."""
+    """The fields of one query, by name: `fixed` hold no free text, `free` may hold any text."""
 
-    fixed: tuple[str, ...]
-    free: tuple[str, ...]
+    fixed: str
+    free: str
 
     def argument(self, mark: str) -> str:
         """Return squeue's -O argument; `mark` must be a text that no user can foresee."""
-        fixed = [f"{name}:{_SEPARATOR}" for name in self.fixed]
-        return ",".join([*fixed, *(f"{name}:{mark}" for name in self.free)])
+        fixed = [f"{name}:{_SEPARATOR}" for name in self.fixed.split()]
+        return ",".join([*fixed, *(f"{name}:{mark}" for name in self.free.split())])
 
     def records(self, text: str, mark: str) -> Iterator[dict[str, str]]:
         """Yield the fields of each job in squeue's output for `argument(mark)`.
 
         Raises SlurmOutputError where the output has another form.
         """
-        names = (*self.fixed, *self.free)
+        fixed, free = self.fixed.split(), self.free.split()
+        names = [*fixed, *free]
         *parts, rest = text.split(mark)
-        if rest.strip() or len(parts) % len(self.free):
+        if rest.strip() or len(parts) % len(free):
             raise SlurmOutputError("squeue: the last record is not whole", text)
-        for start in range(0, len(parts), len(self.free)):
-            head, *texts = parts[start : start + len(self.free)]
+        for start in range(0, len(parts), len(free)):
+            head, *texts = parts[start : start + len(free)]
             # A record ends with a line break.
             head = head.removeprefix("\n") if start else head
-            values = [*head.split(_SEPARATOR, len(self.fixed)), *texts]
+            values = [*head.split(_SEPARATOR, len(fixed)), *texts]
             if len(values) != len(names):
                 raise SlurmOutputError(f"squeue: expected {len(names)} fields", head)
             yield dict(zip(names, values, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -28,6 +28,8 @@ from hadar_slurm.slurm.client.parse import (
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Request
 
+_SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
+
 
 @dataclass(frozen=True)
 class SlurmState:
@@ -45,6 +47,8 @@ class SlurmState:
     invents_the_most: bool = False
     # The most tasks of an array that may run at once, by array number, where Slurm shows it.
     throttles: Mapping[str, int] = field(default_factory=dict)
+    # A cache: thousands of jobs are in a few partitions.
+    _nodes_of: dict[str, frozenset[NodeName] | None] = field(default_factory=dict, init=False)
 
     def nodes_of(self, partition: str) -> frozenset[NodeName] | None:
         """Return the nodes of a job's partitions, `a,b`; None for all nodes."""
@@ -55,23 +59,18 @@ class SlurmState:
             self._nodes_of[partition] = None if is_all else frozenset(names)
         return self._nodes_of[partition]
 
-    @cached_property
-    def _nodes_of(self) -> dict[str, frozenset[NodeName] | None]:
-        """A cache: thousands of jobs are in a few partitions."""
-        return {}
-
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, in a form that may be set again unchanged."""
         if row.restarts > 0:
             # Slurm shows the number of nodes of the last run, not the requested one.
             least = row.request.num_nodes.partition("-")[0]
             return replace(row.request, num_nodes=f"{least}-{least}")
-        least, _, most = self.num_nodes.get(row.key, "").partition("-")
+        shown = self.num_nodes.get(row.key, "")
+        least, _, most = shown.partition("-")
         if self.invents_the_most and row.request.per_job and least and most == least:
             # With the shown maximum, GPUs requested per job could need more nodes than allowed.
-            return replace(row.request, num_nodes=asked_nodes("", least))
-        num_nodes = self.num_nodes.get(row.key) or asked_nodes("", row.request.num_nodes)
-        return replace(row.request, num_nodes=num_nodes)
+            shown = asked_nodes("", least)
+        return replace(row.request, num_nodes=shown or asked_nodes("", row.request.num_nodes))
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -99,10 +98,14 @@ def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
 
 def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
     """Return each job and array task that Slurm remembers, ended ones included."""
+    return {row.key: row for row in parse_queue(*squeue(runner, queue_format, "-r", "-t", "all"))}
+
+
+def squeue(runner: Runner, argument: Callable[[str], str], *options: str) -> tuple[str, str]:
+    """Return squeue's output for `argument` of a mark, and the mark, which no user can foresee."""
     mark = f"#{secrets.token_hex(16)}"
     # -a: jobs in hidden partitions hold GPUs too.
-    text = runner.run(["squeue", "-a", "-h", "-r", "-t", "all", "-O", queue_format(mark)])
-    return {row.key: row for row in parse_queue(text, mark)}
+    return runner.run(["squeue", "-a", "-h", *options, "-O", argument(mark)]), mark
 
 
 def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
@@ -122,7 +125,7 @@ def read_all(runner: Runner) -> SlurmState:
     if not live:
         return SlurmState(queue, nodes, {})
     known = {row.raw_id for row in queue.values()}
-    details = split_job_details(_shown_jobs(runner), known)
+    details = split_job_details(runner.run(_SHOW_JOBS), known)
     gangs = {
         row.key: held_gang(details.get(row.raw_id) or _detail(runner, row.raw_id), row.nodes)
         for row in live
@@ -143,13 +146,9 @@ def read_all(runner: Runner) -> SlurmState:
     )
 
 
-def _shown_jobs(runner: Runner, *raw_ids: str) -> str:
-    return runner.run(["scontrol", "-a", "show", "job", "-d", "-o", *raw_ids])
-
-
 def _detail(runner: Runner, raw_id: str) -> str:
     """Return the detail line of one job; empty where Slurm has forgotten the job."""
     try:
-        return _shown_jobs(runner, raw_id)
+        return runner.run([*_SHOW_JOBS, raw_id])
     except SlurmRefused:
         return ""

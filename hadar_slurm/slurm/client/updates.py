@@ -27,95 +27,66 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class _Change:
+    job: JobId
+
+
+class Hold(_Change):
     """Hold a pending job; its owner can release it."""
 
-    job: JobId
 
-
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(_Change):
     """Let a held job start."""
 
-    job: JobId
 
-
-@dataclass(frozen=True, slots=True)
-class ClearRequest:
+class ClearRequest(_Change):
     """First half of changing a request: the job asks for no GPU and no node."""
 
-    job: JobId
-
 
 @dataclass(frozen=True, slots=True)
-class SetRequest:
+class SetRequest(_Change):
     """Second half: the job asks for `request`; `begins_soon` replaces a later begin time.
 
     It then begins a second later: a job that begins in the second in which it ended fails ("Job
     credential revoked").
     """
 
-    job: JobId
     request: Request
     begins_soon: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetStartNow:
+class SetStartNow(_Change):
     """Let a requeued job begin now, not after Slurm's delay of two minutes."""
 
-    job: JobId
 
-
-@dataclass(frozen=True, slots=True)
-class DelayStart:
+class DelayStart(_Change):
     """Keep a pending job from starting within the next minute, even if it is released."""
 
-    job: JobId
 
-
-@dataclass(frozen=True, slots=True)
-class SignalCheckpoint:
+class SignalCheckpoint(_Change):
     """Send USR1 to the batch script of a running job."""
 
-    job: JobId
 
-
-@dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(_Change):
     """Requeue a running job and hold it; its owner can release it."""
 
-    job: JobId
-
 
 @dataclass(frozen=True, slots=True)
-class Prefer:
+class Prefer(_Change):
     """Set the node features that a pending job prefers; empty for none."""
 
-    job: JobId
     features: str
 
 
 @dataclass(frozen=True, slots=True)
-class Notify:
+class Notify(_Change):
     """Print a text in the output of a running job; `job` is its SLURM_JOB_ID.
 
     Allowed for the job's owner, root and SlurmUser only (22.05.8).
     """
 
-    job: JobId
     text: str
 
 
-Update = (
-    Hold
-    | Release
-    | ClearRequest
-    | SetRequest
-    | SetStartNow
-    | DelayStart
-    | SignalCheckpoint
-    | Requeue
-    | Prefer
-    | Notify
-)
+_Simple = Hold | Release | ClearRequest | SetStartNow | DelayStart | SignalCheckpoint | Requeue
+Update = _Simple | SetRequest | Prefer | Notify

@@ -78,14 +78,11 @@ class Task:
 
         Exit status 0 does not say so: a copy may end early, and leave the rest to other copies.
         """
-        report = self.report
-        if report is None or report.state != "done":
+        report, restarts = self.report, self.row.restarts
+        if report is None or report.state != "done" or report.restart > restarts:
             return False
-        if report.restart < self.row.restarts:
-            return True
-        # Else it may be the report of an earlier job with this job id.
-        is_of_this_run = report.time_s + SKEW_S >= self.row.started_s
-        return report.restart == self.row.restarts and is_of_this_run
+        # A report of this restart may be that of an earlier job with this job id.
+        return report.restart < restarts or report.time_s + SKEW_S >= self.row.started_s
 
 
 @dataclass(frozen=True)
@@ -140,8 +137,7 @@ class Fork:
         """
         queued = [(t, t.job) for t in self.tasks if t.job and t.job.phase is Phase.QUEUED]
         waiting = [(task, job) for task, job in queued if not job.left_out]
-        if not waiting and is_first:
-            waiting = queued  # for people to see why nothing starts
+        waiting = waiting or (queued if is_first else [])  # to show why nothing starts
         free = [task for task, job in waiting if job.bound_type is None]
         if free or not is_first:
             return free
@@ -213,17 +209,11 @@ class Fork:
             first.bound_type if not held else None,
             first.fair_share,
             self._partition,
-            self._remarks,
+            tuple(f"copy {t.number}: {s}" for t in self.copies if t.job for s in t.job.remarks),
             phase is Phase.STARTING
             and all(job.is_pinned for job in jobs if job.phase is Phase.STARTING),
             all(job.left_out for job in jobs),
         )
-
-    @property
-    def _remarks(self) -> tuple[str, ...]:
-        """Return the remarks on the copies, with their numbers."""
-        remarks = [(task.number, task.job.remarks) for task in self.copies if task.job is not None]
-        return tuple(f"copy {number}: {text}" for number, texts in remarks for text in texts)
 
     @property
     def _partition(self) -> str:
@@ -246,21 +236,15 @@ class Fork:
         if not measured:
             return spec.throughputs
         size = spec.num_gpus
-        speeds = {gpu_type: sum(found) / len(found) for gpu_type, found in measured.items()}
-        said = {
-            gpu_type: spec.throughputs.on(gpu_type, size) for gpu_type in spec.throughputs.gpu_types
-        }
-        ratios = [
-            speeds[gpu_type] / said[gpu_type] for gpu_type in speeds if said.get(gpu_type, 0.0) > 0
-        ]
+        speeds = {k: sum(found) / len(found) for k, found in measured.items()}
+        said = {k: spec.throughputs.on(k, size) for k in spec.throughputs.gpu_types}
+        ratios = [speed / said[k] for k, speed in speeds.items() if said.get(k, 0.0) > 0]
         factor = sum(ratios) / len(ratios) if ratios else 1.0
         factor = 1.0 if _agree(factor, 1.0) else factor
-        scaled = {gpu_type: speed * factor for gpu_type, speed in said.items()}
+        scaled = {k: speed * factor for k, speed in said.items()}
         news = {k: speed for k, speed in speeds.items() if not _agree(speed, scaled.get(k, 0.0))}
-        throughputs = scaled | news
-        return Throughputs.of(
-            {(gpu_type, size): GangThroughput(speed) for gpu_type, speed in throughputs.items()}
-        )
+        found = {(k, size): GangThroughput(speed) for k, speed in (scaled | news).items()}
+        return Throughputs.of(found)
 
     def _progress(self, spec: JobSpec, allocation: Allocation) -> Progress:
         """Return the common progress of the copies, and an estimate of its GPU-seconds.
@@ -273,15 +257,8 @@ class Fork:
         steps = float(min(max(0, shared) + own, spec.total_steps))
         size = spec.num_gpus
         held = Counter(min(gang.gpus_by_type) for gang in allocation.gangs)
-        best = max(
-            spec.throughputs.gpu_types,
-            key=lambda gpu_type: spec.throughputs.on(gpu_type, size),
-            default="",
-        )
-        gpu_types = held or Counter({GpuType(best): 1})
-        throughput = sum(
-            spec.throughputs.on(gpu_type, size) * count for gpu_type, count in gpu_types.items()
-        )
+        gpu_types = held or Counter({GpuType(fastest(spec, spec.throughputs.gpu_types)): 1})
+        throughput = sum(spec.throughputs.on(k, size) * count for k, count in gpu_types.items())
         taken_s = steps / throughput if throughput > 0 else 0.0
         service = tuple((k, size * n * taken_s) for k, n in sorted(gpu_types.items()) if taken_s)
         return Progress(steps, max(task.row.restarts for task in self.tasks), service)
@@ -339,8 +316,12 @@ class Forks:
 
 
 def _agree(measured: float, expected: float) -> bool:
-    """Return whether a measured throughput is within _NEAR of an expected one."""
     return abs(measured - expected) <= _NEAR * expected
+
+
+def fastest(spec: JobSpec, gpu_types: Iterable[str]) -> str:
+    """Return the type with the highest throughput for a job; empty where there is none."""
+    return max(gpu_types, key=lambda k: spec.throughputs.on(k, spec.num_gpus), default="")
 
 
 def final_phase(state: str) -> Phase:

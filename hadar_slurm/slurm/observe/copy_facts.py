@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from hadar_slurm.slurm.observe.array_jobs import Fork, Forks
+from hadar_slurm.slurm.observe.array_jobs import Forks
 from hadar_slurm.slurm.observe.parameter_averages import Averages
 
 
 def copy_facts(forks: Forks, averages: Averages) -> dict[str, object]:
     """Return the number of averages, the time of the last and the tasks of the copies, by job.
 
-    The fields are those of `forked` in docs/journal.md; copies are numbered as in `holds`.
+    The fields are those of `forked` in docs/journal.md; copies are numbered as in `holds`, and are
+    those that hold GPUs or are starting.
     """
-    facts: dict[str, object] = {}
-    for parent, fork in forks.by_parent.items():
-        if fork.job is None:
-            continue
-        last_s = averages.last_s.get(parent)
-        facts[parent] = {
-            "averages": averages.of(parent),
-            **({} if last_s is None else {"averaged_s": last_s}),
-            "copies": _copies(fork),
-        }
-    return facts
-
-
-def _copies(fork: Fork) -> dict[str, object]:
-    """Return the copies that hold GPUs or are starting, by number."""
     return {
-        str(number): {
-            "task": task.row.key,
-            **({"steps_per_s": float(f"{task.speed:.5g}")} if task.speed > 0 else {}),
-            **({"pinned": True} if task.job is not None and task.job.is_pinned else {}),
+        parent: {
+            "averages": averages.of(parent),
+            **({"averaged_s": averages.last_s[parent]} if parent in averages.last_s else {}),
+            "copies": {
+                str(number): {
+                    "task": task.row.key,
+                    **({"steps_per_s": float(f"{task.speed:.5g}")} if task.speed > 0 else {}),
+                    **({"pinned": True} if task.job is not None and task.job.is_pinned else {}),
+                }
+                for number, task in enumerate(fork.copies)
+                if task.gang is not None
+            },
         }
-        for number, task in enumerate(fork.copies)
-        if task.gang is not None
+        for parent, fork in forks.by_parent.items()
+        if fork.job is not None
     }

@@ -14,9 +14,6 @@ from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.observe.array_jobs import Task
 from hadar_slurm.slurm.observe.throttles import ThrottleCandidate, Throttles, kind_of
 
-# One job beyond a learned limit is tried after this number of pin timeouts.
-_RETRY_TIMEOUTS = 5
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -24,11 +21,6 @@ class Limits:
 
     throttles: Throttles
     ledger: Ledger
-
-    @classmethod
-    def of(cls, ledger: Ledger, pin_timeout_s: float) -> Limits:
-        """Return limits of which none is known yet."""
-        return cls(Throttles(_RETRY_TIMEOUTS * pin_timeout_s), ledger)
 
     def denies(self, row: QueueRow) -> bool:
         """Return whether a limit keeps a job from starting on the nodes of its pin."""
@@ -43,9 +35,7 @@ class Limits:
         """Learn limits from the jobs that are denied."""
         rows = state.queue.values()
         denied = [
-            ThrottleCandidate(
-                row, sum(count for _, count in row.gpus_per_node) * len(row.requested_nodes)
-            )
+            ThrottleCandidate(row, sum(n for _, n in row.gpus_per_node) * len(row.requested_nodes))
             for row in rows
             if self.denies(row)
         ]
@@ -65,16 +55,14 @@ class Limits:
         """
         every = [*jobs, *(task.job for tasks in copies.values() for task in tasks if task.job)]
         every.sort(key=lambda job: (job.spec.submitted_s, natural_key(job.job_id)))
-        queued = [
-            ThrottleCandidate(queue[job.job_id], job.spec.num_gpus)
-            for job in every
-            if job.phase is Phase.QUEUED
-        ]
-        starting = [
-            ThrottleCandidate(queue[job.job_id], job.spec.num_gpus)
-            for job in every
-            if job.phase is Phase.STARTING and queue[job.job_id].state == "PENDING"
-        ]
+        queued, starting = (
+            [
+                ThrottleCandidate(queue[job.job_id], job.spec.num_gpus)
+                for job in every
+                if job.phase is phase and queue[job.job_id].state == "PENDING"
+            ]
+            for phase in (Phase.QUEUED, Phase.STARTING)
+        )
         self.throttles.keep(candidate.row for candidate in (*queued, *starting))
         why = self.throttles.left_out(queued, starting, now_s)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
+from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
@@ -35,17 +35,22 @@ from hadar_slurm.slurm.control.lost_releases import as_seen
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.restore import Waiting, described_request
-from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, final_phase, parent_of
+from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, fastest, final_phase, parent_of
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
+from hadar_slurm.slurm.observe.throttles import Throttles
 from hadar_slurm.slurm.settings import BackendSettings
 
 log = logging.getLogger(__name__)
+
+_Report = ProgressReport | None
 
 # A begin time within this number of seconds was set by hadard.
 _SOON_S = 10.0
 # Slurm may end the previous run on its nodes for this number of seconds after a foreign requeue.
 _LATE_END_S = 15.0
+# One job beyond a learned limit is tried after this number of pin timeouts.
+_RETRY_TIMEOUTS = 5
 _RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 
 
@@ -117,12 +122,16 @@ class SnapshotBuilder:
     _pin_timed_out: set[JobId] = field(default_factory=set)
     _forks: Mapping[JobId, Fork] = field(default_factory=dict)
     _reported_s: dict[JobId, float] = field(default_factory=dict)
+    # The state of this observation.
+    _state: SlurmState = field(init=False)
 
     def __post_init__(self) -> None:
-        self.limits = Limits.of(self.ledger, self.settings.pin_timeout_s)
+        throttles = Throttles(_RETRY_TIMEOUTS * self.settings.pin_timeout_s)
+        self.limits = Limits(throttles, self.ledger)
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
+        self._state = state
         self._pin_timed_out, self._runnable, self.squatted = set(), {}, set()
         self.limits.learn(state, self.now_s())
         draft = _Draft()
@@ -131,9 +140,12 @@ class SnapshotBuilder:
             if not row.is_live:
                 self._add_ended(draft, row, description)
             elif description is not None:
-                self._add_described(draft, row, description, state)
+                self._add_described(draft, row, description)
             elif row.key in self.ledger:
-                self._add_undescribed(draft, row)
+                # It has no valid description any more.
+                self._add_live(draft, row)
+                if bears_of_us(row, self.ledger, was_submitted_held=False):
+                    draft.to_restore[row.key] = (row, None)
         if self.mode is Mode.ENFORCE:
             draft.jobs, draft.copies = self.limits.marked(
                 draft.jobs, draft.copies, state.queue, self.now_s()
@@ -170,27 +182,18 @@ class SnapshotBuilder:
         )
 
     def _add_ended(self, draft: _Draft, row: QueueRow, description: Description | None) -> None:
-        """Add a job that has ended, or that is to be requeued."""
-        if self._is_to_requeue(row):
+        may_requeue = self.mode is Mode.ENFORCE and not self.is_off() and row.key not in self.lost
+        if may_requeue and is_ended_by_us(row, self.ledger[row.key]):
+            # USR1 from hadard ended it.
             draft.ended_by_us.add(row.key)
             draft.alive.add(row.key)
+        elif description is not None and (parent := parent_of(row, description)) is not None:
+            task = Task(row, description, None, self._report(row))
+            draft.copies.setdefault(parent, []).append(task)
         elif description is not None:
-            parent = parent_of(row, description)
-            if parent is not None:
-                task = Task(row, description, None, self._report(row))
-                draft.copies.setdefault(parent, []).append(task)
-            else:
-                draft.ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
+            draft.ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
 
-    def _add_undescribed(self, draft: _Draft, row: QueueRow) -> None:
-        """Add a live job of the ledger that has no valid description any more."""
-        self._add_live(draft, row)
-        if bears_of_us(row, self.ledger, was_submitted_held=False):
-            draft.to_restore[row.key] = (row, None)
-
-    def _add_described(
-        self, draft: _Draft, row: QueueRow, description: Description, state: SlurmState
-    ) -> None:
+    def _add_described(self, draft: _Draft, row: QueueRow, description: Description) -> None:
         """Add a live job with a description: its claim, and the job itself if it is managed."""
         self._add_live(draft, row)
         claim = self._claim(row, description)
@@ -198,13 +201,21 @@ class SnapshotBuilder:
         is_new = description.is_held and row.key not in self.ledger
         if claim != self.ledger[row.key] or is_new:
             draft.found[row.key] = claim
-        disposition = self._disposition(row, description, state)
+        disposition = stance(
+            row,
+            description,
+            self.ledger,
+            mode=Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition),
+            plans_for=self.mode,
+            is_excluding=row.key in self._state.set_apart,
+            can_run=self._can_run(row, description),
+        )
         if disposition is Disposition.RESTORE:
             draft.to_restore[row.key] = (row, description)
         is_managed = disposition is Disposition.MANAGE
         parent = parent_of(row, description)
         report = self._report(row) if is_managed or parent is not None else None
-        job = self._job(row, description, state, report) if is_managed else None
+        job = self._job(row, description, report) if is_managed else None
         if parent is not None:
             draft.copies.setdefault(parent, []).append(Task(row, description, job, report))
         elif job is not None:
@@ -221,10 +232,7 @@ class SnapshotBuilder:
 
     def _forks_of(self, copies: Mapping[JobId, Sequence[Task]]) -> Forks:
         """Return the forked jobs; how copies forgotten by Slurm have ended is kept."""
-        forks = {
-            parent: Fork.of(parent, tasks, self._forks.get(parent))
-            for parent, tasks in copies.items()
-        }
+        forks = {k: Fork.of(k, tasks, self._forks.get(k)) for k, tasks in copies.items()}
         self.averages.observe({k: fork.averages for k, fork in forks.items()}, self.now_s())
         self._forks = forks
         return Forks(forks)
@@ -234,15 +242,6 @@ class SnapshotBuilder:
         starting = {job.job_id for job in jobs if job.phase is Phase.STARTING} & pending
         queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
         self.pins.keep(starting=starting, pending=starting | queued)
-
-    def _is_to_requeue(self, row: QueueRow) -> bool:
-        """Return whether USR1 from hadard ended the job, so that it is to be requeued."""
-        return (
-            self.mode is Mode.ENFORCE
-            and not self.is_off()
-            and row.key not in self.lost
-            and is_ended_by_us(row, self.ledger[row.key])
-        )
 
     def _claim(self, row: QueueRow, description: Description) -> Claim:
         """Return the claim that the ledger should have of a job, as far as Slurm shows it."""
@@ -262,79 +261,51 @@ class SnapshotBuilder:
         """Return what a plan depends on: the jobs in the queue, and the nodes that take work."""
         marks = {("hadard", "off")} if self.is_off() else set()
         for row in queue.values():
+            is_held = row.state in HOLDING_STATES
             if row.state == "COMPLETING":
                 marks.add((str(row.key), "ending"))
-            elif row.state in HOLDING_STATES or (
-                row.state == "PENDING" and self._description(row) is not None
-            ):
+            elif is_held or (row.state == "PENDING" and self._description(row) is not None):
                 # The start of a job changes no plan.
                 limited = "limited" if self.limits.denies(row) else "there"
                 marks.add((str(row.key), "later" if self._is_for_later(row) else limited))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
 
-    def _disposition(
-        self, row: QueueRow, description: Description, state: SlurmState
-    ) -> Disposition:
-        mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
-        return stance(
-            row,
-            description,
-            self.ledger,
-            mode=mode,
-            plans_for=self.mode,
-            is_excluding=row.key in state.set_apart,
-            can_run=self._can_run(row, description, state),
-        )
-
-    def _can_run(self, row: QueueRow, description: Description, state: SlurmState) -> bool:
+    def _can_run(self, row: QueueRow, description: Description) -> bool:
         """Return whether some set of nodes could hold the job, at a known throughput.
 
         Nodes that take no work now count too.
         """
         shapes = self._shapes(row, description)
-        bound = row.named_types if self.slurm.abilities.keeps_types else frozenset()
+        bound = self._bound_types(row)
         # Thousands of pending jobs differ in a few keys only.
-        throughputs = self._throughputs(row, description, state)
+        throughputs = self._throughputs(row, description)
         key = (throughputs, description.gpus, shapes, row.partition, bound)
         if key not in self._runnable:
-            most = self._most_gpus(row, throughputs, description.gpus, bound, state)
+            allowed = self._state.nodes_of(row.partition)
+            size = description.gpus
+            # Of one type, on each node.
+            most = [
+                max(
+                    (n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k}),
+                    default=0,
+                )
+                for node in self._state.cluster.nodes
+                if allowed is None or node.name in allowed
+            ]
             self._runnable[key] = any(
                 sum(count >= shape.gpus_per_node for count in most) >= shape.nodes
                 for shape in shapes
             )
         return self._runnable[key]
 
-    def _throughputs(
-        self, row: QueueRow, description: Description, state: SlurmState
-    ) -> Throughputs:
-        """Return a job's known or estimated steps/s on this cluster's GPU types."""
-        return self.estimator.throughputs(description, row.user, state.cluster.gpus_by_type)
+    def _bound_types(self, row: QueueRow) -> frozenset[str]:
+        """Return the GPU types that nodes of the job must have."""
+        return row.named_types if self.slurm.abilities.keeps_types else frozenset()
 
-    def _most_gpus(
-        self,
-        row: QueueRow,
-        throughputs: Throughputs,
-        gpus: int,
-        bound: frozenset[str],
-        state: SlurmState,
-    ) -> list[int]:
-        """Return the GPUs of one type that each node has for a job bound to the types `bound`."""
-        if len(bound) > 1:
-            return []
-        allowed = state.nodes_of(row.partition)
-        return [
-            max(
-                (
-                    count
-                    for gpu_type, count in node.gpus
-                    if throughputs.on(gpu_type, gpus) > 0 and bound <= {gpu_type}
-                ),
-                default=0,
-            )
-            for node in state.cluster.nodes
-            if allowed is None or node.name in allowed
-        ]
+    def _throughputs(self, row: QueueRow, description: Description) -> Throughputs:
+        gpus_by_type = self._state.cluster.gpus_by_type
+        return self.estimator.throughputs(description, row.user, gpus_by_type)
 
     def _shapes(self, row: QueueRow, description: Description) -> tuple[Shape, ...]:
         """Return the layouts that the adapter can request for a job."""
@@ -354,21 +325,14 @@ class SnapshotBuilder:
                 log.warning("job %s is left to Slurm: %s", row.key, error)
             return None
 
-    def _job(
-        self,
-        row: QueueRow,
-        description: Description,
-        state: SlurmState,
-        report: ProgressReport | None,
-    ) -> Job | None:
+    def _job(self, row: QueueRow, description: Description, report: _Report) -> Job | None:
         """Return the job as policies see it; None where Slurm alone places it."""
-        gang = state.gangs.get(row.key)
+        gang = self._state.gangs.get(row.key)
         self._measure(row, description, gang, report)
-        abilities = self.slurm.abilities
-        bound = row.named_types if abilities.keeps_types else frozenset()
+        bound = self._bound_types(row)
         if len(bound) > 1:
             return None
-        throughputs = self._throughputs(row, description, state)
+        throughputs = self._throughputs(row, description)
         spec = job_spec(
             row.key,
             description,
@@ -379,42 +343,25 @@ class SnapshotBuilder:
             user=row.user,
             shapes=self._shapes(row, description),
         )
-        phase: Phase
         if row.state == "PENDING":
-            if self._is_for_later(row):
-                return None
-            may_pin = self.mode is Mode.ENFORCE
-            gang = self._pinned_gang(row, state.cluster) if may_pin else None
-            timed_out = gang is not None and self._has_pin_timed_out(row, gang, state)
-            is_waiting = (
-                row.is_held_by_user
-                or self._begins_later(row)
-                or timed_out
-                or self.limits.denies(row)
-            )
-            is_starting = gang is not None and not is_waiting
-            if (gang or row.request.is_cleared) and not is_starting and not row.is_held_by_user:
-                self._pin_timed_out.add(row.key)
-            phase = Phase.STARTING if is_starting else Phase.QUEUED
-        elif gang is None or row.state not in (*_RUN_STATES, "COMPLETING"):
-            return None
-        elif gang.num_gpus != spec.num_gpus:
-            # Slurm allocated whole nodes (--exclusive, or an exclusive partition): never migrated.
-            return None
-        elif row.state == "COMPLETING":
-            phase = Phase.STOPPING
+            gang = self._pinned_gang(row) if self.mode is Mode.ENFORCE else None
+            phase = self._pending_phase(row, gang)
         else:
-            phase = Phase.STARTING if self._may_miss_signals(row, report) else Phase.RUNNING
-        why_not = self._why_not_migrated(row, report) if spec.can_checkpoint else ""
+            phase = self._started_phase(row, gang, report, spec)
+        if phase is None:
+            return None
+        claim = self.ledger[row.key]
+        is_known = row.state in _RUN_STATES or claim.ended_run > 0
+        may_migrate = spec.can_checkpoint and is_known
+        why_not = why_not_migrated(row, report, claim) if may_migrate else ""
         if why_not and phase is not Phase.STARTING:
             spec = replace(spec, can_checkpoint=False)
-        held = Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation()
         return Job(
             spec,
             phase,
             self._progress(row, description, report, spec, gang),
-            held,
-            self._allowed_nodes(row, state, phase),
+            Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation(),
+            self._allowed_nodes(row, phase),
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get(row.user),
             row.partition,
@@ -422,36 +369,55 @@ class SnapshotBuilder:
             phase is Phase.STARTING and row.state == "PENDING",
         )
 
-    def _why_not_migrated(self, row: QueueRow, report: ProgressReport | None) -> str:
-        """Return why a job must not get USR1; empty where it may or that is not known yet."""
-        claim = self.ledger[row.key]
-        is_known = row.state in _RUN_STATES or claim.ended_run > 0
-        return why_not_migrated(row, report, claim) if is_known else ""
+    def _pending_phase(self, row: QueueRow, gang: Gang | None) -> Phase | None:
+        """Return the phase of a pending job; `gang` are the GPUs that it is pinned to."""
+        if self._is_for_later(row):
+            return None
+        timed_out = gang is not None and self._has_pin_timed_out(row, gang)
+        # A foreign requeue delays a job by Slurm's two minutes.
+        is_delayed = row.reason == "BeginTime" and row.started_s > self.now_s() + _SOON_S
+        is_starting = gang is not None and not (
+            row.is_held_by_user or is_delayed or timed_out or self.limits.denies(row)
+        )
+        if (gang or row.request.is_cleared) and not is_starting and not row.is_held_by_user:
+            self._pin_timed_out.add(row.key)
+        return Phase.STARTING if is_starting else Phase.QUEUED
+
+    def _started_phase(
+        self, row: QueueRow, gang: Gang | None, report: _Report, spec: JobSpec
+    ) -> Phase | None:
+        """Return the phase of a job that Slurm has started on the GPUs `gang`."""
+        if gang is None or row.state not in (*_RUN_STATES, "COMPLETING"):
+            return None
+        if gang.num_gpus != spec.num_gpus:
+            # Slurm allocated whole nodes (--exclusive, or an exclusive partition): never migrated.
+            return None
+        if row.state == "COMPLETING":
+            return Phase.STOPPING
+        # Until it reports, its batch script may have no USR1 handler yet: USR1 would end it.
+        has_reported = report is not None and report.restart == row.restarts
+        is_early = 0 <= self.now_s() - row.started_s < self.settings.grace_s
+        return Phase.STARTING if is_early and not has_reported else Phase.RUNNING
 
     def _measure(
-        self,
-        row: QueueRow,
-        description: Description,
-        gang: Gang | None,
-        report: ProgressReport | None,
+        self, row: QueueRow, description: Description, gang: Gang | None, report: _Report
     ) -> None:
         """Record the reported steps/s of a run, for the job and for jobs of the same workload."""
         place = Place.of(gang) if gang is not None else None
         if description.throughputs or report is None or place is None:
             return
         is_of_now = row.state == "RUNNING" and report.restart == row.restarts
-        if not is_of_now or not MIN_RATE <= report.steps_per_s <= MAX_RATE:
-            return
-        if self._reported_s.get(row.key) == report.time_s:
-            return
-        self._reported_s[row.key] = report.time_s
-        self.estimator.speeds.measure(workload_of(description, row.user), place, report.steps_per_s)
+        is_new = self._reported_s.get(row.key) != report.time_s
+        if is_of_now and is_new and MIN_RATE <= report.steps_per_s <= MAX_RATE:
+            self._reported_s[row.key] = report.time_s
+            workload = workload_of(description, row.user)
+            self.estimator.speeds.measure(workload, place, report.steps_per_s)
 
     def _progress(
         self,
         row: QueueRow,
         description: Description,
-        report: ProgressReport | None,
+        report: _Report,
         spec: JobSpec,
         gang: Gang | None,
     ) -> Progress:
@@ -467,7 +433,14 @@ class SnapshotBuilder:
             steps = min(ran_s * gang.throughput(spec.throughputs), float(spec.total_steps))
         else:
             steps = 0.0
-        return Progress(steps, row.restarts, _service(spec, steps, gang))
+        # The GPU-seconds are an estimate: Slurm forgets how long a requeued job ran before. All
+        # steps count as trained on the type that the job holds now, or else on its fastest.
+        gpu_type = fastest(spec, gang.gpus_by_type if gang else spec.throughputs.gpu_types)
+        throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
+        if not steps or throughput <= 0:
+            return Progress(steps, row.restarts, ())
+        service_s = spec.num_gpus * steps / throughput
+        return Progress(steps, row.restarts, ((GpuType(gpu_type), service_s),))
 
     def _is_for_later(self, row: QueueRow) -> bool:
         """Return whether a pending job waits for another job or for a begin time of its user.
@@ -476,10 +449,6 @@ class SnapshotBuilder:
         """
         begins_later = row.restarts == 0 and row.started_s > self.now_s()
         return bool(row.dependency) or (row.is_held_by_user and begins_later)
-
-    def _begins_later(self, row: QueueRow) -> bool:
-        """Return whether a foreign requeue has delayed a pinned job by Slurm's two minutes."""
-        return row.reason == "BeginTime" and row.started_s > self.now_s() + _SOON_S
 
     def _is_end_under_way(self, row: QueueRow) -> bool:
         """Return whether Slurm may still send the end of a job's last run to its nodes.
@@ -491,12 +460,12 @@ class SnapshotBuilder:
         # A requeue counts as a submission.
         return is_foreign_requeue and self.now_s() - row.submitted_s < _LATE_END_S
 
-    def _has_pin_timed_out(self, row: QueueRow, gang: Gang, state: SlurmState) -> bool:
+    def _has_pin_timed_out(self, row: QueueRow, gang: Gang) -> bool:
         """Return whether a pending job cannot start, or has not in time, on its pinned nodes."""
-        nodes = state.cluster.by_name
-        if any(not nodes[name].is_schedulable for name in gang.gpus_by_node):
+        cluster = self._state.cluster
+        if any(not cluster.by_name[name].is_schedulable for name in gang.gpus_by_node):
             return True
-        capacity, used = state.cluster.capacity, state.in_use
+        capacity, used = cluster.capacity, self._state.in_use
         if any(capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
             return True  # foreign jobs have taken the GPUs
         now_s = self.now_s()
@@ -504,56 +473,39 @@ class SnapshotBuilder:
             self.pins.avoid(row.key, gang.gpus_by_node, now_s)
         return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
 
-    def _allowed_nodes(
-        self, row: QueueRow, state: SlurmState, phase: Phase
-    ) -> frozenset[NodeName] | None:
+    def _allowed_nodes(self, row: QueueRow, phase: Phase) -> frozenset[NodeName] | None:
         """Return the nodes that a job may get; None for all nodes."""
-        allowed = state.nodes_of(row.partition)
+        allowed = self._state.nodes_of(row.partition)
         avoided = self.pins.avoided(row.key, self.now_s())
         if phase is Phase.QUEUED and self._is_end_under_way(row):
             avoided |= frozenset(row.requested_nodes)
         if not avoided:
             return allowed
-        return (allowed or frozenset(r.node.name for r in state.nodes)) - avoided
+        return (allowed or frozenset(r.node.name for r in self._state.nodes)) - avoided
 
-    def _pinned_gang(self, row: QueueRow, cluster: Cluster) -> Gang | None:
+    def _pinned_gang(self, row: QueueRow) -> Gang | None:
         """Return the gang that hadard has pinned a pending job to, read back from its request."""
         if len(row.gpus_per_node) != 1 or not row.requested_nodes or row.gpus_otherwise:
             return None
         ((gpu_type, count),) = row.gpus_per_node
-        nodes = cluster.by_name
-        counts: Counter[tuple[str, str]] = Counter()
+        counts: dict[tuple[str, str], int] = {}
         for name in row.requested_nodes:
-            node = nodes.get(name)
-            if node is None:
+            node = self._state.cluster.by_name.get(name)
+            if node is None or (gpu_type == UNTYPED and not node.has_one_type):
                 return None
-            if gpu_type != UNTYPED:
-                counts[name, gpu_type] = count
-            elif node.has_one_type:
-                counts[name, node.gpus[0][0]] = count
-            else:
-                return None
+            counts[name, node.gpus[0][0] if gpu_type == UNTYPED else gpu_type] = count
         return Gang.of(counts)
 
-    def _may_miss_signals(self, row: QueueRow, report: ProgressReport | None) -> bool:
-        """Return whether a run's batch script may not have its USR1 handler yet: USR1 would end it.
-
-        A report of this run shows that it has; without one, `grace_s` after the start counts.
-        """
-        has_reported = report is not None and report.restart == row.restarts
-        return not has_reported and 0 <= self.now_s() - row.started_s < self.settings.grace_s
-
-    def _report(self, row: QueueRow) -> ProgressReport | None:
+    def _report(self, row: QueueRow) -> _Report:
         if row.state == "PENDING" and row.restarts == 0:
             return None
         try:
             return read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
         except SquattedError as error:
             self.squatted.add(str(error))
-            return None
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
-            return None
+        return None
 
 
 def _occupied(state: SlurmState, jobs: Sequence[Job]) -> Counter[Slot]:
@@ -582,21 +534,3 @@ def _remarks(row: QueueRow, phase: Phase, why_not: str) -> tuple[str, ...]:
         reason = f": {row.reason}" if row.reason not in NOTHING else ""
         found.append(f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}")
     return (*found, why_not) if why_not else tuple(found)
-
-
-def _service(spec: JobSpec, steps: float, gang: Gang | None) -> tuple[tuple[GpuType, float], ...]:
-    """Return the GPU-seconds that `steps` have taken, by GPU type, as an estimate.
-
-    Slurm forgets how long a requeued job ran before. All steps count as trained on the type that
-    the job holds now, or else on its fastest.
-    """
-    gpu_types = tuple(gang.gpus_by_type) if gang else spec.throughputs.gpu_types
-    gpu_type = max(
-        gpu_types, key=lambda gpu_type: spec.throughputs.on(gpu_type, spec.num_gpus), default=""
-    )
-    throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
-    return (
-        ((GpuType(gpu_type), spec.num_gpus * steps / throughput),)
-        if steps and throughput > 0
-        else ()
-    )

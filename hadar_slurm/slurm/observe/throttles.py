@@ -8,8 +8,7 @@ cap. An array's own throttle is read, not learned.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -34,6 +33,23 @@ class Kind(StrEnum):
     JOB = "this job"
 
 
+_KIND_OF = {
+    ARRAY_REASON: Kind.ARRAY,
+    "Licenses": Kind.LICENSES,
+    "PartitionDown": Kind.PARTITION,
+    "PartitionInactive": Kind.PARTITION,
+}
+# What the jobs under one limit have in common; empty for a job without such a limit.
+_KEY_OF: Mapping[Kind, Callable[[QueueRow], tuple[str, ...]]] = {
+    Kind.ARRAY: lambda row: (row.key.partition("_")[0],) if row.key.partition("_")[2] else (),
+    Kind.USER_IN_QOS: lambda row: (row.user, row.qos),
+    Kind.ACCOUNT_IN_QOS: lambda row: (row.account, row.qos),
+    Kind.QOS: lambda row: (row.qos,),
+    Kind.USER_IN_ACCOUNT: lambda row: (row.user, row.account),
+    Kind.LICENSES: lambda row: tuple(sorted(row.licenses.split(","))) if row.licenses else (),
+    Kind.PARTITION: lambda row: (row.partition,),
+    Kind.JOB: lambda row: (row.key,),
+}
 # Limits that keep jobs from starting independent of running jobs.
 _CLOSED = (Kind.JOB, Kind.PARTITION)
 
@@ -71,18 +87,17 @@ class ThrottleCandidate:
     gpus: int
 
 
+Candidates = Iterable[ThrottleCandidate]
+
+
 def kind_of(reason: str) -> Kind | None:
     """Return what the limit in one of Slurm's reasons is for; None for one about nodes or time.
 
     A limit of an association may be the user's or a parent account's: Slurm does not say which. It
     is learned for each user of the account separately.
     """
-    if reason == ARRAY_REASON:
-        return Kind.ARRAY
-    if reason == "Licenses":
-        return Kind.LICENSES
-    if reason in ("PartitionDown", "PartitionInactive"):
-        return Kind.PARTITION
+    if reason in _KIND_OF:
+        return _KIND_OF[reason]
     is_limit = reason.startswith(("QOS", "Assoc", "Max"))
     if reason.startswith(("Partition", "Invalid", "AccountNot")):
         return Kind.JOB
@@ -99,25 +114,7 @@ def kind_of(reason: str) -> Kind | None:
 
 def scope_of(row: QueueRow, kind: Kind) -> Scope | None:
     """Return the scope of a limit of this kind on a job; None where the job has none."""
-    array, _, task = row.key.partition("_")
-    key: tuple[str, ...]
-    match kind:
-        case Kind.ARRAY:
-            key = (array,) if task else ()
-        case Kind.USER_IN_QOS:
-            key = (row.user, row.qos)
-        case Kind.ACCOUNT_IN_QOS:
-            key = (row.account, row.qos)
-        case Kind.QOS:
-            key = (row.qos,)
-        case Kind.USER_IN_ACCOUNT:
-            key = (row.user, row.account)
-        case Kind.LICENSES:
-            key = tuple(sorted(row.licenses.split(","))) if row.licenses else ()
-        case Kind.PARTITION:
-            key = (row.partition,)
-        case _:
-            key = (row.key,)
+    key = _KEY_OF[kind](row)
     return Scope(kind, key) if key else None
 
 
@@ -128,7 +125,8 @@ class Throttles:
     # After this time one job more than a cap allows is tried: the limit may have been raised.
     retry_s: float
     _caps: dict[Scope, Cap] = field(default_factory=dict)
-    _running: dict[Kind, tuple[Counter[Scope], Counter[Scope]]] = field(default_factory=dict)
+    # The running jobs of each scope and their GPUs, by kind of limit.
+    _running: dict[Kind, dict[Scope, list[int]]] = field(default_factory=dict)
     _rows: Sequence[tuple[QueueRow, int]] = ()
     _rows_before: Sequence[tuple[QueueRow, int]] = ()
 
@@ -136,7 +134,7 @@ class Throttles:
         self,
         rows: Iterable[QueueRow],
         gpus: Mapping[JobId, int],
-        denied: Iterable[ThrottleCandidate],
+        denied: Candidates,
         arrays: Mapping[str, int],
         now_s: float,
     ) -> None:
@@ -152,11 +150,8 @@ class Throttles:
             for row in rows
             if row.state in HOLDING_STATES and row.state != "COMPLETING"
         ]
-        self._caps = {
-            scope: cap
-            for scope, cap in self._caps.items()
-            if not cap.is_exact and self._used(scope, cap) <= cap.most
-        }
+        learned = {scope: cap for scope, cap in self._caps.items() if not cap.is_exact}
+        self._caps = {s: cap for s, cap in learned.items() if self._used(s, cap) <= cap.most}
         for array, most in arrays.items():
             scope = Scope(Kind.ARRAY, (array,))
             self._caps[scope] = Cap(most, True, ARRAY_REASON, now_s, most, is_exact=True)
@@ -181,12 +176,7 @@ class Throttles:
             most = min(most, before.most)  # the smaller of two denied jobs is the tighter bound
         self._caps[scope] = Cap(most, counts_jobs, reason, now_s, usage)
 
-    def left_out(
-        self,
-        queued: Iterable[ThrottleCandidate],
-        starting: Iterable[ThrottleCandidate],
-        now_s: float,
-    ) -> dict[JobId, str]:
+    def left_out(self, queued: Candidates, starting: Candidates, now_s: float) -> dict[JobId, str]:
         """Return the jobs that are not to be planned, and why, in words for people.
 
         Room goes to `queued` in this order; `starting` are pinned already.
@@ -199,17 +189,12 @@ class Throttles:
         tries = {scope for scope in tries if room[scope] >= 0}
         found: dict[JobId, str] = {}
         for candidate in queued:
-            caps = self._of(candidate.row)
-            full = [
-                (scope, cap)
-                for scope, cap in caps
-                if _need(candidate, cap) > room[scope] and scope not in tries
-            ]
+            needs = [(scope, cap, _need(candidate, cap)) for scope, cap in self._of(candidate.row)]
+            full = [(s, cap) for s, cap, need in needs if need > room[s] and s not in tries]
             if full:
                 found[candidate.row.key] = _words(*full[0])
                 continue
-            for scope, cap in caps:
-                need = _need(candidate, cap)
+            for scope, cap, need in needs:
                 if need > room[scope] or self._is_idle(scope, cap):
                     tries.discard(scope)
                 room[scope] -= need
@@ -228,9 +213,8 @@ class Throttles:
 
     def _is_due(self, scope: Scope, cap: Cap, now_s: float) -> bool:
         """Return whether one job may be tried beyond a cap."""
-        if cap.is_exact:
-            return False
-        return self._is_idle(scope, cap) or now_s >= cap.since_s + self.retry_s
+        is_over = self._is_idle(scope, cap) or now_s >= cap.since_s + self.retry_s
+        return is_over and not cap.is_exact
 
     def _is_idle(self, scope: Scope, cap: Cap) -> bool:
         """Return whether all usage of when the cap was learned has ended."""
@@ -238,35 +222,24 @@ class Throttles:
 
     def _of(self, row: QueueRow) -> list[tuple[Scope, Cap]]:
         """Return the caps that apply to a job."""
-        if not self._caps:
-            return []
-        kinds = {scope.kind for scope in self._caps}
-        scopes = [scope_of(row, kind) for kind in sorted(kinds)]
+        scopes = [scope_of(row, kind) for kind in sorted({scope.kind for scope in self._caps})]
         return [(scope, self._caps[scope]) for scope in scopes if scope in self._caps]
 
     def _used(self, scope: Scope, cap: Cap) -> int:
         """Return the number of jobs that run under a limit, or of their GPUs."""
         if scope.kind in _CLOSED:
             return 0
-        jobs, gpus = self._counted(scope.kind)
-        return jobs[scope] if cap.counts_jobs else gpus[scope]
+        if scope.kind not in self._running:
+            running = self._running[scope.kind] = {}
+            for row, gpus in self._rows:
+                if found := scope_of(row, scope.kind):
+                    running.setdefault(found, []).append(gpus)
+        held = self._running[scope.kind].get(scope, [])
+        return len(held) if cap.counts_jobs else sum(held)
 
     def _used_before(self, scope: Scope, cap: Cap) -> int:
         held = [gpus for row, gpus in self._rows_before if scope_of(row, scope.kind) == scope]
         return len(held) if cap.counts_jobs else sum(held)
-
-    def _counted(self, kind: Kind) -> tuple[Counter[Scope], Counter[Scope]]:
-        """Return the numbers of running jobs and of their GPUs, by scope of one kind."""
-        if kind not in self._running:
-            jobs: Counter[Scope] = Counter()
-            gpus: Counter[Scope] = Counter()
-            for row, held in self._rows:
-                scope = scope_of(row, kind)
-                if scope is not None:
-                    jobs[scope] += 1
-                    gpus[scope] += held
-            self._running[kind] = jobs, gpus
-        return self._running[kind]
 
 
 def _need(candidate: ThrottleCandidate, cap: Cap) -> int:

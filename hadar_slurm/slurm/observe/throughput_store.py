@@ -94,10 +94,9 @@ class Profile:
             "SELECT user, workload, gpu_type, gpus, is_spread, steps_per_s, mean, count FROM speeds"
         ):
             user, name, gpu_type, gpus, is_spread, steps_per_s, mean, count = row
+            values = (user, name, gpu_type, gpus, count, steps_per_s, mean)
             is_sound = (
-                all(isinstance(text, str) for text in (user, name, gpu_type))
-                and all(isinstance(number, int) for number in (gpus, count))
-                and all(isinstance(number, float) for number in (steps_per_s, mean))
+                [type(value) for value in values] == [str, str, str, int, int, float, float]
                 and 1 <= gpus <= MAX_GPUS
                 and count >= 1
                 and all(MIN_RATE <= number <= MAX_RATE for number in (steps_per_s, mean))
@@ -106,24 +105,18 @@ class Profile:
                 continue
             known = self.speeds.measured.setdefault(Workload(user, name), {})
             # Values measured while the file could not be read are newer.
-            known.setdefault(
-                Place(gpu_type, gpus, bool(is_spread)), Measured(steps_per_s, mean, count)
-            )
+            place = Place(gpu_type, gpus, bool(is_spread))
+            known.setdefault(place, Measured(steps_per_s, mean, count))
         self.speeds.has_changed()
 
     def _write(self, connection: sqlite3.Connection) -> None:
         now_s = self.now_s()
-        connection.executemany(
-            "INSERT OR REPLACE INTO speeds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    *(workload.user, workload.name, *place),
-                    *(found.steps_per_s, found.mean, found.count, now_s),
-                )
-                for workload, place in self.speeds.news
-                for found in [self.speeds.measured[workload][place]]
-            ],
-        )
+        rows = [
+            (job.user, job.name, *place, found.steps_per_s, found.mean, found.count, now_s)
+            for job, place in self.speeds.news
+            for found in [self.speeds.measured[job][place]]
+        ]
+        connection.executemany("INSERT OR REPLACE INTO speeds VALUES (?,?,?,?,?,?,?,?,?)", rows)
         for user in {workload.user for workload, _ in self.speeds.news}:
             connection.execute(_FORGET, (user, user, MAX_WORKLOADS_OF_USER))
         connection.commit()

@@ -17,7 +17,6 @@ import pytest
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmOutputError, SlurmRefused, SlurmUnavailable
-from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import parse_nodes, parse_queue
 from hadar_slurm.slurm.client.pyslurm import NodeRecord, PySlurm, PyslurmJob
 from hadar_slurm.slurm.client.runner import Runner
@@ -222,7 +221,7 @@ class Commands(Runner):
 
 def adapter(library: FakeLibrary) -> PySlurm:
     """Return the adapter over a fake library and fake commands."""
-    return PySlurm(library, CommandLine(Commands()))
+    return PySlurm(Commands(), library)
 
 
 def test_jobs_are_the_same_by_both_ways() -> None:
@@ -304,7 +303,7 @@ def test_an_answer_of_squeue_in_another_form_is_not_believed() -> None:
             return "430|a|b\n"
 
     with pytest.raises(SlurmOutputError, match="squeue"):
-        PySlurm(FakeLibrary(RECORDS), CommandLine(Odd())).queue()
+        PySlurm(Odd(), FakeLibrary(RECORDS)).queue()
 
 
 def test_a_comment_that_is_no_text_keeps_no_job_from_being_seen() -> None:
@@ -375,7 +374,7 @@ def test_changes_go_by_the_way_that_can_make_them_and_keep_their_order() -> None
         Prefer(a, "v100"),
         Release(a),
     ]
-    faults = PySlurm(library, CommandLine(commands)).change(changes)
+    faults = PySlurm(commands, library).change(changes)
     assert faults == [None] * len(changes)
     assert library.calls == [
         ("send_signal SIGUSR1 steps=batch", 17),
@@ -406,7 +405,7 @@ def test_nothing_more_is_tried_once_slurm_does_not_answer() -> None:
     library = FakeLibrary(refusals={18: "Socket timed out on send/recv operation"})
     commands = Commands()
     jobs = [JobId(number) for number in ("17", "18", "19")]
-    faults = PySlurm(library, CommandLine(commands)).change(
+    faults = PySlurm(commands, library).change(
         [*map(Release, jobs), Hold(jobs[0]), Release(jobs[0])]
     )
     assert faults[0] is None

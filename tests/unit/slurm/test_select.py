@@ -68,7 +68,7 @@ def test_where_it_does_not_fit_the_commands_are_taken(
 ) -> None:
     """The log says why in one line; that there is none is worth a line only to those who debug."""
     caplog.set_level(logging.DEBUG)
-    assert isinstance(make_adapter("auto", runner, lambda: installed), CommandLine)
+    assert type(make_adapter("auto", runner, lambda: installed)) is CommandLine
     (line,) = caplog.records
     assert reason in line.getMessage()
     assert line.getMessage().endswith(": using the command line")
@@ -95,13 +95,13 @@ def test_who_asks_for_the_commands_gets_them(caplog: pytest.LogCaptureFixture) -
     def find() -> Installed | None:
         raise AssertionError("looked for pyslurm")
 
-    assert isinstance(make_adapter("command-line", Versioned(), find), CommandLine)
+    assert type(make_adapter("command-line", Versioned(), find)) is CommandLine
     assert caplog.messages == []
 
 
 def test_what_is_not_a_version_fits_nothing() -> None:
     """A pyslurm from a working copy may call itself anything."""
     odd = Installed("unknown", lambda runner: LIBRARY)
-    assert isinstance(make_adapter("auto", Versioned(), lambda: odd), CommandLine)
+    assert type(make_adapter("auto", Versioned(), lambda: odd)) is CommandLine
     both_odd = make_adapter("auto", Versioned(says="slurm-wlm"), lambda: odd)
-    assert isinstance(both_odd, CommandLine)
+    assert type(both_odd) is CommandLine
