@@ -235,5 +235,5 @@ class _NodesInOrder:
 
 
 def make(_: PolicyOptions) -> SlurmBackfill:
-    """Return the policy, as its entry point asks for it."""
+    """Return the policy (entry point)."""
     return SlurmBackfill()

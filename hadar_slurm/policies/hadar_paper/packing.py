@@ -1,4 +1,4 @@
-"""From a candidate to nodes: keep who stays, then the largest pieces first, best fit."""
+"""Finds nodes for candidates: first those in place, then the largest pieces, best fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hadar_slurm.policies.hadar_paper.candidates import Candidate
 
 @dataclass
 class Packing:
-    """Gangs placed so far in one round, and what is left of every slot."""
+    """Gangs placed so far in one round, and the GPUs left of every slot."""
 
     reach: Eligibility
     free: dict[Slot, int]
@@ -26,7 +26,7 @@ class Packing:
         return sum(candidate.value for candidate, _ in self.placed.values())
 
     def place(self, candidate: Candidate) -> bool:
-        """Put a candidate on nodes if it fits, and say whether it did."""
+        """Put a candidate on nodes if it fits; return whether it did."""
         gang = candidate.present or self._find(candidate)
         if gang is None or any(self.free.get(slot, 0) < n for slot, n in gang.slots):
             return False
@@ -36,7 +36,7 @@ class Packing:
         return True
 
     def _find(self, candidate: Candidate) -> Gang | None:
-        """Return nodes for a candidate that is to start anew, or None."""
+        """Return nodes for a candidate that is not in place, or None."""
         gpu_types = Counter(candidate.types)
         counts: dict[tuple[str, str], int] = {}
         taken: set[NodeName] = set()
@@ -70,17 +70,12 @@ class Packing:
 
 
 def pack(reach: Eligibility, free: Mapping[Slot, int], chosen: Iterable[Candidate]) -> Packing:
-    """Place the chosen candidates: those that stay, then the others, large pieces first."""
+    """Place the chosen candidates: those in place, then the others, large pieces first."""
     packing = Packing(reach, dict(free))
-    order = sorted(
-        chosen,
-        key=lambda c: (
-            c.present is None,
-            -c.gpus_per_node,
-            -c.value,
-            natural_key(c.job.job_id),
-        ),
-    )
-    for candidate in order:
+
+    def rank(c: Candidate) -> tuple[object, ...]:
+        return (c.present is None, -c.gpus_per_node, -c.value, natural_key(c.job.job_id))
+
+    for candidate in sorted(chosen, key=rank):
         packing.place(candidate)
     return packing

@@ -235,5 +235,5 @@ class _Deal:
 
 
 def make(options: PolicyOptions) -> Hadare:
-    """Return the policy, as its entry point asks for it."""
+    """Return the policy (entry point)."""
     return Hadare(limits=options.limits)
