@@ -1,9 +1,8 @@
 """Hare's offline planner: rounds of tasks on several GPU types, minimising weighted JCT.
 
 Source: Hare (HPDC'22; IEEE Transactions on Cloud Computing 12(4), 2024): *relaxed fixed-scale
-synchronisation*. A job trains in rounds of a fixed number of tasks. A task of the next round starts
-only after all tasks of the round have trained and synchronised; the tasks of a round need neither
-run at the same time nor on distinct GPUs. The number of gradients per update is unchanged, so
+synchronisation*. A job trains in rounds of a fixed number of tasks. All tasks of a round train and
+synchronise before the next round, but need neither run at the same time nor on distinct GPUs, so
 convergence is that of synchronous SGD. Only the abstracts are openly available; program and bound
 below are reconstructed.
 
@@ -87,10 +86,8 @@ class Timetable:
 
     def weighted_s(self, jobs: Sequence[RoundJob]) -> float:
         """Return the sum of weight times completion time (JCT, from arrival)."""
-        return sum(
-            job.weight * (end_s - job.arrival_s)
-            for job, end_s in zip(jobs, self.ends_s, strict=True)
-        )
+        ends = zip(jobs, self.ends_s, strict=True)
+        return sum(job.weight * (end_s - job.arrival_s) for job, end_s in ends)
 
 
 # Rank of a round of a job: the lower is served first.
@@ -114,12 +111,11 @@ def order_without_program(job: RoundJob) -> float:
     return job.work_s / max(job.weight, 1e-300)
 
 
-# List scheduling.
-
-
 @dataclass(slots=True)
 class _State:
     """A job's tasks left to start in its round, their earliest start, the round, its end."""
+
+    job: RoundJob
 
     left: int
     ready_s: float
@@ -130,16 +126,12 @@ class _State:
 def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0) -> Timetable:
     """Return the timetable of tasks served by rank, each on the GPU that ends it first."""
     num_gpus = len(jobs[0].train_s)
-    states = [_State(job.tasks, job.arrival_s) for job in jobs]
+    states = [_State(job, job.tasks, job.arrival_s) for job in jobs]
     free_s, last = [0.0] * num_gpus, [-1] * num_gpus
     tasks: list[HareTask] = []
     now_s = min(job.arrival_s for job in jobs)
-    while any(state.round < job.rounds for job, state in zip(jobs, states, strict=True)):
-        ready = [
-            n
-            for n, (job, state) in enumerate(zip(jobs, states, strict=True))
-            if state.round < job.rounds and state.left > 0 and state.ready_s <= now_s
-        ]
+    while unfinished := [n for n, state in enumerate(states) if state.round < state.job.rounds]:
+        ready = [n for n in unfinished if states[n].left > 0 and states[n].ready_s <= now_s]
         ready.sort(key=lambda n: (rank(n, states[n].round), n))
         # When each GPU is free after its running task and the tasks that wait for it.
         promised_s, promised_to = list(free_s), list(last)
@@ -162,17 +154,9 @@ def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0
                 state.round += 1
                 state.ready_s = state.end_s
                 state.left = job.tasks if state.round < job.rounds else 0
-        later = [time_s for time_s in free_s if time_s > now_s]
-        later += [
-            state.ready_s
-            for job, state in zip(jobs, states, strict=True)
-            if state.round < job.rounds and state.ready_s > now_s
-        ]
-        now_s = min(later, default=now_s)
+        events = [*free_s, *(s.ready_s for s in states if s.round < s.job.rounds)]
+        now_s = min((time_s for time_s in events if time_s > now_s), default=now_s)
     return Timetable(tuple(tasks), tuple(state.end_s for state in states))
-
-
-# The linear program.
 
 
 @dataclass(frozen=True)
@@ -235,15 +219,12 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         sizes.append((worth * tasks)[of_job])
     for _ in range(_MAX_TURNS):
         found = solve_lp(
-            LinearProgram(
-                cost=cost,
-                rows=np.array(rows.rows, dtype=np.int32),
-                columns=np.array(rows.columns, dtype=np.int32),
-                values=np.array(rows.values),
+            LinearProgram.of(
+                cost,
+                [(rows.rows, rows.columns, rows.values)],
                 row_lower=np.array(rows.least),
                 row_upper=np.full(len(rows.least), math.inf),
                 lower=lower,
-                upper=np.full(num_rounds + num_jobs, math.inf),
             ),
             limits=limits,
         )
@@ -251,11 +232,10 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         if not sum(_add_violated(rows, middle, size, arrivals) for size in sizes):
             break
     late_s = sum(job.weight * job.arrival_s for job in jobs)
-    midpoints = tuple(
-        tuple(float(x) * unit_s for x in middle[offsets[n] : offsets[n + 1]])
-        for n in range(num_jobs)
+    midpoints = np.split(middle * unit_s, offsets[1:-1])
+    return Relaxation(
+        tuple(tuple(part.tolist()) for part in midpoints), found.objective * unit_s - late_s
     )
-    return Relaxation(midpoints, found.objective * unit_s - late_s)
 
 
 def _add_violated(rows: _Rows, middle: Floats, size: Floats, arrivals: Floats) -> bool:
@@ -280,28 +260,24 @@ def _add_violated(rows: _Rows, middle: Floats, size: Floats, arrivals: Floats) -
 def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
     """Return prices of GPUs, of sum 1, that maximise the priced work of all jobs.
 
-    max sum_n K_n b_n over b_n <= p_m T_nm, K_n being the number of tasks: the dual of the makespan
-    program.
+    max sum_n K_n b_n over b_n <= p_m T_nm, K_n being the number of tasks: dual of the makespan.
     """
     num_jobs, num_gpus = len(jobs), len(jobs[0].train_s)
     train_s = np.array([job.train_s for job in jobs])
     unit_s = float(train_s.mean())
     count = np.array([float(job.rounds * job.tasks) for job in jobs])
-    n, m = np.divmod(np.arange(num_jobs * num_gpus), num_gpus)
-    row = np.arange(num_jobs * num_gpus)
     last = num_jobs * num_gpus
+    row = np.arange(last)
+    n, m = np.divmod(row, num_gpus)
+    worth = (row, n, -1.0)
+    priced = (row, num_jobs + m, train_s[n, m] / unit_s)
+    total = (last, num_jobs + np.arange(num_gpus), 1.0)
     found = solve_lp(
-        LinearProgram(
-            cost=np.concatenate((-count / count.sum(), np.zeros(num_gpus))),
-            rows=np.concatenate((row, row, np.full(num_gpus, last))).astype(np.int32),
-            columns=np.concatenate((n, num_jobs + m, num_jobs + np.arange(num_gpus))).astype(
-                np.int32
-            ),
-            values=np.concatenate((-np.ones(last), train_s[n, m] / unit_s, np.ones(num_gpus))),
+        LinearProgram.of(
+            np.concatenate((-count / count.sum(), np.zeros(num_gpus))),
+            [worth, priced, total],
             row_lower=np.append(np.zeros(last), 1.0),
             row_upper=np.append(np.full(last, math.inf), 1.0),
-            lower=np.zeros(num_jobs + num_gpus),
-            upper=np.full(num_jobs + num_gpus, math.inf),
         )
     )
     prices = np.maximum(found.x[num_jobs:], 0.0)

@@ -77,6 +77,12 @@ class Market:
     # (types,) GPUs.
     room: Counts
 
+    @property
+    def mean_speeds(self) -> Floats:
+        """Return the mean over the types on which the job trains, (jobs,)."""
+        runs = self.speeds > 0
+        return np.asarray(self.speeds.sum(axis=1) / np.maximum(runs.sum(axis=1), 1))
+
     def jcts_s(self, counts: Counts) -> Floats:
         """Return J of each job in seconds, inf without workers; `counts` (..., jobs, types)."""
         workers = counts.sum(axis=-1)
@@ -138,9 +144,7 @@ def solve_category(
     market: Market, kappa: Counts, limits: SolverLimits | None = None
 ) -> Share | None:
     """Return the best matching with `kappa` workers by job; None if the market has none."""
-    runs = market.speeds > 0
-    mean_speed = market.speeds.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
-    pace = kappa * mean_speed
+    pace = kappa * market.mean_speeds
     best: Share | None = None
     before: Counts | None = None
     evaluations = 0
@@ -160,11 +164,8 @@ def solve_category(
 
 def square_root_rule(market: Market) -> Floats:
     """Return weights (jobs,): the optimal proportions of identical workers."""
-    runs = market.speeds > 0
-    mean_speed = market.speeds.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
-    return np.asarray(
-        np.sqrt(market.work / (np.maximum(mean_speed, 1e-300) * np.maximum(market.units, 1)))
-    )
+    speeds = np.maximum(market.mean_speeds, 1e-300)
+    return np.asarray(np.sqrt(market.work / (speeds * np.maximum(market.units, 1))))
 
 
 def composition(market: Market, weights: Floats) -> Counts:
@@ -203,10 +204,8 @@ def exchanged(market: Market, counts: Counts) -> tuple[Share, set[tuple[int, ...
     """
     counts, passed, tried = counts.copy(), set(), 0
     deals = _deals(len(market.room))
-    sizes = [
-        np.where(lot % market.units == 0, lot // market.units, 0)
-        for lot in sorted({int(unit) for unit in market.units})
-    ]
+    lots = np.unique(market.units)
+    sizes = [np.where(lot % market.units == 0, lot // market.units, 0) for lot in lots]
     for _ in range(_MAX_EXCHANGES):
         found = [_best_exchange(market, counts, size, deals) for size in sizes]
         tried += sum(exchange.tried for exchange in found)
@@ -286,15 +285,12 @@ def _match(
     scale = max(float(values.max(initial=0.0)), 1e-300)
     try:
         found = solve_lp(
-            LinearProgram(
-                cost=-values.ravel() / scale,
-                rows=np.concatenate((job, num_jobs + gpu_type)).astype(np.int32),
-                columns=np.concatenate((cells, cells)).astype(np.int32),
-                values=np.concatenate((np.ones(len(cells)), market.units[job].astype(float))),
+            LinearProgram.of(
+                -values.ravel() / scale,
+                [(job, cells, 1.0), (num_jobs + gpu_type, cells, market.units[job])],
                 # At least one worker; fewer than kappa where the types that a job needs run out.
                 row_lower=np.concatenate((np.ones(num_jobs), np.zeros(num_types))),
                 row_upper=np.concatenate((kappa.astype(float), market.room.astype(float))),
-                lower=np.zeros(len(cells)),
                 upper=upper.ravel().astype(float),
                 # With single-GPU workers a corner of the linear program is integral.
                 integer=None if (market.units == 1).all() else np.ones(len(cells), dtype=bool),
