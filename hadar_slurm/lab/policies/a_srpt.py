@@ -2,9 +2,8 @@
 
 Source: A-SRPT (arXiv 2501.05563); only its abstract is openly available. It predicts the iterations
 of each job and maps the cluster to a single machine, on which preemptive shortest remaining
-processing time first is optimal. That schedule guides the placement of gangs, with little traffic
-between servers. We reconstruct the rule with the standard conversion to a non-preemptive schedule
-(Phillips, Stein and Wein, Math. Programming 82, 1998):
+processing time first is optimal. We reconstruct the rule with the standard conversion to a
+non-preemptive schedule (Phillips, Stein and Wein, Math. Programming 82, 1998):
 
 * The machine is as fast as all GPUs together; a job's size on it is its GPU-seconds on its fastest
   type. It serves the job with the least work left, and adds jobs as they arrive.
@@ -13,8 +12,8 @@ between servers. We reconstruct the rule with the standard conversion to a non-p
   A-SRPT's rule for when to wait for a better placement is not published.
 
 Sizes are `JobSpec.total_steps`: on Slurm the user's prediction; `predicting.py` adds errors.
-The machine's state is carried from round to round. After a restart it is empty: the machine begins
-with the jobs of the snapshot and ignores those that have ended.
+The machine's state is carried from round to round. After a restart it begins with the jobs of the
+snapshot.
 """
 
 from __future__ import annotations
@@ -108,9 +107,8 @@ class Machine:
 
 def _size(job: Job, allocator: Allocator) -> float:
     """Return a job's GPU-seconds on its fastest type; 0 if it trains on none."""
-    best = max(
-        (allocator.throughput(job, gpu_type) for gpu_type in allocator.by_speed(job)), default=0.0
-    )
+    throughputs = (allocator.throughput(job, gpu_type) for gpu_type in allocator.by_speed(job))
+    best = max(throughputs, default=0.0)
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0
 
 

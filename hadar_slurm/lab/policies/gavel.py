@@ -79,10 +79,9 @@ def makespan(demand: GavelDemand) -> Floats:
         raise SolverError("no finite horizon completes the jobs")
     horizon_s = search_horizon(longest_s / best.level * (1.0 + _ROUNDING))
     needs = demand.steps_left / horizon_s
+    gangs, capacity = demand.gangs, demand.capacity
+    program = ShareProgram(gangs, capacity, throughputs=demand.throughputs, needs=needs)
     try:
-        program = ShareProgram(
-            demand.gangs, demand.capacity, throughputs=demand.throughputs, needs=needs
-        )
         return solve_inside(program).shares
     except SolverError:
         # At the shortest horizon itself the feasible set has almost no interior.
@@ -103,10 +102,8 @@ def finish_time_fairness(demand: GavelDemand) -> Floats:
         return float(((demand.age_s + demand.steps_left / throughputs) / alone_s).max())
 
     shares = equal_shares(demand)
-    low, high = (
-        ratio(demand.throughputs.max(axis=1)),
-        ratio((demand.throughputs * shares).sum(axis=1)),
-    )
+    low = ratio(demand.throughputs.max(axis=1))
+    high = ratio((demand.throughputs * shares).sum(axis=1))
     for _ in range(_RATIO_TRIES):
         if high <= low * (1.0 + _RATIO_GAP):
             break
@@ -163,18 +160,17 @@ def isolated_throughputs(demand: GavelDemand) -> Floats:
 
 def search_horizon(shortest_s: float) -> float:
     """Return the horizon at which Gavel's halving ends if all >= `shortest_s` are feasible."""
-    low, high = _HORIZON_S
-    end = high
+    low, end = _HORIZON_S
     found: float | None = None
     while found is None:
+        high = end
         while _HORIZON_GAP * low < high:
             middle = (low + high) / 2.0
             if middle >= shortest_s:
                 found = high = middle
             else:
                 low = middle
-        low, high = end, end * _HORIZON_GROWTH
-        end = high
+        low, end = end, end * _HORIZON_GROWTH
     return found
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job, Phase
@@ -43,9 +43,8 @@ class HareOffline:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(snapshot, round_)
         order = sorted(allocator.jobs, key=lambda job: mean_work(job, snapshot))
+        # Heaps of when each GPU becomes free.
         free_s = {gpu_type: [0.0] * allocator.room(gpu_type) for gpu_type in allocator.gpu_types}
-        for pool in free_s.values():
-            heapify(pool)
         for job in order:
             if not allocator.has_room:
                 break
@@ -99,9 +98,8 @@ def _lasts_s(allocator: Allocator, job: Job, gpu_type: GpuType) -> float:
     """Return the seconds from a job's start on a type to its end, restart included."""
     has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
     moves = has_run and allocator.runs_on(job) != gpu_type
-    return job.steps_left / allocator.throughput(job, gpu_type) + (
-        job.spec.restart_cost_s if moves else 0.0
-    )
+    restart_s = job.spec.restart_cost_s if moves else 0.0
+    return job.steps_left / allocator.throughput(job, gpu_type) + restart_s
 
 
 def make(_: PolicyOptions) -> HareOffline:

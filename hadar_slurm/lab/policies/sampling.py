@@ -1,12 +1,11 @@
 """Policy `sampling`: numbers of copies and GPU types of each job that minimise the mean JCT.
 
 Source: "Sampling-based multi-job placement" (IEEE TPDS 35(6), 2024). `sharing.py` computes the
-numbers of workers by job and type, and states which parts are reconstructed. There a job may have
-any number of workers, but at least one. Here:
+numbers of workers by job and type, and states which parts are reconstructed. There a job has at
+least one worker. Here:
 
-* A *worker* is a copy of the job as HadarE forks it: a whole gang on one node; the copies share the
-  steps in proportion to their throughputs. So the plan also runs on Slurm. A job that may not be
-  forked has one.
+* A *worker* is a copy of the job as HadarE forks it, so the plan also runs on Slurm: a whole gang
+  on one node; copies share the steps in proportion to their throughputs.
 * *More jobs than GPUs.* Jobs are admitted by the least service needed on their fastest type, as
   long as every admitted job has a type; the others wait.
 * *Restarts.* A job's present types count as 5 % faster, and the present numbers of copies are one
@@ -59,10 +58,9 @@ class Sampling:
             for job in order:
                 allocator.stay(job)
         else:
-            figures = {"categories": float(self._share_out(allocator, order))}
+            figures["categories"] = float(self._share_out(allocator, order))
             if round_.may_move:
-                ids = frozenset(job.job_id for job in snapshot.plannable)
-                solved = _Solved(snapshot.now_s, ids)
+                solved = _Solved(snapshot.now_s, frozenset(j.job_id for j in snapshot.plannable))
         _place_rest(allocator, order)
         copies = sum(len(allocation.copies) for allocation in allocator.placed.values())
         return allocator.plan(figures={**figures, "copies": float(copies)}, memory=solved)
@@ -112,12 +110,11 @@ def _admitted(allocator: Allocator, order: Sequence[Job]) -> Iterator[Job]:
     left = {gpu_type: allocator.room(gpu_type) for gpu_type in allocator.gpu_types}
     for job in queue:
         size = job.spec.num_gpus
-        gpu_type = next(
-            (gpu_type for gpu_type in _types_of(allocator, job) if left[gpu_type] >= size), None
-        )
-        if gpu_type is not None:
-            left[gpu_type] -= size
-            yield job
+        for gpu_type in _types_of(allocator, job):
+            if left[gpu_type] >= size:
+                left[gpu_type] -= size
+                yield job
+                break
 
 
 def _types_of(allocator: Allocator, job: Job) -> Sequence[GpuType]:
@@ -127,11 +124,11 @@ def _types_of(allocator: Allocator, job: Job) -> Sequence[GpuType]:
 def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
     """Return the jobs and the free GPUs as a market."""
     speeds = np.zeros((len(jobs), len(allocator.gpu_types)))
-    most_on = np.zeros((len(jobs), len(allocator.gpu_types)), dtype=np.int64)
+    most_on = np.zeros(speeds.shape, dtype=np.int64)
     sync_s = np.zeros(len(jobs))
     capacity = allocator.snapshot.cluster.capacity
     for row, job in enumerate(jobs):
-        held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
+        held = _held_types(job)
         for column, gpu_type in enumerate(allocator.gpu_types):
             if not allocator.may_use(job, gpu_type):
                 continue
@@ -155,6 +152,10 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
     )
 
 
+def _held_types(job: Job) -> set[GpuType]:
+    return {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
+
+
 def _work(job: Job) -> float:
     return max(job.steps_left, 1.0)
 
@@ -169,12 +170,10 @@ def _place(allocator: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
     copies = Copies(allocator)
     wanted: list[tuple[Job, dict[GpuType, int]]] = []
     for job, row in zip(jobs, counts, strict=True):
-        held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
-        gpu_types = {
-            gpu_type: int(n) for gpu_type, n in zip(allocator.gpu_types, row, strict=True) if n > 0
-        }
-        rank = {gpu_type: place for place, gpu_type in enumerate(allocator.by_speed(job))}
-        first = sorted(gpu_types, key=lambda gpu_type: (gpu_type not in held, rank[gpu_type]))
+        held = _held_types(job)
+        gpu_types = {k: int(n) for k, n in zip(allocator.gpu_types, row, strict=True) if n > 0}
+        by_speed = (gpu_type for gpu_type in allocator.by_speed(job) if gpu_type in gpu_types)
+        first = sorted(by_speed, key=lambda gpu_type: gpu_type not in held)
         if any(allocator.choose(with_one_copy(job, gpu_type), gpu_type) for gpu_type in first):
             wanted.append((job, gpu_types))
     assign_nodes(allocator)
@@ -197,7 +196,7 @@ def _place_rest(allocator: Allocator, order: Sequence[Job]) -> None:
     for job in order:
         if job.job_id in allocator.placed:
             continue
-        gang = next((gang for gang in held_by(job).gangs if copies.is_free(gang)), None)
+        gang = next(filter(copies.is_free, held_by(job).gangs), None)
         if gang is not None:
             copies.give(job, [gang])
         else:
