@@ -33,7 +33,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.eligibility import Eligibility
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 _Place = tuple[Slot, bool]
 
@@ -54,11 +54,11 @@ class SlurmBackfill:
         for job in sorted(waiting, key=lambda job: job.spec.submitted_s):
             if not allocator.has_room:
                 break
-            request = nodes.request(job)
+            like = allocator.like(job)
             must_yield = ahead is not None and not ahead.is_over(
                 job, snapshot.now_s, allocator.gpu_types
             )
-            if request in hopeless or (must_yield and (request, ahead) in hopeless):
+            if like in hopeless or (must_yield and (like, ahead) in hopeless):
                 continue
             gang = nodes.first_gang(job, ahead.left if ahead and must_yield else allocator.free)
             if gang is not None:
@@ -66,9 +66,9 @@ class SlurmBackfill:
                 if ahead:
                     ahead.note(gang, allocator.free, outlasts=must_yield)
             elif must_yield:
-                hopeless.add((request, ahead))
+                hopeless.add((like, ahead))
             else:
-                hopeless.add(request)
+                hopeless.add(like)
                 ahead = ahead or _reserve(job, allocator, nodes)
         return allocator.plan()
 
@@ -158,24 +158,7 @@ class _NodesInOrder:
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
         self._reach = Eligibility(allocator.snapshot)
-        self._requests: dict[object, object] = {}
         self._places: dict[object, list[_Place]] = {}
-
-    def request(self, job: Job) -> object:
-        """Return an object equal for jobs that fit in the same places."""
-        like = self._allocator.like(job)
-        if like not in self._requests:
-            self._requests[like] = (
-                self._types(job, is_spread=False),
-                self._types(job, is_spread=True),
-                job.spec.shapes,
-                job.allowed_nodes,
-                job.bound_type,
-                job.spec.can_checkpoint,
-                # On a node with several types a job may be able to request its fastest only.
-                job.spec.throughputs if self._allocator.rules.naming_binds else None,
-            )
-        return self._requests[like]
 
     def first_gang(self, job: Job, free: Mapping[Slot, int]) -> Gang | None:
         """Return a gang on the first nodes with room in `free`, or None."""
@@ -204,9 +187,10 @@ class _NodesInOrder:
 
     def _places_of(self, job: Job, *, is_spread: bool) -> list[_Place]:
         """Return the slots that a job may use, and whether in a gang of several types."""
-        key = (self.request(job), is_spread)
+        key = (self._allocator.like(job), is_spread)
         if key not in self._places:
-            types, nodes = self._types(job, is_spread=is_spread), self._reach.nodes
+            nodes, on, size = self._reach.nodes, job.spec.throughputs.on, job.spec.num_gpus
+            types = [k for k in self._allocator.gpu_types if on(k, size, is_spread=is_spread) > 0]
             alone, mixed = (
                 {(n.name, k) for k in types for n in nodes(job, k, is_mixed=is_mixed)}
                 for is_mixed in (False, True)
@@ -220,13 +204,5 @@ class _NodesInOrder:
             ]
         return self._places[key]
 
-    def _types(self, job: Job, *, is_spread: bool) -> tuple[GpuType, ...]:
-        throughputs, size = job.spec.throughputs, job.spec.num_gpus
-        return tuple(
-            k for k in self._allocator.gpu_types if throughputs.on(k, size, is_spread=is_spread) > 0
-        )
 
-
-def make(_: PolicyOptions) -> SlurmBackfill:
-    """Return the policy (entry point)."""
-    return SlurmBackfill()
+make = without_options(SlurmBackfill)

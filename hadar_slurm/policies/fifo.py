@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,4 @@ class YarnCapacity:
         return allocator.plan()
 
 
-def make(_: PolicyOptions) -> YarnCapacity:
-    """Return the policy (entry point)."""
-    return YarnCapacity()
+make = without_options(YarnCapacity)

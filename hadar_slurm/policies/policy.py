@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,6 +43,11 @@ class Policy(Protocol):
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return the plan for `round_`: an allocation or a reason to wait for every job."""
+
+
+def without_options(make: Callable[[], Policy]) -> Callable[[PolicyOptions], Policy]:
+    """Return the entry point of a policy that has no options."""
+    return lambda _: make()
 
 
 def open_gpus(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> tuple[int, ...]:

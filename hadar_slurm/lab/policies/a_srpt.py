@@ -27,7 +27,7 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,4 @@ def _size(job: Job, allocator: Allocator) -> float:
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0
 
 
-def make(_: PolicyOptions) -> AdaptiveSrpt:
-    """Return the policy (entry point)."""
-    return AdaptiveSrpt()
+make = without_options(AdaptiveSrpt)

@@ -24,8 +24,9 @@ other than Gavel's three are served in order of the jobs' mean relative throughp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ from hadar_slurm.lab.policies.interior import Floats
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import PolicyOptions, open_gpus
+from hadar_slurm.policies.policy import open_gpus, without_options
 
 GAVEL_OBJECTIVES = tuple(OBJECTIVES)
 
@@ -311,10 +312,9 @@ def _order_of_types(gpu_types: Sequence[GpuType], throughputs: Floats) -> tuple[
     return tuple(sorted(range(len(gpu_types)), key=lambda column: -round(speeds[column], 9)))
 
 
-def _maker(objective: str) -> Callable[[PolicyOptions], Gavel]:
-    return lambda _: Gavel(objective)
-
-
 # The entry points.
-max_min, makespan, max_sum = map(_maker, ("max-min", "makespan", "max-sum"))
-ftf, fifo = map(_maker, ("ftf", "fifo"))
+max_min = without_options(partial(Gavel, "max-min"))
+makespan = without_options(partial(Gavel, "makespan"))
+max_sum = without_options(partial(Gavel, "max-sum"))
+ftf = without_options(partial(Gavel, "ftf"))
+fifo = without_options(partial(Gavel, "fifo"))

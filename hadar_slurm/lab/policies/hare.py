@@ -32,10 +32,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
@@ -174,21 +175,12 @@ class Relaxation:
         return self.midpoints_s[job][round_]
 
 
-@dataclass
-class _Rows:
-    """Rows of a program that grows: entries, and the least value of each row."""
+class _Row(NamedTuple):
+    """A row of the program: columns with their factors, and the least value."""
 
-    rows: list[int] = field(default_factory=list)
-    columns: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    least: list[float] = field(default_factory=list)
-
-    def add(self, entries: Sequence[tuple[int, float]], least: float) -> None:
-        """Add a row: columns with their factors."""
-        self.rows += [len(self.least)] * len(entries)
-        self.columns += [column for column, _ in entries]
-        self.values += [value for _, value in entries]
-        self.least.append(least)
+    columns: ArrayLike
+    values: ArrayLike
+    least: float
 
 
 def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Relaxation:
@@ -198,16 +190,16 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
     # In units of the mean task, numbers are near 1.
     unit_s = float(np.mean([job.train_s for job in jobs]))
     least_s = np.array([min(job.train_s) for job in jobs]) / unit_s
-    rows = _Rows()
+    rows: list[_Row] = []
     lower = np.zeros(num_rounds + num_jobs)
     for n, job in enumerate(jobs):
         # From a task's midpoint on: half of its training, then synchronisation.
         rest = min(t / 2 + s for t, s in zip(job.train_s, job.sync_s, strict=True)) / unit_s
         first, last = int(offsets[n]), int(offsets[n + 1]) - 1
         lower[first] = job.arrival_s / unit_s + least_s[n] / 2
-        for column in range(first, last):
-            rows.add([(column, -1.0), (column + 1, 1.0)], rest + least_s[n] / 2)
-        rows.add([(num_rounds + n, 1.0), (last, -1.0)], rest)
+        least = rest + least_s[n] / 2
+        rows += [_Row((column, column + 1), (-1.0, 1.0), least) for column in range(first, last)]
+        rows.append(_Row((num_rounds + n, last), (1.0, -1.0), rest))
     cost = np.concatenate((np.zeros(num_rounds), [job.weight for job in jobs]))
     of_job = np.repeat(np.arange(num_jobs), np.diff(offsets))
     arrivals = np.array([job.arrival_s for job in jobs])[of_job] / unit_s
@@ -221,9 +213,9 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         found = solve_lp(
             LinearProgram.of(
                 cost,
-                [(rows.rows, rows.columns, rows.values)],
-                row_lower=np.array(rows.least),
-                row_upper=np.full(len(rows.least), math.inf),
+                [(i, row.columns, row.values) for i, row in enumerate(rows)],
+                row_lower=np.array([row.least for row in rows]),
+                row_upper=np.full(len(rows), math.inf),
                 lower=lower,
             ),
             limits=limits,
@@ -238,7 +230,7 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
     )
 
 
-def _add_violated(rows: _Rows, middle: Floats, size: Floats, arrivals: Floats) -> bool:
+def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floats) -> bool:
     """Add the most violated inequality over prefixes by midpoint of tasks that arrive late."""
     worst, chosen = 0.0, None
     order = np.argsort(middle, kind="stable")
@@ -253,7 +245,7 @@ def _add_violated(rows: _Rows, middle: Floats, size: Floats, arrivals: Floats) -
     if chosen is None:
         return False
     members, value = chosen
-    rows.add([(int(i), float(size[i]) / value) for i in members], 1.0)
+    rows.append(_Row(members, size[members] / value, 1.0))
     return True
 
 

@@ -30,7 +30,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,4 @@ def _lasts_s(allocator: Allocator, job: Job, gpu_type: GpuType) -> float:
     return job.steps_left / allocator.throughput(job, gpu_type) + restart_s
 
 
-def make(_: PolicyOptions) -> HareOffline:
-    """Return the policy (entry point)."""
-    return HareOffline()
+make = without_options(HareOffline)

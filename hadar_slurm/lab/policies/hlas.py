@@ -32,7 +32,7 @@ from hadar_slurm.lab.policies.lengths import normalised_service, unknown_lengths
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.comparative_advantage import advantages
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,4 @@ def _serve(allocator: Allocator, jobs: Iterable[Job]) -> None:
             served.add(place)
 
 
-def make(_: PolicyOptions) -> Hlas:
-    """Return the policy (entry point)."""
-    return Hlas()
+make = without_options(Hlas)

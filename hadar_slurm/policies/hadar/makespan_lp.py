@@ -89,8 +89,9 @@ def find_horizon(
 
     Every demand must be able to run somewhere. Raises SolverError.
     """
-    # In units of the least horizon all numbers are near 1.
-    least_s = _least_horizon_s(demands, capacity)
+    # In units of a lower bound of T all numbers are near 1.
+    longest_s = max(demand.service / demand.num_gpus for demand in demands)
+    least_s = max(longest_s, sum(d.service for d in demands) / max(1, sum(capacity)))
     columns = _columns(demands, least_s)
     program = partial(_program, columns, np.array(capacity, dtype=np.float64), least_s)
     solved = solve_lp(program(), limits=limits)
@@ -127,13 +128,6 @@ class _Column:
         """Return the seconds all members need on their fastest type, one after the other."""
         first = self.members[0]
         return sum(demand.steps_left for demand in self.members) / max(first.throughputs)
-
-
-def _least_horizon_s(demands: Sequence[Demand], capacity: Sequence[int]) -> float:
-    """Return a lower bound of T: the time of the longest job or of all work."""
-    longest = max(demand.service / demand.num_gpus for demand in demands)
-    total = sum(demand.service for demand in demands) / max(1, sum(capacity))
-    return max(longest, total)
 
 
 def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
