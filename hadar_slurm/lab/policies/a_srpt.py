@@ -19,7 +19,7 @@ snapshot.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from hadar_slurm.core.cluster import JobId, natural_key
@@ -46,7 +46,9 @@ class AdaptiveSrpt:
             for job in snapshot.plannable
             if job.job_id not in machine.left_s and job.job_id not in machine.ended_s
         ]
-        machine = machine.run(arrivals, snapshot.now_s).without_departed(snapshot)
+        machine = machine.run(arrivals, snapshot.now_s)
+        ended_s = {k: end_s for k, end_s in machine.ended_s.items() if k in snapshot.by_id}
+        machine = replace(machine, ended_s=ended_s)
         waiting = [job for job in allocator.jobs if not allocator.stay(job)]
         waiting.sort(key=lambda job: machine.place(job.job_id))
         for job in waiting:
@@ -91,12 +93,6 @@ class Machine:
         # A job in the snapshot is present even if its arrival time is later than now.
         late = {job_id: left for _, job_id, left in coming}
         return Machine(now_s, {job_id: left for left, _, job_id in queue} | late, ended)
-
-    def without_departed(self, snapshot: Snapshot) -> Machine:
-        """Return the machine without the ends of jobs that left the snapshot."""
-        here = snapshot.by_id
-        ended = {job_id: end_s for job_id, end_s in self.ended_s.items() if job_id in here}
-        return Machine(self.now_s, self.left_s, ended)
 
     def place(self, job_id: JobId) -> tuple[bool, float, tuple[int, str]]:
         """Return the sort key of the order in which jobs end on the machine."""

@@ -34,6 +34,7 @@ from hadar_slurm.lab.policies.sharing import CATEGORIES, Counts, Market, share
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.copies import Copies, held_by, may_fork, with_one_copy
 from hadar_slurm.placement.node_assignment import assign_nodes
+from hadar_slurm.policies.hadare.policy import held_types, keep_or_start
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
 
 _STAYS = 1.05
@@ -61,7 +62,8 @@ class Sampling:
             figures["categories"] = float(self._share_out(allocator, order))
             if round_.may_move:
                 solved = _Solved(snapshot.now_s, frozenset(j.job_id for j in snapshot.plannable))
-        _place_rest(allocator, order)
+        for job in order:
+            keep_or_start(allocator, job, allocator.by_speed(job))
         copies = sum(len(allocation.copies) for allocation in allocator.placed.values())
         return allocator.plan(figures={**figures, "copies": float(copies)}, memory=solved)
 
@@ -128,7 +130,7 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
     sync_s = np.zeros(len(jobs))
     capacity = allocator.snapshot.cluster.capacity
     for row, job in enumerate(jobs):
-        held = _held_types(job)
+        held = held_types(job)
         for column, gpu_type in enumerate(allocator.gpu_types):
             if not allocator.may_use(job, gpu_type):
                 continue
@@ -152,10 +154,6 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
     )
 
 
-def _held_types(job: Job) -> set[GpuType]:
-    return {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
-
-
 def _work(job: Job) -> float:
     return max(job.steps_left, 1.0)
 
@@ -170,7 +168,7 @@ def _place(allocator: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
     copies = Copies(allocator)
     wanted: list[tuple[Job, dict[GpuType, int]]] = []
     for job, row in zip(jobs, counts, strict=True):
-        held = _held_types(job)
+        held = held_types(job)
         gpu_types = {k: int(n) for k, n in zip(allocator.gpu_types, row, strict=True) if n > 0}
         by_speed = (gpu_type for gpu_type in allocator.by_speed(job) if gpu_type in gpu_types)
         first = sorted(by_speed, key=lambda gpu_type: gpu_type not in held)
@@ -188,19 +186,6 @@ def _place(allocator: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
             missing = number - sum(gpu_type in gang.gpus_by_type for gang in gangs)
             gangs += tuple(islice(copies.places(job, [gpu_type], gangs), max(0, missing)))
         copies.give(job, gangs[: job.spec.max_copies])
-
-
-def _place_rest(allocator: Allocator, order: Sequence[Job]) -> None:
-    """Place the other jobs: on a gang that they hold, else on any types they train on."""
-    copies = Copies(allocator)
-    for job in order:
-        if job.job_id in allocator.placed:
-            continue
-        gang = next(filter(copies.is_free, held_by(job).gangs), None)
-        if gang is not None:
-            copies.give(job, [gang])
-        else:
-            allocator.start(job, allocator.by_speed(job))
 
 
 def make(options: PolicyOptions) -> Sampling:

@@ -208,25 +208,22 @@ def exchanged(market: Market, counts: Counts) -> tuple[Share, set[tuple[int, ...
     sizes = [np.where(lot % market.units == 0, lot // market.units, 0) for lot in lots]
     for _ in range(_MAX_EXCHANGES):
         found = [_best_exchange(market, counts, size, deals) for size in sizes]
-        tried += sum(exchange.tried for exchange in found)
-        best = min(found, key=lambda exchange: exchange.change_s)
-        if best.change_s >= -_NOTHING * float(market.jcts_s(counts).sum()):
+        tried += sum(compared for _, _, compared in found)
+        change_s, more, _ = min(found, key=lambda exchange: exchange[0])
+        if change_s >= -_NOTHING * float(market.jcts_s(counts).sum()):
             break
-        counts += best.more
+        counts += more
         passed.add(tuple(counts.sum(axis=1)))
     return Share(counts, float(market.jcts_s(counts).mean()), len(passed), tried), passed
 
 
-class _Exchange(NamedTuple):
-    """An exchange: change of the sum of J, change of counts, number of exchanges compared."""
+def _best_exchange(
+    market: Market, counts: Counts, size: Counts, deals: Counts
+) -> tuple[float, Counts, int]:
+    """Return the best exchange: change of the sum of J, of counts, number of exchanges compared.
 
-    change_s: float
-    more: Counts
-    tried: int
-
-
-def _best_exchange(market: Market, counts: Counts, size: Counts, deals: Counts) -> _Exchange:
-    """Return the best exchange; `size` is a lot in workers by job, 0 where not a whole number."""
+    `size` is a lot in workers by job, 0 where not a whole number.
+    """
     first, second = (_changes_s(market, counts, size, way * deals) for way in (1, -1))
     may, can = np.isfinite(first), np.isfinite(second)
     tried = int((may.sum(axis=1) * can.sum(axis=1) - (may & can).sum(axis=1)).sum())
@@ -240,7 +237,7 @@ def _best_exchange(market: Market, counts: Counts, size: Counts, deals: Counts) 
     workers = np.append(size, 0)
     more[giver] += workers[giver] * deals[deal]
     more[taker] -= workers[taker] * deals[deal]
-    return _Exchange(float(change_s[deal, giver]), more[:-1], tried)
+    return float(change_s[deal, giver]), more[:-1], tried
 
 
 def _deals(num_types: int) -> Counts:

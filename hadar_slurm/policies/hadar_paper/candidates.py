@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from itertools import chain, combinations, repeat
+from itertools import chain, combinations, product, repeat
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, Slot
@@ -134,8 +134,11 @@ class CandidateSource:
                     self._nodes_with(job, gpu_type, shape.gpus_per_node, is_mixed=number > 1)
                     for gpu_type in gpu_types
                 ]
-                for counts in _splits(shape.nodes, limits):
-                    yield tuple(chain.from_iterable(map(repeat, gpu_types, counts)))
+                # Every type has one node at least.
+                most_nodes = shape.nodes - number + 1
+                for counts in product(*(range(1, min(n, most_nodes) + 1) for n in limits)):
+                    if sum(counts) == shape.nodes:
+                        yield tuple(chain.from_iterable(map(repeat, gpu_types, counts)))
 
     def _nodes_with(self, job: Job, gpu_type: GpuType, gpus: int, *, is_mixed: bool) -> int:
         """Return how many nodes could give a job `gpus` of `gpu_type` if no movable job ran."""
@@ -144,16 +147,3 @@ class CandidateSource:
 
     def _value(self, job: Job, throughput: float, *, restart_s: float) -> float:
         return self.appraisal.value(job, restart_s + job.steps_left / throughput)
-
-
-def _splits(total: int, limits: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the ways to write `total` as a sum of one count per limit, each from 1 to its limit."""
-    first, *others = limits
-    if not others:
-        if 1 <= total <= first:
-            yield (total,)
-        return
-    least = max(1, total - sum(others))
-    for count in range(least, min(first, total - len(others)) + 1):
-        for rest in _splits(total - count, others):
-            yield (count, *rest)

@@ -88,7 +88,9 @@ class HadarPaper:
         open_ = {job.job_id: rest.of(job) for job in movable}
         chosen, figures = self._select(open_, prices, pinned.free)
         packing = _best_packing(reach, pinned, chosen, open_)
-        _fill(packing, open_)
+        for job_id in _by_worth(open_):
+            if job_id not in packing.placed:
+                next(filter(packing.place, open_[job_id]), None)
         left = _units_by_type(packing.free)
         figures |= {f"price.{k}": price.at(units[k] - left[k]) for k, price in prices.items()}
         figures["value"] = packing.value
@@ -248,13 +250,6 @@ def _best_packing(
     best = max(packings, key=lambda packing: packing.value)
     best.placed.update(pinned.placed)
     return best
-
-
-def _fill(packing: Packing, candidates: Candidates) -> None:
-    """Give what is left to jobs without GPUs, the most valuable per GPU first."""
-    for job_id in _by_worth(candidates):
-        if job_id not in packing.placed:
-            next(filter(packing.place, candidates[job_id]), None)
 
 
 def _wait_reason(

@@ -66,7 +66,8 @@ class Hadare:
             )
             deal.first_copies()
             deal.forks(_Contender.good)
-            deal.leftovers()
+            for contender in contenders:
+                keep_or_start(allocator, contender.job, contender.usable())
             deal.forks(_Contender.usable)
         copies = sum(len(allocation.copies) for allocation in allocator.placed.values())
         figures = {"horizon_s": horizon_s, "copies": float(copies)}
@@ -102,7 +103,7 @@ class _Contender:
 
     def good(self) -> Sequence[GpuType]:
         """Return the types on which the job is (nearly) worth its price, its soonest end first."""
-        held = _held_types(self.job)
+        held = held_types(self.job)
         ends_s = {
             gpu_type: self.demand.alone_s[gpu_type] + restart_s(self.job) * (gpu_type not in held)
             for gpu_type, worth in self.worth.items()
@@ -115,8 +116,20 @@ class _Contender:
         return sorted(self.gpu_types, key=lambda gpu_type: -self.worth.get(gpu_type, 0.0))
 
 
-def _held_types(job: Job) -> set[GpuType]:
+def held_types(job: Job) -> set[GpuType]:
+    """Return the GPU types that a job holds."""
     return {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
+
+
+def keep_or_start(allocator: Allocator, job: Job, gpu_types: Sequence[GpuType]) -> None:
+    """Give a job without GPUs a gang that it holds, or else start it on `gpu_types`."""
+    copies = Copies(allocator)
+    if job.job_id not in allocator.placed:
+        gang = next(filter(copies.is_free, held_by(job).gangs), None)
+        if gang is not None:
+            copies.give(job, [gang])
+        else:
+            allocator.start(job, gpu_types)
 
 
 def _contenders(
@@ -145,7 +158,7 @@ def _demand(
     allocator: Allocator, job: Job, gpus: Mapping[GpuType, int], room: dict[object, int]
 ) -> ForkDemand:
     """Return a job's demand; `room` caches, for jobs alike, the number of nodes where one fits."""
-    spec, capacity, held = job.spec, allocator.snapshot.cluster.capacity, _held_types(job)
+    spec, capacity, held = job.spec, allocator.snapshot.cluster.capacity, held_types(job)
     alone_s, copies = {}, {}
     for gpu_type in allocator.by_speed(job):
         is_open = gpu_type in held if job.is_pinned_in_place else allocator.may_use(job, gpu_type)
@@ -183,18 +196,6 @@ class _Deal:
         for job in chosen:
             if job.job_id in self.allocator.placed:
                 self.copies.give(job, self.allocator.placed[job.job_id].gangs)
-
-    def leftovers(self) -> None:
-        """Give waiting jobs a gang that they hold, or any GPUs left on which they train."""
-        for contender in self.contenders:
-            job = contender.job
-            if job.job_id in self.allocator.placed:
-                continue
-            gang = next(filter(self.copies.is_free, held_by(job).gangs), None)
-            if gang is not None:
-                self.copies.give(job, [gang])
-            else:
-                self.allocator.start(job, contender.usable())
 
     def forks(self, gpu_types_of: Callable[[_Contender], Sequence[GpuType]]) -> None:
         """Give placed jobs further copies on the types of `gpu_types_of`, where that pays."""
