@@ -12,11 +12,10 @@ module turns them into rounds:
   the earliest. Only then are times reset. Gavel's simulator reads a last computation at time 0 as
   none, so shares from time 0 are recomputed at the first change.
 
-Gavel's simulator has two more rules, applied here only under its gang rules
-(`GangRules.counts_spread` false) and if `is_strict`: a job that arrived since the last computation
-gets no GPUs, though its GPUs stay reserved; and with `fifo` only jobs with a share run. Both leave
-GPUs idle; if all are idle, the shares are recomputed at once. Otherwise such jobs get the GPUs that
-are left, as jobs for which no nodes were found always do.
+Two more rules of Gavel's simulator apply only under its gang rules (`GangRules.counts_spread`
+false) and if `is_strict`: a job that arrived since the last computation gets no GPUs, though its
+GPUs stay reserved; and with `fifo` only jobs with a share run. If that leaves all GPUs idle, the
+shares are recomputed at once. Otherwise such jobs, and those without nodes, get the GPUs left.
 
 Shares are rounded to float32 (seven digits), so that identical jobs tie on every machine. Types
 other than Gavel's three are served in order of the jobs' mean relative throughput, fastest first.

@@ -16,16 +16,15 @@ costs `switch_s`: seconds by default, milliseconds with Hare's fast switching.
 
       sum_A b M >= a b(A) + b(A)^2 / 2,
 
-  since at no time more than 1 of priced GPU is in use. With equal prices these are the inequalities
-  of Queyranne for parallel machines; we add a second set of prices, from the makespan program. The
-  most violated inequality is added until none is violated. Tasks are served by midpoint.
+  since at no time more than 1 of priced GPU is in use. With equal prices these are Queyranne's
+  inequalities for parallel machines; we add the prices of the makespan program. The most violated
+  inequality is added until none is violated. Tasks are served by midpoint.
 * *Order without a program* (our own). Jobs by work on the mean GPU, all rounds, over weight.
-* *List scheduling.* Tasks in that order, each on the GPU that ends it first; a task waits while
-  that GPU is busy, and later tasks may be backfilled. The better of both orders is used.
+* *List scheduling.* Tasks in that order, each on the GPU that ends it first, with backfill while a
+  task waits for that GPU. The better of both orders is used.
 
 Hare proves sum w C <= alpha (2 + alpha) optimum, alpha being the largest ratio of a job's slowest
-to its fastest GPU. Our list scheduling differs in details, so `benchmarks/hare.py` checks the bound
-on random instances instead.
+to its fastest GPU. As details differ here, `benchmarks/hare.py` checks it on random instances.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
 """Policy `hare-offline`: Hare's order and list scheduling for whole gangs, sizes known.
 
 Source: the offline scheduler of Hare (HPDC'22; IEEE TCC 12(4), 2024), reconstructed in `hare.py`
-for tasks. Backends run gangs, not tasks: neither Slurm nor the simulator time-shares a GPU between
-the workers of one job. So this is Hare without its relaxed synchronisation, and a round of training
-is the scheduler's round:
+for tasks. Neither Slurm nor the simulator time-shares a GPU between the workers of one job, so this
+is Hare without its relaxed synchronisation, and a round of training is the scheduler's round:
 
 * *Order.* Jobs by the GPU-seconds they still need on the mean GPU of the cluster (at harmonic-mean
   speed), the least first: the order without a program, all weights being 1.
 * *List scheduling.* In that order each job takes the GPUs with which it ends first, including the
   wait for the jobs before it and a restart. A job that would start now gets GPUs of that type; the
-  others wait for theirs instead of taking slow ones, and running jobs keep their GPUs until then
-  (our own rule: without it there were fifteen times as many migrations).
+  others wait for theirs, and running jobs keep their GPUs until then (our own rule: without it
+  there were fifteen times as many migrations).
 * *Work conservation* (our own). The GPUs that are left go to queued jobs, in the same order, each
   on its fastest type with room; a job can migrate later.
-
-Future arrivals are not in the snapshot: each round plans for the present jobs.
 """
 
 from __future__ import annotations

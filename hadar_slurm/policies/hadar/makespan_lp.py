@@ -145,11 +145,7 @@ def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
 
 
 def _program(
-    columns: Sequence[_Column],
-    capacity: Floats,
-    unit_s: float,
-    *,
-    at_most: float | None = None,
+    columns: Sequence[_Column], capacity: Floats, unit_s: float, *, at_most: float | None = None
 ) -> LinearProgram:
     """Return min T, or for T <= `at_most` the least time relative to work; in units of `unit_s`."""
     throughputs = np.array([column.members[0].throughputs for column in columns])

@@ -139,10 +139,7 @@ def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
 
 
 def _reserve(
-    allocator: Allocator,
-    queue: Sequence[_Entry],
-    chosen: Sequence[int | None],
-    fixed: Set[JobId],
+    allocator: Allocator, queue: Sequence[_Entry], chosen: Sequence[int | None], fixed: Set[JobId]
 ) -> None:
     """Reserve the chosen types, then any type with room for the preemptible jobs left over."""
     late = [
@@ -239,7 +236,7 @@ class _Queue:
         stays_s = _RESTARTS_TO_STOP * spec.restart_cost_s if is_running else 0.0
         service = spec.num_gpus * max(0.0, left_s - stays_s)
         if job.fair_share is not None:
-            # 0.5 is a user who has used just the share; down to a twentieth of it.
+            # A factor of 0.5 means usage equal to the share; the weight is a twentieth at least.
             service /= max(0.05, 2.0 * job.fair_share)
         return _Entry(_SHORTEST_RANK, service, place, job, types, left_s)
 

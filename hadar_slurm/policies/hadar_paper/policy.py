@@ -253,11 +253,7 @@ def _best_packing(
 
 
 def _wait_reason(
-    snapshot: Snapshot,
-    appraisal: Appraisal,
-    candidates: Candidates,
-    selected: Set[JobId],
-    job: Job,
+    snapshot: Snapshot, appraisal: Appraisal, candidates: Candidates, selected: Set[JobId], job: Job
 ) -> WaitReason:
     if not job.phase.is_plannable:
         return WaitReason.STOPPING
