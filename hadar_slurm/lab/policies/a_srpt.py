@@ -77,10 +77,10 @@ class Machine:
             while coming and coming[-1][0] <= now_s:
                 _, job_id, left = coming.pop()
                 heappush(queue, (left, natural_key(job_id), job_id))
+            if now_s >= until_s:
+                break
             next_s = min(until_s, coming[-1][0]) if coming else until_s
-            if not queue or now_s >= until_s:
-                if now_s >= until_s:
-                    break
+            if not queue:
                 now_s = next_s
                 continue
             left, key, job_id = heappop(queue)

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,11 +143,11 @@ class _Books:
     def at(self, rows: Sequence[int]) -> _Books:
         """Return the books with these rows in this order, a zero row for each -1."""
 
-        def chosen(old: NDArray[Any]) -> NDArray[Any]:
-            zero = np.zeros((1, *old.shape[1:]), dtype=old.dtype)
-            return np.concatenate((old, zero))[np.array(rows, dtype=int)]
-
-        return _Books(*(chosen(getattr(self, field_.name)) for field_ in fields(self)))
+        wanted = np.array(rows, dtype=int)
+        old = [getattr(self, field_.name) for field_ in fields(self)]
+        zeros = [np.zeros((1, *array.shape[1:]), dtype=array.dtype) for array in old]
+        both = zip(old, zeros, strict=True)
+        return _Books(*(np.concatenate(arrays)[wanted] for arrays in both))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -188,20 +187,32 @@ class _Ledger:
         if ids != list(rows):
             books = books.at([rows.get(job_id, -1) for job_id in ids])
             rows = {job_id: row for row, job_id in enumerate(ids)}
-        times_s = _times_given_s(jobs, books, gpu_types, snapshot, snapshot.now_s - before.now_s)
+        ledger = replace(before, books=books, jobs=jobs, rows=rows, now_s=snapshot.now_s)
+        times_s = ledger._times_given_s(snapshot, snapshot.now_s - before.now_s)
         books = replace(
             books,
             received_s=books.received_s + times_s,
             steps_done=np.array([job.progress.steps_done for job in jobs]),
         )
-        return replace(
-            before,
-            books=books,
-            jobs=jobs,
-            rows=rows,
-            capacity=open_gpus(snapshot, gpu_types),
-            now_s=snapshot.now_s,
-        )
+        return replace(ledger, books=books, capacity=open_gpus(snapshot, gpu_types))
+
+    def _times_given_s(self, snapshot: Snapshot, passed_s: float) -> Floats:
+        """Return the seconds that each job received on each type since the last plan."""
+        times_s = np.zeros((len(self.jobs), len(self.gpu_types)))
+        for row, job in enumerate(self.jobs):
+            # Time received before the first shares that include the job is not counted.
+            if not (job.phase in _HOLDS_GPUS and job.allocation and self.books.is_known[row]):
+                continue
+            given_s = passed_s
+            if not snapshot.rules.counts_spread:
+                # Under Gavel's rules: the duration of its whole steps.
+                throughput = job.allocation.throughput(job.spec.throughputs, counts_spread=False)
+                steps = round(job.progress.steps_done - self.books.steps_done[row])
+                given_s = steps / throughput if throughput > 0 else 0.0
+            for gang in job.allocation.gangs:
+                for slot, _ in gang.slots:
+                    times_s[row, self.gpu_types.index(slot.gpu_type)] = given_s
+        return times_s
 
     def is_due(self, least_gap_s: float) -> bool:
         """Return whether the shares must be recomputed."""
@@ -263,32 +274,6 @@ class _Ledger:
             order=_order_of_types(allocator.gpu_types, throughputs),
             is_fallback=is_fallback,
         )
-
-
-def _times_given_s(
-    jobs: Sequence[Job],
-    books: _Books,
-    gpu_types: Sequence[GpuType],
-    snapshot: Snapshot,
-    passed_s: float,
-) -> Floats:
-    """Return the seconds that each job received on each type since the last plan.
-
-    Under Gavel's rules: the duration of its whole steps.
-    """
-    times_s = np.zeros((len(jobs), len(gpu_types)))
-    for row, job in enumerate(jobs):
-        # Time received before the first shares that include the job is not counted.
-        if job.phase not in _HOLDS_GPUS or not job.allocation or not books.is_known[row]:
-            continue
-        given_s = passed_s
-        if not snapshot.rules.counts_spread:
-            throughput = job.allocation.throughput(job.spec.throughputs, counts_spread=False)
-            steps = round(job.progress.steps_done - books.steps_done[row])
-            given_s = steps / throughput if throughput > 0 else 0.0
-        for gpu_type in {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}:
-            times_s[row, gpu_types.index(gpu_type)] = given_s
-    return times_s
 
 
 def _throughputs(allocator: Allocator, jobs: Sequence[Job]) -> Floats:

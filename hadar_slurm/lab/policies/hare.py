@@ -170,7 +170,7 @@ class Relaxation:
     bound_s: float
 
     def rank(self, job: int, round_: int) -> float:
-        """Return the midpoint of a round: the order in which tasks are served."""
+        """Return the midpoint of a round."""
         return self.midpoints_s[job][round_]
 
 
@@ -231,7 +231,7 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
 
 def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floats) -> bool:
     """Add the most violated inequality over prefixes by midpoint of tasks that arrive late."""
-    worst, chosen = 0.0, None
+    worst, chosen = _TOLERANCE, None
     order = np.argsort(middle, kind="stable")
     for from_ in np.unique(arrivals):
         members = order[arrivals[order] >= from_]
@@ -239,13 +239,11 @@ def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floa
         least = from_ * total + total**2 / 2
         lack = (least - np.cumsum(size[members] * middle[members])) / np.maximum(least, 1e-12)
         place = int(np.argmax(lack))
-        if lack[place] > max(worst, _TOLERANCE):
-            worst, chosen = float(lack[place]), (members[: place + 1], float(least[place]))
-    if chosen is None:
-        return False
-    members, value = chosen
-    rows.append(_Row(members, size[members] / value, 1.0))
-    return True
+        if lack[place] > worst:
+            worst, first = float(lack[place]), members[: place + 1]
+            chosen = _Row(first, size[first] / float(least[place]), 1.0)
+    rows += [chosen] if chosen else []
+    return chosen is not None
 
 
 def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:

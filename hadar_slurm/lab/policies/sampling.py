@@ -127,7 +127,7 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
     """Return the jobs and the free GPUs as a market."""
     speeds = np.zeros((len(jobs), len(allocator.gpu_types)))
     most_on = np.zeros(speeds.shape, dtype=np.int64)
-    sync_s = np.zeros(len(jobs))
+    sync_s, work = np.zeros(len(jobs)), np.array([max(job.steps_left, 1.0) for job in jobs])
     capacity = allocator.snapshot.cluster.capacity
     for row, job in enumerate(jobs):
         held = held_types(job)
@@ -140,11 +140,11 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
             nodes = sum(capacity[slot] >= job.spec.num_gpus for slot in slots)
             most_on[row, column] = max(1, nodes)
         # Copies are averaged at the end of every round; `rounds` is how many one copy would need.
-        rounds = _work(job) / float(speeds[row].max()) / allocator.round.length_s
+        rounds = work[row] / float(speeds[row].max()) / allocator.round.length_s
         sync_s[row] = job.spec.aggregation_cost_s * max(1.0, rounds)
     most = [job.spec.max_copies if may_fork(job) else 1 for job in jobs]
     return Market(
-        work=np.array([_work(job) for job in jobs]),
+        work=work,
         speeds=speeds,
         units=np.array([job.spec.num_gpus for job in jobs]),
         most=np.minimum(most, most_on.sum(axis=1)),
@@ -152,10 +152,6 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
         sync_s=sync_s,
         room=np.array([allocator.room(gpu_type) for gpu_type in allocator.gpu_types]),
     )
-
-
-def _work(job: Job) -> float:
-    return max(job.steps_left, 1.0)
 
 
 def _seed(jobs: Sequence[Job]) -> int:

@@ -16,15 +16,15 @@ reconstruction.
   duals of the assignment program; its corner is the matching. R_i and the matching alternate for a
   few iterations. (Valuing a worker by its throughput alone would maximise total throughput.)
 * *Exchanges* (our addition). A fast worker is worth several slow ones, so the next better solution
-  is often many workers away: with one V100 and eight K80s, jobs of 1, 6 and 2 workers may have to
-  become jobs of 6, 1 and 2, and every path of swaps or transfers of single workers goes through
-  worse solutions. So jobs exchange one worker of a type for up to eight of another, or transfer it,
-  across categories, as long as it helps; then the market of the new category is solved, and so on.
+  is often many workers away, and all paths of single transfers there go through worse ones: with
+  one V100 and eight K80s, jobs of 1, 6 and 2 workers may have to become jobs of 6, 1 and 2. So jobs
+  exchange one worker of a type for up to eight of another, or transfer it, across categories, as
+  long as it helps; then the market of the new category is solved, and so on.
 * *Sampling.* The best numbers for equal workers are K_i ~ sqrt(weight_i), weight_i = work_i / mean
   rho_i, by Lagrange multipliers. The search starts there, and again at categories drawn around it
   (job prioritising). The best result is used.
 
-Our additions: workers are counted by GPU type, which is exact for identical GPUs of a type; and a
+Our additions: workers are counted by GPU type, which is exact for identical GPUs of a type; a
 worker may be a gang of several GPUs. Where gang sizes differ, the assignment program is solved in
 integers, since the linear one would return fractions of gangs.
 """
@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -244,11 +244,10 @@ def _deals(num_types: int) -> Counts:
     """Return by deal the lots of each type that the first party gets from the second."""
     one = np.eye(num_types, dtype=np.int64)
     deals = list(-one)
-    for gives, gets in product(range(num_types), repeat=2):
+    for gives, gets in permutations(range(num_types), 2):
         # One for one is the same deal from either side.
         least = 2 if gives > gets else 1
-        if gives != gets:
-            deals += [n * one[gets] - one[gives] for n in range(least, _MOST_FOR_ONE + 1)]
+        deals += [n * one[gets] - one[gives] for n in range(least, _MOST_FOR_ONE + 1)]
     return np.array(deals)
 
 

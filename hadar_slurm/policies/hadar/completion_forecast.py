@@ -68,9 +68,9 @@ class Forecast:
         for slot, reach in users.items():
             pools[slot.gpu_type, tuple(reach)] += releases.get(slot, ())
         self._pools: defaultdict[tuple[GpuType, object], list[_Pool]] = defaultdict(list)
-        for (gpu_type, reach), pool in pools.items():
+        for (gpu_type, group), pool in pools.items():
             heapify(pool)
-            for alike in reach:
+            for alike in group:
                 self._pools[gpu_type, alike].append(pool)
 
     def first_end(self, job: Job) -> GpuType | None:
@@ -126,8 +126,8 @@ def first_end_on_nodes(allocator: Allocator, job: Job) -> GpuType | None:
         slots = [releases.get(slot, ()) for slot in allocator.slots_for(job, gpu_type)]
         starts_s = (_begin_on_nodes(slots, s.nodes, s.gpus_per_node) for s in job.spec.shapes)
         begins_s[gpu_type] = min(starts_s, default=math.inf)
-    gpu_type = _first_end(allocator, job, begins_s)
-    return gpu_type if gpu_type is not None and begins_s[gpu_type] <= 0 else None
+    first = _first_end(allocator, job, begins_s)
+    return first if first is not None and begins_s[first] <= 0 else None
 
 
 def _begin_on_nodes(slots: Iterable[Sequence[_Release]], nodes: int, gpus: int) -> float:

@@ -61,9 +61,8 @@ class Hadare:
         horizon_s = 0.0
         if any(allocator.free.values()):
             contenders, horizon_s = _contenders(allocator, self.limits)
-            deal = _Deal(
-                allocator, contenders, interval_end.at_s - snapshot.now_s, Copies(allocator)
-            )
+            rest_s = interval_end.at_s - snapshot.now_s
+            deal = _Deal(allocator, contenders, rest_s, Copies(allocator))
             deal.first_copies()
             deal.forks(_Contender.good)
             for contender in contenders:
