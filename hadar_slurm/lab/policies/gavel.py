@@ -8,9 +8,9 @@ column. `gavel_rounds` turns the shares into rounds.
 With gang sizes s, rates T and steps left R of job m:
 
 * max-min: max min_m s_m (T X)_m / T'_m, where T' is the rate on an equal share of every type.
-* makespan: the shortest horizon H with (T X)_m >= R_m / H for all m. Gavel halves an interval to 5 %
-  and takes any shares that the solver returns at the last feasible H. We find the shortest horizon
-  with one program and repeat the halving to the same H.
+* makespan: the shortest horizon H with (T X)_m >= R_m / H for all m. Gavel halves an interval
+  to 5 % and takes any shares that the solver returns at the last feasible H. We find the shortest
+  horizon with one program and repeat the halving to the same H.
 * max-sum: max sum_m (T X)_m, in steps/s, so models with many small steps come first.
 * ftf (finish-time fairness, from Themis, NSDI'20): min max_m of the time in the shared cluster,
   age_m + R_m / (T X)_m, over that on a private 1/n of it. Gavel solves one cone program; we

@@ -75,11 +75,12 @@ def _first_end(
     allocator: Allocator, job: Job, free_s: Mapping[GpuType, Sequence[float]]
 ) -> GpuType | None:
     """Return the type with which a job ends first, ties to the fastest; None without one."""
-    ends_s = {}
-    for gpu_type in allocator.by_speed(job):
-        if len(free_s[gpu_type]) >= job.spec.num_gpus and allocator.may_use(job, gpu_type):
-            begins_s = sorted(free_s[gpu_type])[job.spec.num_gpus - 1]
-            ends_s[gpu_type] = begins_s + _lasts_s(allocator, job, gpu_type)
+    size = job.spec.num_gpus
+    ends_s = {
+        k: sorted(free_s[k])[size - 1] + _lasts_s(allocator, job, k)
+        for k in allocator.by_speed(job)
+        if len(free_s[k]) >= size and allocator.may_use(job, k)
+    }
     return min(ends_s, key=lambda gpu_type: ends_s[gpu_type], default=None)
 
 

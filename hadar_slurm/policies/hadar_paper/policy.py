@@ -21,8 +21,8 @@ the paper's non-preemptive model is not claimed.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -154,9 +154,9 @@ def _select_by_ilp(
     problem = pulp.LpProblem("hadar_round", pulp.LpMaximize)
     flat = [c for listed in candidates.values() for c in listed]
     take = [problem.add_variable(f"x{i}", cat=pulp.LpBinary) for i in range(len(flat))]
-    by_job: dict[JobId, list[pulp.LpVariable]] = {}
+    by_job: defaultdict[JobId, list[pulp.LpVariable]] = defaultdict(list)
     for candidate, variable in zip(flat, take, strict=True):
-        by_job.setdefault(candidate.job.job_id, []).append(variable)
+        by_job[candidate.job.job_id].append(variable)
     gain = [
         (v, _SCALE * c.value * (1 - _TIE * i / len(flat)))
         for i, (c, v) in enumerate(zip(flat, take, strict=True))
@@ -177,7 +177,7 @@ def _select_by_ilp(
         problem += pulp.lpSum(variables) <= 1
     for constraint in balances:
         problem += constraint
-    for pieces, most in _piece_limits(flat, take, free).values():
+    for pieces, most in _piece_limits(flat, take, free):
         problem += pulp.LpAffineExpression(pieces) <= most
     gap = max(limits.gap, _GAP_OF_MANY) if len(flat) > _MANY else limits.gap
     is_optimal = solve(problem, replace(limits, gap=gap))
@@ -187,8 +187,8 @@ def _select_by_ilp(
 
 def _piece_limits(
     flat: Sequence[Candidate], take: Sequence[pulp.LpVariable], free: Mapping[Slot, int]
-) -> dict[tuple[GpuType, int], tuple[list[tuple[pulp.LpVariable, int]], int]]:
-    """Return, per (type, piece size), the candidates' use and the number of such pieces.
+) -> Iterator[tuple[list[tuple[pulp.LpVariable, int]], int]]:
+    """Yield, per (type, piece size), the candidates' use and the number of such pieces.
 
     A piece of s GPUs holds floor(s / c) pieces of c, and a node with n free GPUs gives
     floor(n / c): necessary for any packing, and for powers of two on empty nodes sufficient.
@@ -197,19 +197,13 @@ def _piece_limits(
     for candidate in flat:
         for gpu_type, size in candidate.chunks:
             sizes.setdefault(gpu_type, set()).add(size)
-    rows: dict[tuple[GpuType, int], tuple[list[tuple[pulp.LpVariable, int]], int]] = {
-        (k, size): ([], sum(n // size for slot, n in free.items() if slot.gpu_type == k))
-        for k, wanted in sizes.items()
-        for size in wanted
-    }
-    for candidate, variable in zip(flat, take, strict=True):
-        held: Counter[tuple[GpuType, int]] = Counter()
-        for (gpu_type, piece), count in candidate.chunks.items():
-            held.update({(gpu_type, size): count * (piece // size) for size in sizes[gpu_type]})
-        for key, count in held.items():
-            if count:
-                rows[key][0].append((variable, count))
-    return rows
+    for gpu_type, size in ((k, size) for k, wanted in sizes.items() for size in wanted):
+        used = [
+            (v, sum(n * (piece // size) for (k, piece), n in c.chunks.items() if k == gpu_type))
+            for c, v in zip(flat, take, strict=True)
+        ]
+        given = sum(n // size for slot, n in free.items() if slot.gpu_type == gpu_type)
+        yield [(variable, count) for variable, count in used if count], given
 
 
 def _select_greedily(

@@ -111,7 +111,7 @@ class _Contender:
         return sorted(ends_s, key=lambda gpu_type: ends_s[gpu_type])
 
     def usable(self) -> Sequence[GpuType]:
-        """Return all types on which the job trains, the one where it is worth most first."""
+        """Return all types on which the job trains, by falling worth."""
         return sorted(self.gpu_types, key=lambda gpu_type: -self.worth.get(gpu_type, 0.0))
 
 
