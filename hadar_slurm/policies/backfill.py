@@ -1,21 +1,20 @@
-"""Policy `slurm`: first come, first served with backfill, GPU types not asked for.
+"""Policy `slurm`: FIFO with backfill, without knowledge of GPU types.
 
-What a user has today: `sbatch --gres=gpu:4` on a Slurm whose GPU types are all one to its queue.
-Source: Slurm's sched/backfill as its documentation tells it (sched_config.html), in the EASY form
-(Lifka, JSSPP'95): jobs start in order of submission; the first that has to wait gets its start and
-its GPUs reserved at the earliest time that the running jobs' time limits allow; later jobs may
-start before it if they end by then, or use GPUs that it will leave free. Nothing is ever moved or
-stopped. Simplifications, all ours:
+What users have today: `sbatch --gres=gpu:4` on a Slurm whose queue ignores GPU types.
+Source: the documentation of Slurm's sched/backfill (sched_config.html), in the EASY form (Lifka,
+JSSPP'95): jobs start in order of submission; the first that has to wait gets a reservation of GPUs
+at the earliest time that the running jobs' time limits allow; later jobs may start before it if
+they end by then, or on GPUs that it will leave free. No preemption. Simplifications:
 
-* One reservation, where Slurm makes them for up to bf_max_job_test jobs: fewer holds, which favours
-  short jobs and thus this baseline.
-* Time limits: what a careful user writes who does not know which GPUs he will get, the time of all
-  steps on the slowest type on which the job trains, spread over nodes where its layouts spread it.
-  What ran already, as GPU-seconds received per GPU held, counts against it.
-* Nodes: the first in order that have room, in the first layout of the job's list that fits, as with
-  nodes of equal weight; a gang over several nodes mixes types where these meet and the backend can
-  express it. Types on which the job does not train at all are left out, as by a --constraint.
-* A job that even the open nodes without any running job could not hold reserves nothing.
+* One reservation, where Slurm makes up to bf_max_job_test: fewer holds, which favours short jobs
+  and thus this baseline.
+* Time limits: those of a careful user without knowledge of the GPUs, the time of all steps on the
+  slowest type on which the job trains, spread over nodes where its layouts spread it. Past run
+  time, as GPU-seconds received per GPU held, counts against it.
+* Nodes: the first in order with room, in the first layout of the job's list that fits, as with
+  nodes of equal weight; a gang over several nodes mixes types where the backend can express it.
+  Types on which the job does not train are excluded, as by a --constraint.
+* A job too large for the empty open nodes reserves nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.eligibility import Eligibility
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 _Place = tuple[Slot, bool]
 
@@ -46,47 +45,49 @@ class SlurmBackfill:
     name: str = "slurm"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return who runs where in `round_`."""
-        board = Allocator(snapshot, round_)
-        nodes = _NodesInOrder(board)
-        waiting = [job for job in board.jobs if not board.stay(job)]
+        """Return which jobs run in `round_`, and on which GPUs."""
+        allocator = Allocator(snapshot, round_)
+        nodes = _NodesInOrder(allocator)
+        waiting = [job for job in allocator.jobs if not allocator.stay(job)]
         ahead: _Reservation | None = None
         hopeless: set[object] = set()
         for job in sorted(waiting, key=lambda job: job.spec.submitted_s):
-            if not board.has_room:
+            if not allocator.has_room:
                 break
-            request = nodes.request(job)
+            like = allocator.like(job)
             must_yield = ahead is not None and not ahead.is_over(
-                job, snapshot.now_s, board.gpu_types
+                job, snapshot.now_s, allocator.gpu_types
             )
-            if request in hopeless or (must_yield and (request, ahead) in hopeless):
+            if like in hopeless or (must_yield and (like, ahead) in hopeless):
                 continue
-            gang = nodes.first_gang(job, ahead.left if ahead and must_yield else board.free)
+            gang = nodes.first_gang(job, ahead.left if ahead and must_yield else allocator.free)
             if gang is not None:
-                board.put(job, Allocation.rigid(gang))
+                allocator.put(job, Allocation.rigid(gang))
                 if ahead:
-                    ahead.note(gang, board.free, outlasts=must_yield)
+                    ahead.note(gang, allocator.free, outlasts=must_yield)
             elif must_yield:
-                hopeless.add((request, ahead))
+                hopeless.add((like, ahead))
             else:
-                hopeless.add(request)
-                ahead = ahead or _reserve(job, board, nodes)
-        return board.plan()
+                hopeless.add(like)
+                ahead = ahead or _reserve(job, allocator, nodes)
+        return allocator.plan()
 
 
 def time_limit_s(job: Job, gpu_types: tuple[GpuType, ...]) -> float:
     """Return the time limit in seconds that the job's user writes; inf if it trains nowhere."""
     spec = job.spec
-    may_spread = any(shape.nodes > 1 for shape in spec.shapes)
-    throughput = _slowest(spec.throughputs, spec.num_gpus, gpu_types, may_spread=may_spread)
+    layouts = (False, True) if any(shape.nodes > 1 for shape in spec.shapes) else (False,)
+    throughput = _slowest(spec.throughputs, spec.num_gpus, gpu_types, layouts)
     return spec.total_steps / throughput if throughput > 0 else float("inf")
 
 
 @lru_cache(maxsize=4096)
 def _slowest(
-    throughputs: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...], *, may_spread: bool
+    throughputs: Throughputs,
+    num_gpus: int,
+    gpu_types: tuple[GpuType, ...],
+    layouts: tuple[bool, ...],
 ) -> float:
-    layouts = (False, True) if may_spread else (False,)
     found = (
         throughputs.on(gpu_type, num_gpus, is_spread=spread)
         for gpu_type in gpu_types
@@ -97,13 +98,12 @@ def _slowest(
 
 @dataclass(eq=False)
 class _Reservation:
-    """GPUs kept for one job from `start_s` on.
-
-    `spare` is what is free then beside them, `left` what is free both now and then.
-    """
+    """GPUs reserved for one job from `start_s` on."""
 
     start_s: float
+    # Other GPUs free at that time.
     spare: dict[Slot, int]
+    # GPUs free both now and then.
     left: dict[Slot, int]
 
     def is_over(self, job: Job, now_s: float, gpu_types: tuple[GpuType, ...]) -> bool:
@@ -111,43 +111,43 @@ class _Reservation:
         return now_s + time_limit_s(job, gpu_types) <= self.start_s
 
     def note(self, gang: Gang, free: Mapping[Slot, int], *, outlasts: bool) -> None:
-        """Take note of a job that has started, and whether it holds its GPUs beyond `start_s`."""
+        """Subtract the GPUs of a started job; with `outlasts` it holds them beyond `start_s`."""
         for slot, count in gang.slots:
             self.spare[slot] -= count if outlasts else 0
             self.left[slot] = min(free[slot], self.spare[slot])
 
 
-def _reserve(job: Job, board: Allocator, nodes: _NodesInOrder) -> _Reservation | None:
-    """Return the earliest start of a job by the time limits of all that run, or None."""
-    ends = sorted(_ends(board), key=lambda end: end[0])
+def _reserve(job: Job, allocator: Allocator, nodes: _NodesInOrder) -> _Reservation | None:
+    """Return the earliest start of a job by the time limits of all running jobs, or None."""
+    ends = sorted(_ends(allocator), key=lambda end: end[0])
     times = [end_s for end_s, _ in ends]
 
     def free_at(time_s: float) -> dict[Slot, int]:
-        free = dict(board.free)
+        free = dict(allocator.free)
         for _, gang in ends[: bisect_right(times, time_s)]:
             for slot, count in gang.slots:
                 free[slot] += count
         return free
 
-    # What is free only grows with time, so the first end at which the job fits can be bisected.
+    # Free GPUs only grow with time, so the first end at which the job fits can be bisected.
     first = bisect_left(times, True, key=lambda at: nodes.first_gang(job, free_at(at)) is not None)
-    for start_s in times[first : first + 1]:
-        spare = free_at(start_s)
-        gang = nodes.first_gang(job, spare)
-        for slot, count in gang.slots if gang else ():
-            spare[slot] -= count
-        left = {slot: min(count, spare[slot]) for slot, count in board.free.items()}
-        return _Reservation(start_s, spare, left)
-    return None
+    if first == len(times):
+        return None
+    spare = free_at(times[first])
+    gang = nodes.first_gang(job, spare)
+    for slot, count in gang.slots if gang else ():
+        spare[slot] -= count
+    left = {slot: min(count, spare[slot]) for slot, count in allocator.free.items()}
+    return _Reservation(times[first], spare, left)
 
 
-def _ends(board: Allocator) -> Iterator[tuple[float, Gang]]:
+def _ends(allocator: Allocator) -> Iterator[tuple[float, Gang]]:
     """Yield when each gang is free again by its job's time limit."""
-    now_s, jobs = board.snapshot.now_s, board.snapshot.by_id
-    for job_id, allocation in board.placed.items():
+    now_s, jobs = allocator.snapshot.now_s, allocator.snapshot.by_id
+    for job_id, allocation in allocator.placed.items():
         job = jobs[job_id]
         num_gpus = sum(gang.num_gpus for gang in allocation.gangs)
-        left_s = time_limit_s(job, board.gpu_types) - job.progress.service_gpu_s / num_gpus
+        left_s = time_limit_s(job, allocator.gpu_types) - job.progress.service_gpu_s / num_gpus
         for gang in allocation.gangs:
             yield now_s + max(0.0, left_s), gang
 
@@ -155,39 +155,19 @@ def _ends(board: Allocator) -> Iterator[tuple[float, Gang]]:
 class _NodesInOrder:
     """Finds a job the first nodes of the cluster that have room."""
 
-    def __init__(self, board: Allocator) -> None:
-        self._board = board
-        self._reach = Eligibility(board.snapshot)
-        self._requests: dict[object, object] = {}
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self._reach = Eligibility(allocator.snapshot)
         self._places: dict[object, list[_Place]] = {}
-
-    def request(self, job: Job) -> object:
-        """Return what decides where a job fits, equal for jobs that fit in the same places."""
-        like = self._board.like(job)
-        if like not in self._requests:
-            self._requests[like] = self._request(job)
-        return self._requests[like]
-
-    def _request(self, job: Job) -> tuple[object, ...]:
-        return (
-            self._kinds(job, is_spread=False),
-            self._kinds(job, is_spread=True),
-            job.spec.shapes,
-            job.allowed_nodes,
-            job.bound_type,
-            job.spec.can_checkpoint,
-            # On a node with several types a job may be able to ask for its fastest only.
-            job.spec.throughputs if self._board.rules.naming_binds else None,
-        )
 
     def first_gang(self, job: Job, free: Mapping[Slot, int]) -> Gang | None:
         """Return a gang on the first nodes with room in `free`, or None."""
-        if not self._board.rules.is_uniform:
+        if not self._allocator.rules.is_uniform:
             return self._walk(job, free, None)
         return next(filter(None, (self._walk(job, free, s) for s in job.spec.shapes)), None)
 
     def _walk(self, job: Job, free: Mapping[Slot, int], shape: Shape | None) -> Gang | None:
-        """Go through the nodes until they suffice, of one type or of all; no shape: any split."""
+        """Take nodes in order until they suffice, of one type or mixed; no shape: any split."""
         size = job.spec.num_gpus
         least = shape.gpus_per_node if shape else 1
         found: defaultdict[GpuType | None, dict[tuple[str, str], int]] = defaultdict(dict)
@@ -206,34 +186,23 @@ class _NodesInOrder:
         return None
 
     def _places_of(self, job: Job, *, is_spread: bool) -> list[_Place]:
-        """Return the slots that a job may be given, and whether in a gang of several types."""
-        key = (self.request(job), is_spread)
+        """Return the slots that a job may use, and whether in a gang of several types."""
+        key = (self._allocator.like(job), is_spread)
         if key not in self._places:
-            gpu_types = self._kinds(job, is_spread=is_spread)
+            nodes, on, size = self._reach.nodes, job.spec.throughputs.on, job.spec.num_gpus
+            types = [k for k in self._allocator.gpu_types if on(k, size, is_spread=is_spread) > 0]
             alone, mixed = (
-                {
-                    (n.name, k)
-                    for k in gpu_types
-                    for n in self._reach.nodes(job, k, is_mixed=is_mixed)
-                }
+                {(n.name, k) for k in types for n in nodes(job, k, is_mixed=is_mixed)}
                 for is_mixed in (False, True)
             )
-            may_mix = self._board.rules.may_mix_types and job.bound_type is None
+            may_mix = self._allocator.rules.may_mix_types and job.bound_type is None
             self._places[key] = [
                 (slot, may_mix and slot in mixed)
-                for node in self._board.snapshot.cluster.nodes
+                for node in self._allocator.snapshot.cluster.nodes
                 for slot, _ in node.slots
                 if slot in alone
             ]
         return self._places[key]
 
-    def _kinds(self, job: Job, *, is_spread: bool) -> tuple[GpuType, ...]:
-        throughputs, size = job.spec.throughputs, job.spec.num_gpus
-        return tuple(
-            k for k in self._board.gpu_types if throughputs.on(k, size, is_spread=is_spread) > 0
-        )
 
-
-def make(_: PolicyOptions) -> SlurmBackfill:
-    """Return the policy, as its entry point asks for it."""
-    return SlurmBackfill()
+make = without_options(SlurmBackfill)

@@ -1,14 +1,13 @@
-"""Policy `yarn-cs`: first come, first served, nobody stopped, nobody let past.
+"""Policy `yarn-cs`: strict FIFO, no preemption, no backfill.
 
 Source: the capacity scheduler of Hadoop YARN with one queue, as Tiresias (NSDI'19), Gavel (OSDI'20)
-and Hadar (IPDPS'24) compare with it. Applications are served in order of submission; what runs is
-never preempted; and since the head of the queue collects containers until its gang is whole, nobody
-behind it starts meanwhile (head-of-line blocking).
+and Hadar (IPDPS'24) compare with it. Applications are served in order of submission and never
+preempted; the head of the queue collects containers until its gang is complete, so no job behind it
+starts meanwhile (head-of-line blocking).
 
-* Only a job that the open nodes could not hold if they were empty is passed over, for it would
-  block all others for good.
+* Only a job too large for the empty open nodes is skipped, since it would block all later ones.
 * GPU types are one resource to YARN. A job takes the type with the most free GPUs (of equals the
-  first by name) on which it fits and trains at all, on as few nodes as there are; or else several.
+  first by name) on which it fits and trains, on the fewest nodes; or else several types.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +27,13 @@ class YarnCapacity:
     name: str = "yarn-cs"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return who runs where in `round_`."""
-        board = Allocator(snapshot, round_)
-        waiting = [job for job in board.jobs if not board.stay(job)]
+        """Return which jobs run in `round_`, and on which GPUs."""
+        allocator = Allocator(snapshot, round_)
+        waiting = [job for job in allocator.jobs if not allocator.stay(job)]
         for job in sorted(waiting, key=lambda job: job.spec.submitted_s):
-            if not board.start(job, board.by_room(job)) and board.could_start(job):
+            if not allocator.start(job, allocator.by_room(job)) and allocator.could_start(job):
                 break
-        return board.plan()
+        return allocator.plan()
 
 
-def make(_: PolicyOptions) -> YarnCapacity:
-    """Return the policy, as its entry point asks for it."""
-    return YarnCapacity()
+make = without_options(YarnCapacity)

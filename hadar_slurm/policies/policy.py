@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 
@@ -19,26 +22,39 @@ class SolverLimits:
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """What a policy is made with; each takes what it has a use for."""
+    """Settings of a policy; each policy reads those that apply to it."""
 
     # The objective of hadar-paper: `throughput`, `jct` or `ftf`.
     utility: str = "throughput"
-    # Of each program that the policy solves.
+    # Limits of each program that the policy solves.
     limits: SolverLimits = field(default_factory=SolverLimits)
 
 
 class Policy(Protocol):
-    """Decides who holds which GPUs during a round.
+    """Decides which jobs hold which GPUs during a round.
 
     A policy is a pure function of the snapshot: no I/O, no clock, no random source, no memory of
-    earlier rounds. What it needs from history, such as steps done, is in the snapshot.
+    earlier rounds. The history that it needs, such as steps done, is in the snapshot.
     """
 
     @property
     def name(self) -> str:
         """Return the policy's name on the command line and in the journal."""
-        ...
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return the plan for `round_`: an allocation or a reason to wait for every job."""
-        ...
+
+
+def without_options(make: Callable[[], Policy]) -> Callable[[PolicyOptions], Policy]:
+    """Return the entry point of a policy that has no options."""
+    return lambda _: make()
+
+
+def open_gpus(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> tuple[int, ...]:
+    """Return, by type, the GPUs on schedulable nodes that managed jobs hold or may use."""
+    nodes = snapshot.cluster.by_name
+    gpus: Counter[GpuType] = Counter()
+    for slot, count in snapshot.plannable_capacity.items():
+        if nodes[slot.node].is_schedulable:
+            gpus[slot.gpu_type] += count
+    return tuple(gpus[gpu_type] for gpu_type in gpu_types)

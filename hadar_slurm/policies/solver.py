@@ -1,22 +1,21 @@
 """The only place that calls a solver: time limit, gap, and a status that becomes an error.
 
-(Gavel's policies need the very point that their own solver returns: `interior.py`, ADR 12.)
-
-HiGHS solves in this process, with one thread and the same seed (ADR 24). Two doors: `solve` takes a
-PuLP problem, for programs that are to be read (the ILP of `hadar-paper`); `solve_lp` takes arrays,
-for linear programs that are solved thousands of times in a simulation, and gives the duals, which
-are prices.
+HiGHS solves in this process, with one thread and the same seed (ADR 24). `solve` takes a PuLP
+problem, for programs meant to be read (the ILP of `hadar-paper`); `solve_lp` takes arrays, for
+programs that a simulation solves thousands of times, and returns the duals, which are prices.
+Gavel's policies need the very point that their own solver returns: `interior.py`, ADR 12.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import highspy
 import numpy as np
 import pulp
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hadar_slurm.errors import SolverError, SolverTimeout
 from hadar_slurm.policies.policy import SolverLimits
@@ -24,16 +23,12 @@ from hadar_slurm.policies.policy import SolverLimits
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
-# HiGHS keeps one number of threads a process: all callers ask for the same.
+# HiGHS keeps one number of threads per process: all callers ask for the same.
 _SAME_EACH_TIME = {"threads": 1, "random_seed": 0}
 
 
 class Method(StrEnum):
-    """How HiGHS solves a linear program.
-
-    Where many solutions are optimal, simplex gives a corner of the optimal face; the interior
-    point method, without the crossover that would follow, gives a point inside it.
-    """
+    """How HiGHS solves: simplex returns a corner of the optimal face, INTERIOR a point inside."""
 
     CHOOSE = "choose"
     SIMPLEX = "simplex"
@@ -44,8 +39,8 @@ class Method(StrEnum):
 class LinearProgram:
     """Minimise cost x subject to row_lower <= A x <= row_upper and lower <= x <= upper.
 
-    A is given by its entries: `values[k]` in row `rows[k]` and column `columns[k]`, in any order,
-    each place at most once. With `integer`, those columns take whole numbers only.
+    A has `values[k]` in row `rows[k]` and column `columns[k]`, in any order, each place at most
+    once. The columns marked in `integer` take whole numbers only.
     """
 
     cost: Floats
@@ -58,33 +53,56 @@ class LinearProgram:
     upper: Floats
     integer: NDArray[np.bool_] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        cost: Floats,
+        blocks: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]],
+        row_lower: Floats,
+        row_upper: Floats,
+        *,
+        lower: Floats | None = None,
+        upper: Floats | None = None,
+        integer: NDArray[np.bool_] | None = None,
+    ) -> LinearProgram:
+        """Return a program from blocks of (rows, columns, values), scalars for constant ones.
+
+        Without other bounds, x is at least 0.
+        """
+        entries = zip(*(np.broadcast_arrays(*block) for block in blocks), strict=True)
+        rows, columns, values = map(np.concatenate, entries)
+        return cls(
+            cost,
+            rows.astype(np.int32),
+            columns.astype(np.int32),
+            values.astype(np.float64),
+            row_lower,
+            row_upper,
+            np.zeros(len(cost)) if lower is None else lower,
+            np.full(len(cost), np.inf) if upper is None else upper,
+            integer,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """An optimum: objective, value of each column, dual of each row, reduced cost of each column.
+    """An optimum, or the best point within the time limit.
 
-    A row's dual is the change of the objective with its bound. With integer columns there are no
-    duals: `duals` and `reduced_costs` are then zeros. `is_optimal` is false when the time limit
-    came first.
+    A row's dual is the change of the objective with its bound; 0 with integer columns.
     """
 
     objective: float
     x: Floats
     duals: Floats
-    reduced_costs: Floats
-    is_optimal: bool = True
 
 
 def solve_lp(
-    program: LinearProgram,
-    *,
-    method: Method = Method.CHOOSE,
-    limits: SolverLimits | None = None,
+    program: LinearProgram, *, method: Method = Method.CHOOSE, limits: SolverLimits | None = None
 ) -> Solution:
-    """Return the optimum of `program` by HiGHS, one thread, the same answer each time.
+    """Return the optimum of `program`, the same each time.
 
-    Raises SolverTimeout when the limit came before any solution, SolverError when there is none
-    or the solver failed.
+    Raises SolverTimeout without a solution within the limit, SolverError if there is none or the
+    solver failed.
     """
     limits = limits or SolverLimits()
     highs = highspy.Highs()
@@ -99,21 +117,13 @@ def solve_lp(
         highs.setOptionValue(option, value)
     highs.passModel(_as_model(program))
     highs.run()
-    # Without crossover HiGHS may call a point that is as good as it gets "unknown".
-    is_inside = method is Method.INTERIOR and (
-        highs.getModelStatus() == highspy.HighsModelStatus.kUnknown
-    )
-    is_optimal = is_inside or _is_optimal(highs, limits)
+    # Without crossover HiGHS may call the best point that it can reach "unknown".
+    is_unknown = highs.getModelStatus() == highspy.HighsModelStatus.kUnknown
+    if not (method is Method.INTERIOR and is_unknown):
+        _is_optimal(highs, limits)
     found = highs.getSolution()
     duals = np.array(found.row_dual) if found.row_dual else np.zeros(len(program.row_lower))
-    costs = np.array(found.col_dual) if found.col_dual else np.zeros(len(program.cost))
-    return Solution(
-        highs.getObjectiveValue(),
-        np.array(found.col_value),
-        duals,
-        costs,
-        is_optimal,
-    )
+    return Solution(highs.getObjectiveValue(), np.array(found.col_value), duals)
 
 
 def _is_optimal(highs: highspy.Highs, limits: SolverLimits) -> bool:
@@ -131,13 +141,10 @@ def _is_optimal(highs: highspy.Highs, limits: SolverLimits) -> bool:
 
 
 def _as_model(program: LinearProgram) -> highspy.HighsLp:
-    """Return the program with its matrix by columns, as HiGHS wants it."""
-    num_columns, num_rows = len(program.cost), len(program.row_lower)
     order = np.lexsort((program.rows, program.columns))
-    counts = np.bincount(program.columns, minlength=num_columns)
+    counts = np.bincount(program.columns, minlength=len(program.cost))
     model = highspy.HighsLp()
-    model.num_col_ = num_columns
-    model.num_row_ = num_rows
+    model.num_col_, model.num_row_ = len(program.cost), len(program.row_lower)
     model.col_cost_ = program.cost
     model.col_lower_ = program.lower
     model.col_upper_ = program.upper
@@ -148,16 +155,15 @@ def _as_model(program: LinearProgram) -> highspy.HighsLp:
     model.a_matrix_.index_ = program.rows[order].astype(np.int32)
     model.a_matrix_.value_ = program.values[order]
     if program.integer is not None:
-        gpu_types = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-        model.integrality_ = [gpu_types[int(whole)] for whole in program.integer]
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        model.integrality_ = [kinds[int(whole)] for whole in program.integer]
     return model
 
 
 def solve(problem: pulp.LpProblem, limits: SolverLimits) -> bool:
-    """Solve in place; return whether the solution is optimal within the gap.
+    """Solve in place; return whether the solution is optimal within the gap, or only feasible.
 
-    False means: feasible, but the time limit came first. Raises SolverTimeout when the limit came
-    before any solution, SolverError for anything else.
+    Raises SolverTimeout without a solution within the limit, SolverError for anything else.
     """
     solver = pulp.HiGHS(
         msg=False, timeLimit=limits.time_limit_s, gapRel=limits.gap, **_SAME_EACH_TIME
@@ -165,6 +171,6 @@ def solve(problem: pulp.LpProblem, limits: SolverLimits) -> bool:
     try:
         problem.solve(solver)
     except (pulp.PulpError, IndexError) as error:
-        # HiGHS leaves out a row that it refuses, and PuLP then misses it.
+        # HiGHS leaves out a row that it rejects, and PuLP then fails to find it.
         raise SolverError(f"the solver failed: {error}") from error
     return _is_optimal(problem.solverModel, limits)

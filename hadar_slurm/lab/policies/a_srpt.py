@@ -2,9 +2,8 @@
 
 Source: A-SRPT (arXiv 2501.05563); only its abstract is openly available. It predicts the iterations
 of each job and maps the cluster to a single machine, on which preemptive shortest remaining
-processing time first is optimal. That schedule guides the placement of gangs, with little traffic
-between servers. We reconstruct the rule with the standard conversion to a non-preemptive schedule
-(Phillips, Stein and Wein, Math. Programming 82, 1998):
+processing time first is optimal. We reconstruct the rule with the standard conversion to a
+non-preemptive schedule (Phillips, Stein and Wein, Math. Programming 82, 1998):
 
 * The machine is as fast as all GPUs together; a job's size on it is its GPU-seconds on its fastest
   type. It serves the job with the least work left, and adds jobs as they arrive.
@@ -13,14 +12,14 @@ between servers. We reconstruct the rule with the standard conversion to a non-p
   A-SRPT's rule for when to wait for a better placement is not published.
 
 Sizes are `JobSpec.total_steps`: on Slurm the user's prediction; `predicting.py` adds errors.
-The machine's state is carried from round to round. After a restart it is empty: the machine begins
-with the jobs of the snapshot and ignores those that have ended.
+The machine's state is carried from round to round. After a restart it begins with the jobs of the
+snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from hadar_slurm.core.cluster import JobId, natural_key
@@ -28,7 +27,7 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,9 @@ class AdaptiveSrpt:
             for job in snapshot.plannable
             if job.job_id not in machine.left_s and job.job_id not in machine.ended_s
         ]
-        machine = machine.run(arrivals, snapshot.now_s).without_departed(snapshot)
+        machine = machine.run(arrivals, snapshot.now_s)
+        ended_s = {k: end_s for k, end_s in machine.ended_s.items() if k in snapshot.by_id}
+        machine = replace(machine, ended_s=ended_s)
         waiting = [job for job in allocator.jobs if not allocator.stay(job)]
         waiting.sort(key=lambda job: machine.place(job.job_id))
         for job in waiting:
@@ -76,10 +77,10 @@ class Machine:
             while coming and coming[-1][0] <= now_s:
                 _, job_id, left = coming.pop()
                 heappush(queue, (left, natural_key(job_id), job_id))
+            if now_s >= until_s:
+                break
             next_s = min(until_s, coming[-1][0]) if coming else until_s
-            if not queue or now_s >= until_s:
-                if now_s >= until_s:
-                    break
+            if not queue:
                 now_s = next_s
                 continue
             left, key, job_id = heappop(queue)
@@ -93,12 +94,6 @@ class Machine:
         late = {job_id: left for _, job_id, left in coming}
         return Machine(now_s, {job_id: left for left, _, job_id in queue} | late, ended)
 
-    def without_departed(self, snapshot: Snapshot) -> Machine:
-        """Return the machine without the ends of jobs that left the snapshot."""
-        here = snapshot.by_id
-        ended = {job_id: end_s for job_id, end_s in self.ended_s.items() if job_id in here}
-        return Machine(self.now_s, self.left_s, ended)
-
     def place(self, job_id: JobId) -> tuple[bool, float, tuple[int, str]]:
         """Return the sort key of the order in which jobs end on the machine."""
         has_ended = job_id in self.ended_s
@@ -108,12 +103,9 @@ class Machine:
 
 def _size(job: Job, allocator: Allocator) -> float:
     """Return a job's GPU-seconds on its fastest type; 0 if it trains on none."""
-    best = max(
-        (allocator.throughput(job, gpu_type) for gpu_type in allocator.by_speed(job)), default=0.0
-    )
+    throughputs = (allocator.throughput(job, gpu_type) for gpu_type in allocator.by_speed(job))
+    best = max(throughputs, default=0.0)
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0
 
 
-def make(_: PolicyOptions) -> AdaptiveSrpt:
-    """Return the policy (entry point)."""
-    return AdaptiveSrpt()
+make = without_options(AdaptiveSrpt)

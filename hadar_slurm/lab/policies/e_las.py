@@ -25,7 +25,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.lab.policies.tiresias import serve_by_plenty
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,4 @@ def service_left(job: Job) -> float:
     return job.progress.service_gpu_s * (1.0 - done) / done if done > 0 else 0.0
 
 
-def make(_: PolicyOptions) -> Elas:
-    """Return the policy (entry point)."""
-    return Elas()
+make = without_options(Elas)

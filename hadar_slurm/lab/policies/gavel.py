@@ -8,9 +8,9 @@ column. `gavel_rounds` turns the shares into rounds.
 With gang sizes s, rates T and steps left R of job m:
 
 * max-min: max min_m s_m (T X)_m / T'_m, where T' is the rate on an equal share of every type.
-* makespan: the shortest horizon H with (T X)_m >= R_m / H for all m. Gavel halves an interval until
-  it is within 5 % and takes any feasible shares that the solver returns at the last feasible H. We
-  find the shortest horizon with one program and repeat the halving to the same H.
+* makespan: the shortest horizon H with (T X)_m >= R_m / H for all m. Gavel halves an interval
+  to 5 % and takes any shares that the solver returns at the last feasible H. We find the shortest
+  horizon with one program and repeat the halving to the same H.
 * max-sum: max sum_m (T X)_m, in steps/s, so models with many small steps come first.
 * ftf (finish-time fairness, from Themis, NSDI'20): min max_m of the time in the shared cluster,
   age_m + R_m / (T X)_m, over that on a private 1/n of it. Gavel solves one cone program; we
@@ -79,10 +79,9 @@ def makespan(demand: GavelDemand) -> Floats:
         raise SolverError("no finite horizon completes the jobs")
     horizon_s = search_horizon(longest_s / best.level * (1.0 + _ROUNDING))
     needs = demand.steps_left / horizon_s
+    gangs, capacity = demand.gangs, demand.capacity
+    program = ShareProgram(gangs, capacity, throughputs=demand.throughputs, needs=needs)
     try:
-        program = ShareProgram(
-            demand.gangs, demand.capacity, throughputs=demand.throughputs, needs=needs
-        )
         return solve_inside(program).shares
     except SolverError:
         # At the shortest horizon itself the feasible set has almost no interior.
@@ -103,10 +102,8 @@ def finish_time_fairness(demand: GavelDemand) -> Floats:
         return float(((demand.age_s + demand.steps_left / throughputs) / alone_s).max())
 
     shares = equal_shares(demand)
-    low, high = (
-        ratio(demand.throughputs.max(axis=1)),
-        ratio((demand.throughputs * shares).sum(axis=1)),
-    )
+    low = ratio(demand.throughputs.max(axis=1))
+    high = ratio((demand.throughputs * shares).sum(axis=1))
     for _ in range(_RATIO_TRIES):
         if high <= low * (1.0 + _RATIO_GAP):
             break
@@ -123,8 +120,7 @@ def finish_time_fairness(demand: GavelDemand) -> Floats:
 
 def fifo(demand: GavelDemand) -> Floats:
     """Return whole types for the first jobs in order of arrival, until one does not fit."""
-    shares = np.zeros(demand.throughputs.shape)
-    room = demand.capacity.copy()
+    shares, room = np.zeros(demand.throughputs.shape), demand.capacity.copy()
     for row in np.argsort(-demand.age_s, kind="stable"):
         fits = room >= demand.gangs[row]
         if not fits.any():
@@ -163,18 +159,17 @@ def isolated_throughputs(demand: GavelDemand) -> Floats:
 
 def search_horizon(shortest_s: float) -> float:
     """Return the horizon at which Gavel's halving ends if all >= `shortest_s` are feasible."""
-    low, high = _HORIZON_S
-    end = high
+    low, end = _HORIZON_S
     found: float | None = None
     while found is None:
+        high = end
         while _HORIZON_GAP * low < high:
             middle = (low + high) / 2.0
             if middle >= shortest_s:
                 found = high = middle
             else:
                 low = middle
-        low, high = end, end * _HORIZON_GROWTH
-        end = high
+        low, end = end, end * _HORIZON_GROWTH
     return found
 
 

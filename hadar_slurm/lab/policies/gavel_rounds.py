@@ -12,11 +12,10 @@ module turns them into rounds:
   the earliest. Only then are times reset. Gavel's simulator reads a last computation at time 0 as
   none, so shares from time 0 are recomputed at the first change.
 
-Gavel's simulator has two more rules, applied here only under its gang rules
-(`GangRules.counts_spread` false) and if `is_strict`: a job that arrived since the last computation
-gets no GPUs, though its GPUs stay reserved; and with `fifo` only jobs with a share run. Both leave
-GPUs idle; if all are idle, the shares are recomputed at once. Otherwise such jobs get the GPUs that
-are left, as jobs for which no nodes were found always do.
+Two more rules of Gavel's simulator apply only under its gang rules (`GangRules.counts_spread`
+false) and if `is_strict`: a job that arrived since the last computation gets no GPUs, though its
+GPUs stay reserved; and with `fifo` only jobs with a share run. If that leaves all GPUs idle, the
+shares are recomputed at once. Otherwise such jobs, and those without nodes, get the GPUs left.
 
 Shares are rounded to float32 (seven digits), so that identical jobs tie on every machine. Types
 other than Gavel's three are served in order of the jobs' mean relative throughput, fastest first.
@@ -24,10 +23,9 @@ other than Gavel's three are served in order of the jobs' mean relative throughp
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +45,7 @@ from hadar_slurm.lab.policies.interior import Floats
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import open_gpus, without_options
 
 GAVEL_OBJECTIVES = tuple(OBJECTIVES)
 
@@ -72,8 +70,8 @@ class Gavel:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return the plan for `round_`, with the shares in its memory while they are valid."""
-        knows_lengths = self.objective in _KNOW_LENGTHS
-        allocator = Allocator(snapshot if knows_lengths else unknown_lengths(snapshot), round_)
+        visible = snapshot if self.objective in _KNOW_LENGTHS else unknown_lengths(snapshot)
+        allocator = Allocator(visible, round_)
         ledger = _Ledger.carried_on(round_.memory, snapshot, allocator.gpu_types)
         is_new = ledger.is_due(self.least_gap_s)
         if is_new:
@@ -98,28 +96,22 @@ class Gavel:
         needs_share = is_strict and self.objective == "fifo"
         books = ledger.books.at([ledger.rows[job.job_id] for job in allocator.jobs])
         priorities = books.shares / (length_s / 2.0 + books.received_s)
-        is_taken = np.zeros(len(allocator.jobs), dtype=bool)
+        taken: set[int] = set()
         chosen: list[tuple[Job, GpuType]] = []
         withheld = False
         for column in ledger.order:
             gpu_type = allocator.gpu_types[column]
             room = allocator.room(gpu_type)
             keys = (books.shares, books.deficits_s, priorities)
-            for row in np.lexsort([-key[:, column] for key in keys]):
-                job = allocator.jobs[row]
-                if room <= 0:
-                    break
-                if (
-                    is_taken[row]
-                    or job.spec.num_gpus > room
-                    or not allocator.may_use(job, gpu_type)
-                ):
+            for row in np.lexsort([-key[:, column] for key in keys]).tolist():
+                job, size = allocator.jobs[row], allocator.jobs[row].spec.num_gpus
+                if row in taken or size > room or not allocator.may_use(job, gpu_type):
                     continue
                 if needs_share and priorities[row, column] <= 0:
                     withheld = True
                     continue
-                is_taken[row] = True
-                room -= job.spec.num_gpus
+                taken.add(row)
+                room -= size
                 if is_strict and not books.is_known[row]:
                     withheld = True
                 else:
@@ -148,23 +140,14 @@ class _Books:
     # Time until then on such a private share.
     isolated_s: Floats
 
-    @classmethod
-    def empty(cls, num_types: int) -> _Books:
-        """Return books without jobs."""
-        table, column = np.zeros((0, num_types)), np.zeros(0)
-        return cls(table, table, table, column, column > 0, column, column, column)
-
     def at(self, rows: Sequence[int]) -> _Books:
         """Return the books with these rows in this order, a zero row for each -1."""
+
         wanted = np.array(rows, dtype=int)
-        kept = np.flatnonzero(wanted >= 0)
-
-        def chosen(old: NDArray[Any]) -> NDArray[Any]:
-            new = np.zeros((len(wanted), *old.shape[1:]), dtype=old.dtype)
-            new[kept] = old[wanted[kept]]
-            return new
-
-        return _Books(*(chosen(getattr(self, field_.name)) for field_ in fields(self)))
+        old = [getattr(self, field_.name) for field_ in fields(self)]
+        zeros = [np.zeros((1, *array.shape[1:]), dtype=array.dtype) for array in old]
+        both = zip(old, zeros, strict=True)
+        return _Books(*(np.concatenate(arrays)[wanted] for arrays in both))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -192,38 +175,48 @@ class _Ledger:
         cls, memory: object, snapshot: Snapshot, gpu_types: tuple[GpuType, ...]
     ) -> _Ledger:
         """Return the previous plan's ledger, updated to the snapshot."""
-        before = cls(gpu_types, _Books.empty(len(gpu_types)))
         if isinstance(memory, cls) and memory.gpu_types == gpu_types:
             before = memory
+        else:
+            table, column = np.zeros((0, len(gpu_types))), np.zeros(0)
+            books = _Books(table, table, table, column, column > 0, column, column, column)
+            before = cls(gpu_types, books)
         jobs = tuple(job for job in snapshot.jobs if not job.phase.is_final)
         ids = [job.job_id for job in jobs]
         rows, books = before.rows, before.books
         if ids != list(rows):
             books = books.at([rows.get(job_id, -1) for job_id in ids])
             rows = {job_id: row for row, job_id in enumerate(ids)}
-        times_s = _times_given_s(jobs, books, gpu_types, snapshot, snapshot.now_s - before.now_s)
+        ledger = replace(before, books=books, jobs=jobs, rows=rows, now_s=snapshot.now_s)
+        times_s = ledger._times_given_s(snapshot, snapshot.now_s - before.now_s)
         books = replace(
             books,
             received_s=books.received_s + times_s,
             steps_done=np.array([job.progress.steps_done for job in jobs]),
         )
-        return replace(
-            before,
-            books=books,
-            jobs=jobs,
-            rows=rows,
-            capacity=_open_gpus(snapshot, gpu_types),
-            now_s=snapshot.now_s,
-        )
+        return replace(ledger, books=books, capacity=open_gpus(snapshot, gpu_types))
 
-    @property
-    def wanted(self) -> object:
-        """Return the jobs and GPUs that new shares would apply to."""
-        return (tuple(self.rows), self.capacity)
+    def _times_given_s(self, snapshot: Snapshot, passed_s: float) -> Floats:
+        """Return the seconds that each job received on each type since the last plan."""
+        times_s = np.zeros((len(self.jobs), len(self.gpu_types)))
+        for row, job in enumerate(self.jobs):
+            # Time received before the first shares that include the job is not counted.
+            if not (job.phase in _HOLDS_GPUS and job.allocation and self.books.is_known[row]):
+                continue
+            given_s = passed_s
+            if not snapshot.rules.counts_spread:
+                # Under Gavel's rules: the duration of its whole steps.
+                throughput = job.allocation.throughput(job.spec.throughputs, counts_spread=False)
+                steps = round(job.progress.steps_done - self.books.steps_done[row])
+                given_s = steps / throughput if throughput > 0 else 0.0
+            for gang in job.allocation.gangs:
+                for slot, _ in gang.slots:
+                    times_s[row, self.gpu_types.index(slot.gpu_type)] = given_s
+        return times_s
 
     def is_due(self, least_gap_s: float) -> bool:
         """Return whether the shares must be recomputed."""
-        if not self.jobs or self.computed_for == self.wanted:
+        if not self.jobs or self.computed_for == (tuple(self.rows), self.capacity):
             return False
         is_old = self.computed_s == 0.0 or self.now_s - self.computed_s >= least_gap_s
         return self.computed_for is None or is_old
@@ -235,14 +228,19 @@ class _Ledger:
         columns = np.flatnonzero(capacity)
         rows = np.flatnonzero(throughputs[:, columns].max(axis=1, initial=0.0))
         shares, isolated = np.zeros(throughputs.shape), np.zeros(len(throughputs))
-        isolated_s = self._isolated_s()
+        steps_left = np.array([job.steps_left for job in self.jobs])
+        # The seconds that each job's steps would have taken on a private 1/n.
+        before = np.where(books.isolated_throughputs > 0, books.isolated_throughputs, np.inf)
+        isolated_s = books.isolated_s + (books.steps_left - steps_left) / before
         is_fallback = False
         if rows.size:
             demand = GavelDemand(
                 gangs=np.array([self.jobs[row].spec.num_gpus for row in rows], dtype=float),
                 throughputs=throughputs[np.ix_(rows, columns)],
-                steps_left=np.array([max(1.0, self.jobs[row].steps_left) for row in rows]),
-                age_s=np.array([self._age_s(self.jobs[row]) for row in rows]),
+                steps_left=np.maximum(1.0, steps_left[rows]),
+                age_s=np.maximum(
+                    0.0, self.now_s - np.array([self.jobs[row].spec.submitted_s for row in rows])
+                ),
                 isolated_s=isolated_s[rows],
                 capacity=capacity[columns],
             )
@@ -264,7 +262,7 @@ class _Ledger:
             deficits_s=books.deficits_s + books.shares * passed_s - books.received_s,
             steps_done=books.steps_done,
             is_known=np.ones(len(throughputs), dtype=bool),
-            steps_left=np.array([job.steps_left for job in self.jobs]),
+            steps_left=steps_left,
             isolated_throughputs=isolated,
             isolated_s=isolated_s,
         )
@@ -272,67 +270,18 @@ class _Ledger:
             self,
             books=new,
             computed_s=self.now_s,
-            computed_for=self.wanted,
+            computed_for=(tuple(self.rows), self.capacity),
             order=_order_of_types(allocator.gpu_types, throughputs),
             is_fallback=is_fallback,
         )
-
-    def _age_s(self, job: Job) -> float:
-        return max(0.0, self.now_s - job.spec.submitted_s)
-
-    def _isolated_s(self) -> Floats:
-        """Return the seconds that each job's steps would have taken on a private 1/n."""
-        books = self.books
-        steps = books.steps_left - np.array([job.steps_left for job in self.jobs])
-        throughputs = np.where(books.isolated_throughputs > 0, books.isolated_throughputs, np.inf)
-        isolated_s: Floats = books.isolated_s + steps / throughputs
-        return isolated_s
-
-
-def _times_given_s(
-    jobs: Sequence[Job],
-    books: _Books,
-    gpu_types: Sequence[GpuType],
-    snapshot: Snapshot,
-    passed_s: float,
-) -> Floats:
-    """Return the seconds that each job received on each type since the last plan.
-
-    Under Gavel's rules this is the duration of its whole steps, otherwise all time passed.
-    """
-    times_s = np.zeros((len(jobs), len(gpu_types)))
-    for row, job in enumerate(jobs):
-        # Time received before the first shares that include the job is not counted.
-        if job.phase not in _HOLDS_GPUS or not job.allocation or not books.is_known[row]:
-            continue
-        given_s = passed_s
-        if not snapshot.rules.counts_spread:
-            throughput = job.allocation.throughput(job.spec.throughputs, counts_spread=False)
-            steps = round(job.progress.steps_done - books.steps_done[row])
-            given_s = steps / throughput if throughput > 0 else 0.0
-        for gpu_type in {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}:
-            times_s[row, gpu_types.index(gpu_type)] = given_s
-    return times_s
-
-
-def _open_gpus(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> tuple[int, ...]:
-    """Return, by type, the GPUs on schedulable nodes that managed jobs hold or may use."""
-    nodes = snapshot.cluster.by_name
-    gpus: Counter[GpuType] = Counter()
-    for slot, count in snapshot.plannable_capacity.items():
-        if nodes[slot.node].is_schedulable:
-            gpus[slot.gpu_type] += count
-    return tuple(gpus[gpu_type] for gpu_type in gpu_types)
 
 
 def _throughputs(allocator: Allocator, jobs: Sequence[Job]) -> Floats:
     """Return the steps/s of each job on each type, 0 where it could not run."""
     throughputs = [
-        [
-            allocator.throughput(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
-            for gpu_type in allocator.gpu_types
-        ]
+        allocator.throughput(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
         for job in jobs
+        for gpu_type in allocator.gpu_types
     ]
     return np.array(throughputs, dtype=float).reshape(len(jobs), len(allocator.gpu_types))
 
@@ -344,31 +293,12 @@ def _order_of_types(gpu_types: Sequence[GpuType], throughputs: Floats) -> tuple[
         return tuple(names.index(name) for name in _ORDER_OF_TYPES if name in names)
     best = throughputs.max(axis=1, initial=0.0, keepdims=True)
     speeds = (throughputs / np.where(best > 0, best, 1.0)).sum(axis=0)
-    return tuple(
-        sorted(range(len(gpu_types)), key=lambda column: (-round(speeds[column], 9), column))
-    )
+    return tuple(sorted(range(len(gpu_types)), key=lambda column: -round(speeds[column], 9)))
 
 
-def max_min(_: PolicyOptions) -> Gavel:
-    """Return the policy with the objective `max-min`."""
-    return Gavel("max-min")
-
-
-def makespan(_: PolicyOptions) -> Gavel:
-    """Return the policy with the objective `makespan`."""
-    return Gavel("makespan")
-
-
-def max_sum(_: PolicyOptions) -> Gavel:
-    """Return the policy with the objective `max-sum`."""
-    return Gavel("max-sum")
-
-
-def ftf(_: PolicyOptions) -> Gavel:
-    """Return the policy with the objective `ftf`."""
-    return Gavel("ftf")
-
-
-def fifo(_: PolicyOptions) -> Gavel:
-    """Return the policy with the objective `fifo`."""
-    return Gavel("fifo")
+# The entry points.
+max_min = without_options(partial(Gavel, "max-min"))
+makespan = without_options(partial(Gavel, "makespan"))
+max_sum = without_options(partial(Gavel, "max-sum"))
+ftf = without_options(partial(Gavel, "ftf"))
+fifo = without_options(partial(Gavel, "fifo"))

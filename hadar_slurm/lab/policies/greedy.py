@@ -33,16 +33,12 @@ from hadar_slurm.policies.policy import PolicyOptions
 
 def remaining_service(job: Job, gpu_types: tuple[GpuType, ...]) -> float:
     """Return the GPU-seconds a job still needs on its fastest of `gpu_types`; inf if on none."""
-    throughput = _best_throughput(job.spec.throughputs, job.spec.num_gpus, gpu_types)
+    throughput = _best(job.spec.throughputs, gpu_types, job.spec.num_gpus)
     return job.spec.num_gpus * job.steps_left / throughput if throughput > 0 else float("inf")
 
 
-@lru_cache(maxsize=4096)
-def _best_throughput(
-    throughputs: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]
-) -> float:
-    """Return `Throughputs.best`; cached, since thousands of jobs share a few dozen rates."""
-    return throughputs.best(gpu_types, num_gpus)
+# Cached, since thousands of jobs share a few dozen throughputs.
+_best = lru_cache(maxsize=4096)(Throughputs.best)
 
 
 def attained_service(job: Job, _gpu_types: tuple[GpuType, ...]) -> float:

@@ -1,9 +1,8 @@
 """Hare's offline planner: rounds of tasks on several GPU types, minimising weighted JCT.
 
 Source: Hare (HPDC'22; IEEE Transactions on Cloud Computing 12(4), 2024): *relaxed fixed-scale
-synchronisation*. A job trains in rounds of a fixed number of tasks. A task of the next round starts
-only after all tasks of the round have trained and synchronised; the tasks of a round need neither
-run at the same time nor on distinct GPUs. The number of gradients per update is unchanged, so
+synchronisation*. A job trains in rounds of a fixed number of tasks. All tasks of a round train and
+synchronise before the next round, but need neither run at the same time nor on distinct GPUs, so
 convergence is that of synchronous SGD. Only the abstracts are openly available; program and bound
 below are reconstructed.
 
@@ -17,26 +16,26 @@ costs `switch_s`: seconds by default, milliseconds with Hare's fast switching.
 
       sum_A b M >= a b(A) + b(A)^2 / 2,
 
-  since at no time more than 1 of priced GPU is in use. With equal prices these are the inequalities
-  of Queyranne for parallel machines; we add a second set of prices, from the makespan program. The
-  most violated inequality is added until none is violated. Tasks are served by midpoint.
+  since at no time more than 1 of priced GPU is in use. With equal prices these are Queyranne's
+  inequalities for parallel machines; we add the prices of the makespan program. The most violated
+  inequality is added until none is violated. Tasks are served by midpoint.
 * *Order without a program* (our own). Jobs by work on the mean GPU, all rounds, over weight.
-* *List scheduling.* Tasks in that order, each on the GPU that ends it first; a task waits while
-  that GPU is busy, and later tasks may be backfilled. The better of both orders is used.
+* *List scheduling.* Tasks in that order, each on the GPU that ends it first, with backfill while a
+  task waits for that GPU. The better of both orders is used.
 
 Hare proves sum w C <= alpha (2 + alpha) optimum, alpha being the largest ratio of a job's slowest
-to its fastest GPU. Our list scheduling differs in details, so `benchmarks/hare.py` checks the bound
-on random instances instead.
+to its fastest GPU. As details differ here, `benchmarks/hare.py` checks it on random instances.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
@@ -87,10 +86,8 @@ class Timetable:
 
     def weighted_s(self, jobs: Sequence[RoundJob]) -> float:
         """Return the sum of weight times completion time (JCT, from arrival)."""
-        return sum(
-            job.weight * (end_s - job.arrival_s)
-            for job, end_s in zip(jobs, self.ends_s, strict=True)
-        )
+        ends = zip(jobs, self.ends_s, strict=True)
+        return sum(job.weight * (end_s - job.arrival_s) for job, end_s in ends)
 
 
 # Rank of a round of a job: the lower is served first.
@@ -114,12 +111,11 @@ def order_without_program(job: RoundJob) -> float:
     return job.work_s / max(job.weight, 1e-300)
 
 
-# List scheduling.
-
-
 @dataclass(slots=True)
 class _State:
     """A job's tasks left to start in its round, their earliest start, the round, its end."""
+
+    job: RoundJob
 
     left: int
     ready_s: float
@@ -130,16 +126,12 @@ class _State:
 def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0) -> Timetable:
     """Return the timetable of tasks served by rank, each on the GPU that ends it first."""
     num_gpus = len(jobs[0].train_s)
-    states = [_State(job.tasks, job.arrival_s) for job in jobs]
+    states = [_State(job, job.tasks, job.arrival_s) for job in jobs]
     free_s, last = [0.0] * num_gpus, [-1] * num_gpus
     tasks: list[HareTask] = []
     now_s = min(job.arrival_s for job in jobs)
-    while any(state.round < job.rounds for job, state in zip(jobs, states, strict=True)):
-        ready = [
-            n
-            for n, (job, state) in enumerate(zip(jobs, states, strict=True))
-            if state.round < job.rounds and state.left > 0 and state.ready_s <= now_s
-        ]
+    while unfinished := [n for n, state in enumerate(states) if state.round < state.job.rounds]:
+        ready = [n for n in unfinished if states[n].left > 0 and states[n].ready_s <= now_s]
         ready.sort(key=lambda n: (rank(n, states[n].round), n))
         # When each GPU is free after its running task and the tasks that wait for it.
         promised_s, promised_to = list(free_s), list(last)
@@ -162,17 +154,9 @@ def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0
                 state.round += 1
                 state.ready_s = state.end_s
                 state.left = job.tasks if state.round < job.rounds else 0
-        later = [time_s for time_s in free_s if time_s > now_s]
-        later += [
-            state.ready_s
-            for job, state in zip(jobs, states, strict=True)
-            if state.round < job.rounds and state.ready_s > now_s
-        ]
-        now_s = min(later, default=now_s)
+        events = [*free_s, *(s.ready_s for s in states if s.round < s.job.rounds)]
+        now_s = min((time_s for time_s in events if time_s > now_s), default=now_s)
     return Timetable(tuple(tasks), tuple(state.end_s for state in states))
-
-
-# The linear program.
 
 
 @dataclass(frozen=True)
@@ -186,25 +170,16 @@ class Relaxation:
     bound_s: float
 
     def rank(self, job: int, round_: int) -> float:
-        """Return the midpoint of a round: the order in which tasks are served."""
+        """Return the midpoint of a round."""
         return self.midpoints_s[job][round_]
 
 
-@dataclass
-class _Rows:
-    """Rows of a program that grows: entries, and the least value of each row."""
+class _Row(NamedTuple):
+    """A row of the program: columns with their factors, and the least value."""
 
-    rows: list[int] = field(default_factory=list)
-    columns: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    least: list[float] = field(default_factory=list)
-
-    def add(self, entries: Sequence[tuple[int, float]], least: float) -> None:
-        """Add a row: columns with their factors."""
-        self.rows += [len(self.least)] * len(entries)
-        self.columns += [column for column, _ in entries]
-        self.values += [value for _, value in entries]
-        self.least.append(least)
+    columns: ArrayLike
+    values: ArrayLike
+    least: float
 
 
 def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Relaxation:
@@ -214,16 +189,16 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
     # In units of the mean task, numbers are near 1.
     unit_s = float(np.mean([job.train_s for job in jobs]))
     least_s = np.array([min(job.train_s) for job in jobs]) / unit_s
-    rows = _Rows()
+    rows: list[_Row] = []
     lower = np.zeros(num_rounds + num_jobs)
     for n, job in enumerate(jobs):
         # From a task's midpoint on: half of its training, then synchronisation.
         rest = min(t / 2 + s for t, s in zip(job.train_s, job.sync_s, strict=True)) / unit_s
         first, last = int(offsets[n]), int(offsets[n + 1]) - 1
         lower[first] = job.arrival_s / unit_s + least_s[n] / 2
-        for column in range(first, last):
-            rows.add([(column, -1.0), (column + 1, 1.0)], rest + least_s[n] / 2)
-        rows.add([(num_rounds + n, 1.0), (last, -1.0)], rest)
+        least = rest + least_s[n] / 2
+        rows += [_Row((column, column + 1), (-1.0, 1.0), least) for column in range(first, last)]
+        rows.append(_Row((num_rounds + n, last), (1.0, -1.0), rest))
     cost = np.concatenate((np.zeros(num_rounds), [job.weight for job in jobs]))
     of_job = np.repeat(np.arange(num_jobs), np.diff(offsets))
     arrivals = np.array([job.arrival_s for job in jobs])[of_job] / unit_s
@@ -235,15 +210,12 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         sizes.append((worth * tasks)[of_job])
     for _ in range(_MAX_TURNS):
         found = solve_lp(
-            LinearProgram(
-                cost=cost,
-                rows=np.array(rows.rows, dtype=np.int32),
-                columns=np.array(rows.columns, dtype=np.int32),
-                values=np.array(rows.values),
-                row_lower=np.array(rows.least),
-                row_upper=np.full(len(rows.least), math.inf),
+            LinearProgram.of(
+                cost,
+                [(i, row.columns, row.values) for i, row in enumerate(rows)],
+                row_lower=np.array([row.least for row in rows]),
+                row_upper=np.full(len(rows), math.inf),
                 lower=lower,
-                upper=np.full(num_rounds + num_jobs, math.inf),
             ),
             limits=limits,
         )
@@ -251,16 +223,15 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         if not sum(_add_violated(rows, middle, size, arrivals) for size in sizes):
             break
     late_s = sum(job.weight * job.arrival_s for job in jobs)
-    midpoints = tuple(
-        tuple(float(x) * unit_s for x in middle[offsets[n] : offsets[n + 1]])
-        for n in range(num_jobs)
+    midpoints = np.split(middle * unit_s, offsets[1:-1])
+    return Relaxation(
+        tuple(tuple(part.tolist()) for part in midpoints), found.objective * unit_s - late_s
     )
-    return Relaxation(midpoints, found.objective * unit_s - late_s)
 
 
-def _add_violated(rows: _Rows, middle: Floats, size: Floats, arrivals: Floats) -> bool:
+def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floats) -> bool:
     """Add the most violated inequality over prefixes by midpoint of tasks that arrive late."""
-    worst, chosen = 0.0, None
+    worst, chosen = _TOLERANCE, None
     order = np.argsort(middle, kind="stable")
     for from_ in np.unique(arrivals):
         members = order[arrivals[order] >= from_]
@@ -268,40 +239,34 @@ def _add_violated(rows: _Rows, middle: Floats, size: Floats, arrivals: Floats) -
         least = from_ * total + total**2 / 2
         lack = (least - np.cumsum(size[members] * middle[members])) / np.maximum(least, 1e-12)
         place = int(np.argmax(lack))
-        if lack[place] > max(worst, _TOLERANCE):
-            worst, chosen = float(lack[place]), (members[: place + 1], float(least[place]))
-    if chosen is None:
-        return False
-    members, value = chosen
-    rows.add([(int(i), float(size[i]) / value) for i in members], 1.0)
-    return True
+        if lack[place] > worst:
+            worst, first = float(lack[place]), members[: place + 1]
+            chosen = _Row(first, size[first] / float(least[place]), 1.0)
+    rows += [chosen] if chosen else []
+    return chosen is not None
 
 
 def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
     """Return prices of GPUs, of sum 1, that maximise the priced work of all jobs.
 
-    max sum_n K_n b_n over b_n <= p_m T_nm, K_n being the number of tasks: the dual of the makespan
-    program.
+    max sum_n K_n b_n over b_n <= p_m T_nm, K_n being the number of tasks: dual of the makespan.
     """
     num_jobs, num_gpus = len(jobs), len(jobs[0].train_s)
     train_s = np.array([job.train_s for job in jobs])
     unit_s = float(train_s.mean())
     count = np.array([float(job.rounds * job.tasks) for job in jobs])
-    n, m = np.divmod(np.arange(num_jobs * num_gpus), num_gpus)
-    row = np.arange(num_jobs * num_gpus)
     last = num_jobs * num_gpus
+    row = np.arange(last)
+    n, m = np.divmod(row, num_gpus)
+    worth = (row, n, -1.0)
+    priced = (row, num_jobs + m, train_s[n, m] / unit_s)
+    total = (last, num_jobs + np.arange(num_gpus), 1.0)
     found = solve_lp(
-        LinearProgram(
-            cost=np.concatenate((-count / count.sum(), np.zeros(num_gpus))),
-            rows=np.concatenate((row, row, np.full(num_gpus, last))).astype(np.int32),
-            columns=np.concatenate((n, num_jobs + m, num_jobs + np.arange(num_gpus))).astype(
-                np.int32
-            ),
-            values=np.concatenate((-np.ones(last), train_s[n, m] / unit_s, np.ones(num_gpus))),
+        LinearProgram.of(
+            np.concatenate((-count / count.sum(), np.zeros(num_gpus))),
+            [worth, priced, total],
             row_lower=np.append(np.zeros(last), 1.0),
             row_upper=np.append(np.full(last, math.inf), 1.0),
-            lower=np.zeros(num_jobs + num_gpus),
-            upper=np.full(num_jobs + num_gpus, math.inf),
         )
     )
     prices = np.maximum(found.x[num_jobs:], 0.0)

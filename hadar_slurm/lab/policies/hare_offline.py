@@ -1,20 +1,17 @@
 """Policy `hare-offline`: Hare's order and list scheduling for whole gangs, sizes known.
 
 Source: the offline scheduler of Hare (HPDC'22; IEEE TCC 12(4), 2024), reconstructed in `hare.py`
-for tasks. Backends run gangs, not tasks: neither Slurm nor the simulator time-shares a GPU between
-the workers of one job. So this is Hare without its relaxed synchronisation, and a round of training
-is the scheduler's round:
+for tasks. Neither Slurm nor the simulator time-shares a GPU between the workers of one job, so this
+is Hare without its relaxed synchronisation, and a round of training is the scheduler's round:
 
 * *Order.* Jobs by the GPU-seconds they still need on the mean GPU of the cluster (at harmonic-mean
   speed), the least first: the order without a program, all weights being 1.
 * *List scheduling.* In that order each job takes the GPUs with which it ends first, including the
   wait for the jobs before it and a restart. A job that would start now gets GPUs of that type; the
-  others wait for theirs instead of taking slow ones, and running jobs keep their GPUs until then
-  (our own rule: without it there were fifteen times as many migrations).
+  others wait for theirs, and running jobs keep their GPUs until then (our own rule: without it
+  there were fifteen times as many migrations).
 * *Work conservation* (our own). The GPUs that are left go to queued jobs, in the same order, each
   on its fastest type with room; a job can migrate later.
-
-Future arrivals are not in the snapshot: each round plans for the present jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job, Phase
@@ -30,7 +27,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +40,8 @@ class HareOffline:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(snapshot, round_)
         order = sorted(allocator.jobs, key=lambda job: mean_work(job, snapshot))
+        # Heaps of when each GPU becomes free.
         free_s = {gpu_type: [0.0] * allocator.room(gpu_type) for gpu_type in allocator.gpu_types}
-        for pool in free_s.values():
-            heapify(pool)
         for job in order:
             if not allocator.has_room:
                 break
@@ -79,11 +75,12 @@ def _first_end(
     allocator: Allocator, job: Job, free_s: Mapping[GpuType, Sequence[float]]
 ) -> GpuType | None:
     """Return the type with which a job ends first, ties to the fastest; None without one."""
-    ends_s = {}
-    for gpu_type in allocator.by_speed(job):
-        if len(free_s[gpu_type]) >= job.spec.num_gpus and allocator.may_use(job, gpu_type):
-            begins_s = sorted(free_s[gpu_type])[job.spec.num_gpus - 1]
-            ends_s[gpu_type] = begins_s + _lasts_s(allocator, job, gpu_type)
+    size = job.spec.num_gpus
+    ends_s = {
+        k: sorted(free_s[k])[size - 1] + _lasts_s(allocator, job, k)
+        for k in allocator.by_speed(job)
+        if len(free_s[k]) >= size and allocator.may_use(job, k)
+    }
     return min(ends_s, key=lambda gpu_type: ends_s[gpu_type], default=None)
 
 
@@ -99,11 +96,8 @@ def _lasts_s(allocator: Allocator, job: Job, gpu_type: GpuType) -> float:
     """Return the seconds from a job's start on a type to its end, restart included."""
     has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
     moves = has_run and allocator.runs_on(job) != gpu_type
-    return job.steps_left / allocator.throughput(job, gpu_type) + (
-        job.spec.restart_cost_s if moves else 0.0
-    )
+    restart_s = job.spec.restart_cost_s if moves else 0.0
+    return job.steps_left / allocator.throughput(job, gpu_type) + restart_s
 
 
-def make(_: PolicyOptions) -> HareOffline:
-    """Return the policy (entry point)."""
-    return HareOffline()
+make = without_options(HareOffline)

@@ -1,8 +1,8 @@
 """Policy `hlas`: least attained service where GPUs differ, for jobs of unknown length.
 
 Source: the online scheduler of Hare (IEEE Transactions on Cloud Computing 12(4), 2024), of which
-only the name, heterogeneity-aware least attained service, and the purpose are published openly.
-The rule is our reconstruction:
+only the name, heterogeneity-aware least attained service, and the purpose are published openly;
+whether it has queues is not. Our reconstruction:
 
 * *Attained service* is normalised: a GPU-second on a type on which the job runs at a tenth of its
   best throughput counts as a tenth of a GPU-second, so slow GPUs cost a job no priority.
@@ -10,11 +10,9 @@ The rule is our reconstruction:
   GPU-seconds; queues are served in order; in a queue running jobs go before queued ones.
 * *Types.* Within that, a type goes to the job with the greatest comparative advantage, its
   throughput there over its mean throughput on all types of the cluster, then by arrival. A running
-  job migrates to another type only if it gains a tenth (our own rule), since a restart has a cost.
+  job migrates only if it gains a tenth (our own rule), since a restart has a cost.
 
-The policy uses no step counts, neither total nor done (`unknown_lengths`). On identical GPUs all
-advantages and weights are 1, and the plan equals that of policy `tiresias`. Whether Hare has queues
-at all, and their limits, is not published.
+The policy uses no step counts (`unknown_lengths`). On identical GPUs it equals policy `tiresias`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from hadar_slurm.lab.policies.lengths import normalised_service, unknown_lengths
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.comparative_advantage import advantages
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +77,4 @@ def _serve(allocator: Allocator, jobs: Iterable[Job]) -> None:
             served.add(place)
 
 
-def make(_: PolicyOptions) -> Hlas:
-    """Return the policy (entry point)."""
-    return Hlas()
+make = without_options(Hlas)

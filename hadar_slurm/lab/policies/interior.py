@@ -117,14 +117,10 @@ class _Scaled:
         rows = [np.ones((gpu_types, jobs)), np.ones(gpu_types), np.ones(jobs), np.ones(jobs)]
         columns, last_column = np.ones((gpu_types, jobs)), 1.0
         for _ in range(_RUIZ_PASSES):
-            by = [
-                _root(self.bound),
-                _root(self.usage.max(axis=1)),
-                _root(self.total.max(axis=0)),
-                _root(np.maximum(self.throughput.max(axis=0), self.level)),
-            ]
-            entries = (self.bound, self.usage, self.total, self.throughput)
-            column = _root(np.maximum.reduce(entries))
+            needs = np.maximum(self.throughput.max(axis=0), self.level)
+            largest = (self.bound, self.usage.max(axis=1), self.total.max(axis=0), needs)
+            by = [_root(values) for values in largest]
+            column = _root(np.maximum.reduce((self.bound, self.usage, self.total, self.throughput)))
             level = float(_root(self.level.max(keepdims=True))[0])
             self.bound /= by[0] * column
             self.usage /= by[1][:, None] * column
@@ -138,11 +134,8 @@ class _Scaled:
     def times(self, p: Floats) -> Floats:
         """Return G p."""
         x = p[:-1].reshape(self.gpu_types, self.jobs)
-        parts = [
-            -(self.bound * x).ravel(),
-            (self.usage * x).sum(axis=1),
-            (self.total * x).sum(axis=0),
-        ]
+        usage, total = (self.usage * x).sum(axis=1), (self.total * x).sum(axis=0)
+        parts = [-(self.bound * x).ravel(), usage, total]
         if self.has_needs:
             parts.append(self.level * p[-1] - (self.throughput * x).sum(axis=0))
         return np.concatenate(parts)
@@ -265,11 +258,9 @@ class _Descent:
         ends = gap < _TOLERANCE or (scale > 0 and gap < _TOLERANCE * scale)
         primal = max(1.0, _size(self.limits)) + _size(self.p) + _size(self.s)
         dual = max(1.0, _size(self.cost)) + _size(self.z)
-        is_feasible = (
-            _size(left_b) < _TOLERANCE * primal * self.tau
-            and _size(left_a) < _TOLERANCE * dual * self.tau
-        )
-        return ends and is_feasible and (cost < 0 or bound <= _TOLERANCE)
+        is_primal = _size(left_b) < _TOLERANCE * primal * self.tau
+        is_dual = _size(left_a) < _TOLERANCE * dual * self.tau
+        return ends and is_primal and is_dual and (cost < 0 or bound <= _TOLERANCE)
 
     def _step(self, left_a: Floats, left_b: Floats) -> None:
         """Take one predictor and one corrector."""

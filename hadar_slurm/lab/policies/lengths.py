@@ -40,9 +40,8 @@ def unknown_lengths(snapshot: Snapshot) -> Snapshot:
     usual for heavy-tailed durations. Single-GPU jobs, which are never spread, are unchanged.
     """
     gpu_types = tuple(snapshot.cluster.gpus_by_type)
-    return replace(
-        snapshot, jobs=tuple(_with_assumed_length(job, gpu_types) for job in snapshot.jobs)
-    )
+    jobs = tuple(_with_assumed_length(job, gpu_types) for job in snapshot.jobs)
+    return replace(snapshot, jobs=jobs)
 
 
 def _with_assumed_length(job: Job, gpu_types: Sequence[GpuType]) -> Job:
@@ -51,8 +50,5 @@ def _with_assumed_length(job: Job, gpu_types: Sequence[GpuType]) -> Job:
         return job
     trained_s = normalised_service(job, gpu_types) / size
     steps = max(1, math.ceil(job.spec.throughputs.best(gpu_types, size) * max(_LEAST_S, trained_s)))
-    return replace(
-        job,
-        spec=replace(job.spec, total_steps=steps),
-        progress=replace(job.progress, steps_done=0.0),
-    )
+    spec = replace(job.spec, total_steps=steps)
+    return replace(job, spec=spec, progress=replace(job.progress, steps_done=0.0))

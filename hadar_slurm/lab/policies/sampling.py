@@ -1,12 +1,11 @@
 """Policy `sampling`: numbers of copies and GPU types of each job that minimise the mean JCT.
 
 Source: "Sampling-based multi-job placement" (IEEE TPDS 35(6), 2024). `sharing.py` computes the
-numbers of workers by job and type, and states which parts are reconstructed. There a job may have
-any number of workers, but at least one. Here:
+numbers of workers by job and type, and states which parts are reconstructed. There a job has at
+least one worker. Here:
 
-* A *worker* is a copy of the job as HadarE forks it: a whole gang on one node; the copies share the
-  steps in proportion to their throughputs. So the plan also runs on Slurm. A job that may not be
-  forked has one.
+* A *worker* is a copy of the job as HadarE forks it, so the plan also runs on Slurm: a whole gang
+  on one node; copies share the steps in proportion to their throughputs.
 * *More jobs than GPUs.* Jobs are admitted by the least service needed on their fastest type, as
   long as every admitted job has a type; the others wait.
 * *Restarts.* A job's present types count as 5 % faster, and the present numbers of copies are one
@@ -35,6 +34,7 @@ from hadar_slurm.lab.policies.sharing import CATEGORIES, Counts, Market, share
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.copies import Copies, held_by, may_fork, with_one_copy
 from hadar_slurm.placement.node_assignment import assign_nodes
+from hadar_slurm.policies.hadare.policy import held_types, keep_or_start
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
 
 _STAYS = 1.05
@@ -59,11 +59,11 @@ class Sampling:
             for job in order:
                 allocator.stay(job)
         else:
-            figures = {"categories": float(self._share_out(allocator, order))}
+            figures["categories"] = float(self._share_out(allocator, order))
             if round_.may_move:
-                ids = frozenset(job.job_id for job in snapshot.plannable)
-                solved = _Solved(snapshot.now_s, ids)
-        _place_rest(allocator, order)
+                solved = _Solved(snapshot.now_s, frozenset(j.job_id for j in snapshot.plannable))
+        for job in order:
+            keep_or_start(allocator, job, allocator.by_speed(job))
         copies = sum(len(allocation.copies) for allocation in allocator.placed.values())
         return allocator.plan(figures={**figures, "copies": float(copies)}, memory=solved)
 
@@ -112,12 +112,11 @@ def _admitted(allocator: Allocator, order: Sequence[Job]) -> Iterator[Job]:
     left = {gpu_type: allocator.room(gpu_type) for gpu_type in allocator.gpu_types}
     for job in queue:
         size = job.spec.num_gpus
-        gpu_type = next(
-            (gpu_type for gpu_type in _types_of(allocator, job) if left[gpu_type] >= size), None
-        )
-        if gpu_type is not None:
-            left[gpu_type] -= size
-            yield job
+        for gpu_type in _types_of(allocator, job):
+            if left[gpu_type] >= size:
+                left[gpu_type] -= size
+                yield job
+                break
 
 
 def _types_of(allocator: Allocator, job: Job) -> Sequence[GpuType]:
@@ -127,11 +126,11 @@ def _types_of(allocator: Allocator, job: Job) -> Sequence[GpuType]:
 def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
     """Return the jobs and the free GPUs as a market."""
     speeds = np.zeros((len(jobs), len(allocator.gpu_types)))
-    most_on = np.zeros((len(jobs), len(allocator.gpu_types)), dtype=np.int64)
-    sync_s = np.zeros(len(jobs))
+    most_on = np.zeros(speeds.shape, dtype=np.int64)
+    sync_s, work = np.zeros(len(jobs)), np.array([max(job.steps_left, 1.0) for job in jobs])
     capacity = allocator.snapshot.cluster.capacity
     for row, job in enumerate(jobs):
-        held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
+        held = held_types(job)
         for column, gpu_type in enumerate(allocator.gpu_types):
             if not allocator.may_use(job, gpu_type):
                 continue
@@ -141,11 +140,11 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
             nodes = sum(capacity[slot] >= job.spec.num_gpus for slot in slots)
             most_on[row, column] = max(1, nodes)
         # Copies are averaged at the end of every round; `rounds` is how many one copy would need.
-        rounds = _work(job) / float(speeds[row].max()) / allocator.round.length_s
+        rounds = work[row] / float(speeds[row].max()) / allocator.round.length_s
         sync_s[row] = job.spec.aggregation_cost_s * max(1.0, rounds)
     most = [job.spec.max_copies if may_fork(job) else 1 for job in jobs]
     return Market(
-        work=np.array([_work(job) for job in jobs]),
+        work=work,
         speeds=speeds,
         units=np.array([job.spec.num_gpus for job in jobs]),
         most=np.minimum(most, most_on.sum(axis=1)),
@@ -153,10 +152,6 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
         sync_s=sync_s,
         room=np.array([allocator.room(gpu_type) for gpu_type in allocator.gpu_types]),
     )
-
-
-def _work(job: Job) -> float:
-    return max(job.steps_left, 1.0)
 
 
 def _seed(jobs: Sequence[Job]) -> int:
@@ -169,12 +164,10 @@ def _place(allocator: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
     copies = Copies(allocator)
     wanted: list[tuple[Job, dict[GpuType, int]]] = []
     for job, row in zip(jobs, counts, strict=True):
-        held = {slot.gpu_type for gang in held_by(job).gangs for slot, _ in gang.slots}
-        gpu_types = {
-            gpu_type: int(n) for gpu_type, n in zip(allocator.gpu_types, row, strict=True) if n > 0
-        }
-        rank = {gpu_type: place for place, gpu_type in enumerate(allocator.by_speed(job))}
-        first = sorted(gpu_types, key=lambda gpu_type: (gpu_type not in held, rank[gpu_type]))
+        held = held_types(job)
+        gpu_types = {k: int(n) for k, n in zip(allocator.gpu_types, row, strict=True) if n > 0}
+        by_speed = (gpu_type for gpu_type in allocator.by_speed(job) if gpu_type in gpu_types)
+        first = sorted(by_speed, key=lambda gpu_type: gpu_type not in held)
         if any(allocator.choose(with_one_copy(job, gpu_type), gpu_type) for gpu_type in first):
             wanted.append((job, gpu_types))
     assign_nodes(allocator)
@@ -189,19 +182,6 @@ def _place(allocator: Allocator, jobs: Sequence[Job], counts: Counts) -> None:
             missing = number - sum(gpu_type in gang.gpus_by_type for gang in gangs)
             gangs += tuple(islice(copies.places(job, [gpu_type], gangs), max(0, missing)))
         copies.give(job, gangs[: job.spec.max_copies])
-
-
-def _place_rest(allocator: Allocator, order: Sequence[Job]) -> None:
-    """Place the other jobs: on a gang that they hold, else on any types they train on."""
-    copies = Copies(allocator)
-    for job in order:
-        if job.job_id in allocator.placed:
-            continue
-        gang = next((gang for gang in held_by(job).gangs if copies.is_free(gang)), None)
-        if gang is not None:
-            copies.give(job, [gang])
-        else:
-            allocator.start(job, allocator.by_speed(job))
 
 
 def make(options: PolicyOptions) -> Sampling:

@@ -16,15 +16,15 @@ reconstruction.
   duals of the assignment program; its corner is the matching. R_i and the matching alternate for a
   few iterations. (Valuing a worker by its throughput alone would maximise total throughput.)
 * *Exchanges* (our addition). A fast worker is worth several slow ones, so the next better solution
-  is often many workers away: with one V100 and eight K80s, jobs of 1, 6 and 2 workers may have to
-  become jobs of 6, 1 and 2, and every path of swaps or transfers of single workers goes through
-  worse solutions. So jobs exchange one worker of a type for up to eight of another, or transfer it,
-  across categories, as long as it helps; then the market of the new category is solved, and so on.
+  is often many workers away, and all paths of single transfers there go through worse ones: with
+  one V100 and eight K80s, jobs of 1, 6 and 2 workers may have to become jobs of 6, 1 and 2. So jobs
+  exchange one worker of a type for up to eight of another, or transfer it, across categories, as
+  long as it helps; then the market of the new category is solved, and so on.
 * *Sampling.* The best numbers for equal workers are K_i ~ sqrt(weight_i), weight_i = work_i / mean
   rho_i, by Lagrange multipliers. The search starts there, and again at categories drawn around it
   (job prioritising). The best result is used.
 
-Our additions: workers are counted by GPU type, which is exact for identical GPUs of a type; and a
+Our additions: workers are counted by GPU type, which is exact for identical GPUs of a type; a
 worker may be a gang of several GPUs. Where gang sizes differ, the assignment program is solved in
 integers, since the linear one would return fractions of gangs.
 """
@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +76,12 @@ class Market:
     sync_s: Floats
     # (types,) GPUs.
     room: Counts
+
+    @property
+    def mean_speeds(self) -> Floats:
+        """Return the mean over the types on which the job trains, (jobs,)."""
+        runs = self.speeds > 0
+        return np.asarray(self.speeds.sum(axis=1) / np.maximum(runs.sum(axis=1), 1))
 
     def jcts_s(self, counts: Counts) -> Floats:
         """Return J of each job in seconds, inf without workers; `counts` (..., jobs, types)."""
@@ -138,9 +144,7 @@ def solve_category(
     market: Market, kappa: Counts, limits: SolverLimits | None = None
 ) -> Share | None:
     """Return the best matching with `kappa` workers by job; None if the market has none."""
-    runs = market.speeds > 0
-    mean_speed = market.speeds.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
-    pace = kappa * mean_speed
+    pace = kappa * market.mean_speeds
     best: Share | None = None
     before: Counts | None = None
     evaluations = 0
@@ -160,11 +164,8 @@ def solve_category(
 
 def square_root_rule(market: Market) -> Floats:
     """Return weights (jobs,): the optimal proportions of identical workers."""
-    runs = market.speeds > 0
-    mean_speed = market.speeds.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
-    return np.asarray(
-        np.sqrt(market.work / (np.maximum(mean_speed, 1e-300) * np.maximum(market.units, 1)))
-    )
+    speeds = np.maximum(market.mean_speeds, 1e-300)
+    return np.asarray(np.sqrt(market.work / (speeds * np.maximum(market.units, 1))))
 
 
 def composition(market: Market, weights: Floats) -> Counts:
@@ -203,31 +204,26 @@ def exchanged(market: Market, counts: Counts) -> tuple[Share, set[tuple[int, ...
     """
     counts, passed, tried = counts.copy(), set(), 0
     deals = _deals(len(market.room))
-    sizes = [
-        np.where(lot % market.units == 0, lot // market.units, 0)
-        for lot in sorted({int(unit) for unit in market.units})
-    ]
+    lots = np.unique(market.units)
+    sizes = [np.where(lot % market.units == 0, lot // market.units, 0) for lot in lots]
     for _ in range(_MAX_EXCHANGES):
         found = [_best_exchange(market, counts, size, deals) for size in sizes]
-        tried += sum(exchange.tried for exchange in found)
-        best = min(found, key=lambda exchange: exchange.change_s)
-        if best.change_s >= -_NOTHING * float(market.jcts_s(counts).sum()):
+        tried += sum(compared for _, _, compared in found)
+        change_s, more, _ = min(found, key=lambda exchange: exchange[0])
+        if change_s >= -_NOTHING * float(market.jcts_s(counts).sum()):
             break
-        counts += best.more
+        counts += more
         passed.add(tuple(counts.sum(axis=1)))
     return Share(counts, float(market.jcts_s(counts).mean()), len(passed), tried), passed
 
 
-class _Exchange(NamedTuple):
-    """An exchange: change of the sum of J, change of counts, number of exchanges compared."""
+def _best_exchange(
+    market: Market, counts: Counts, size: Counts, deals: Counts
+) -> tuple[float, Counts, int]:
+    """Return the best exchange: change of the sum of J, of counts, number of exchanges compared.
 
-    change_s: float
-    more: Counts
-    tried: int
-
-
-def _best_exchange(market: Market, counts: Counts, size: Counts, deals: Counts) -> _Exchange:
-    """Return the best exchange; `size` is a lot in workers by job, 0 where not a whole number."""
+    `size` is a lot in workers by job, 0 where not a whole number.
+    """
     first, second = (_changes_s(market, counts, size, way * deals) for way in (1, -1))
     may, can = np.isfinite(first), np.isfinite(second)
     tried = int((may.sum(axis=1) * can.sum(axis=1) - (may & can).sum(axis=1)).sum())
@@ -241,18 +237,17 @@ def _best_exchange(market: Market, counts: Counts, size: Counts, deals: Counts) 
     workers = np.append(size, 0)
     more[giver] += workers[giver] * deals[deal]
     more[taker] -= workers[taker] * deals[deal]
-    return _Exchange(float(change_s[deal, giver]), more[:-1], tried)
+    return float(change_s[deal, giver]), more[:-1], tried
 
 
 def _deals(num_types: int) -> Counts:
     """Return by deal the lots of each type that the first party gets from the second."""
     one = np.eye(num_types, dtype=np.int64)
     deals = list(-one)
-    for gives, gets in product(range(num_types), repeat=2):
+    for gives, gets in permutations(range(num_types), 2):
         # One for one is the same deal from either side.
         least = 2 if gives > gets else 1
-        if gives != gets:
-            deals += [n * one[gets] - one[gives] for n in range(least, _MOST_FOR_ONE + 1)]
+        deals += [n * one[gets] - one[gives] for n in range(least, _MOST_FOR_ONE + 1)]
     return np.array(deals)
 
 
@@ -286,15 +281,12 @@ def _match(
     scale = max(float(values.max(initial=0.0)), 1e-300)
     try:
         found = solve_lp(
-            LinearProgram(
-                cost=-values.ravel() / scale,
-                rows=np.concatenate((job, num_jobs + gpu_type)).astype(np.int32),
-                columns=np.concatenate((cells, cells)).astype(np.int32),
-                values=np.concatenate((np.ones(len(cells)), market.units[job].astype(float))),
+            LinearProgram.of(
+                -values.ravel() / scale,
+                [(job, cells, 1.0), (num_jobs + gpu_type, cells, market.units[job])],
                 # At least one worker; fewer than kappa where the types that a job needs run out.
                 row_lower=np.concatenate((np.ones(num_jobs), np.zeros(num_types))),
                 row_upper=np.concatenate((kappa.astype(float), market.room.astype(float))),
-                lower=np.zeros(len(cells)),
                 upper=upper.ravel().astype(float),
                 # With single-GPU workers a corner of the linear program is integral.
                 integer=None if (market.units == 1).all() else np.ones(len(cells), dtype=bool),

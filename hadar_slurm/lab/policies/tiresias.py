@@ -26,7 +26,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import PolicyOptions
+from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,4 @@ def serve_by_plenty(allocator: Allocator, order: Sequence[Job]) -> Plan:
     return allocator.plan()
 
 
-def make(_: PolicyOptions) -> Tiresias:
-    """Return the policy (entry point)."""
-    return Tiresias()
+make = without_options(Tiresias)

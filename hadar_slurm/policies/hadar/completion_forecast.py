@@ -1,16 +1,15 @@
-"""Where a job that cannot be moved would end first, the wait for GPUs included.
+"""Forecasts on which GPU type a non-preemptible job ends first, the wait for GPUs included.
 
-A job that can be moved may begin on whatever is free: a later round puts that right. One that
-cannot stays where it begins, and on a slow type it may end long after it would have on a fast one
-that it had waited for. So it takes the type on which it ends first: list scheduling on unrelated
+A preemptible job may start on any free type, since a later round can migrate it. A non-preemptible
+one stays where it starts, and on a slow type it may end long after the time that a later start on a
+fast one would give. So it takes the type on which it ends first: list scheduling on unrelated
 machines by earliest completion time (Ibarra and Kim, J. ACM 24(2), 1977), in the order of the
-policy, anew in every round.
+policy, in every round.
 
-It is a forecast. Everybody ahead is taken to run to the end where it is, a job that can be moved as
-well, unless the policy will find it a place afterwards; in the middle of a round, who may be moved
-gives up its GPUs for the next. GPUs of a type are one pool as far as the same jobs may use their
-nodes. How they lie on the nodes counts only for a job that had room and found no nodes
-(`first_end_on_nodes`).
+The forecast assumes that every job ahead runs to its end where it is, a preemptible one as well,
+unless the policy will place it afterwards; within a round, preemptible jobs release their GPUs at
+the round's end. GPUs of a type are one pool as far as the same jobs may use their nodes. Their
+spread over the nodes counts only for a job that had room and found no nodes (`first_end_on_nodes`).
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, nsmallest
+from itertools import accumulate
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, Slot
@@ -27,7 +27,7 @@ from hadar_slurm.placement.allocator import Allocator
 
 
 class _Release(NamedTuple):
-    """GPUs that come free, so many seconds from now."""
+    """GPUs that become free in `in_s` seconds."""
 
     in_s: float
     gpus: int
@@ -35,69 +35,62 @@ class _Release(NamedTuple):
 
 _Pool = list[_Release]  # a heap
 
-# Who waits is overtaken by shorter jobs that come later: the wait counts so many times. Of 1 to 10,
-# on hadar480_load90 without moves 1 gave a mean JCT of 39.6 h, 2 36.1, 3 35.3, 5 34.6; on
-# hadar480_static, where nobody comes later, 94.9, 95.6, 99.2 and 99.0.
+# Factor on the wait, for shorter jobs that arrive later and go first. Of 1 to 10, on
+# hadar480_load90 without migrations 1 gave a mean JCT of 39.6 h, 2 36.1, 3 35.3, 5 34.6; on
+# hadar480_static, where no job arrives later, 94.9, 95.6, 99.2 and 99.0.
 _OVERTAKEN = 2.0
 
 
-def settles(board: Allocator, job: Job) -> bool:
-    """Return whether a job will stay where it begins: it waits, and cannot be checkpointed.
-
-    A gang that no type alone could hold has no choice, and is none of these.
-    """
+def non_preemptible(allocator: Allocator, job: Job) -> bool:
+    """Return whether a queued job cannot be checkpointed and has a type that holds its gang."""
     waits = job.phase is Phase.QUEUED and not job.spec.can_checkpoint
-    return waits and any(board.may_use(job, gpu_type) for gpu_type in board.gpu_types)
+    return waits and any(allocator.may_use(job, gpu_type) for gpu_type in allocator.gpu_types)
 
 
 class Forecast:
-    """When the GPUs of a board come free, for `jobs`, who are given them one after the other."""
+    """When the allocator's GPUs become free for `jobs`, which receive them one after the other."""
 
-    def __init__(self, board: Allocator, jobs: Iterable[Job]) -> None:
-        self._board = board
+    def __init__(self, allocator: Allocator, jobs: Iterable[Job]) -> None:
+        self._allocator = allocator
         reaches = {
-            (gpu_type, id(nodes)): nodes
+            (gpu_type, allocator.like(job)): nodes
             for job in jobs
-            for gpu_type in board.by_speed(job)
-            if (nodes := board.nodes_for(job, gpu_type))
+            for gpu_type in allocator.by_speed(job)
+            if (nodes := allocator.nodes_for(job, gpu_type))
         }
         # Nodes that the same jobs may use are one pool.
-        users: defaultdict[Slot, list[int]] = defaultdict(list)
-        for (gpu_type, reach), nodes in reaches.items():
+        users: defaultdict[Slot, list[object]] = defaultdict(list)
+        for (gpu_type, alike), nodes in reaches.items():
             for node in nodes:
-                users[Slot(node.name, gpu_type)].append(reach)
-        releases = _releases(board) if reaches else {}
-        pools: defaultdict[tuple[GpuType, tuple[int, ...]], _Pool] = defaultdict(list)
-        for slot, who in users.items():
-            pools[slot.gpu_type, tuple(who)] += releases.get(slot, ())
-        for pool in pools.values():
+                users[Slot(node.name, gpu_type)].append(alike)
+        releases = _releases(allocator) if reaches else {}
+        pools: defaultdict[tuple[GpuType, tuple[object, ...]], _Pool] = defaultdict(list)
+        for slot, reach in users.items():
+            pools[slot.gpu_type, tuple(reach)] += releases.get(slot, ())
+        self._pools: defaultdict[tuple[GpuType, object], list[_Pool]] = defaultdict(list)
+        for (gpu_type, group), pool in pools.items():
             heapify(pool)
-        self._pools = {
-            (gpu_type, reach): [
-                pool for (of, who), pool in pools.items() if of == gpu_type and reach in who
-            ]
-            for gpu_type, reach in reaches
-        }
+            for alike in group:
+                self._pools[gpu_type, alike].append(pool)
 
     def first_end(self, job: Job) -> GpuType | None:
         """Give a job the GPUs with which it ends first; return their type if they are free now.
 
-        None: it waits, for GPUs that are now kept for it, or because nobody will ever have as many.
+        None: it waits, for GPUs now reserved for it, or because no type will ever have enough.
         """
-        begins_s = {
-            gpu_type: self._begin_s(job, gpu_type) for gpu_type in self._board.by_speed(job)
-        }
-        gpu_type = _first_end(self._board, job, begins_s)
+        types = self._allocator.by_speed(job)
+        begins_s = {gpu_type: self._begin_s(job, gpu_type) for gpu_type in types}
+        gpu_type = _first_end(self._allocator, job, begins_s)
         if gpu_type is None:
             return None
         self.give(job, gpu_type)
         return gpu_type if begins_s[gpu_type] <= 0 else None
 
     def give(self, job: Job, gpu_type: GpuType) -> None:
-        """Note that a job gets the first GPUs of a type that it can have, and keeps them."""
+        """Give a job, to its end, the GPUs of a type that become free first."""
         taken = list(self._take(job, gpu_type))
         end_s = max((release.in_s for release, _ in taken), default=0.0)
-        end_s += _lasts_s(self._board, job, gpu_type)
+        end_s += _lasts_s(self._allocator, job, gpu_type)
         left = job.spec.num_gpus
         for release, pool in taken:
             used = min(left, release.gpus)
@@ -111,14 +104,12 @@ class Forecast:
         taken = list(self._take(job, gpu_type))
         for release, pool in taken:
             heappush(pool, release)
-        if sum(release.gpus for release, _ in taken) < job.spec.num_gpus:
-            return math.inf
-        return taken[-1][0].in_s
+        is_enough = sum(release.gpus for release, _ in taken) >= job.spec.num_gpus
+        return taken[-1][0].in_s if is_enough else math.inf
 
     def _take(self, job: Job, gpu_type: GpuType) -> Iterator[tuple[_Release, _Pool]]:
         """Take releases out of their pools, the soonest first, until a job has its GPUs."""
-        nodes = self._board.nodes_for(job, gpu_type)
-        pools = self._pools.get((gpu_type, id(nodes)), ())
+        pools = self._pools.get((gpu_type, self._allocator.like(job)), ())
         missing = job.spec.num_gpus
         while missing > 0 and any(pools):
             pool = min(filter(None, pools), key=lambda pool: pool[0])
@@ -127,65 +118,52 @@ class Forecast:
             yield release, pool
 
 
-def first_end_on_nodes(board: Allocator, job: Job) -> GpuType | None:
+def first_end_on_nodes(allocator: Allocator, job: Job) -> GpuType | None:
     """Return the type on which a job ends first, by single nodes, if it could start there now."""
-    releases = {slot: sorted(found) for slot, found in _releases(board).items()}
-    begins_s = {
-        gpu_type: min(
-            (
-                _begin_on_nodes(
-                    [releases.get(slot, ()) for slot in board.slots_for(job, gpu_type)],
-                    shape.nodes,
-                    shape.gpus_per_node,
-                )
-                for shape in job.spec.shapes
-            ),
-            default=math.inf,
-        )
-        for gpu_type in board.by_speed(job)
-    }
-    gpu_type = _first_end(board, job, begins_s)
-    return gpu_type if gpu_type is not None and begins_s[gpu_type] <= 0 else None
+    releases = {slot: sorted(found) for slot, found in _releases(allocator).items()}
+    begins_s = {}
+    for gpu_type in allocator.by_speed(job):
+        slots = [releases.get(slot, ()) for slot in allocator.slots_for(job, gpu_type)]
+        starts_s = (_begin_on_nodes(slots, s.nodes, s.gpus_per_node) for s in job.spec.shapes)
+        begins_s[gpu_type] = min(starts_s, default=math.inf)
+    first = _first_end(allocator, job, begins_s)
+    return first if first is not None and begins_s[first] <= 0 else None
 
 
 def _begin_on_nodes(slots: Iterable[Sequence[_Release]], nodes: int, gpus: int) -> float:
-    """Return when so many of these slots will each have `gpus` free, in seconds; inf: never."""
+    """Return when `nodes` of the slots will have `gpus` free each, in seconds; inf: never."""
     begins_s = []
     for releases in slots:
-        count = 0
-        for release in releases:
-            count += release.gpus
-            if count >= gpus:
-                begins_s.append(release.in_s)
-                break
+        totals = accumulate(release.gpus for release in releases)
+        enough = (r.in_s for r, total in zip(releases, totals, strict=True) if total >= gpus)
+        begins_s.append(next(enough, math.inf))
     return nsmallest(nodes, begins_s)[-1] if len(begins_s) >= nodes else math.inf
 
 
-def _first_end(board: Allocator, job: Job, begins_s: Mapping[GpuType, float]) -> GpuType | None:
+def _first_end(allocator: Allocator, job: Job, begins_s: Mapping[GpuType, float]) -> GpuType | None:
     """Return the type on which a job ends first, the fastest of equals; None: on none ever."""
     ends_s = {
-        gpu_type: _OVERTAKEN * begin_s + _lasts_s(board, job, gpu_type)
+        gpu_type: _OVERTAKEN * begin_s + _lasts_s(allocator, job, gpu_type)
         for gpu_type, begin_s in begins_s.items()
-        if begin_s < math.inf and board.may_use(job, gpu_type)
+        if begin_s < math.inf and allocator.may_use(job, gpu_type)
     }
     return min(ends_s, key=lambda gpu_type: ends_s[gpu_type], default=None)
 
 
-def _lasts_s(board: Allocator, job: Job, gpu_type: GpuType) -> float:
-    """Return how long a job takes on a type, in seconds."""
-    return job.steps_left / board.throughput(job, gpu_type)
+def _lasts_s(allocator: Allocator, job: Job, gpu_type: GpuType) -> float:
+    return job.steps_left / allocator.throughput(job, gpu_type)
 
 
-def _releases(board: Allocator) -> dict[Slot, _Pool]:
-    """Return when the GPUs of each slot come free, as far as they are placed and not chosen."""
-    found = {slot: [_Release(0.0, free)] for slot, free in board.free.items() if free > 0}
-    jobs = board.snapshot.by_id
-    for job_id, allocation in board.placed.items():
+def _releases(allocator: Allocator) -> dict[Slot, _Pool]:
+    """Return when the free and placed GPUs of each slot become free."""
+    found = {slot: [_Release(0.0, free)] for slot, free in allocator.free.items() if free > 0}
+    jobs, rules = allocator.snapshot.by_id, allocator.rules
+    for job_id, allocation in allocator.placed.items():
         job = jobs[job_id]
-        pace = sum(board.rules.throughput(gang, job.spec.throughputs) for gang in allocation.gangs)
-        left_s = job.steps_left / pace if pace > 0 else math.inf
-        if job.spec.can_checkpoint and not board.round.may_move:
-            left_s = min(left_s, board.round.length_s)
+        throughput = sum(rules.throughput(gang, job.spec.throughputs) for gang in allocation.gangs)
+        left_s = job.steps_left / throughput if throughput > 0 else math.inf
+        if job.spec.can_checkpoint and not allocator.round.may_move:
+            left_s = min(left_s, allocator.round.length_s)
         for gang in allocation.gangs:
             for slot, count in gang.slots:
                 found.setdefault(slot, []).append(_Release(left_s, count))

@@ -1,10 +1,10 @@
-"""Using GPUs that no job in the queue's order could take, at almost no loss to that order.
+"""Uses GPUs that no job in the queue's order could take, at almost no loss to that order.
 
-Going through a queue, each job taking what it needs, leaves a few GPUs of a type idle where only
-large gangs still wait: 18 of 20 are taken by gangs of 2 and 4, and the next wants 4. A different
-set of nearly the same worth often fits better. Which one is a knapsack problem, small enough to be
-solved exactly: of all sets whose worth is at most `tolerance` below the queue's own, the one that
-uses the most GPUs, and of those the one of the most worth.
+Serving a queue in order leaves a few GPUs of a type idle where only large gangs still wait: gangs
+of 2 and 4 take 18 of 20, and the next needs 4. A different set of nearly the same worth often fits
+better. Finding it is a knapsack problem, small enough for an exact solution: of all sets whose
+worth is at most `tolerance` below the queue's own, the one that uses the most GPUs, and of those
+the one of the most worth.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-# So many of the queue's last choices and of the first that wait are looked at.
+# Number of the last jobs taken and of the first waiting ones that are considered.
 _AROUND = 64
-_NEVER = -np.inf
 
 
 class Item(NamedTuple):
@@ -32,8 +31,8 @@ def refit(
 ) -> set[int] | None:
     """Return the places of a set that uses more of the `room` left beside `taken`; None if none.
 
-    `taken` and `waiting` are in the order of the queue; `tolerance` is a share of what the jobs
-    looked at are worth.
+    `taken` and `waiting` are in the order of the queue; `tolerance` is a share of the worth of the
+    jobs considered.
     """
     fixed, loose = taken[:-_AROUND], taken[-_AROUND:]
     waiting = [item for item in waiting if item.num_gpus > room][:_AROUND]
@@ -43,16 +42,16 @@ def refit(
     worth = sum(item.worth for item in loose)
     items = sorted((*loose, *waiting))
     # best[c] is the most worth of a set that uses exactly c GPUs, first of no items, then of more.
-    best = np.full(used + room + 1, _NEVER)
+    best = np.full(used + room + 1, -np.inf)
     best[0] = 0.0
     takes = []
     for item in items:
-        added = np.full(len(best), _NEVER)
+        added = np.full(len(best), -np.inf)
         if item.num_gpus < len(best):
             added[item.num_gpus :] = best[: -item.num_gpus] + item.worth
         takes.append(added > best)
         best = np.maximum(best, added)
-    # The queue's own set is among these, so there is one; rounding must not lose it.
+    # The queue's own set is among these; rounding must not lose it.
     most = int(np.flatnonzero(best >= worth * (1.0 - tolerance) - 1e-12 * abs(worth)).max())
     if most <= used:
         return None

@@ -1,4 +1,4 @@
-"""From a candidate to nodes: keep who stays, then the largest pieces first, best fit."""
+"""Finds nodes for candidates: first those in place, then the largest pieces, best fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot, natural_key
+from hadar_slurm.core.cluster import JobId, NodeName, Slot, natural_key
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.placement.eligibility import Eligibility
 from hadar_slurm.policies.hadar_paper.candidates import Candidate
@@ -14,7 +14,7 @@ from hadar_slurm.policies.hadar_paper.candidates import Candidate
 
 @dataclass
 class Packing:
-    """Gangs placed so far in one round, and what is left of every slot."""
+    """Gangs placed so far in one round, and the GPUs left of every slot."""
 
     reach: Eligibility
     free: dict[Slot, int]
@@ -26,7 +26,7 @@ class Packing:
         return sum(candidate.value for candidate, _ in self.placed.values())
 
     def place(self, candidate: Candidate) -> bool:
-        """Put a candidate on nodes if it fits, and say whether it did."""
+        """Put a candidate on nodes if it fits; return whether it did."""
         gang = candidate.present or self._find(candidate)
         if gang is None or any(self.free.get(slot, 0) < n for slot, n in gang.slots):
             return False
@@ -36,51 +36,37 @@ class Packing:
         return True
 
     def _find(self, candidate: Candidate) -> Gang | None:
-        """Return nodes for a candidate that is to start anew, or None."""
-        gpu_types = Counter(candidate.types)
+        """Return nodes for a candidate that is not in place, or None.
+
+        The tightest fit goes first, nodes of a single type before all others, so that the request
+        need not name the type.
+        """
+        gpu_types, size = Counter(candidate.types), candidate.gpus_per_node
         counts: dict[tuple[str, str], int] = {}
         taken: set[NodeName] = set()
         for gpu_type, num_nodes in sorted(gpu_types.items()):
-            fits = self._nodes_that_fit(candidate, gpu_type, len(gpu_types) > 1, taken)
+            nodes = self.reach.nodes(candidate.job, gpu_type, is_mixed=len(gpu_types) > 1)
+            fits = sorted(
+                (not node.has_one_type, left, natural_key(node.name), node.name)
+                for node in nodes
+                if node.name not in taken
+                and (left := self.free.get(Slot(node.name, gpu_type), 0)) >= size
+            )
             if len(fits) < num_nodes:
                 return None
-            for name in fits[:num_nodes]:
+            for *_, name in fits[:num_nodes]:
                 taken.add(name)
-                counts[name, gpu_type] = candidate.gpus_per_node
+                counts[name, gpu_type] = size
         return Gang.of(counts)
-
-    def _nodes_that_fit(
-        self, candidate: Candidate, gpu_type: GpuType, is_mixed: bool, taken: set[NodeName]
-    ) -> list[NodeName]:
-        """Return nodes able to give a candidate its GPUs of `gpu_type`, the tightest fit first.
-
-        Nodes of a single type go before all others, so that the request need not name the type.
-        """
-        fits = [
-            (
-                not node.has_one_type,
-                self.free.get(Slot(node.name, gpu_type), 0),
-                natural_key(node.name),
-                node.name,
-            )
-            for node in self.reach.nodes(candidate.job, gpu_type, is_mixed=is_mixed)
-            if node.name not in taken
-        ]
-        return [name for _, left, _, name in sorted(fits) if left >= candidate.gpus_per_node]
 
 
 def pack(reach: Eligibility, free: Mapping[Slot, int], chosen: Iterable[Candidate]) -> Packing:
-    """Place the chosen candidates: those that stay, then the others, large pieces first."""
+    """Place the chosen candidates: those in place, then the others, large pieces first."""
     packing = Packing(reach, dict(free))
-    order = sorted(
-        chosen,
-        key=lambda c: (
-            c.present is None,
-            -c.gpus_per_node,
-            -c.value,
-            natural_key(c.job.job_id),
-        ),
-    )
-    for candidate in order:
+
+    def rank(c: Candidate) -> tuple[object, ...]:
+        return (c.present is None, -c.gpus_per_node, -c.value, natural_key(c.job.job_id))
+
+    for candidate in sorted(chosen, key=rank):
         packing.place(candidate)
     return packing

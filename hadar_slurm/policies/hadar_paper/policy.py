@@ -2,35 +2,33 @@
 
 Source: Hadar, IPDPS'24 (doi 10.1109/ipdps57955.2024.00066) and arXiv 2503.10918. Every job has
 candidate gangs; a candidate's payoff is mu = U_j(f_j - a_j) - priced GPUs, with the restart inside
-f_j; a job runs iff its best payoff is positive. What is ours:
+f_j; a job runs iff its best payoff is positive. Differences from the paper:
 
-* The dual subroutine is an ILP (PuLP) over all jobs at once, at most one candidate a job, where
-  the paper admits jobs one after the other. Prices rise with use inside the ILP (prices.py).
+* The dual subroutine is an ILP (PuLP) over all jobs at once, at most one candidate per job; the
+  paper admits jobs one after the other. Prices rise with use inside the ILP (prices.py).
 * Two stages: the ILP chooses shape and GPU types, packing chooses nodes. Constraints on pieces
-  (how many nodes can still give c GPUs of a type) keep the first honest about the second.
-* Jobs that the price turned away fill what is left (work conservation), and so do jobs whose
-  chosen gang found no nodes. Who stays in place keeps it unless repacking everybody is worth
-  more, restarts included.
-* Of a long queue the ILP sees the jobs worth most per GPU, whose gangs together are a few times
-  what can be taken, since the solver's time grows faster than the queue. The others can only fill
-  what is left. Among many candidates it stops at a gap of 1 %, whatever `solver.gap` says.
-* When the solver gives nothing in time, candidates are taken greedily at rising prices, which is
-  the paper's own sequential form. The journal counts it as `solver_fallback`.
+  (how many nodes can still give c GPUs of a type) make most choices packable.
+* Jobs rejected by price fill what is left (work conservation), as do jobs whose chosen gang found
+  no nodes. Jobs stay in place unless repacking all is worth more, restarts included.
+* Of a long queue the ILP sees the jobs worth most per GPU, up to a few times the GPUs, since the
+  solver's time grows faster than the queue. Among many candidates its gap is 1 % at least.
+* When the solver finds nothing in time, candidates are taken greedily at rising prices, the paper's
+  own sequential form. The journal counts it as `solver_fallback`.
 
-A plan is made anew each round and jobs may be preempted, so the competitive ratio 2 alpha of the
-paper's non-preemptive model is not claimed here.
+Each round is planned from scratch and jobs may be preempted, so the competitive ratio 2 alpha of
+the paper's non-preemptive model is not claimed.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import pulp
 
-from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Slot
+from hadar_slurm.core.cluster import GpuType, JobId, Slot
 from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan, WaitReason
@@ -44,17 +42,16 @@ from hadar_slurm.policies.hadar_paper.utility import UTILITIES, Appraisal
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits
 from hadar_slurm.policies.solver import solve
 
-# Price steps per GPU type in the ILP; more would not change who runs at the sizes we know.
+# Price steps per GPU type in the ILP; more did not change the plans at the sizes tried.
 _PRICE_STEPS = 16
 # Breaks ties between equal candidates by order, as a share of their value, far below any real
 # difference.
 _TIE = 1e-7
-# HiGHS does not tell objectives apart that differ by less than 1e-6 (its absolute gap), and next to
-# a job that is almost done all others are worth that little.
+# HiGHS treats objectives closer than 1e-6 (its absolute gap) as equal, and beside a job that is
+# almost done all others are worth that little.
 _SCALE = 1e4
 
-# A good choice is found at once, and the last percent of it takes long to prove: among 4,400
-# candidates HiGHS needs 0.3 s for a gap of 1 % and 1.1 s for one of 0.1 %.
+# Among 4,400 candidates HiGHS needs 0.3 s for a gap of 1 % and 1.1 s for one of 0.1 %.
 _MANY = 1_000
 _GAP_OF_MANY = 0.01
 # Gangs in the ILP, in multiples of the GPUs that can be taken.
@@ -73,7 +70,7 @@ class HadarPaper:
     name: str = "hadar-paper"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return who runs where in `round_`; it looks at nothing but the snapshot."""
+        """Return which jobs run in `round_`, and on which GPUs."""
         reach = Eligibility(snapshot)
         free = reach.capacity()
         appraisal = Appraisal.of(snapshot, UTILITIES[self.utility])
@@ -91,21 +88,25 @@ class HadarPaper:
         open_ = {job.job_id: rest.of(job) for job in movable}
         chosen, figures = self._select(open_, prices, pinned.free)
         packing = _best_packing(reach, pinned, chosen, open_)
-        _fill(packing, open_)
-        figures |= {
-            f"price.{gpu_type}": price.at(
-                units[gpu_type] - _units_by_type(packing.free).get(gpu_type, 0)
-            )
-            for gpu_type, price in prices.items()
-        }
+        for job_id in _by_worth(open_):
+            if job_id not in packing.placed:
+                next(filter(packing.place, open_[job_id]), None)
+        left = _units_by_type(packing.free)
+        figures |= {f"price.{k}": price.at(units[k] - left[k]) for k, price in prices.items()}
         figures["value"] = packing.value
-        why = _Reasons(snapshot, appraisal, open_, {c.job.job_id for c in chosen})
-        return _as_plan(snapshot, packing, why, figures)
+        selected = {candidate.job.job_id for candidate in chosen}
+        waiting = {
+            job.job_id: _wait_reason(snapshot, appraisal, open_, selected, job)
+            for job in snapshot.jobs
+            if not job.phase.is_final and job.job_id not in packing.placed
+        }
+        gangs = {k: Allocation.rigid(gang) for k, (_, gang) in packing.placed.items()}
+        return Plan.of(gangs, waiting, figures)
 
     def _select(
         self, candidates: Candidates, prices: Prices, free: Mapping[Slot, int]
     ) -> tuple[list[Candidate], dict[str, float]]:
-        """Return at most one candidate a job, by ILP or else greedily, and figures about it."""
+        """Return at most one candidate per job, by ILP or else greedily, and its figures."""
         if not any(candidates.values()):
             return [], {"candidates": 0.0}
         contenders = _contenders(candidates, sum(free.values()))
@@ -117,11 +118,11 @@ class HadarPaper:
         return chosen, figures | {"solver_fallback": 0.0, "solver_optimal": float(is_optimal)}
 
 
-def _units_by_type(free: Mapping[Slot, int]) -> dict[GpuType, int]:
+def _units_by_type(free: Mapping[Slot, int]) -> Counter[GpuType]:
     units: Counter[GpuType] = Counter()
     for slot, count in free.items():
         units[slot.gpu_type] += count
-    return dict(units)
+    return units
 
 
 def _by_worth(candidates: Candidates) -> list[JobId]:
@@ -134,12 +135,8 @@ def _contenders(candidates: Candidates, num_gpus: int) -> dict[JobId, Sequence[C
     """Return the candidates of the jobs worth most per GPU, enough of them for `num_gpus`."""
     order = _by_worth(candidates)
     sizes = (candidates[job_id][0].job.spec.num_gpus for job_id in order)
-    before = accumulate(sizes, initial=0)
-    chosen = {
-        job_id
-        for job_id, ahead in zip(order, before, strict=False)
-        if ahead < _CONTENDERS * num_gpus
-    }
+    ahead = zip(order, accumulate(sizes, initial=0), strict=False)
+    chosen = {job_id for job_id, gpus in ahead if gpus < _CONTENDERS * num_gpus}
     return {job_id: listed for job_id, listed in candidates.items() if job_id in chosen}
 
 
@@ -152,14 +149,14 @@ def _select_by_ilp(
     s.t. sum_{c of j} x_c <= 1;  sum_c usage_{c,r} x_c <= sum_u y_{r,u};  0 <= y_{r,u} <= units_u;
          pieces of c GPUs of type r <= pieces the nodes can give, for every piece size c.
 
-    As prices are above 0, what is used is what is paid.
+    As prices are above 0, only used units are paid.
     """
     problem = pulp.LpProblem("hadar_round", pulp.LpMaximize)
     flat = [c for listed in candidates.values() for c in listed]
     take = [problem.add_variable(f"x{i}", cat=pulp.LpBinary) for i in range(len(flat))]
-    by_job: dict[JobId, list[pulp.LpVariable]] = {}
+    by_job: defaultdict[JobId, list[pulp.LpVariable]] = defaultdict(list)
     for candidate, variable in zip(flat, take, strict=True):
-        by_job.setdefault(candidate.job.job_id, []).append(variable)
+        by_job[candidate.job.job_id].append(variable)
     gain = [
         (v, _SCALE * c.value * (1 - _TIE * i / len(flat)))
         for i, (c, v) in enumerate(zip(flat, take, strict=True))
@@ -172,16 +169,15 @@ def _select_by_ilp(
             units = problem.add_variable(f"y_{len(cost)}_{index}", 0, segment.units)
             cost.append((units, -_SCALE * segment.price))
             paid.append((units, -1))
-        used = [
-            (v, c.usage[gpu_type]) for c, v in zip(flat, take, strict=True) if gpu_type in c.usage
-        ]
+        users = zip(flat, take, strict=True)
+        used = [(v, c.usage[gpu_type]) for c, v in users if gpu_type in c.usage]
         balances.append(pulp.LpAffineExpression([*used, *paid]) <= 0)
     problem += pulp.LpAffineExpression([*gain, *cost])
     for variables in by_job.values():
         problem += pulp.lpSum(variables) <= 1
     for constraint in balances:
         problem += constraint
-    for pieces, most in _piece_limits(flat, take, free).values():
+    for pieces, most in _piece_limits(flat, take, free):
         problem += pulp.LpAffineExpression(pieces) <= most
     gap = max(limits.gap, _GAP_OF_MANY) if len(flat) > _MANY else limits.gap
     is_optimal = solve(problem, replace(limits, gap=gap))
@@ -191,8 +187,8 @@ def _select_by_ilp(
 
 def _piece_limits(
     flat: Sequence[Candidate], take: Sequence[pulp.LpVariable], free: Mapping[Slot, int]
-) -> dict[tuple[GpuType, int], tuple[list[tuple[pulp.LpVariable, int]], int]]:
-    """Return, per (type, piece size), what candidates take in such pieces and what there is.
+) -> Iterator[tuple[list[tuple[pulp.LpVariable, int]], int]]:
+    """Yield, per (type, piece size), the candidates' use and the number of such pieces.
 
     A piece of s GPUs holds floor(s / c) pieces of c, and a node with n free GPUs gives
     floor(n / c): necessary for any packing, and for powers of two on empty nodes sufficient.
@@ -201,30 +197,20 @@ def _piece_limits(
     for candidate in flat:
         for gpu_type, size in candidate.chunks:
             sizes.setdefault(gpu_type, set()).add(size)
-    rows: dict[tuple[GpuType, int], tuple[list[tuple[pulp.LpVariable, int]], int]] = {
-        (gpu_type, size): (
-            [],
-            sum(n // size for slot, n in free.items() if slot.gpu_type == gpu_type),
-        )
-        for gpu_type, wanted in sizes.items()
-        for size in wanted
-    }
-    for candidate, variable in zip(flat, take, strict=True):
-        held: Counter[tuple[GpuType, int]] = Counter()
-        for (gpu_type, piece), count in candidate.chunks.items():
-            held.update({(gpu_type, size): count * (piece // size) for size in sizes[gpu_type]})
-        for key, count in held.items():
-            if count:
-                rows[key][0].append((variable, count))
-    return rows
+    for gpu_type, size in ((k, size) for k, wanted in sizes.items() for size in wanted):
+        used = [
+            (v, sum(n * (piece // size) for (k, piece), n in c.chunks.items() if k == gpu_type))
+            for c, v in zip(flat, take, strict=True)
+        ]
+        given = sum(n // size for slot, n in free.items() if slot.gpu_type == gpu_type)
+        yield [(variable, count) for variable, count in used if count], given
 
 
 def _select_greedily(
     candidates: Candidates, prices: Prices, free: Mapping[Slot, int]
 ) -> list[Candidate]:
-    """Admit jobs one after the other at the price of the moment, as the paper does."""
-    left = _units_by_type(free)
-    units = dict(left)
+    """Admit jobs one after the other at the current price, as the paper does."""
+    units, left = _units_by_type(free), _units_by_type(free)
     chosen = []
 
     def payoff(candidate: Candidate) -> float:
@@ -247,71 +233,35 @@ def _select_greedily(
 def _best_packing(
     reach: Eligibility, pinned: Packing, chosen: Iterable[Candidate], candidates: Candidates
 ) -> Packing:
-    """Pack around those that stay, or everybody anew where that is worth more."""
+    """Pack around the jobs that stay, or repack all where that is worth more."""
     chosen = list(chosen)
-    anew = [
-        next(
-            (c for c in candidates[old.job.job_id] if c.present is None and c.types == old.types),
-            old,
-        )
-        if old.present is not None
-        else old
-        for old in chosen
-    ]
-    packings = [pack(reach, pinned.free, choice) for choice in (chosen, anew)]
+    moved = []
+    for old in chosen:
+        others = candidates[old.job.job_id] if old.present is not None else ()
+        alike = (c for c in others if c.present is None and c.types == old.types)
+        moved.append(next(alike, old))
+    packings = [pack(reach, pinned.free, choice) for choice in (chosen, moved)]
     best = max(packings, key=lambda packing: packing.value)
     best.placed.update(pinned.placed)
     return best
 
 
-def _fill(packing: Packing, candidates: Candidates) -> None:
-    """Give what is left to jobs without a place, the most valuable per GPU first."""
-    for job_id in _by_worth(candidates):
-        if job_id not in packing.placed:
-            next(filter(packing.place, candidates[job_id]), None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reasons:
-    """Why jobs wait in this round."""
-
-    snapshot: Snapshot
-    appraisal: Appraisal
-    candidates: Candidates
-    chosen: set[JobId]
-
-    def of(self, job: Job) -> WaitReason:
-        if not job.phase.is_plannable:
-            return WaitReason.STOPPING
-        gpu_types = [str(gpu_type) for gpu_type in self.snapshot.cluster.gpus_by_type]
-        if job.spec.throughputs.best(gpu_types, job.spec.num_gpus) <= 0:
-            return WaitReason.NO_THROUGHPUT
-        if all(candidate.present for candidate in self.candidates[job.job_id]):
-            return WaitReason.INSUFFICIENT if self._fits_alone(job) else WaitReason.INFEASIBLE
-        return WaitReason.INSUFFICIENT if job.job_id in self.chosen else WaitReason.OUTBID
-
-    def _fits_alone(self, job: Job) -> bool:
-        """Return whether the job could start if nothing else ran and every node took work."""
-        nodes = (replace(node, is_schedulable=True) for node in self.snapshot.cluster.nodes)
-        empty = replace(self.snapshot, cluster=Cluster.of(nodes), jobs=(), occupied=())
-        source = CandidateSource(Eligibility(empty), self.appraisal, empty.cluster.capacity)
-        return any(candidate.present is None for candidate in source.of(job))
-
-
-def _as_plan(
-    snapshot: Snapshot, packing: Packing, why: _Reasons, figures: Mapping[str, float]
-) -> Plan:
-    return Plan.of(
-        {job_id: Allocation.rigid(gang) for job_id, (_, gang) in packing.placed.items()},
-        {
-            job.job_id: why.of(job)
-            for job in snapshot.jobs
-            if not job.phase.is_final and job.job_id not in packing.placed
-        },
-        figures,
-    )
+def _wait_reason(
+    snapshot: Snapshot, appraisal: Appraisal, candidates: Candidates, selected: Set[JobId], job: Job
+) -> WaitReason:
+    if not job.phase.is_plannable:
+        return WaitReason.STOPPING
+    if job.spec.throughputs.best(snapshot.cluster.gpus_by_type, job.spec.num_gpus) <= 0:
+        return WaitReason.NO_THROUGHPUT
+    if any(candidate.present is None for candidate in candidates[job.job_id]):
+        return WaitReason.INSUFFICIENT if job.job_id in selected else WaitReason.OUTBID
+    # Whether the job could start if nothing else ran and every node took work.
+    empty = replace(snapshot, cluster=snapshot.cluster.all_open(), jobs=(), occupied=())
+    source = CandidateSource(Eligibility(empty), appraisal, empty.cluster.capacity)
+    fits = any(candidate.present is None for candidate in source.of(job))
+    return WaitReason.INSUFFICIENT if fits else WaitReason.INFEASIBLE
 
 
 def make(options: PolicyOptions) -> HadarPaper:
-    """Return the policy, as its entry point asks for it."""
+    """Return the policy (entry point)."""
     return HadarPaper(utility=options.utility, limits=options.limits)

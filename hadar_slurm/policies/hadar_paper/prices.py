@@ -1,13 +1,13 @@
-"""The dual price of a GPU type as a function of how much of it is taken.
+"""The dual price of a GPU type as a function of the GPUs taken.
 
 Hadar's price (IPDPS'24, the dual variable k_h^r; form as in OASiS, arXiv 1801.00936, eq. for
 k_h^r): k(g) = U_min (U_max / U_min)^(g / c), g units of capacity c being taken. It is U_min on an
 empty type and U_max on a full one, where no job can still gain.
 
-Ours differs in three ways, all because a plan here covers one round and is made anew in the next:
-prices are per GPU type, not per node, since the selection is made per type and nodes are packed
-after it; U_min is not divided by the job's duration; and a unit is charged the price at its own
-place in the queue of units (the integral of k), which an ILP can do, instead of one price for all.
+Three differences, all because a plan here covers one round: prices are per GPU type, not per node,
+since nodes are packed after the selection by type; U_min is not divided by the job's duration; and
+each unit is charged the price at its own place (the integral of k), as an ILP can do, instead of
+one price for all.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job
 from hadar_slurm.policies.hadar_paper.utility import Appraisal
 
-# A job that will wait for the whole horizon is worth next to nothing, but never exactly nothing:
-# the exponential needs U_min > 0, and more than this many powers of ten serve no purpose.
+# Lower bound of U_min / U_max: the exponential needs U_min > 0.
 _LEAST_RATIO = 1e-9
 
 
@@ -63,7 +62,7 @@ def exponential_prices(
     U_max^r = max_j U_j(t_j^min) / W_j and U_min^r = (1 / 4 eta) min_j U_j(T) / W_j over the jobs
     that run on type r, with 1 / eta = min_j t_j^max W_j / (T C), T = the horizon in which all jobs
     could finish one after the other on this cluster, C = all GPUs. The constants follow the proof
-    that keeps the initial dual at half of the optimum at most.
+    that the initial dual is at most half of the optimum.
     """
     prices = {}
     total = sum(capacity.values())

@@ -1,9 +1,9 @@
-"""What finishing a job at some time is worth. Dimensionless, in (0, 1], never rising with time.
+"""The utility of a job's finish at some time: dimensionless, in (0, 1], never rising with time.
 
 Hadar (IPDPS'24, section III; the form follows OASiS, arXiv 1801.00936) leaves the utility
-U_j(f_j - a_j) open. Raw effective throughput E_j N_j / (f_j - a_j) is in steps/s, which an LSTM
-and a ResNet-50 do not share; ours divide by a time of the same job or of the same snapshot, so
-that doubling all throughputs changes nobody's place in line.
+U_j(f_j - a_j) open. Raw effective throughput E_j N_j / (f_j - a_j) is in steps/s, which differ in
+meaning between an LSTM and a ResNet-50; these divide by a time of the same job or snapshot, so that
+doubling all throughputs does not change the order of jobs.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.snapshot import Snapshot
 
-# Times below this are taken as this, so that a job at its very end has a finite worth.
+# Lower bound of times, so that a job at its very end has a finite worth.
 _SHORTEST_S = 1e-3
-# The shortest time of all is taken as this at least: next to a job that only has to end, what all
-# others are worth would drown in the tolerances of a solver.
+# Lower bound of the shortest time left: beside a job that is almost done, the worth of all other
+# jobs would be below a solver's tolerances.
 _LEAST_LEFT_S = 1.0
 
 Utility = Callable[["Worth"], float]
@@ -25,17 +26,17 @@ Utility = Callable[["Worth"], float]
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """The times a utility may look at, in seconds.
+    """The times that a utility may use, in seconds."""
 
-    `age_s` since submission; `left_s` until the finish under the candidate; `ideal_s` for the
-    whole job alone on its best type; `share_s` for the whole job with a 1/n share of it, n being
-    the jobs in the snapshot; `shortest_s` the least time any job of the snapshot needs to finish.
-    """
-
+    # Since submission.
     age_s: float
+    # Until the finish under the candidate.
     left_s: float
+    # For the whole job alone on its best type.
     ideal_s: float
+    # For the whole job with a 1/n share of it, n being the jobs in the snapshot.
     share_s: float
+    # The least time that any job of the snapshot needs to finish.
     shortest_s: float
 
 
@@ -48,7 +49,7 @@ def effective_throughput(worth: Worth) -> float:
 
 
 def shortest_remaining(worth: Worth) -> float:
-    """Return the shortest time left of all over the time left: rewards mean JCT (ours)."""
+    """Return the shortest time left of all jobs over the time left: rewards mean JCT (ours)."""
     return min(1.0, worth.shortest_s / max(_SHORTEST_S, worth.left_s))
 
 
@@ -56,7 +57,7 @@ def finish_time_fairness(worth: Worth) -> float:
     """Return 1 - 1/(1 + time on a fair share over completion time).
 
     Grows with 1/rho of Themis (NSDI'20), rho being completion time over the time on a 1/n share;
-    bounded, so that one starved job does not outweigh all others (the bound is ours).
+    bounded (our addition), so that one starved job does not outweigh all others.
     """
     ratio = worth.share_s / max(_SHORTEST_S, worth.age_s + worth.left_s)
     return ratio / (1.0 + ratio)
@@ -71,34 +72,22 @@ UTILITIES: Mapping[str, Utility] = {
 
 @dataclass(frozen=True, slots=True)
 class Appraisal:
-    """Turns "job j is done in x seconds" into a worth, for one snapshot."""
+    """Values "job j is done in x seconds", for one snapshot."""
 
     utility: Utility
     now_s: float
     num_jobs: int
     shortest_s: float
-    ideal_throughputs: Mapping[str, float]
+    ideal_throughputs: Mapping[JobId, float]
 
     @classmethod
     def of(cls, snapshot: Snapshot, utility: Utility) -> Appraisal:
         """Return the appraisal of a snapshot's plannable jobs."""
-        gpu_types = [str(gpu_type) for gpu_type in snapshot.cluster.gpus_by_type]
-        ideal = {
-            job.job_id: job.spec.throughputs.best(gpu_types, job.spec.num_gpus)
-            for job in snapshot.plannable
-        }
-        left = [
-            job.steps_left / ideal[job.job_id]
-            for job in snapshot.plannable
-            if ideal[job.job_id] > 0
-        ]
-        return cls(
-            utility,
-            snapshot.now_s,
-            len(snapshot.plannable),
-            max(_LEAST_LEFT_S, min(left, default=_LEAST_LEFT_S)),
-            {str(job_id): throughput for job_id, throughput in ideal.items()},
-        )
+        jobs, gpu_types = snapshot.plannable, tuple(snapshot.cluster.gpus_by_type)
+        ideal = {j.job_id: j.spec.throughputs.best(gpu_types, j.spec.num_gpus) for j in jobs}
+        left_s = [j.steps_left / ideal[j.job_id] for j in jobs if ideal[j.job_id] > 0]
+        shortest_s = max(_LEAST_LEFT_S, min(left_s, default=_LEAST_LEFT_S))
+        return cls(utility, snapshot.now_s, len(jobs), shortest_s, ideal)
 
     def value(self, job: Job, left_s: float) -> float:
         """Return what it is worth that `job` finishes `left_s` seconds from now."""

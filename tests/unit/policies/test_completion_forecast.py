@@ -12,7 +12,11 @@ from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_end_on_nodes, settles
+from hadar_slurm.policies.hadar.completion_forecast import (
+    Forecast,
+    first_end_on_nodes,
+    non_preemptible,
+)
 from hadar_slurm.policies.hadar.policy import Hadar
 
 BOTH = some_rates(V100=10.0, K80=1.0)
@@ -127,14 +131,14 @@ def test_where_no_nodes_are_found_single_nodes_decide() -> None:
 def test_a_gang_that_no_type_could_hold_has_no_choice() -> None:
     gang = fixed("1", 4, steps=100, shape=Shape(2, 2))
     board = Allocator(a_snapshot("2xV100,2xK80", gang), ROUND)
-    assert not settles(board, gang)
+    assert not non_preemptible(board, gang)
     assert set(plan("2xV100,2xK80", gang)) == {"1"}
 
 
 @pytest.mark.parametrize("job", [a_job("1", throughputs=BOTH), fixed("1", steps=9, on="n1:V100:1")])
 def test_who_can_be_moved_or_runs_does_not_settle(job: Job) -> None:
     board = Allocator(a_snapshot("1xV100,1xK80", job), ROUND)
-    assert not settles(board, job)
+    assert not non_preemptible(board, job)
 
 
 def test_a_cluster_without_what_it_needs_lets_it_wait() -> None:
