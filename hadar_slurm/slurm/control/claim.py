@@ -89,7 +89,7 @@ def bears_of_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> b
     )
 
 
-def is_held_by_others(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
+def has_foreign_hold(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
     """Return whether a job waits under a foreign hold, which hadard must not release."""
     return row.is_held and not is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
 

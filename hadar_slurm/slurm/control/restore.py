@@ -26,7 +26,7 @@ from hadar_slurm.slurm.client.updates import (
     SetStartNow,
     Update,
 )
-from hadar_slurm.slurm.control.claim import is_held_by_others, is_pinned_by_us, was_submitted_held
+from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us, was_submitted_held
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
@@ -61,7 +61,7 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
     foreign = {
         job
         for job, (row, description) in jobs.items()
-        if is_held_by_others(row, ledger, was_submitted_held=was_submitted_held(description))
+        if has_foreign_hold(row, ledger, was_submitted_held=was_submitted_held(description))
     }
     changed = {job: want for job, want in wanted.items() if not _asks(jobs[job][0], want)}
     faults: dict[JobId, str] = {}
