@@ -46,10 +46,7 @@ class DryRun:
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Return the commands of every action; none is run."""
-        return [
-            Outcome(action, Status.SKIPPED, "; ".join(map(" ".join, self.real.commands(action))))
-            for action in actions
-        ]
+        return [Outcome(a, Status.SKIPPED, self.real.command_text(a)) for a in actions]
 
     def wait(self, until_s: float) -> Wake:
         """End at once."""
