@@ -41,19 +41,13 @@ def main(words: Sequence[str] | None = None, world: World | None = None) -> int:
     world = world or World()
     options = option_parser().parse_args(words)
     gc.set_threshold(COLLECT_AFTER)
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=options.log_level.upper(), format=form, stream=sys.stderr)
     try:
         return dry_run(configuration(options), world) if options.dry_run else _run(options, world)
-    except UsageError as error:
-        print(f"hadard: {error}", file=sys.stderr)
-        return 2
     except HadarError as error:
         print(f"hadard: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
 
 
 def _run(options: argparse.Namespace, world: World) -> int:

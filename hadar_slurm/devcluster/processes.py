@@ -53,7 +53,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Observed:
     pid: int
     parent: int
     program: str
@@ -122,11 +122,8 @@ def start_daemon(
     its environment.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
-    environment["SLURM_CONF"] = str(directory / "slurm.conf")
-    environment[_DIRECTORY_MARK] = str(directory)
-    if node is not None:
-        environment[_NODE_MARK] = node
-    environment |= variables or {}
+    environment |= {"SLURM_CONF": str(directory / "slurm.conf"), _DIRECTORY_MARK: str(directory)}
+    environment |= ({_NODE_MARK: node} if node is not None else {}) | dict(variables or {})
     name = name or node or Path(argv[0]).name
     home = directory / "log" / name
     # An open stream would block a reader of our output until its end, for example pytest.
@@ -182,7 +179,7 @@ def processes_of(directory: Path) -> list[Process]:
     return [Process(pid, seen[pid].program, node) for pid, node in sorted(nodes.items())]
 
 
-def _node_of(process: _Seen, directory: Path, name: str) -> str | None:
+def _node_of(process: _Observed, directory: Path, name: str) -> str | None:
     """Return the process's node, empty if it serves all nodes, None if it is not the cluster's."""
     variables = process.environment
     if variables.get(_DIRECTORY_MARK) == str(directory):
@@ -196,7 +193,7 @@ def _node_of(process: _Seen, directory: Path, name: str) -> str | None:
     return None
 
 
-def _all_processes() -> Iterable[_Seen]:
+def _all_processes() -> Iterable[_Observed]:
     listed: set[str] = set()
     # A process that forks and ends while we read is missed by one listing, not by the next.
     while new := {name for name in os.listdir("/proc") if name.isdigit()} - listed:
@@ -207,7 +204,7 @@ def _all_processes() -> Iterable[_Seen]:
                     yield seen
 
 
-def _read_process(entry: Path) -> _Seen | None:
+def _read_process(entry: Path) -> _Observed | None:
     before, _, after = (entry / "stat").read_text(errors="replace").rpartition(")")
     state, parent = after.split()[:2]
     if state == "Z":
@@ -215,7 +212,7 @@ def _read_process(entry: Path) -> _Seen | None:
     variables = os.fsdecode((entry / "environ").read_bytes()).split("\0")
     environment = dict(variable.split("=", 1) for variable in variables if "=" in variable)
     cwd = Path(os.readlink(entry / "cwd").removesuffix(" (deleted)"))
-    return _Seen(int(entry.name), int(parent), before.partition("(")[2], environment, cwd)
+    return _Observed(int(entry.name), int(parent), before.partition("(")[2], environment, cwd)
 
 
 def end(find: Callable[[], list[Process]], *, grace_s: float, limit_s: float = 5.0) -> None:

@@ -50,8 +50,7 @@ _BURST_S = 2.0
 class SlurmBackend:
     """Slurm through an adapter, for the jobs of one mode.
 
-    Its own memory may be lost in a restart: the state of pins, the descriptions that it has warned
-    of, and what the last plan depended on. What must last is in `ledger` and `profile`.
+    A restart may lose all private fields; what must last is in `ledger` and `profile`.
     """
 
     slurm: SlurmAdapter
@@ -87,7 +86,7 @@ class SlurmBackend:
         self._pins = Pins(self.settings.pin_timeout_s)
         self._wake = WakeFile(self.settings.wake_file)
         place = self.settings.assignments
-        self._assignments = Assignments(place) if place is not None else None
+        self._assignments = Assignments(place) if place else None
         self._builder = SnapshotBuilder(
             self.slurm,
             Estimator.shipped(self.table, self.profile.speeds if self.profile else None),
@@ -114,8 +113,8 @@ class SlurmBackend:
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Stop and start jobs; a migrated job is started only once it has stopped.
 
-        First, the requests of unmanaged jobs that hadard still holds or pins are restored. Under
-        `observe` that is all; under `advise` Slurm gets the preferred GPU type of jobs.
+        First, restore the requests of unmanaged jobs that hadard still holds or pins. Under
+        `observe` that is all; `advise` sets the preferred GPU type of jobs.
         """
         self.ledger.refresh()
         if self.profile is not None:
@@ -128,8 +127,7 @@ class SlurmBackend:
             self._requeue_ended()
         self._restore()
         self._release_held_while_starting()
-        on_tasks = [self._on_task(action) for action in actions]
-        outcomes = self._outcomes(on_tasks)
+        outcomes = self._outcomes([self._on_task(action) for action in actions])
         if self.mode is Mode.ENFORCE:
             self._assign_quotas(actions, outcomes)
         return [replace(o, action=a) for a, o in zip(actions, outcomes, strict=True)]
@@ -165,14 +163,12 @@ class SlurmBackend:
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def wait(self, until_s: float) -> Wake:
-        """Sleep until the round ends or what the plan depends on has changed.
+        """Sleep until the round ends, the jobs or nodes of the plan change, or a pin times out.
 
-        The latter is when a job comes or goes, a node opens or closes, or a pin times out. The
-        queue is read every `poll_s`, and at once when a hook has written the wake-up file.
+        The queue is read every `poll_s`, and at once when a hook has written the wake-up file.
         """
-        pins_end_s = min(
-            self._pins.next_timeout_s(), self._builder.limits.throttles.next_retry_s(self.now_s())
-        )
+        retry_s = self._builder.limits.throttles.next_retry_s(self.now_s())
+        pins_end_s = min(self._pins.next_timeout_s(), retry_s)
         burst_until_s = next_read_s = 0.0
         while not self.is_stopping():
             now_s = self.now_s()
@@ -200,13 +196,13 @@ class SlurmBackend:
 
     @property
     def squatted(self) -> frozenset[str]:
-        """Return the report directories, at the last observation, that another user has made."""
+        """Return the report directories of the last observation that a foreign user has made."""
         return frozenset(self._builder.squatted)
 
     @property
     def assignments_fault(self) -> str:
-        """Return why copies did not get their quotas the last time; empty: they did."""
-        return self._assignments.fault if self._assignments is not None else ""
+        """Return why the last write of quotas failed; empty after a success."""
+        return self._assignments.fault if self._assignments else ""
 
     def take_averages(self) -> int:
         """Return the number of parameter averages of forked jobs since the last call."""
@@ -350,8 +346,7 @@ class SlurmBackend:
 
     def _names_type(self, action: Start) -> bool:
         state = self._state or self.slurm.read()
-        row = state.queue.get(action.job_id)
-        keeps_types = self.slurm.abilities.keeps_types
+        row, keeps_types = state.queue.get(action.job_id), self.slurm.abilities.keeps_types
         return row is not None and must_name_type(
             row, action.gang, state.cluster, keeps_types=keeps_types
         )
