@@ -123,21 +123,19 @@ def _leased(config: Config, cluster: Site, requests: Requests) -> Iterator[Lease
 def _wait_for_release(state_dir: Path, requests: Requests) -> None:
     """Wait while `hadar release` runs: both write the ledger."""
     is_logged = False
-    while not requests.to_end:
-        try:
+    # A hadard that only observes may have no state_dir.
+    with suppress(OSError):
+        while not requests.to_end:
             with lock(state_dir, RELEASE) as is_over:
                 if is_over:
                     return
-        except OSError:
-            return  # a hadard that only observes may have no state_dir
-        if not is_logged:
-            log.info("waiting for hadar release to end")
-            is_logged = True
-        time.sleep(_POLL_S)
+            if not is_logged:
+                log.info("waiting for hadar release to end")
+                is_logged = True
+            time.sleep(_POLL_S)
 
 
 def _check_journal(config: Config) -> None:
-    """Raise ConfigError for a journal that cannot be opened."""
     journal = Journal(config.journal)
     try:
         journal.open()

@@ -17,7 +17,6 @@ from pathlib import Path
 from hadar_slurm.devcluster import accounting as slurmdbd
 from hadar_slurm.devcluster import directory as layout
 from hadar_slurm.devcluster.config import KILL_WAIT_S, NodeShape, cluster_name
-from hadar_slurm.devcluster.daemons import start_munged, start_slurmctld, start_slurmd
 from hadar_slurm.devcluster.processes import (
     Process,
     end,
@@ -25,6 +24,7 @@ from hadar_slurm.devcluster.processes import (
     free_ports,
     log_tail,
     processes_of,
+    start_daemon,
     wait_until,
 )
 from hadar_slurm.errors import ClusterError, HadarError, SlurmError, SlurmUnavailable, UsageError
@@ -221,7 +221,7 @@ class LocalCluster:
         if name not in self._dead_daemons():
             return
         started_s = int(time.time())
-        start_slurmd(self.directory, name, find_binaries())
+        self._start_slurmd(name, find_binaries())
 
         def is_registered() -> bool:
             text = self.runner().run(["scontrol", "--oneliner", "show", "node", name])
@@ -238,7 +238,7 @@ class LocalCluster:
     def start_controller(self, *, timeout_s: float = 30.0) -> None:
         """Start slurmctld unless it runs, and wait for an answer; nodes may first be `unknown`."""
         if not self.controller_runs():
-            start_slurmctld(self.directory, find_binaries())
+            self._start_slurmctld(find_binaries())
         if not wait_until(lambda: bool(self._node_states()), timeout_s):
             raise self._failed_to_start("slurmctld", timeout_s)
 
@@ -259,12 +259,23 @@ class LocalCluster:
             raise
 
     def _start(self, binaries: Mapping[str, str], accounting_port: int | None) -> None:
-        start_munged(self.directory, binaries)
+        munge = self.directory / "munge"
+        files = [f"--{name}-file={munge / name}" for name in ("key", "pid", "seed")]
+        files.append(f"--log-file={self.directory / 'log/munged/log'}")
+        argv = [binaries["munged"], "--force", f"--socket={munge / 'socket'}", *files]
+        start_daemon(argv, self.directory)
         if accounting_port is not None:
             self._start_accounting(binaries, accounting_port)
-        start_slurmctld(self.directory, binaries)
+        self._start_slurmctld(binaries)
         for node in self.nodes:
-            start_slurmd(self.directory, node.name, binaries)
+            self._start_slurmd(node.name, binaries)
+
+    def _start_slurmctld(self, binaries: Mapping[str, str]) -> None:
+        start_daemon([binaries["slurmctld"], "-f", str(self.slurm_conf)], self.directory)
+
+    def _start_slurmd(self, node: str, binaries: Mapping[str, str]) -> None:
+        argv = [binaries["slurmd"], "-N", node, "-f", str(self.slurm_conf)]
+        start_daemon(argv, self.directory, node=node)
 
     def _start_accounting(self, binaries: Mapping[str, str], port: int) -> None:
         try:

@@ -232,7 +232,6 @@ class SlurmBackend:
         return self._observation.forks.on_task(action) if self._observation is not None else action
 
     def _assign_quotas(self, actions: Sequence[Action], outcomes: Sequence[Outcome]) -> None:
-        """Write the quotas of steps for the copies of forked jobs."""
         if self._observation is None or self._assignments is None:
             return
         forks = self._observation.forks.by_parent
@@ -250,7 +249,6 @@ class SlurmBackend:
         self._assignments.keep([parent for parent, fork in forks.items() if fork.is_alive])
 
     def _restore(self) -> None:
-        """Restore and release unmanaged jobs that hadard still holds or pins."""
         if self._observation is None or self._state is None or not self._observation.to_restore:
             self._restore_delayed_since_s = math.inf
             return
@@ -290,13 +288,13 @@ class SlurmBackend:
             return
         faults = self.slurm.change([updates.Requeue(row.key) for row in rows]) if rows else []
         for row, fault in zip(rows, faults, strict=True):
-            what = f"job {row.key}: USR1 from hadard ended its run {row.restarts + 1}"
-            if fault is None:
-                log.warning("%s, though it had said that it listens; requeued", what)
-            else:
-                log.warning("%s, and it cannot be requeued: %s", what, fault)
-                if isinstance(fault, SlurmRefused):
-                    self._builder.lost.add(row.key)
+            result = "though it had said that it listens; requeued"
+            if fault is not None:
+                result = f"and it cannot be requeued: {fault}"
+            run = row.restarts + 1
+            log.warning("job %s: USR1 from hadard ended its run %s, %s", row.key, run, result)
+            if isinstance(fault, SlurmRefused):
+                self._builder.lost.add(row.key)
         self._plan_signature = frozenset()  # observe again at once
 
     def _notify(self, to_notify: Mapping[JobId, QueueRow]) -> None:
@@ -336,7 +334,6 @@ class SlurmBackend:
         self._records(partial(self.ledger.note, changed))
 
     def _records(self, write: Callable[[], None]) -> bool:
-        """Return whether a write to the ledger succeeded."""
         try:
             write()
         except LedgerError as error:

@@ -163,7 +163,6 @@ class Lease:
 
 
 def _boot() -> str:
-    """Return an id that changes with each start of this machine."""
     return _text("/proc/sys/kernel/random/boot_id").strip()
 
 
@@ -175,7 +174,6 @@ def _process(pid: int) -> str:
 
 
 def _text(path: str) -> str:
-    try:
+    with suppress(OSError):
         return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return ""

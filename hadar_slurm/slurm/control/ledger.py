@@ -95,21 +95,17 @@ class Ledger:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the file if another process (`hadar release`) has written it.
-
-        The entries stay unchanged where it cannot be read.
-        """
+        """Read the file if another process (`hadar release`) has written it and it is valid."""
         mark = self._mark_of_file()
         if mark is not None and mark != self._mark:
             self._mark = mark
             self._load()
 
     def _mark_of_file(self) -> object:
-        try:
+        with suppress(OSError):
             facts = self.path.stat()
-        except OSError:
-            return None
-        return facts.st_ino, facts.st_mtime_ns, facts.st_size
+            return facts.st_ino, facts.st_mtime_ns, facts.st_size
+        return None
 
     def _load(self) -> None:
         """Read the file; a damaged one counts as missing."""
@@ -218,9 +214,10 @@ class Ledger:
                 untrusted_files.give_to_owner_of(place, descriptor)
                 os.fsync(descriptor)
 
-            text = _text(entries).encode()
+            jobs = {job: _tree(entry) for job, entry in sorted(entries.items())}
+            text = json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
             untrusted_files.replace(
-                self.path.name, text, mode=0o640, dir_fd=place, hand_over=finish
+                self.path.name, text.encode(), mode=0o640, dir_fd=place, hand_over=finish
             )
 
     def retry(self) -> None:
@@ -228,11 +225,6 @@ class Ledger:
         if self.fault:
             with suppress(LedgerError):
                 self._write({})
-
-
-def _text(entries: Mapping[JobId, Claim]) -> str:
-    jobs = {job: _tree(entry) for job, entry in sorted(entries.items())}
-    return json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
 
 
 def _tree(entry: Claim) -> dict[str, Any]:

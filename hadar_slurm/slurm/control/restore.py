@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError
@@ -138,7 +139,6 @@ def _changes_under_foreign_hold(
 
 
 def _attempt(slurm: SlurmAdapter, batch: Sequence[tuple[JobId, Update]]) -> dict[JobId, str]:
-    """Make changes; return the faults by job."""
     faults = slurm.change([change for _, change in batch])
     return {job: str(fault) for (job, _), fault in zip(batch, faults, strict=True) if fault}
 
@@ -159,7 +159,7 @@ def _own_request(
         own = replace(own, nodes=asked)
     if slurm.abilities.keeps_types and len(row.named_types) == 1:
         (gpu_type,) = row.named_types
-        typed = {
+        typed: dict[str, Any] = {
             key: re.sub(r"\bgpu(?=:\d|$)", f"gpu:{gpu_type}", getattr(own, key))
             for key in ("per_node", "per_job", "per_task", "per_socket")
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -188,10 +189,9 @@ class Mover:
         return report is not None and report.state == "saved" and report.restart == row.restarts
 
     def _report(self, row: QueueRow) -> ProgressReport | None:
-        try:
+        with suppress(ReportError):
             return read_report(self.spool, row.raw_id, owner_uid=row.user_id)
-        except ReportError:
-            return None
+        return None
 
     def _await_pending(self, leaving: Sequence[Stop], deadline_s: float) -> None:
         """Wait until jobs are pending and held; Slurm silently drops changes made earlier."""
@@ -322,10 +322,9 @@ class Mover:
 
     def _queue(self) -> dict[JobId, QueueRow]:
         """Return the queue; an empty one while Slurm is not reachable, so that nothing is done."""
-        try:
+        with suppress(SlurmUnavailable):
             return self.slurm.queue()
-        except SlurmUnavailable:
-            return {}
+        return {}
 
     def _recorded(self, actions: Iterable[Moved], record: Callable[[], None]) -> list[Moved]:
         """Write the ledger with `record` and return the actions; if that fails, defer them all."""
