@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from hadar_slurm.config import Config
@@ -93,7 +93,11 @@ def _reloaded(
     try:
         fresh = configuration(options)
         backend_of(fresh, slurm, world)
-        _check_journal(fresh)
+        with closing(Journal(fresh.journal)) as journal:
+            try:
+                journal.open()
+            except OSError as error:
+                raise ConfigError(f"journal: {fresh.journal}: {error.strerror}") from error
         fresh_slurm = adapter_of(fresh, world)
     except HadarError as error:
         log.error("the configuration stays as it was: %s", error)
@@ -133,16 +137,6 @@ def _wait_for_release(state_dir: Path, requests: Requests) -> None:
                 log.info("waiting for hadar release to end")
                 is_logged = True
             time.sleep(_POLL_S)
-
-
-def _check_journal(config: Config) -> None:
-    journal = Journal(config.journal)
-    try:
-        journal.open()
-    except OSError as error:
-        raise ConfigError(f"journal: {config.journal}: {error.strerror}") from error
-    finally:
-        journal.close()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -129,15 +130,10 @@ def _create_database(directory: Path, mariadbd: str, user: str) -> None:
         + f"GRANT ALL ON {_DATABASE}.* TO {quoted};\n"
     )
     log = directory / "log" / "mariadbd" / "out"
+    argv = [mariadbd, *_server_words(directory, user), "--bootstrap"]
+    run = partial(subprocess.run, input=script.encode(), timeout=_START_LIMIT_S, check=False)
     with log.open("ab") as sink:
-        status = subprocess.run(
-            [mariadbd, *_server_words(directory, user), "--bootstrap"],
-            input=script.encode(),
-            stdout=sink,
-            stderr=sink,
-            timeout=_START_LIMIT_S,
-            check=False,
-        ).returncode
+        status = run(argv, stdout=sink, stderr=sink).returncode
     if status != 0:
         raise ClusterError(
             f"mariadbd cannot create a database: status {status}: {log_tail(directory, 'mariadbd')}"
@@ -158,14 +154,11 @@ def _system_tables(mariadbd: Path) -> Path:
 
 
 def _slurmdbd_serves(directory: Path, port: int) -> bool:
-    # Another program may listen on the port: then slurmdbd ends as soon as it says "started".
+    # Another program may listen on the port: then slurmdbd ends as soon as it logs "started".
     log = directory / "log" / "slurmdbd" / "log"
     has_started = log.exists() and " started" in log.read_text(encoding="utf-8", errors="replace")
-    return (
-        has_started
-        and _listens(socket.AF_INET, ("127.0.0.1", port))
-        and _runs(directory, "slurmdbd")
-    )
+    is_open = has_started and _listens(socket.AF_INET, ("127.0.0.1", port))
+    return is_open and _runs(directory, "slurmdbd")
 
 
 def _listens(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:

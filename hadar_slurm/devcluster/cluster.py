@@ -81,9 +81,9 @@ class LocalCluster:
     ) -> LocalCluster:
         """Start a cluster in `directory` and return it when every node is idle.
 
-        With `accounting` it has a slurmdbd, in which the calling user belongs to one account. A
-        node that does not answer for `slurmd_timeout_s` seconds counts as down. `on_wait` is
-        called with the number of idle nodes while they start. A failure leaves nothing behind.
+        With `accounting` it has a slurmdbd, in which the calling user belongs to one account. Nodes
+        that do not answer for `slurmd_timeout_s` seconds count as down. `on_wait` gets the number
+        of idle nodes while they start. A failure leaves nothing behind.
         """
         cluster = cls(layout.absolute(directory), tuple(nodes), accounting)
         layout.check_path(cluster.directory, nodes)
@@ -197,10 +197,7 @@ class LocalCluster:
         return [process for process in self.processes() if not process.is_daemon]
 
     def down(self) -> None:
-        """Cancel all jobs, end every process and remove the directory.
-
-        Works also when daemons have crashed, and does nothing when the cluster is gone.
-        """
+        """Cancel all jobs, end every process, also after crashes, and remove the directory."""
         if self.slurm_conf.exists() and self.controller_runs():
             # A controller that does not answer is killed below, and so are its jobs.
             with contextlib.suppress(SlurmError):
@@ -292,8 +289,7 @@ class LocalCluster:
             dead = self._dead_daemons()
             if dead and not wait_until(lambda: not self._dead_daemons(), 0.5):
                 raise self._failed_to_start(dead[0])
-            states = self._node_states()
-            num_idle = sum(state == "idle" for state in states.values())
+            num_idle = list(self._node_states().values()).count("idle")
             on_wait(num_idle)
             return num_idle == len(self.nodes)
 

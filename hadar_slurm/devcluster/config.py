@@ -69,10 +69,9 @@ class NodeShape:
 
 
 def parse_nodes(text: str) -> tuple[NodeShape, ...]:
-    """Return the nodes that a line such as `v100:4,2*p100:4,v100:2+k80:2` describes.
+    """Return the nodes of a line such as `v100:4,2*p100:4,v100:2+k80:2`, named n1, n2 and so on.
 
-    Commas separate nodes, `+` joins the types of one node and `3*` repeats a node. The nodes are
-    named n1, n2 and so on.
+    Commas separate nodes, `+` joins the types of one node and `3*` repeats a node.
     """
     gpus: list[dict[str, int]] = []
     for entry in text.split(","):

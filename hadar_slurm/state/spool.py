@@ -19,7 +19,8 @@ _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def make_spool(spool: Path, reports: Path, assignments: Path) -> tuple[str, str, str]:
-    """Make the missing directories; return the fault of each, for jobs run without them, too."""
+    """Make the missing directories; return the fault of each, or an empty text."""
+    # Jobs run without reports and without assignments, so hadard goes on after a fault.
     return _fault(spool, None), _fault(reports, _REPORTS_MODE), _fault(assignments, DIRECTORY_MODE)
 
 
