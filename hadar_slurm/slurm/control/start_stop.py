@@ -255,7 +255,7 @@ class Mover:
             start.job_id: replace(
                 self.ledger[start.job_id],
                 is_held=True,
-                # The request before the first pin; later ones are ours.
+                # The request before the first pin; later ones are set by hadard.
                 before=self.ledger[start.job_id].before or reading.request(row),
                 pinned=tuple(start.gang.gpus_by_node),
                 asked_when_held=row.requested_nodes,
