@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hadar_slurm.config import Config
 from hadar_slurm.core.snapshot import Snapshot
@@ -20,16 +21,9 @@ from hadar_slurm.slurm.backend import SlurmBackend
 def dry_run(config: Config, world: World) -> int:
     """Print one round with the commands that it would run; return the exit status."""
     lines: list[RoundRecord] = []
-    backend = backend_of(config, adapter_of(config, world), world)
-    run_rounds(
-        DryRun(backend),
-        world.make_policy(config),
-        lines.append,
-        length_s=config.round_seconds,
-        now_s=world.now_s,
-        clock=time.perf_counter,
-        max_rounds=1,
-    )
+    backend = DryRun(backend_of(config, adapter_of(config, world), world))
+    rounds = partial(run_rounds, length_s=config.round_seconds, clock=time.perf_counter)
+    rounds(backend, world.make_policy(config), lines.append, now_s=world.now_s, max_rounds=1)
     print(json.dumps(as_line(lines[0]), indent=2))
     return 1 if lines[0].errors else 0
 
@@ -46,10 +40,7 @@ class DryRun:
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Return the commands of every action; none is run."""
-        return [
-            Outcome(action, Status.SKIPPED, "; ".join(map(" ".join, self.real.commands(action))))
-            for action in actions
-        ]
+        return [Outcome(a, Status.SKIPPED, self.real.command_text(a)) for a in actions]
 
     def wait(self, until_s: float) -> Wake:
         """End at once."""

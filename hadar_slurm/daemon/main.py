@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from hadar_slurm.config import Config
@@ -41,19 +41,13 @@ def main(words: Sequence[str] | None = None, world: World | None = None) -> int:
     world = world or World()
     options = option_parser().parse_args(words)
     gc.set_threshold(COLLECT_AFTER)
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=options.log_level.upper(), format=form, stream=sys.stderr)
     try:
         return dry_run(configuration(options), world) if options.dry_run else _run(options, world)
-    except UsageError as error:
-        print(f"hadard: {error}", file=sys.stderr)
-        return 2
     except HadarError as error:
         print(f"hadard: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
 
 
 def _run(options: argparse.Namespace, world: World) -> int:
@@ -99,7 +93,11 @@ def _reloaded(
     try:
         fresh = configuration(options)
         backend_of(fresh, slurm, world)
-        _check_journal(fresh)
+        with closing(Journal(fresh.journal)) as journal:
+            try:
+                journal.open()
+            except OSError as error:
+                raise ConfigError(f"journal: {fresh.journal}: {error.strerror}") from error
         fresh_slurm = adapter_of(fresh, world)
     except HadarError as error:
         log.error("the configuration stays as it was: %s", error)
@@ -129,28 +127,16 @@ def _leased(config: Config, cluster: Site, requests: Requests) -> Iterator[Lease
 def _wait_for_release(state_dir: Path, requests: Requests) -> None:
     """Wait while `hadar release` runs: both write the ledger."""
     is_logged = False
-    while not requests.to_end:
-        try:
+    # A hadard that only observes may have no state_dir.
+    with suppress(OSError):
+        while not requests.to_end:
             with lock(state_dir, RELEASE) as is_over:
                 if is_over:
                     return
-        except OSError:
-            return  # a hadard that only observes may have no state_dir
-        if not is_logged:
-            log.info("waiting for hadar release to end")
-            is_logged = True
-        time.sleep(_POLL_S)
-
-
-def _check_journal(config: Config) -> None:
-    """Raise ConfigError for a journal that cannot be opened."""
-    journal = Journal(config.journal)
-    try:
-        journal.open()
-    except OSError as error:
-        raise ConfigError(f"journal: {config.journal}: {error.strerror}") from error
-    finally:
-        journal.close()
+            if not is_logged:
+                log.info("waiting for hadar release to end")
+                is_logged = True
+            time.sleep(_POLL_S)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from hadar_slurm.errors import UsageError
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one line, as the rest of hadard does."""
+    """Reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
@@ -22,35 +22,20 @@ class _Parser(argparse.ArgumentParser):
 def option_parser() -> argparse.ArgumentParser:
     """Return the parser of hadard's command line."""
     parser = _Parser(
-        prog="hadard",
-        description="Places the jobs of hadar-sbatch on the GPUs of a Slurm cluster.",
+        prog="hadard", description="Places the jobs of hadar-sbatch on the GPUs of a Slurm cluster."
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help=f"configuration, YAML (default {DEFAULT_PATH} where it exists)",
-    )
-    parser.add_argument("--once", action="store_true", help="run a single round and end")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the plan and the exact commands of one round; touch nothing",
-    )
-    parser.add_argument(
-        "--disable-file",
-        type=Path,
-        metavar="FILE",
-        help="while it exists, nothing is held, pinned or moved (default: the configuration's)",
-    )
-    parser.add_argument("--round-seconds", type=float, metavar="S", help="length of a round")
-    parser.add_argument(
-        "--log-level",
-        default="info",
-        choices=("debug", "info", "warning", "error"),
-        metavar="LEVEL",
-        help="log what is at least so severe: %(choices)s (default %(default)s)",
-    )
+    add = parser.add_argument
+    text = f"configuration, YAML (default {DEFAULT_PATH} where it exists)"
+    add("--config", type=Path, metavar="FILE", help=text)
+    add("--once", action="store_true", help="run a single round and end")
+    text = "print the plan and the exact commands of one round; touch nothing"
+    add("--dry-run", action="store_true", help=text)
+    text = "while it exists, nothing is held, pinned or moved (default: the configuration's)"
+    add("--disable-file", type=Path, metavar="FILE", help=text)
+    add("--round-seconds", type=float, metavar="S", help="length of a round")
+    text = "log what is at least so severe: %(choices)s (default %(default)s)"
+    levels = ("debug", "info", "warning", "error")
+    add("--log-level", default="info", choices=levels, metavar="LEVEL", help=text)
     parser.add_argument("--version", action="version", version=f"hadard {__version__}")
     return parser
 

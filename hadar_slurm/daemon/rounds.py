@@ -49,7 +49,7 @@ def run_with(
     if furthest is Mode.ENFORCE:
         make_directory(config.state_dir, "state_dir")
     backend = backend_of(config, slurm, world, furthest)
-    # All share one ledger: separate ones would overwrite each other.
+    # One ledger for all modes: separate ones would overwrite each other.
     beside = [replace(backend, mode=mode) for mode in others]
     policy = world.make_policy(config)
 
@@ -65,42 +65,27 @@ def run_with(
     )
     problems = Problems()
     _log_start(config, slurm, cluster, policy)
+    rounds = partial(
+        run_rounds, length_s=config.round_seconds, now_s=world.now_s, clock=time.perf_counter
+    )
     faults: tuple[str, ...] = ()
 
-    def record(line: RoundRecord, mode: Mode = furthest) -> None:
+    def record(line: RoundRecord, source: SlurmBackend = backend) -> None:
         nonlocal faults
-        faults = line.errors or faults if mode is not furthest else line.errors
-        more: dict[str, object] = {
-            "held": backend.ledger.num_held,
-            "commands": world.life.take_answers(),
-            "averages": backend.take_averages(),
-        }
-        facts = next(each for each in (backend, *beside) if each.mode is mode).copy_facts()
-        if facts and line.snapshot is not None:
-            more["forked"] = facts
-        expired = read_expired(config.state_dir)
-        if expired is not None:
-            more["expired"] = expired
+        faults = line.errors or faults if source is not backend else line.errors
+        copies = source.copy_facts() if line.snapshot is not None else {}
+        more = _facts(config, world.life, backend, copies)
+        text = ""
         try:
-            journal.write(line, mode=str(mode), more=more)
+            journal.write(line, mode=str(source.mode), more=more)
         except OSError as error:
             text = f"{config.journal}: rounds are not recorded: {error.strerror or error}"
-            problems.set(Problem.JOURNAL, text)
-        else:
-            problems.set(Problem.JOURNAL, "")
+        problems.set(Problem.JOURNAL, text)
 
     def record_all(line: RoundRecord) -> None:
         record(line)
         for each in beside:
-            run_rounds(
-                each,
-                policy,
-                partial(record, mode=each.mode),
-                length_s=config.round_seconds,
-                now_s=world.now_s,
-                clock=time.perf_counter,
-                max_rounds=1,
-            )
+            rounds(each, policy, partial(record, source=each), max_rounds=1)
         _gather(problems, config, [backend, *beside])
 
     def signs_of_life() -> SignsOfLife:
@@ -109,18 +94,21 @@ def run_with(
 
     try:
         with _signs_of_life(signs_of_life, backend, world.life, is_daemon=not once):
-            run_rounds(
-                backend,
-                policy,
-                record_all,
-                length_s=config.round_seconds,
-                now_s=world.now_s,
-                clock=time.perf_counter,
-                max_rounds=1 if once else None,
-            )
+            rounds(backend, policy, record_all, max_rounds=1 if once else None)
     finally:
         journal.close()
     return faults
+
+
+def _facts(
+    config: Config, life: Life, backend: SlurmBackend, copies: dict[str, object]
+) -> dict[str, object]:
+    """Return what the journal records beside a round."""
+    held, averages = backend.ledger.num_held, backend.take_averages()
+    facts = {"held": held, "commands": life.take_answers(), "averages": averages}
+    facts |= {"forked": copies} if copies else {}
+    expired = read_expired(config.state_dir)
+    return facts if expired is None else {**facts, "expired": expired}
 
 
 def _gather(problems: Problems, config: Config, backends: Sequence[SlurmBackend]) -> None:
@@ -138,15 +126,9 @@ def _gather(problems: Problems, config: Config, backends: Sequence[SlurmBackend]
 
 
 def _log_start(config: Config, slurm: SlurmAdapter, cluster: Site, policy: Policy) -> None:
-    places = [f"{name}: {mode}" for name, mode in config.partitions.items()]
-    log.info(
-        "hadard %s on cluster %s, policy %s, %s, through %s",
-        __version__,
-        cluster.name,
-        policy.name,
-        ", ".join([config.mode, *places]),
-        slurm.name,
-    )
+    places = ", ".join([config.mode, *(f"{name}: {m}" for name, m in config.partitions.items())])
+    text = "hadard %s on cluster %s, policy %s, %s, through %s"
+    log.info(text, __version__, cluster.name, policy.name, places, slurm.name)
 
 
 @contextmanager

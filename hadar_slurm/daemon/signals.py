@@ -22,14 +22,14 @@ def signal_requests() -> Iterator[Requests]:
     """Record SIGTERM, SIGINT and SIGHUP; the daemon acts on them after its current step."""
     requests = Requests()
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        requests.to_end = True
+    def record(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            requests.to_reload = True
+        else:
+            requests.to_end = True
 
-    def reload(_number: int, _frame: FrameType | None) -> None:
-        requests.to_reload = True
-
-    handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGHUP: reload}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, record) for number in numbers}
     try:
         yield requests
     finally:

@@ -1,4 +1,4 @@
-"""hadard's heartbeat for hadar-sbatch, its lease among hadards, and its word to systemd."""
+"""hadard's heartbeat for hadar-sbatch, its lease among hadards, and its watchdog signal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hadar_slurm.state.problems import Problems
 
 log = logging.getLogger("hadard")
 
-# How long a heartbeat is good for, in polls, if that is longer than the configuration says.
+# The least time that a heartbeat is good for, in polls.
 _POLLS = 4
 _MARGIN_S = 5.0
 _EVERY_S = 1.0
@@ -27,31 +27,26 @@ _Signed = tuple[float, tuple[str, ...] | None, dict[str, str]]
 
 def good_for_s(config: Config) -> float:
     """Return how long a heartbeat is good for: none is written while a command waits for Slurm."""
-    return max(
-        config.alive_seconds,
-        _POLLS * config.poll_seconds,
-        config.command_timeout_seconds + _MARGIN_S,
-    )
+    command_s = config.command_timeout_seconds + _MARGIN_S
+    return max(config.alive_seconds, _POLLS * config.poll_seconds, command_s)
 
 
 @dataclass
 class SignsOfLife:
-    """Writes the heartbeat of one configuration: once a second, and when it says something new.
-
-    `enforced` are the partitions in which jobs may be held (None: all), while `is_off` is false.
-    """
+    """Writes the heartbeat of one configuration: once a second, and when its content changes."""
 
     config: Config
     cluster: str
     lease: Lease
     problems: Problems
+    # The partitions in which jobs may be held (None: all), while `is_off` is false.
     enforced: tuple[str, ...] | None
     is_off: Callable[[], bool]
     _last: _Signed = (-math.inf, None, {})
 
     def sign(self) -> None:
         """Show that hadard lives; raises DaemonError when another hadard has taken over."""
-        # By the machine's clock, which those who read it go by.
+        # Readers compare it with the machine's clock.
         now_s, partitions = time.time(), () if self.is_off() else self.enforced
         problems = dict(self.problems.texts)
         last_s, *before = self._last
@@ -63,15 +58,10 @@ class SignsOfLife:
             self.lease.renew()
         except OSError as error:
             log.error("the lease %s cannot be renewed: %s", self.lease.path, error.strerror)
+        good_s, spool = good_for_s(self.config), str(self.config.reports)
+        until_s, assignments = now_s + good_s, str(self.config.assignments)
         beat = Heartbeat(
-            os.getpid(),
-            self.cluster,
-            now_s + good_for_s(self.config),
-            str(self.config.reports),
-            partitions,
-            good_for_s(self.config),
-            str(self.config.assignments),
-            problems,
+            os.getpid(), self.cluster, until_s, spool, partitions, good_s, assignments, problems
         )
         try:
             write_heartbeat(self.config.run_dir, beat)

@@ -1,4 +1,4 @@
-"""What a configuration is made into: the adapter, the backends and the policy."""
+"""Builds the adapter, the backends and the policy of a configuration."""
 
 from __future__ import annotations
 

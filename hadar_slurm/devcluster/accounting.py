@@ -1,29 +1,26 @@
-"""The accounting of a local cluster: slurmdbd, and a MariaDB server that serves it alone.
+"""The accounting of a local cluster: slurmdbd and its own MariaDB server.
 
-The server has no TCP port. Its socket lies in a directory of mode 0700, and it admits one user, the
-one who started the cluster. slurmdbd listens on a TCP port as slurmctld does: both admit only
-programs with the cluster's munge key.
+The server has no TCP port. Its socket lies in a directory of mode 0700, and it admits only the user
+that started the cluster. slurmdbd and slurmctld listen on TCP ports and admit only programs with
+the cluster's munge key.
 """
 
 from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 from hadar_slurm.devcluster.config import NodeShape, cluster_name
-from hadar_slurm.devcluster.processes import (
-    log_tail,
-    processes_of,
-    start_daemon,
-    wait_until,
-)
+from hadar_slurm.devcluster.processes import log_tail, processes_of, start_daemon, wait_until
 from hadar_slurm.errors import ClusterError
 from hadar_slurm.slurm.client.runner import Runner
 
+# The account of the cluster's users.
 ACCOUNT = "local"
-"""The account that the users of the cluster belong to."""
 
 DAEMONS = ("mariadbd", "slurmdbd")
 SUBDIRECTORIES = ("database", *(f"log/{name}" for name in DAEMONS))
@@ -64,9 +61,15 @@ JobAcctGatherType=jobacct_gather/linux
 """
 
 
-def slurmdbd_conf_text(directory: Path, port: int, user: str) -> str:
-    """Return slurmdbd.conf, which slurmdbd reads only if it is its user's alone."""
-    return f"""\
+def prepare(directory: Path, port: int, user: str) -> None:
+    """Write slurmdbd.conf, and close it and the server's directory to other users.
+
+    slurmdbd reads its configuration only if no other user can.
+    """
+    (directory / "database").chmod(0o700)
+    conf = directory / "slurmdbd.conf"
+    conf.touch(mode=0o600)
+    text = f"""\
 DbdHost=localhost
 DbdAddr=127.0.0.1
 DbdPort={port}
@@ -80,14 +83,7 @@ StorageHost=localhost
 StorageUser={user}
 StorageLoc={_DATABASE}
 """
-
-
-def prepare(directory: Path, port: int, user: str) -> None:
-    """Write slurmdbd.conf, and make the server's directory its user's alone."""
-    (directory / "database").chmod(0o700)
-    conf = directory / "slurmdbd.conf"
-    conf.touch(mode=0o600)
-    conf.write_text(slurmdbd_conf_text(directory, port, user), encoding="utf-8")
+    conf.write_text(text, encoding="utf-8")
 
 
 def is_configured(directory: Path) -> bool:
@@ -100,25 +96,21 @@ def start(
 ) -> None:
     """Start the server and slurmdbd, and register the cluster, an account and `user` in it."""
     _create_database(directory, binaries["mariadbd"], user)
+    address = f"{directory}/database/socket"
     server = [
         *("setsid", "--fork", binaries["mariadbd"], *_server_words(directory, user)),
-        f"--socket={_socket(directory)}",
+        f"--socket={address}",
         f"--pid-file={directory}/pid/mariadbd.pid",
         f"--log-error={directory}/log/mariadbd/log",
     ]
     start_daemon(server, directory, name="mariadbd")
-    _wait_for(directory, "mariadbd", lambda: _listens(socket.AF_UNIX, str(_socket(directory))))
-    variables = {"MYSQL_UNIX_PORT": str(_socket(directory))}
-    start_daemon([binaries["slurmdbd"]], directory, variables=variables)
+    _wait_for(directory, "mariadbd", lambda: _listens(socket.AF_UNIX, address))
+    start_daemon([binaries["slurmdbd"]], directory, variables={"MYSQL_UNIX_PORT": address})
     _wait_for(directory, "slurmdbd", lambda: _slurmdbd_serves(directory, port))
     add = [binaries["sacctmgr"], "--immediate", "--quiet", "add"]
     runner.run([*add, "cluster", cluster_name(directory)])
     runner.run([*add, "account", ACCOUNT])
     runner.run([*add, "user", user, f"account={ACCOUNT}", f"defaultaccount={ACCOUNT}"])
-
-
-def _socket(directory: Path) -> Path:
-    return directory / "database" / "socket"
 
 
 def _server_words(directory: Path, user: str) -> list[str]:
@@ -129,65 +121,44 @@ def _server_words(directory: Path, user: str) -> list[str]:
 def _create_database(directory: Path, mariadbd: str, user: str) -> None:
     """Create the server's own tables and the one user that it admits."""
     (directory / "database" / "data").mkdir(mode=0o700)
+    quoted = "'" + user.replace("\\", "\\\\").replace("'", "''") + "'@'localhost'"
     script = (
         "CREATE DATABASE mysql;\nUSE mysql;\n"
         + _system_tables(Path(mariadbd)).read_text(encoding="utf-8")
         + "\nFLUSH PRIVILEGES;\n"
-        + f"CREATE USER {_quoted(user)}@'localhost' IDENTIFIED VIA unix_socket;\n"
-        + f"GRANT ALL ON {_DATABASE}.* TO {_quoted(user)}@'localhost';\n"
+        + f"CREATE USER {quoted} IDENTIFIED VIA unix_socket;\n"
+        + f"GRANT ALL ON {_DATABASE}.* TO {quoted};\n"
     )
     log = directory / "log" / "mariadbd" / "out"
+    argv = [mariadbd, *_server_words(directory, user), "--bootstrap"]
+    run = partial(subprocess.run, input=script.encode(), timeout=_START_LIMIT_S, check=False)
     with log.open("ab") as sink:
-        status = subprocess.run(
-            [mariadbd, *_server_words(directory, user), "--bootstrap"],
-            input=script.encode(),
-            stdout=sink,
-            stderr=sink,
-            timeout=_START_LIMIT_S,
-            check=False,
-        ).returncode
+        status = run(argv, stdout=sink, stderr=sink).returncode
     if status != 0:
         raise ClusterError(
             f"mariadbd cannot create a database: status {status}: {log_tail(directory, 'mariadbd')}"
         )
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
 def _system_tables(mariadbd: Path) -> Path:
     shares = [path.parents[1] / "share" for path in (mariadbd, mariadbd.resolve())]
     places = [*shares, Path("/usr/share"), Path("/usr/local/share")]
-    found = (
-        place / folder / name
-        for place in places
-        for folder in ("mysql", "mariadb")
-        for name in _SYSTEM_TABLES
-        if (place / folder / name).is_file()
+    for place, folder, name in product(places, ("mysql", "mariadb"), _SYSTEM_TABLES):
+        if (path := place / folder / name).is_file():
+            return path
+    raise ClusterError(
+        f"{mariadbd} has no {' or '.join(_SYSTEM_TABLES)} under "
+        f"{', '.join(dict.fromkeys(map(str, places)))}: "
+        "on Debian and Ubuntu they come with mariadb-server-core"
     )
-    path = next(found, None)
-    if path is None:
-        raise ClusterError(
-            f"{mariadbd} has no {' or '.join(_SYSTEM_TABLES)} under {_words(places)}: "
-            "on Debian and Ubuntu they come with mariadb-server-core"
-        )
-    return path
-
-
-def _words(paths: Iterable[Path]) -> str:
-    return ", ".join(dict.fromkeys(str(path) for path in paths))
 
 
 def _slurmdbd_serves(directory: Path, port: int) -> bool:
-    # Another program may listen on the port: then slurmdbd ends as soon as it says "started".
+    # Another program may listen on the port: then slurmdbd ends as soon as it logs "started".
     log = directory / "log" / "slurmdbd" / "log"
     has_started = log.exists() and " started" in log.read_text(encoding="utf-8", errors="replace")
-    return (
-        has_started
-        and _listens(socket.AF_INET, ("127.0.0.1", port))
-        and _runs(directory, "slurmdbd")
-    )
+    is_open = has_started and _listens(socket.AF_INET, ("127.0.0.1", port))
+    return is_open and _runs(directory, "slurmdbd")
 
 
 def _listens(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: slurmctld and many slurmd on loopback, with GPUs that are fakes.
+"""A real Slurm on this machine: slurmctld and many slurmd on loopback, with fake GPUs.
 
 Runs as the calling user, root or not. Everything it writes lies in one directory, no other
 configuration of Slurm or munge is read, and `down` leaves no process and no file.
@@ -17,7 +17,6 @@ from pathlib import Path
 from hadar_slurm.devcluster import accounting as slurmdbd
 from hadar_slurm.devcluster import directory as layout
 from hadar_slurm.devcluster.config import KILL_WAIT_S, NodeShape, cluster_name
-from hadar_slurm.devcluster.daemons import start_munged, start_slurmctld, start_slurmd
 from hadar_slurm.devcluster.processes import (
     Process,
     end,
@@ -25,15 +24,10 @@ from hadar_slurm.devcluster.processes import (
     free_ports,
     log_tail,
     processes_of,
+    start_daemon,
     wait_until,
 )
-from hadar_slurm.errors import (
-    ClusterError,
-    HadarError,
-    SlurmError,
-    SlurmUnavailable,
-    UsageError,
-)
+from hadar_slurm.errors import ClusterError, HadarError, SlurmError, SlurmUnavailable, UsageError
 from hadar_slurm.handoff import user_reports
 from hadar_slurm.slurm.client.runner import Runner
 
@@ -47,7 +41,7 @@ class _PortTaken(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What Slurm says of one node; `state` as sinfo prints it, for example `idle` or `down*`."""
+    """One node; `state` as sinfo prints it, for example `idle` or `down*`."""
 
     name: str
     state: str
@@ -56,14 +50,12 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What Slurm says of its nodes, and how many jobs run and wait; an array task is a job.
-
-    `accounting` is `up`, `down` when slurmdbd or its database has ended, or `none`.
-    """
+    """The nodes, and the numbers of running and pending jobs; an array task is a job."""
 
     nodes: tuple[NodeStatus, ...]
     running: int
     pending: int
+    # `up`, `down` when slurmdbd or its database has ended, or `none`.
     accounting: str
 
 
@@ -89,16 +81,21 @@ class LocalCluster:
     ) -> LocalCluster:
         """Start a cluster in `directory` and return it when every node is idle.
 
-        With `accounting` it has a slurmdbd, in which the calling user belongs to one account. A
-        node that does not answer for `slurmd_timeout_s` seconds counts as down. `on_wait` is
-        called with the number of idle nodes while they start. A failure leaves nothing behind.
+        With `accounting` it has a slurmdbd, in which the calling user belongs to one account. Nodes
+        that do not answer for `slurmd_timeout_s` seconds count as down. `on_wait` gets the number
+        of idle nodes while they start. A failure leaves nothing behind.
         """
         cluster = cls(layout.absolute(directory), tuple(nodes), accounting)
         layout.check_path(cluster.directory, nodes)
         binaries = find_binaries(accounting=accounting)
         for tries_left in reversed(range(_PORT_TRIES)):
             try:
-                cluster._claim()
+                if cluster.processes():
+                    raise ClusterError(
+                        f"a cluster is already running in {cluster.directory}: use it, or stop it "
+                        f"with hadar cluster down --dir {cluster.directory}"
+                    )
+                layout.claim(cluster.directory, cluster.nodes)
                 with cluster._removed_on_failure():
                     ports = choose_ports(len(nodes) + (2 if accounting else 1))
                     accounting_port = ports[-1] if accounting else None
@@ -180,23 +177,17 @@ class LocalCluster:
             )
         states = self._node_states(timeout_s=10)
         jobs = self.runner(timeout_s=10).run(["squeue", "-h", "-r", "-o", "%T"]).split()
-        return ClusterStatus(
-            tuple(NodeStatus(n.name, states.get(n.name, "unknown"), n.gpus) for n in self.nodes),
-            running=len(jobs) - jobs.count("PENDING"),
-            pending=jobs.count("PENDING"),
-            accounting=self._accounting_state(),
-        )
-
-    def _accounting_state(self) -> str:
-        if not self.accounting:
-            return "none"
-        running = {process.program for process in self.processes()}
-        return "up" if running.issuperset(slurmdbd.DAEMONS) else "down"
+        nodes = [NodeStatus(n.name, states.get(n.name, "unknown"), n.gpus) for n in self.nodes]
+        pending, accounting = jobs.count("PENDING"), "none"
+        if self.accounting:
+            running = {process.program for process in self.processes()}
+            accounting = "up" if running.issuperset(slurmdbd.DAEMONS) else "down"
+        return ClusterStatus(tuple(nodes), len(jobs) - pending, pending, accounting)
 
     def cancel_jobs(self) -> None:
-        """Cancel every job and wait until none of their processes is left; after 7 s kill these.
+        """Cancel every job and wait until their processes have ended; kill these after 7 s.
 
-        Slurm with proctrack/linuxproc loses sight of a process that a job starts as it is killed.
+        Slurm with proctrack/linuxproc loses a process that a job starts while it is killed.
         """
         self.runner(timeout_s=10).run(["scancel", "--partition=main"])
         if not wait_until(lambda: not self._of_jobs(), KILL_WAIT_S + 2):
@@ -206,10 +197,7 @@ class LocalCluster:
         return [process for process in self.processes() if not process.is_daemon]
 
     def down(self) -> None:
-        """Cancel all jobs, end every process and remove the directory.
-
-        Works also when daemons have crashed, and does nothing when the cluster is gone.
-        """
+        """Cancel all jobs, end every process, also after crashes, and remove the directory."""
         if self.slurm_conf.exists() and self.controller_runs():
             # A controller that does not answer is killed below, and so are its jobs.
             with contextlib.suppress(SlurmError):
@@ -220,7 +208,7 @@ class LocalCluster:
             layout.remove(self.directory)
 
     def kill_node(self, name: str) -> None:
-        """Kill the slurmd of a node, its job steps and its jobs, as if the node had lost power."""
+        """Kill the slurmd of a node, its job steps and its jobs, as after a power failure."""
         self._require_node(name)
         end(lambda: [p for p in self.processes() if p.node == name], grace_s=0)
 
@@ -230,7 +218,7 @@ class LocalCluster:
         if name not in self._dead_daemons():
             return
         started_s = int(time.time())
-        start_slurmd(self.directory, name, find_binaries())
+        self._start_slurmd(name, find_binaries())
 
         def is_registered() -> bool:
             text = self.runner().run(["scontrol", "--oneliner", "show", "node", name])
@@ -245,12 +233,9 @@ class LocalCluster:
         end(lambda: [p for p in self.processes() if p.program == "slurmctld"], grace_s=10)
 
     def start_controller(self, *, timeout_s: float = 30.0) -> None:
-        """Start slurmctld unless it runs, and wait until it answers.
-
-        Nodes may read `unknown` for a moment.
-        """
+        """Start slurmctld unless it runs, and wait for an answer; nodes may first be `unknown`."""
         if not self.controller_runs():
-            start_slurmctld(self.directory, find_binaries())
+            self._start_slurmctld(find_binaries())
         if not wait_until(lambda: bool(self._node_states()), timeout_s):
             raise self._failed_to_start("slurmctld", timeout_s)
 
@@ -258,14 +243,6 @@ class LocalCluster:
         """Stop slurmctld and start it again from its saved state."""
         self.stop_controller()
         self.start_controller(timeout_s=timeout_s)
-
-    def _claim(self) -> None:
-        if self.processes():
-            raise ClusterError(
-                f"a cluster is already running in {self.directory}: use it, or stop it with "
-                f"hadar cluster down --dir {self.directory}"
-            )
-        layout.claim(self.directory, self.nodes)
 
     @contextlib.contextmanager
     def _removed_on_failure(self) -> Iterator[None]:
@@ -279,22 +256,28 @@ class LocalCluster:
             raise
 
     def _start(self, binaries: Mapping[str, str], accounting_port: int | None) -> None:
-        start_munged(self.directory, binaries)
+        munge = self.directory / "munge"
+        files = [f"--{name}-file={munge / name}" for name in ("key", "pid", "seed")]
+        files.append(f"--log-file={self.directory / 'log/munged/log'}")
+        argv = [binaries["munged"], "--force", f"--socket={munge / 'socket'}", *files]
+        start_daemon(argv, self.directory)
         if accounting_port is not None:
             self._start_accounting(binaries, accounting_port)
-        start_slurmctld(self.directory, binaries)
+        self._start_slurmctld(binaries)
         for node in self.nodes:
-            start_slurmd(self.directory, node.name, binaries)
+            self._start_slurmd(node.name, binaries)
+
+    def _start_slurmctld(self, binaries: Mapping[str, str]) -> None:
+        start_daemon([binaries["slurmctld"], "-f", str(self.slurm_conf)], self.directory)
+
+    def _start_slurmd(self, node: str, binaries: Mapping[str, str]) -> None:
+        argv = [binaries["slurmd"], "-N", node, "-f", str(self.slurm_conf)]
+        start_daemon(argv, self.directory, node=node)
 
     def _start_accounting(self, binaries: Mapping[str, str], port: int) -> None:
         try:
-            slurmdbd.start(
-                self.directory,
-                binaries,
-                user=layout.user(),
-                port=port,
-                runner=self.runner(timeout_s=10),
-            )
+            runner = self.runner(timeout_s=10)
+            slurmdbd.start(self.directory, binaries, user=layout.user(), port=port, runner=runner)
         except HadarError:
             if _PORT_IN_USE in log_tail(self.directory, "slurmdbd"):
                 raise self._failed_to_start("slurmdbd") from None
@@ -306,8 +289,7 @@ class LocalCluster:
             dead = self._dead_daemons()
             if dead and not wait_until(lambda: not self._dead_daemons(), 0.5):
                 raise self._failed_to_start(dead[0])
-            states = self._node_states()
-            num_idle = sum(state == "idle" for state in states.values())
+            num_idle = list(self._node_states().values()).count("idle")
             on_wait(num_idle)
             return num_idle == len(self.nodes)
 

@@ -19,14 +19,11 @@ from hadar_slurm.errors import ConfigError
 
 MAX_NODES = 256
 MAX_GPUS_PER_NODE = 64
+# How long a cancelled job may take to end before Slurm kills it, in seconds.
 KILL_WAIT_S = 5
-"""How long a cancelled job may take to end before Slurm kills it, in seconds."""
 
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
-_RESERVED_NAMES = {
-    *("all", "default", "localhost"),
-    *("mariadbd", "munged", "slurmctld", "slurmdbd"),
-}
+_RESERVED_NAMES = set("all default localhost mariadbd munged slurmctld slurmdbd".split())
 _GPU_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 _ENTRY = re.compile(r"(?:([0-9]{1,4}) *\* *)?([^*]+)")
 _GPUS = re.compile(r"([^:]+):([0-9]{1,4})")
@@ -38,7 +35,7 @@ _ACCEPTED = (
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """One node: its name and how many GPUs of each type it pretends to have."""
+    """One node: its name and its numbers of fake GPUs by type."""
 
     name: str
     gpus: Mapping[str, int]
@@ -72,10 +69,9 @@ class NodeShape:
 
 
 def parse_nodes(text: str) -> tuple[NodeShape, ...]:
-    """Return the nodes that a line such as `v100:4,2*p100:4,v100:2+k80:2` describes.
+    """Return the nodes of a line such as `v100:4,2*p100:4,v100:2+k80:2`, named n1, n2 and so on.
 
-    Commas separate nodes, `+` joins the types of one node and `3*` repeats a node. The nodes are
-    named n1, n2 and so on.
+    Commas separate nodes, `+` joins the types of one node and `3*` repeats a node.
     """
     gpus: list[dict[str, int]] = []
     for entry in text.split(","):

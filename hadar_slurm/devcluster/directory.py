@@ -12,18 +12,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hadar_slurm.devcluster import accounting
-from hadar_slurm.devcluster.config import (
-    NodeShape,
-    cgroup_conf_text,
-    device_path,
-    gres_conf_text,
-    slurm_conf_text,
-)
+from hadar_slurm.devcluster import accounting, config
+from hadar_slurm.devcluster.config import NodeShape
 from hadar_slurm.errors import ClusterError, UsageError
 
+# Marks a cluster's directory: no directory without this file is ever removed.
 MARKER = "hadar-cluster.json"
-"""The file that makes a directory ours: no directory without it is ever removed."""
 
 _SUBDIRECTORIES = (
     *("gpu", "munge", "pid", "run", "slurmd", "spool", "spool/reports", "state"),
@@ -40,7 +34,7 @@ def default_directory() -> Path:
 
 
 def absolute(directory: Path) -> Path:
-    """Return the one path by which a directory is known, with links above it followed."""
+    """Return the canonical path of a directory: links above it are followed."""
     directory = directory.expanduser()
     return directory.parent.resolve() / directory.name
 
@@ -65,7 +59,7 @@ def check_path(directory: Path, nodes: Sequence[NodeShape]) -> None:
 
 
 def claim(directory: Path, nodes: Sequence[NodeShape]) -> None:
-    """Create the directory and mark it as ours, or say why that cannot be."""
+    """Create and mark the directory; raises ClusterError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         require_owned(directory)
@@ -134,21 +128,22 @@ def fill(
     for node in nodes:
         for gpu_type, count in node.gpus.items():
             for index in range(count):
-                device_path(directory, node.name, gpu_type, index).symlink_to("/dev/null")
+                device = config.device_path(directory, node.name, gpu_type, index)
+                device.symlink_to("/dev/null")
     key = directory / "munge" / "key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    conf = slurm_conf_text(directory, nodes, ports, user=user(), slurmd_timeout_s=slurmd_timeout_s)
+    conf = config.slurm_conf_text(
+        directory, nodes, ports, user=user(), slurmd_timeout_s=slurmd_timeout_s
+    )
     if accounting_port is not None:
         conf += accounting.slurm_conf_lines(directory, nodes, accounting_port)
         accounting.prepare(directory, accounting_port, user())
-    for name, text in (
-        ("slurm.conf", conf),
-        ("gres.conf", gres_conf_text(directory, nodes)),
-        ("cgroup.conf", cgroup_conf_text(version)),
-    ):
-        (directory / name).write_text(text, encoding="utf-8")
-        (directory / name).chmod(0o644)
+    gres, cgroup = config.gres_conf_text(directory, nodes), config.cgroup_conf_text(version)
+    for name, text in (("slurm", conf), ("gres", gres), ("cgroup", cgroup)):
+        path = directory / f"{name}.conf"
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o644)
 
 
 def user() -> str:
@@ -166,7 +161,7 @@ def remove(directory: Path) -> None:
     """Remove the directory with all in it; the marker goes last, so that a retry is allowed."""
     require_owned(directory)
     if not (directory / MARKER).exists():
-        raise ClusterError(f"{directory} has no {MARKER}, so it is not ours to remove")
+        raise ClusterError(f"{directory} has no {MARKER}, so it is not removed")
     try:
         for path in directory.iterdir():
             if path.is_dir() and not path.is_symlink():

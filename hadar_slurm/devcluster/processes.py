@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hadar_slurm.devcluster.config import cluster_name
@@ -53,7 +54,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Observed:
     pid: int
     parent: int
     program: str
@@ -69,23 +70,22 @@ def find_binaries(path: str | None = None, *, accounting: bool = False) -> dict[
     if path is None:
         path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_SBIN])
     names = (*_DAEMONS, *_COMMANDS, *(_OF_ACCOUNTING if accounting else ()))
-    found = {name: shutil.which(name, path=path) for name in names}
-    if missing := [name for name, where in found.items() if where is None]:
-        packages = _PACKAGES if set(missing) - set(_OF_ACCOUNTING) else ""
-        if set(missing) & set(_OF_ACCOUNTING):
-            packages = f"{packages} {_PACKAGES_OF_ACCOUNTING}".strip()
+    found = {name: where for name in names if (where := shutil.which(name, path=path)) is not None}
+    if missing := [name for name in names if name not in found]:
+        packages = [_PACKAGES] * bool(set(missing) - set(_OF_ACCOUNTING))
+        packages += [_PACKAGES_OF_ACCOUNTING] * bool(set(missing) & set(_OF_ACCOUNTING))
         raise ClusterError(
             f"not installed: {', '.join(missing)}; on Debian and Ubuntu: "
-            f"apt-get install --no-install-recommends {packages}"
+            f"apt-get install --no-install-recommends {' '.join(packages)}"
         )
-    return {name: where for name, where in found.items() if where is not None}
+    return found
 
 
 def free_ports(count: int, candidates: Iterable[int] | None = None) -> list[int]:
     """Return `count` TCP ports that nothing listens on, found by binding them.
 
-    By default they lie below the range from which the kernel takes ports for outgoing
-    connections, so that a node can be restarted on its port.
+    By default they lie below the kernel's range for outgoing connections, so that a node can be
+    restarted on its port.
     """
     if candidates is None:
         candidates = random.sample(range(10240, 32768), 32768 - 10240)
@@ -122,26 +122,16 @@ def start_daemon(
     its environment.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
-    environment["SLURM_CONF"] = str(directory / "slurm.conf")
-    environment[_DIRECTORY_MARK] = str(directory)
-    if node is not None:
-        environment[_NODE_MARK] = node
-    environment |= variables or {}
+    environment |= {"SLURM_CONF": str(directory / "slurm.conf"), _DIRECTORY_MARK: str(directory)}
+    environment |= ({_NODE_MARK: node} if node is not None else {}) | dict(variables or {})
     name = name or node or Path(argv[0]).name
     home = directory / "log" / name
+    run = partial(subprocess.run, stdin=subprocess.DEVNULL, start_new_session=True, check=False)
     # An open stream would block a reader of our output until its end, for example pytest.
     with (home / "out").open("ab") as sink:
         try:
-            status = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                cwd=home,
-                env=environment,
-                start_new_session=True,
-                timeout=_START_LIMIT_S,
-                check=False,
+            status = run(
+                argv, stdout=sink, stderr=sink, cwd=home, env=environment, timeout=_START_LIMIT_S
             ).returncode
         except subprocess.TimeoutExpired:
             raise ClusterError(
@@ -182,7 +172,7 @@ def processes_of(directory: Path) -> list[Process]:
     return [Process(pid, seen[pid].program, node) for pid, node in sorted(nodes.items())]
 
 
-def _node_of(process: _Seen, directory: Path, name: str) -> str | None:
+def _node_of(process: _Observed, directory: Path, name: str) -> str | None:
     """Return the process's node, empty if it serves all nodes, None if it is not the cluster's."""
     variables = process.environment
     if variables.get(_DIRECTORY_MARK) == str(directory):
@@ -196,7 +186,7 @@ def _node_of(process: _Seen, directory: Path, name: str) -> str | None:
     return None
 
 
-def _all_processes() -> Iterable[_Seen]:
+def _all_processes() -> Iterable[_Observed]:
     listed: set[str] = set()
     # A process that forks and ends while we read is missed by one listing, not by the next.
     while new := {name for name in os.listdir("/proc") if name.isdigit()} - listed:
@@ -207,7 +197,7 @@ def _all_processes() -> Iterable[_Seen]:
                     yield seen
 
 
-def _read_process(entry: Path) -> _Seen | None:
+def _read_process(entry: Path) -> _Observed | None:
     before, _, after = (entry / "stat").read_text(errors="replace").rpartition(")")
     state, parent = after.split()[:2]
     if state == "Z":
@@ -215,7 +205,7 @@ def _read_process(entry: Path) -> _Seen | None:
     variables = os.fsdecode((entry / "environ").read_bytes()).split("\0")
     environment = dict(variable.split("=", 1) for variable in variables if "=" in variable)
     cwd = Path(os.readlink(entry / "cwd").removesuffix(" (deleted)"))
-    return _Seen(int(entry.name), int(parent), before.partition("(")[2], environment, cwd)
+    return _Observed(int(entry.name), int(parent), before.partition("(")[2], environment, cwd)
 
 
 def end(find: Callable[[], list[Process]], *, grace_s: float, limit_s: float = 5.0) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
@@ -17,27 +18,18 @@ from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.handoff import Assignment
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.slurm.client import scontrol
+from hadar_slurm.slurm.client import scontrol, updates
 from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.client.updates import (
-    ClearRequest,
-    Notify,
-    Release,
-    Requeue,
-    SetRequest,
-    SignalCheckpoint,
-    Update,
-)
 from hadar_slurm.slurm.control.advise import advise, features_by_type
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, message
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
-from hadar_slurm.slurm.control.restore import NODES_REPORT_WITHIN_S, give_back
+from hadar_slurm.slurm.control.restore import NODES_REPORT_WITHIN_S, restore_jobs
 from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
 from hadar_slurm.slurm.observe.copy_facts import copy_facts
 from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
@@ -58,8 +50,7 @@ _BURST_S = 2.0
 class SlurmBackend:
     """Slurm through an adapter, for the jobs of one mode.
 
-    Its own memory may be lost in a restart: the state of pins, the descriptions that it has warned
-    of, and what the last plan depended on. What must last is in `ledger` and `profile`.
+    A restart may lose all private fields; what must last is in `ledger` and `profile`.
     """
 
     slurm: SlurmAdapter
@@ -95,7 +86,7 @@ class SlurmBackend:
         self._pins = Pins(self.settings.pin_timeout_s)
         self._wake = WakeFile(self.settings.wake_file)
         place = self.settings.assignments
-        self._assignments = Assignments(place) if place is not None else None
+        self._assignments = Assignments(place) if place else None
         self._builder = SnapshotBuilder(
             self.slurm,
             Estimator.shipped(self.table, self.profile.speeds if self.profile else None),
@@ -122,48 +113,36 @@ class SlurmBackend:
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Stop and start jobs; a migrated job is started only once it has stopped.
 
-        First, the requests of unmanaged jobs that hadard still holds or pins are restored. Under
-        `observe` that is all; under `advise` Slurm gets the preferred GPU type of jobs.
+        First, restore the requests of unmanaged jobs that hadard still holds or pins. Under
+        `observe` that is all; `advise` sets the preferred GPU type of jobs.
         """
         self.ledger.refresh()
         if self.profile is not None:
             self.profile.sync()
         if self._lost:
-            self._note(self._lost)
+            self._records(partial(self.ledger.note, self._lost))
             self._plan_signature = frozenset()  # observe again at once
         if self.mode is Mode.ENFORCE:
             self._adopt()
             self._requeue_ended()
         self._restore()
         self._release_held_while_starting()
-        on_tasks = [self._on_task(action) for action in actions]
-        outcomes = self._outcomes(on_tasks)
+        outcomes = self._outcomes([self._on_task(action) for action in actions])
         if self.mode is Mode.ENFORCE:
             self._assign_quotas(actions, outcomes)
-        return [
-            replace(outcome, action=action)
-            for action, outcome in zip(actions, outcomes, strict=True)
-        ]
+        return [replace(o, action=a) for a, o in zip(actions, outcomes, strict=True)]
 
     def _outcomes(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Carry out actions whose jobs are Slurm's, tasks of forked jobs included."""
         if self.mode is Mode.OBSERVE:
-            return [
-                Outcome(action, Status.SKIPPED, self._command_text(action)) for action in actions
-            ]
+            return [Outcome(a, Status.SKIPPED, self.command_text(a)) for a in actions]
         if self.mode is Mode.ADVISE:
             return advise(self.slurm, self.ledger, actions, self._features)
         not_ready = self._observation.signal_not_ready if self._observation is not None else {}
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
-        mover = Mover(
-            self.slurm,
-            self.ledger,
-            self.settings.spool,
-            self.settings.grace_s,
-            self._pause,
-            self.now_s,
-        )
+        spool, grace_s = self.settings.spool, self.settings.grace_s
+        mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s)
         if self._observation is not None:
             # Other jobs have their GPUs now.
             mover.hold(self._observation.pin_timed_out - {start.job_id for start in starts})
@@ -179,19 +158,17 @@ class SlurmBackend:
         failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
         if self._observation is not None:
             mover.hold(self._observation.pin_timed_out & failed)
-            self._forget_all_but(self._observation.alive)
+            self._records(partial(self.ledger.keep, self._observation.alive))
             self._notify(self._observation.to_notify)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def wait(self, until_s: float) -> Wake:
-        """Sleep until the round ends or what the plan depends on has changed.
+        """Sleep until the round ends, the jobs or nodes of the plan change, or a pin times out.
 
-        The latter is when a job comes or goes, a node opens or closes, or a pin times out. The
-        queue is read every `poll_s`, and at once when a hook has written the wake-up file.
+        The queue is read every `poll_s`, and at once when a hook has written the wake-up file.
         """
-        pins_end_s = min(
-            self._pins.next_timeout_s(), self._builder.limits.throttles.next_retry_s(self.now_s())
-        )
+        retry_s = self._builder.limits.throttles.next_retry_s(self.now_s())
+        pins_end_s = min(self._pins.next_timeout_s(), retry_s)
         burst_until_s = next_read_s = 0.0
         while not self.is_stopping():
             now_s = self.now_s()
@@ -219,13 +196,13 @@ class SlurmBackend:
 
     @property
     def squatted(self) -> frozenset[str]:
-        """Return the report directories, at the last observation, that another user has made."""
+        """Return the report directories of the last observation that a foreign user has made."""
         return frozenset(self._builder.squatted)
 
     @property
     def assignments_fault(self) -> str:
-        """Return why copies did not get their quotas the last time; empty: they did."""
-        return self._assignments.fault if self._assignments is not None else ""
+        """Return why the last write of quotas failed; empty after a success."""
+        return self._assignments.fault if self._assignments else ""
 
     def take_averages(self) -> int:
         """Return the number of parameter averages of forked jobs since the last call."""
@@ -233,29 +210,28 @@ class SlurmBackend:
 
     def copy_facts(self) -> dict[str, object]:
         """Return the journal's facts about the copies of forked jobs, by job."""
-        observation = self._observation
-        return (
-            copy_facts(observation.forks, self._builder.averages) if observation is not None else {}
-        )
+        if self._observation is None:
+            return {}
+        return copy_facts(self._observation.forks, self._builder.averages)
 
-    def commands(self, action: Action) -> list[list[str]]:
-        """Return the commands for an action that meets no fault."""
+    def command_text(self, action: Action) -> str:
+        """Return the commands for an action without faults, separated by semicolons."""
         action = self._on_task(action)
         job = action.job_id
-        changes: list[Update] = []
+        changes: list[updates.Update] = []
         if isinstance(action, Stop):
-            changes = [SignalCheckpoint(job), Requeue(job)]
+            changes = [updates.SignalCheckpoint(job), updates.Requeue(job)]
         elif isinstance(action, Start):
             names_type = self._names_type(action)
             request = scontrol.request_for(action.gang, self.slurm.version, names_type=names_type)
-            changes = [ClearRequest(job), SetRequest(job, request), Release(job)]
-        return [scontrol.command(change) for change in changes]
+            ask = updates.SetRequest(job, request)
+            changes = [updates.ClearRequest(job), ask, updates.Release(job)]
+        return "; ".join(" ".join(scontrol.command(change)) for change in changes)
 
     def _on_task(self, action: Action) -> Action:
         return self._observation.forks.on_task(action) if self._observation is not None else action
 
     def _assign_quotas(self, actions: Sequence[Action], outcomes: Sequence[Outcome]) -> None:
-        """Write the quotas of steps for the copies of forked jobs."""
         if self._observation is None or self._assignments is None:
             return
         forks = self._observation.forks.by_parent
@@ -272,11 +248,7 @@ class SlurmBackend:
             self._assignments.put(parent, fork.owner_uid, assignment)
         self._assignments.keep([parent for parent, fork in forks.items() if fork.is_alive])
 
-    def _command_text(self, action: Action) -> str:
-        return "; ".join(map(" ".join, self.commands(action)))
-
     def _restore(self) -> None:
-        """Restore and release unmanaged jobs that hadard still holds or pins."""
         if self._observation is None or self._state is None or not self._observation.to_restore:
             self._restore_delayed_since_s = math.inf
             return
@@ -291,7 +263,7 @@ class SlurmBackend:
             for job, (_, description) in self._observation.to_restore.items()
             if job in queue and queue[job].state == "PENDING"
         }
-        for returned in give_back(self.slurm, self.ledger, waiting):
+        for returned in restore_jobs(self.slurm, self.ledger, waiting):
             if returned.fault:
                 log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
             else:
@@ -308,23 +280,21 @@ class SlurmBackend:
             for job in sorted(self._observation.ended_by_us)
             if job in queue and is_ended_by_us(queue[job], self.ledger[job])
         ]
-        try:
-            self.ledger.expect_returns(
-                {row.key: row.restarts for row in rows},
-                held=[row.key for row in rows if row.priority == 0],
-            )
-        except LedgerError as error:
-            log.warning("%s", error)
+        restarts = {row.key: row.restarts for row in rows}
+        held = [row.key for row in rows if row.priority == 0]
+        if not self._records(
+            partial(self.ledger.expect_requeues, restarts, were_ended=True, held=held)
+        ):
             return
-        faults = self.slurm.change([Requeue(row.key) for row in rows]) if rows else []
+        faults = self.slurm.change([updates.Requeue(row.key) for row in rows]) if rows else []
         for row, fault in zip(rows, faults, strict=True):
-            what = f"job {row.key}: USR1 from hadard ended its run {row.restarts + 1}"
-            if fault is None:
-                log.warning("%s, though it had said that it listens; requeued", what)
-            else:
-                log.warning("%s, and it cannot be requeued: %s", what, fault)
-                if isinstance(fault, SlurmRefused):
-                    self._builder.lost.add(row.key)
+            result = "though it had said that it listens; requeued"
+            if fault is not None:
+                result = f"and it cannot be requeued: {fault}"
+            run = row.restarts + 1
+            log.warning("job %s: USR1 from hadard ended its run %s, %s", row.key, run, result)
+            if isinstance(fault, SlurmRefused):
+                self._builder.lost.add(row.key)
         self._plan_signature = frozenset()  # observe again at once
 
     def _notify(self, to_notify: Mapping[JobId, QueueRow]) -> None:
@@ -333,7 +303,9 @@ class SlurmBackend:
         self._notified = self._notified & to_notify.keys() | {row.key for row in rows}
         if not rows or not self._may_notify:
             return
-        messages = [Notify(JobId(row.raw_id), message(self.ledger[row.key])) for row in rows]
+        messages = [
+            updates.Notify(JobId(row.raw_id), message(self.ledger[row.key])) for row in rows
+        ]
         for fault in self.slurm.change(messages):
             if isinstance(fault, SlurmRefused):
                 self._may_notify = False
@@ -343,42 +315,35 @@ class SlurmBackend:
     def _release_held_while_starting(self) -> None:
         """Release running jobs whose hold raced with their start; the next round checks it."""
         held = sorted(self._observation.held_while_starting) if self._observation else []
-        for fault in self.slurm.change([Release(job) for job in held]) if held else ():
+        for fault in self.slurm.change([updates.Release(job) for job in held]) if held else ():
             if fault is not None:
                 log.warning("cannot take back a hold: %s", fault)
 
     def _adopt(self) -> None:
         if self._observation is None or (self.ledger.is_whole and not self._observation.found):
             return
-        try:
-            self.ledger.adopt(self._observation.found)
+        if self._records(partial(self.ledger.adopt, self._observation.found)):
             # The ledger has these claims now.
             self._observation = replace(self._observation, found={})
-        except LedgerError as error:
-            log.warning("%s", error)
 
     def _note_released(self, queue: Mapping[JobId, QueueRow]) -> None:
         """Note which holds of hadard are gone, so that a later hold counts as the owner's."""
         known = [job for job in self.ledger if job in queue]
         now_s = self.ledger.now_s()
-        self._note({job: as_seen(self.ledger[job], queue[job], now_s) for job in known})
+        changed = {job: as_seen(self.ledger[job], queue[job], now_s) for job in known}
+        self._records(partial(self.ledger.note, changed))
 
-    def _note(self, changed: Mapping[JobId, Claim]) -> None:
+    def _records(self, write: Callable[[], None]) -> bool:
         try:
-            self.ledger.note(changed)
+            write()
         except LedgerError as error:
             log.warning("%s", error)
-
-    def _forget_all_but(self, alive: Collection[JobId]) -> None:
-        try:
-            self.ledger.keep(alive)
-        except LedgerError as error:
-            log.warning("%s", error)
+            return False
+        return True
 
     def _names_type(self, action: Start) -> bool:
         state = self._state or self.slurm.read()
-        row = state.queue.get(action.job_id)
-        keeps_types = self.slurm.abilities.keeps_types
+        row, keeps_types = state.queue.get(action.job_id), self.slurm.abilities.keeps_types
         return row is not None and must_name_type(
             row, action.gang, state.cluster, keeps_types=keeps_types
         )

@@ -1,7 +1,6 @@
 """The file that Slurm's hooks append to, so that hadard reads the queue at once.
 
-A file, not a pipe or a socket: without a reader, a hook that writes to it cannot hang or fail
-slurmctld.
+Not a pipe or a socket: without a reader, a hook that writes to a file cannot block slurmctld.
 """
 
 from __future__ import annotations
@@ -48,10 +47,8 @@ class WakeFile:
         return mark is not None
 
     def _mark(self) -> tuple[int, int] | None:
-        if self.path is None:
-            return None
-        try:
-            facts = self.path.stat()
-        except OSError:
-            return None
-        return facts.st_size, facts.st_mtime_ns
+        with suppress(OSError):
+            if self.path is not None:
+                facts = self.path.stat()
+                return facts.st_size, facts.st_mtime_ns
+        return None

@@ -28,8 +28,8 @@ _READ, _WRITE, _NOBODY = 4, 2, 0xFFFFFFFF
 class Assignments:
     """The assignments, in `directory`: hadard's own, on a file system that all nodes share.
 
-    An assignment is remembered and never read back: the file belongs to a user by then. Where
-    an assignment cannot be written, the copies go by their own speeds, and `fault` says why.
+    An assignment is never read back, since the file then belongs to a user. Where one cannot be
+    written, the copies share by their own throughputs, and `fault` gives the reason.
     """
 
     directory: Path
@@ -66,10 +66,11 @@ class Assignments:
             self._written[parent], self.fault = assignment, ""
 
     def keep(self, parents: Collection[JobId]) -> None:
-        """Remove the assignments of jobs that no longer exist: files that hadard wrote."""
+        """Remove the files that hadard wrote for jobs that no longer exist."""
         self._written = {k: written for k, written in self._written.items() if k in parents}
         name = assignment_path(self.directory, JobId("0")).name
-        with suppress(OSError), self._own() as place:
+        own = untrusted_files.directory(self.directory, owner_uid=os.geteuid())
+        with suppress(OSError), own as place:
             for parent in os.listdir(place):
                 if not parent.isdecimal() or parent in parents:
                     continue
@@ -84,26 +85,20 @@ class Assignments:
                     os.rmdir(parent, dir_fd=place)
 
     @contextmanager
-    def _own(self) -> Iterator[int]:
-        with untrusted_files.directory(self.directory, owner_uid=os.geteuid()) as place:
-            yield place
-
-    @contextmanager
     def _of_job(self, parent: JobId) -> Iterator[int]:
-        """Give the directory of a job, made where it is missing; raises OSError."""
         if not self.directory.is_dir():
             self.directory.parent.mkdir(parents=True, exist_ok=True)
         untrusted_files.make_directory(self.directory, DIRECTORY_MODE)
-        with self._own() as place:
+        with untrusted_files.directory(self.directory, owner_uid=os.geteuid()) as place:
             untrusted_files.make_directory(parent, DIRECTORY_MODE, dir_fd=place)
             with untrusted_files.directory(parent, owner_uid=os.geteuid(), dir_fd=place) as folder:
                 yield folder
 
 
 def _hand_over(descriptor: int, *, uid: int) -> None:
-    """Let one user, and no other, read a new file; raises OSError.
+    """Let only one user read a new file; raises OSError.
 
-    Root gives the file away, which any file system can hold; others need one with access lists.
+    Root changes its owner; any other user needs a file system with access lists.
     """
     if uid == os.geteuid():
         return

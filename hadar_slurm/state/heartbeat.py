@@ -1,4 +1,4 @@
-"""The sign of life that hadard leaves for hadar-sbatch. Standard library only.
+"""The heartbeat that hadard writes for hadar-sbatch. Standard library only.
 
 A job is submitted held only while this is fresh, so that no job waits for a daemon that is gone.
 """
@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 RUN_DIR_VARIABLE = "HADAR_RUN_DIR"
@@ -21,63 +21,50 @@ SKEW_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Until when the daemon vouches for itself, and what it enforces.
-
-    `good_until_s` is in seconds since the epoch, `good_for_s` in seconds since it was signed.
-    `partitions` of None means every partition; an empty name among them stands for the default one.
-    `spool` is where users' directories of reports lie, `assignments` where forked jobs read
-    their shares.
-    `problems` are what keeps hadard from doing all of its work now, by kind (`journal`, `reports`).
-    """
+    """The daemon's process, how long it counts as alive, and what it enforces."""
 
     pid: int
     cluster: str
+    # In seconds since the epoch.
     good_until_s: float
+    # The directory of users' directories of reports.
     spool: str
+    # None: every partition; an empty name stands for the default one.
     partitions: tuple[str, ...] | None = None
+    # In seconds since it was written.
     good_for_s: float = math.inf
+    # Where forked jobs read their shares.
     assignments: str = ""
+    # What keeps hadard from doing all of its work now, by kind (`journal`, `reports`).
     problems: Mapping[str, str] = field(default_factory=dict)
 
     def is_fresh(self, now_s: float) -> bool:
-        """Return whether the daemon has signed in time; a sign from the future is not believed.
-
-        It comes from a clock that was wrong, and would hold for as long as that was ahead.
-        """
+        """Return whether it has not expired; False for one from the future, by a wrong clock."""
         return 0 < self.good_until_s - now_s <= self.good_for_s + SKEW_S
 
     def covers(self, partition: str | None, now_s: float) -> bool:
         """Return whether a job in `partition` (None: the default one) would be placed."""
-        if not self.is_fresh(now_s):
-            return False
-        return self.partitions is None or (partition or "") in self.partitions
+        is_covered = self.partitions is None or (partition or "") in self.partitions
+        return is_covered and self.is_fresh(now_s)
 
 
 def run_dir(environment: Mapping[str, str]) -> Path:
-    """Return where the heartbeat lies."""
+    """Return the directory of the heartbeat."""
     return Path(environment.get(RUN_DIR_VARIABLE) or DEFAULT_RUN_DIR)
 
 
 def write_heartbeat(directory: Path, beat: Heartbeat) -> None:
     """Replace the heartbeat in one step."""
     draft = directory / f".{FILE_NAME}.{os.getpid()}"
-    tree = {
-        "pid": beat.pid,
-        "cluster": beat.cluster,
-        "good_until_s": beat.good_until_s,
-        "spool": beat.spool,
-        "partitions": beat.partitions,
-        "assignments": beat.assignments,
-        "problems": dict(beat.problems),
-    }
-    if math.isfinite(beat.good_for_s):
-        tree["good_for_s"] = beat.good_for_s
+    tree = asdict(replace(beat, problems=dict(beat.problems)))
+    if not math.isfinite(beat.good_for_s):
+        del tree["good_for_s"]
     draft.write_text(json.dumps(tree) + "\n", encoding="utf-8")
     os.replace(draft, directory / FILE_NAME)
 
 
 def read_heartbeat(directory: Path) -> Heartbeat | None:
-    """Return the heartbeat, or None where there is none that can be read."""
+    """Return the heartbeat, or None if none can be read."""
     try:
         tree = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
         partitions = tree["partitions"]

@@ -1,9 +1,8 @@
 """The lease by which one hadard enforces on a cluster, whatever machine it runs on.
 
-A file in `spool_dir`, which all nodes and so both controllers of a cluster see. Its holder renews
-it every few seconds. Another hadard takes it over only when the holder's process is known to be
-gone, or when the file has not changed for as long as the lease is good, by its own clock; a holder
-that finds the lease taken over stops at once.
+A file in `spool_dir`, which all nodes and both controllers of a cluster see. Its holder renews it
+every few seconds. Another hadard takes it over only when the holder's process is known to be gone,
+or when the file has not changed for `good_for_s` by its own clock; the former holder then stops.
 """
 
 from __future__ import annotations
@@ -71,49 +70,38 @@ class Lease:
 
     @property
     def path(self) -> Path:
-        """Return where the lease lies."""
-        return self.spool / self._name
-
-    @property
-    def _name(self) -> str:
-        return f"hadard-{re.sub(r'[^A-Za-z0-9_-]', '_', self.cluster)}.lease"
+        """Return the path of the file."""
+        return self.spool / f"hadard-{re.sub(r'[^A-Za-z0-9_-]', '_', self.cluster)}.lease"
 
     def holder(self) -> Holder | None:
-        """Return who holds the lease; None where none is written or it cannot be believed.
-
-        Raises OSError where that cannot be known.
-        """
+        """Return the holder of a valid lease, or None; raises OSError where it is not known."""
         with untrusted_files.directory(self.spool) as place:
             trusted = {0, os.geteuid(), os.fstat(place).st_uid}
             try:
-                facts = os.stat(self._name, dir_fd=place, follow_symlinks=False)
-                if facts.st_uid not in trusted:
+                name = self.path.name
+                uid = os.stat(name, dir_fd=place, follow_symlinks=False).st_uid
+                if uid not in trusted:
                     return None
-                text = untrusted_files.read(
-                    self._name, max_bytes=_MAX_BYTES, owner_uid=facts.st_uid, dir_fd=place
-                )
+                text = untrusted_files.read(name, max_bytes=_MAX_BYTES, owner_uid=uid, dir_fd=place)
             except OSError as error:
                 if error.errno in _NO_LEASE:
                     return None
                 raise
         try:
             tree = json.loads(text)
-            return Holder(
-                str(tree["token"]),
-                str(tree["host"]),
-                str(tree["boot"]),
-                int(tree["pid"]),
-                str(tree["process"]),
-                min(max(0.0, float(tree["good_for_s"])), 3600.0),
-                float(tree["renewed_s"]),
+            good_for_s = min(max(0.0, float(tree["good_for_s"])), 3600.0)
+            token, host, boot, process = (
+                str(tree[key]) for key in ("token", "host", "boot", "process")
             )
+            renewed_s = float(tree["renewed_s"])
+            return Holder(token, host, boot, int(tree["pid"]), process, good_for_s, renewed_s)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
     def take(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Take the lease, or raise DaemonError; waits while another machine's may still be good.
 
-        Raises OSError where it cannot be read or written.
+        Raises OSError for a file that cannot be read or written.
         """
         other = self._other()
         is_contested = other is not None and not other.is_gone
@@ -159,30 +147,22 @@ class Lease:
             holder = self.holder()
             if holder is not None and holder.token == self.token:
                 with untrusted_files.directory(self.spool) as place:
-                    os.unlink(self._name, dir_fd=place)
+                    os.unlink(self.path.name, dir_fd=place)
 
     def _other(self) -> Holder | None:
         holder = self.holder()
         return holder if holder is not None and holder.token != self.token else None
 
     def _write(self) -> None:
-        mine = Holder(
-            self.token,
-            socket.gethostname(),
-            _boot(),
-            os.getpid(),
-            _process(os.getpid()),
-            self.good_for_s,
-            self.now_s(),
-        )
+        host, pid, now_s = socket.gethostname(), os.getpid(), self.now_s()
+        mine = Holder(self.token, host, _boot(), pid, _process(pid), self.good_for_s, now_s)
         with untrusted_files.directory(self.spool) as place:
             content = json.dumps(asdict(mine)).encode() + b"\n"
-            untrusted_files.replace(self._name, content, mode=0o644, dir_fd=place)
+            untrusted_files.replace(self.path.name, content, mode=0o644, dir_fd=place)
         self._written_s = time.monotonic()
 
 
 def _boot() -> str:
-    """Return what changes with each start of this machine."""
     return _text("/proc/sys/kernel/random/boot_id").strip()
 
 
@@ -194,7 +174,6 @@ def _process(pid: int) -> str:
 
 
 def _text(path: str) -> str:
-    try:
+    with suppress(OSError):
         return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return ""

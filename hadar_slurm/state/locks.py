@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from hadar_slurm import untrusted_files
@@ -31,10 +31,9 @@ _CREDENTIALS = struct.Struct("3i")
 def only_daemon(
     cluster: str, address: str, state_dir: Path, *, is_required: bool = True
 ) -> Iterator[None]:
-    """Be the one hadard of a cluster on this machine; raises DaemonError when another is.
+    """Lock out other hadards of a cluster on this machine; raises DaemonError for another.
 
-    Where `is_required` is not, as for a hadard that only observes, a `state_dir` that cannot be
-    written to is no error.
+    Without `is_required` (a hadard that only observes), an unwritable `state_dir` is no error.
     """
     with ExitStack() as held:
         try:
@@ -56,14 +55,11 @@ def started_s(state_dir: Path) -> float | None:
 
     Raises OSError where that cannot be known.
     """
-    try:
-        with _open(state_dir, DAEMON, may_make=False) as descriptor:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return os.fstat(descriptor).st_mtime
-    except FileNotFoundError:
-        pass
+    with suppress(FileNotFoundError), _open(state_dir, DAEMON, may_make=False) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.fstat(descriptor).st_mtime
     return None
 
 
@@ -100,10 +96,10 @@ def _open(state_dir: Path, name: str, *, may_make: bool) -> Iterator[int]:
 
 @contextmanager
 def _only_on_machine(cluster: str, address: str) -> Iterator[bool]:
-    """Hold a name that this machine gives out once; gives whether no other hadard has it.
+    """Hold a name that is unique on this machine; give whether no other hadard holds it.
 
-    It is the name of a unix socket without a file, which any user may take: one that another user
-    than root or ours holds does not count.
+    It is the name of a unix socket without a file, which any user may take: it counts only if root
+    or hadard's user holds it.
     """
     digest = hashlib.sha256(f"{cluster} {address}".encode()).hexdigest()
     name = f"\0hadard-{digest[:32]}"
@@ -120,7 +116,7 @@ def _only_on_machine(cluster: str, address: str) -> Iterator[bool]:
 
 
 def _holder(name: str) -> int | None:
-    """Return the user who listens at a socket's name, as the kernel knows it; None: not known."""
+    """Return the user who listens at a socket's name, or None if it is not known."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
@@ -128,5 +124,4 @@ def _holder(name: str) -> int | None:
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError:
             return None
-    _, uid, _ = _CREDENTIALS.unpack(credentials)
-    return int(uid)
+    return int(_CREDENTIALS.unpack(credentials)[1])

@@ -1,7 +1,7 @@
 """How many jobs the reaper, `hadar release --expired`, has restored.
 
-A number in a file of its own: the journal is hadard's, whose lines the reaper could tear or lose in
-a rotation, and which its systemd unit may not write. hadard reports the number after its restart.
+Its own file, since the reaper could tear or lose lines of the journal in a rotation, and its
+systemd unit may not write the journal. hadard reports the number after its restart.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def read_expired(state_dir: Path) -> int | None:
         return 0
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    is_ours = tree.get("version") == VERSION and type(number) is int and 0 <= number <= _MOST
-    return number if is_ours else None
+    is_valid = tree.get("version") == VERSION and type(number) is int and 0 <= number <= _MOST
+    return number if is_valid else None
 
 
 def add_expired(state_dir: Path, jobs: int) -> None:

@@ -19,15 +19,12 @@ _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def make_spool(spool: Path, reports: Path, assignments: Path) -> tuple[str, str, str]:
-    """Make the directories where they are missing; return what is wrong with each, or nothing.
-
-    Jobs run without reports and without assignments, so hadard goes on.
-    """
+    """Make the missing directories; return the fault of each, or an empty text."""
+    # Jobs run without reports and without assignments, so hadard goes on after a fault.
     return _fault(spool, None), _fault(reports, _REPORTS_MODE), _fault(assignments, DIRECTORY_MODE)
 
 
 def _fault(path: Path, mode: int | None) -> str:
-    """Make a directory with these permissions, and return what is wrong with it, or nothing."""
     try:
         if mode is None:
             _close_to_others(path)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status
-from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client.parse import NodeRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Prefer
@@ -37,15 +37,9 @@ def advise(
         ledger.note({w.job: replace(ledger[w.job], preferred=w.features) for w in done})
     except LedgerError as error:
         log.warning("%s", error)
-    return [_outcome(action, wishes.get(action), faults.get(action)) for action in actions]
-
-
-def _outcome(action: Action, wish: Prefer | None, fault: SlurmError | None) -> Outcome:
-    if fault is not None:
-        return Outcome(action, Status.REFUSED, str(fault))
-    if wish is not None:
-        return Outcome(action, Status.DONE, f"prefers {wish.features}")
-    return Outcome(action, Status.SKIPPED, "no advice for it")
+    outcomes = {a: Outcome(a, Status.DONE, f"prefers {w.features}") for a, w in wishes.items()}
+    outcomes |= {a: Outcome(a, Status.REFUSED, str(f)) for a, f in faults.items() if f is not None}
+    return [outcomes.get(a, Outcome(a, Status.SKIPPED, "no advice for it")) for a in actions]
 
 
 def features_by_type(nodes: Sequence[NodeRow]) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Which jobs may be sent USR1, and which died of it although they had a handler. Pure.
+"""Which jobs may get USR1, and which ended by it although they had a handler. Pure.
 
 A run is signalled only if it has reported a handler (`handoff.ProgressReport.listens`). A job that
-dies of the signal nevertheless was ended by hadard: it is requeued, and never signalled again.
+the signal ends nevertheless is requeued, and never signalled again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.control.ledger import Claim
 
-# A suspended process, or one that waits for a file system, handles a signal only when it resumes.
+# A process that is suspended or waits for a file system handles a signal only when it resumes.
 _DIES_WITHIN_S = 600.0
 # wait(2) statuses: the batch script died of USR1, or exited with the status of a child that did.
 _DEATHS = (int(signal.SIGUSR1), (128 + signal.SIGUSR1) << 8)
@@ -22,10 +22,8 @@ TAKES_MESSAGES_AFTER_S = 2.0
 
 def why_not_migrated(row: QueueRow, report: ProgressReport | None, entry: Claim) -> str:
     """Return why a running job must not be sent USR1; empty: it may."""
-    if entry.ended_run:
-        why = (
-            f"USR1 from hadard ended its run {entry.ended_run}, though it had said that it listens"
-        )
+    if n := entry.ended_run:
+        why = f"USR1 from hadard ended its run {n}, though it had said that it listens"
     elif report is None or report.restart != row.restarts:
         why = "it has not said in this run that it listens for USR1"
     elif report.state == "done":
@@ -51,10 +49,7 @@ def is_ended_by_us(row: QueueRow, entry: Claim) -> bool:
 
 
 def runs_again(row: QueueRow, entry: Claim, now_s: float) -> bool:
-    """Return whether a job is in the first run after the one that our signal ended.
-
-    False until the run takes messages.
-    """
+    """Return whether the first run after the one that our signal ended takes messages."""
     return (
         row.state == "RUNNING"
         and entry.ended_run > 0

@@ -49,16 +49,18 @@ def stance(
         # A migration would requeue and release it, and so remove its owner's hold.
         is_unmanaged = is_unmanaged or row.is_held_as_it_runs
         return Disposition.IGNORE if is_unmanaged or mode is not plans_for else Disposition.MANAGE
-    is_waiting_for_us = waits_for_us(row, ledger, was_submitted_held=description.is_held)
+    has_change_of_us = bears_of_us(row, ledger, was_submitted_held=description.is_held)
     if is_unmanaged or mode is not Mode.ENFORCE:
-        if bears_of_us(row, ledger, was_submitted_held=description.is_held):
+        if has_change_of_us:
             return Disposition.RESTORE
         if is_unmanaged or mode is not plans_for or row.priority == 0:
             return Disposition.IGNORE
         return Disposition.MANAGE
     if plans_for is not Mode.ENFORCE:
         return Disposition.IGNORE
-    if is_waiting_for_us:
+    if has_change_of_us and not has_foreign_hold(
+        row, ledger, was_submitted_held=description.is_held
+    ):
         return Disposition.MANAGE
     # Cleared under a foreign hold, it would start without its GPUs once that is released. Else it
     # is neither held nor pinned by us: its user released or holds it, or no daemon ran at its
@@ -71,17 +73,11 @@ def was_submitted_held(description: Description | None) -> bool:
     return description is not None and description.is_held
 
 
-def waits_for_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
-    """Return whether a job waits under our hold or pin, or with a request that we cleared."""
-    if row.state != "PENDING":
-        return False
-    if row.is_held:
-        return is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
-    return _was_cleared(row, ledger) or is_pinned_by_us(row, ledger)
-
-
 def bears_of_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
-    """As `waits_for_us`, and also true under a foreign hold."""
+    """Return whether a pending job has a hold or pin of hadard, or a request that it cleared.
+
+    A foreign hold may be set as well.
+    """
     return row.state == "PENDING" and (
         is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
         or _was_cleared(row, ledger)
@@ -89,13 +85,13 @@ def bears_of_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> b
     )
 
 
-def is_held_by_others(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
+def has_foreign_hold(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
     """Return whether a job waits under a foreign hold, which hadard must not release."""
     return row.is_held and not is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
 
 
 def _was_cleared(row: QueueRow, ledger: Ledger) -> bool:
-    """Return whether a request is cleared, as between the two updates of a change of ours."""
+    """Return whether a request is cleared, as between the two updates of a change by hadard."""
     before = ledger[row.key].before
     return row.request.is_cleared and before is not None and not before.is_cleared
 
@@ -108,8 +104,8 @@ def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) ->
         entry = ledger[row.key]
         # Slurm holds a job that it cannot start on the nodes of its pin.
         return entry.is_held or (row.reason == "BadConstraints" and is_pinned_by_us(row, ledger))
-    # Without a ledger, any hold on a job that has run before or names nodes may be ours: no job
-    # may wait for a hadard that has lost its record.
+    # Without a ledger, any hold on a job that has run before or names nodes is suspect: no job may
+    # wait for a hadard that has lost its record.
     is_suspect = row.restarts > 0 or bool(row.requested_nodes)
     return was_submitted_held or (is_suspect and not ledger.is_whole)
 

@@ -33,6 +33,8 @@ _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _MAX_NUMBER = 1e18
+_TIMES = ("released_s", "booted_s", "signalled_until_s")
+_COUNTS = ("requeued", "signalled_run", "ended_run")
 # What parsing a damaged file may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -41,7 +43,7 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Recur
 class Claim:
     """What hadard has done to one job; times in seconds since the epoch, 0: never or long ago."""
 
-    # The hold on the job is ours.
+    # hadard set the hold on the job.
     is_held: bool = False
     # When our hold was observed to be gone.
     released_s: float = 0.0
@@ -54,8 +56,8 @@ class Claim:
     before: Request | None = None
     pinned: tuple[NodeName, ...] = ()
     preferred: str = ""
-    # The nodes that it requested when we last set out to hold it: if it started with these, a hold
-    # on the running job may be ours. None: no such hold is under way.
+    # The nodes that it requested when hadard was last about to hold it: if it started with these,
+    # hadard may have set a hold on the running job. None: no such hold is in progress.
     asked_when_held: tuple[NodeName, ...] | None = None
     # The run that we last sent USR1, counted from 1 (0: none), and the end of its grace period.
     # These and `ended_run` are kept while Slurm knows the job.
@@ -75,41 +77,35 @@ class Claim:
 
 
 class Ledger:
-    """The entries of one cluster, in a file that is replaced atomically.
-
-    `booted_s` is the last known start of slurmctld, in seconds since the epoch. `is_whole` is False
-    when no file could be read: holds and pins that may be ours then count as ours, so that no job
-    waits for a hadard that has lost its record. `fault` is the last write error, empty after a
-    success.
-    """
+    """The entries of one cluster, in a file that is replaced atomically."""
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
         self.path = path
         self.now_s = now_s
         self.opened_s = now_s()
+        # The last known start of slurmctld, in seconds since the epoch.
         self.booted_s = 0.0
+        # False: no file could be read. Suspect holds and pins then count as set by hadard, so that
+        # no job waits for a hadard that has lost its record.
         self.is_whole = False
+        # The last write error, empty after a success.
         self.fault = ""
         self._entries: dict[JobId, Claim] = {}
         self._mark: object = None
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the file if another process (`hadar release`) has written it.
-
-        The entries stay unchanged where it cannot be read.
-        """
+        """Read the file if another process (`hadar release`) has written it and it is valid."""
         mark = self._mark_of_file()
         if mark is not None and mark != self._mark:
             self._mark = mark
             self._load()
 
     def _mark_of_file(self) -> object:
-        try:
+        with suppress(OSError):
             facts = self.path.stat()
-        except OSError:
-            return None
-        return facts.st_ino, facts.st_mtime_ns, facts.st_size
+            return facts.st_ino, facts.st_mtime_ns, facts.st_size
+        return None
 
     def _load(self) -> None:
         """Read the file; a damaged one counts as missing."""
@@ -146,48 +142,33 @@ class Ledger:
 
     def expect_holds(self, asked: Mapping[JobId, tuple[NodeName, ...]]) -> None:
         """Record that we are about to hold these jobs, which request these nodes."""
-        self.note(
-            {
-                job: replace(self[job], is_held=True, asked_when_held=nodes)
-                for job, nodes in asked.items()
-            }
-        )
+        new = {j: replace(self[j], is_held=True, asked_when_held=asked[j]) for j in asked}
+        self.note(new)
 
-    def expect_requeues(self, restarts: Mapping[JobId, int]) -> None:
-        """Record that we are about to requeue and hold jobs, with their numbers of restarts."""
-        self.note(
-            {
-                job: replace(self[job], is_held=True, requeued=times + 1, asked_when_held=None)
-                for job, times in restarts.items()
-            }
-        )
+    def expect_requeues(
+        self,
+        restarts: Mapping[JobId, int],
+        *,
+        were_ended: bool = False,
+        held: Collection[JobId] = (),
+    ) -> None:
+        """Record that we are about to requeue and hold jobs, with their numbers of restarts.
+
+        `were_ended`: our signal ended their last run. `held` had a hold while they ran: its owner
+        stays the same.
+        """
+        new = {}
+        for job, times in restarts.items():
+            is_held = job not in held or self[job].is_held
+            ended = times + 1 if were_ended else self[job].ended_run
+            entry = replace(self[job], is_held=is_held, requeued=times + 1, ended_run=ended)
+            new[job] = replace(entry, asked_when_held=None)
+        self.note(new)
 
     def expect_signals(self, restarts: Mapping[JobId, int], until_s: float) -> None:
         """Record that we are about to send USR1 to jobs, with their numbers of restarts."""
-        self.note(
-            {
-                job: replace(self[job], signalled_run=times + 1, signalled_until_s=until_s)
-                for job, times in restarts.items()
-            }
-        )
-
-    def expect_returns(self, restarts: Mapping[JobId, int], held: Collection[JobId]) -> None:
-        """Record that we are about to requeue jobs whose last run our signal ended.
-
-        `held` had a hold while they ran: its owner stays the same.
-        """
-        self.note(
-            {
-                job: replace(
-                    self[job],
-                    is_held=job not in held or self[job].is_held,
-                    requeued=times + 1,
-                    asked_when_held=None,
-                    ended_run=times + 1,
-                )
-                for job, times in restarts.items()
-            }
-        )
+        runs = {job: replace(self[job], signalled_run=n + 1) for job, n in restarts.items()}
+        self.note({job: replace(run, signalled_until_s=until_s) for job, run in runs.items()})
 
     def adopt(self, found: Mapping[JobId, Claim]) -> None:
         """Record what Slurm shows; the ledger is then whole."""
@@ -196,8 +177,7 @@ class Ledger:
 
     def keep(self, jobs: Collection[JobId]) -> None:
         """Remove the entries of all other jobs."""
-        gone = self._entries.keys() - set(jobs)
-        if gone:
+        if gone := self._entries.keys() - set(jobs):
             self._write({}, gone)
 
     def _stamped(self, job: JobId, entry: Claim) -> Claim:
@@ -217,9 +197,8 @@ class Ledger:
                     raise OSError(errno.EWOULDBLOCK, "another program is writing to it")
                 self.refresh()
                 stamped = {job: self._stamped(job, entry) for job, entry in changed.items()}
-                entries = {**self._entries, **stamped}
-                for job in gone:
-                    entries.pop(job, None)
+                all_entries = {**self._entries, **stamped}
+                entries = {job: all_entries[job] for job in all_entries if job not in gone}
                 self._replace(entries)
                 self._mark = self._mark_of_file()
         except OSError as error:
@@ -235,12 +214,10 @@ class Ledger:
                 untrusted_files.give_to_owner_of(place, descriptor)
                 os.fsync(descriptor)
 
+            jobs = {job: _tree(entry) for job, entry in sorted(entries.items())}
+            text = json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
             untrusted_files.replace(
-                self.path.name,
-                _text(entries).encode(),
-                mode=0o640,
-                dir_fd=place,
-                hand_over=finish,
+                self.path.name, text.encode(), mode=0o640, dir_fd=place, hand_over=finish
             )
 
     def retry(self) -> None:
@@ -248,11 +225,6 @@ class Ledger:
         if self.fault:
             with suppress(LedgerError):
                 self._write({})
-
-
-def _text(entries: Mapping[JobId, Claim]) -> str:
-    jobs = {job: _tree(entry) for job, entry in sorted(entries.items())}
-    return json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
 
 
 def _tree(entry: Claim) -> dict[str, Any]:
@@ -267,18 +239,15 @@ def _tree(entry: Claim) -> dict[str, Any]:
 def _entry(tree: Mapping[str, Any]) -> Claim:
     """Return an entry; raises one of `_DAMAGE` for anything that `_tree` does not write."""
     before, asked = tree.get("before"), tree.get("asked_when_held")
+    numbers: dict[str, Any] = {key: _number(tree.get(key, 0.0)) for key in _TIMES}
+    numbers |= {key: int(_number(tree.get(key, 0))) for key in _COUNTS}
     return Claim(
         is_held=tree.get("is_held") is True,
-        released_s=_number(tree.get("released_s", 0.0)),
-        booted_s=_number(tree.get("booted_s", 0.0)),
-        requeued=int(_number(tree.get("requeued", 0))),
         before=None if before is None else _request(before),
         pinned=_nodes(tree.get("pinned", ())),
         preferred=_word(tree.get("preferred", "")),
         asked_when_held=None if asked is None else _nodes(asked),
-        signalled_run=int(_number(tree.get("signalled_run", 0))),
-        signalled_until_s=_number(tree.get("signalled_until_s", 0.0)),
-        ended_run=int(_number(tree.get("ended_run", 0))),
+        **numbers,
     )
 
 

@@ -29,8 +29,8 @@ def lost_releases(
     """Return the entries of jobs that we released and that are held again.
 
     Under the slurmctld that took the release, the hold is the owner's. Under another, the release
-    was lost and the hold is ours, unless the job was observed without a hold for long enough that
-    the release was saved. An owner's hold set within that time counts as ours. Raises
+    was lost and hadard's hold remains, unless the job was observed without a hold for so long that
+    the release was saved. An owner's hold set within that time counts as hadard's. Raises
     SlurmUnavailable.
     """
     ledger.booted_s = booted_s = slurm.site().booted_s
@@ -43,10 +43,8 @@ def lost_releases(
             entry.released_s >= ledger.opened_s or ledger.now_s() - entry.released_s < _UNSEEN_S
         )
         is_other = 0.0 not in (booted_s, entry.booted_s) and booted_s != entry.booted_s
-        if is_new and is_other:
-            found[job] = replace(entry, is_held=True)
-        else:
-            found[job] = replace(entry, released_s=0.0, booted_s=0.0)
+        lost, owned = replace(entry, is_held=True), replace(entry, released_s=0.0, booted_s=0.0)
+        found[job] = lost if is_new and is_other else owned
     return found
 
 

@@ -18,7 +18,7 @@ from hadar_slurm.slurm.client.updates import Release
 from hadar_slurm.slurm.control.claim import bears_of_us, has_landed, was_submitted_held
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
-from hadar_slurm.slurm.control.restore import Returned, Waiting, give_back
+from hadar_slurm.slurm.control.restore import Returned, Waiting, restore_jobs
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import started_s
@@ -77,14 +77,11 @@ def release_all(
     while True:
         queue = slurm.queue()
         _record_observed(slurm, ledger, queue, raced)
-        raced = [job for job in ledger if job in queue and has_landed(queue[job], ledger[job])]
-        if raced:
-            # The next observation shows the result.
-            slurm.change([Release(job) for job in raced])
+        raced = _release_raced(slurm, ledger, queue)
         waiting = waiting_for_us(queue.values(), ledger)
         # A job that had just started could not be changed, and no longer waits.
         answers = {job: a for job, a in answers.items() if not a.fault or job in waiting}
-        answers |= {answer.job: answer for answer in give_back(slurm, ledger, waiting)}
+        answers |= {answer.job: answer for answer in restore_jobs(slurm, ledger, waiting)}
         leaving = _leaving(ledger, queue)
         has_failed = any(answer.fault for answer in answers.values())
         # Observe once more after a success: a throttled array may show its last task only then.
@@ -99,12 +96,9 @@ def release_all(
 
 
 def _record_observed(
-    slurm: SlurmAdapter,
-    ledger: Ledger,
-    queue: Mapping[JobId, QueueRow],
-    raced: Collection[JobId],
+    slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow], raced: Collection[JobId]
 ) -> None:
-    """Record lost releases, and what became of `raced` holds and of jobs that an operator holds."""
+    """Record lost releases, and the state of `raced` jobs and of jobs that an operator holds."""
     with suppress(LedgerError):
         ledger.note(lost_releases(slurm, ledger, queue))
         ledger.note(
@@ -114,6 +108,16 @@ def _record_observed(
                 if job in queue and (job in raced or queue[job].is_held_by_operator)
             }
         )
+
+
+def _release_raced(
+    slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow]
+) -> list[JobId]:
+    """Release jobs whose hold raced with their start; the next observation shows the result."""
+    raced = [job for job in ledger if job in queue and has_landed(queue[job], ledger[job])]
+    if raced:
+        slurm.change([Release(job) for job in raced])
+    return raced
 
 
 def _leaving(ledger: Ledger, queue: Mapping[JobId, QueueRow]) -> list[JobId]:

@@ -6,28 +6,21 @@ hadard restores jobs that it may no longer place, `hadar release` all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.errors import LedgerError
 from hadar_slurm.jobspec.description import Description
+from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import gres_prefix
-from hadar_slurm.slurm.client.updates import (
-    ClearRequest,
-    DelayStart,
-    Hold,
-    Release,
-    Request,
-    SetRequest,
-    SetStartNow,
-    Update,
-)
-from hadar_slurm.slurm.control.claim import is_held_by_others, is_pinned_by_us, was_submitted_held
-from hadar_slurm.slurm.control.ledger import Claim, Ledger
+from hadar_slurm.slurm.client.updates import Request, Update
+from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us, was_submitted_held
+from hadar_slurm.slurm.control.ledger import Ledger
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: no job is restored for this long. Slurm marks a dead node as down later.
@@ -45,23 +38,20 @@ class Returned:
     fault: str = ""
 
 
-def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]) -> list[Returned]:
+def restore_jobs(
+    slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
+) -> list[Returned]:
     """Restore these pending jobs: plain Slurm may start them as they were submitted.
 
     A pinned job is held while its request changes, and released only once Slurm shows its own
     request: in between it requests no GPU. A job under a foreign hold (its owner's or an
-    operator's) gets its request back and stays held. The next call retries what fails.
+    operator's) gets its request back and stays held. The next call retries failures.
     """
-    wanted = {
-        job: _own_request(
-            row, description, ledger[job], slurm, is_pinned=is_pinned_by_us(row, ledger)
-        )
-        for job, (row, description) in jobs.items()
-    }
+    wanted = {job: _own_request(*waiting, ledger, slurm) for job, waiting in jobs.items()}
     foreign = {
         job
         for job, (row, description) in jobs.items()
-        if is_held_by_others(row, ledger, was_submitted_held=was_submitted_held(description))
+        if has_foreign_hold(row, ledger, was_submitted_held=was_submitted_held(description))
     }
     changed = {job: want for job, want in wanted.items() if not _asks(jobs[job][0], want)}
     faults: dict[JobId, str] = {}
@@ -71,7 +61,11 @@ def give_back(slurm: SlurmAdapter, ledger: Ledger, jobs: Mapping[JobId, Waiting]
         foreign |= held_by_operator
     ready = [job for job in jobs if job not in faults and job not in foreign]
     faults |= _release(slurm, {job: jobs[job][0] for job in ready})
-    _record_releases(ledger, [job for job in ready if job not in faults])
+    # The pins are kept while Slurm may forget the release.
+    now_s, booted_s = ledger.now_s(), ledger.booted_s
+    free = {job: replace(ledger[job], is_held=False) for job in ready if job not in faults}
+    with suppress(LedgerError):
+        ledger.note({j: replace(free[j], released_s=now_s, booted_s=booted_s) for j in free})
     return [Returned(job, faults.get(job, "")) for job in jobs]
 
 
@@ -101,9 +95,10 @@ def _restore_requests(
     """Change the requests; return the faults by job, and the jobs that an operator now holds."""
     batch: list[tuple[JobId, Update]] = []
     for job, want in changed.items():
-        changes: tuple[Update, ...] = (Hold(job), ClearRequest(job), SetRequest(job, want))
+        ask = updates.SetRequest(job, want)
+        changes: tuple[Update, ...] = (updates.Hold(job), updates.ClearRequest(job), ask)
         if job in foreign:
-            changes = _changes_under_foreign_hold(jobs[job][0], want, ledger.now_s())
+            changes = _changes_under_foreign_hold(jobs[job][0], ask, ledger.now_s())
         batch += [(job, change) for change in changes]
     faults = _attempt(slurm, batch)
     queue = slurm.queue()
@@ -119,9 +114,8 @@ def _release(slurm: SlurmAdapter, rows: Mapping[JobId, QueueRow]) -> dict[JobId,
     """Release jobs; return the faults by job, also for jobs that Slurm still shows as held."""
     batch: list[tuple[JobId, Update]] = []
     for job, row in rows.items():
-        if row.restarts > 0:
-            batch.append((job, SetStartNow(job)))
-        batch.append((job, Release(job)))
+        batch += [(job, updates.SetStartNow(job))] * (row.restarts > 0)
+        batch.append((job, updates.Release(job)))
     faults = _attempt(slurm, batch)
     queue = slurm.queue()
     for job in rows:
@@ -130,91 +124,58 @@ def _release(slurm: SlurmAdapter, rows: Mapping[JobId, QueueRow]) -> dict[JobId,
     return faults
 
 
-def _record_releases(ledger: Ledger, jobs: Iterable[JobId]) -> None:
-    """Record that our holds are gone; the pins are kept while Slurm may forget the release."""
-    now_s, booted_s = ledger.now_s(), ledger.booted_s
-    with suppress(LedgerError):
-        ledger.note(
-            {
-                job: replace(ledger[job], is_held=False, released_s=now_s, booted_s=booted_s)
-                for job in jobs
-            }
-        )
-
-
-def _changes_under_foreign_hold(row: QueueRow, want: Request, now_s: float) -> tuple[Update, ...]:
+def _changes_under_foreign_hold(
+    row: QueueRow, ask: updates.SetRequest, now_s: float
+) -> tuple[Update, ...]:
     """Return the changes that restore a request under a foreign hold.
 
-    Our hold would replace the foreign one, and Slurm does not show who set a hold. If the job is
-    released meanwhile, its begin time keeps it from starting while it requests no GPU.
+    Our hold would replace the foreign one, and Slurm does not show which user set a hold. If the
+    job is released meanwhile, its begin time prevents a start while it requests no GPU.
     """
+    clear = updates.ClearRequest(row.key)
     if row.restarts == 0 and row.started_s > now_s:
-        return ClearRequest(row.key), SetRequest(row.key, want)  # its owner has chosen a later time
-    return DelayStart(row.key), ClearRequest(row.key), SetRequest(row.key, want, begins_soon=True)
+        return clear, ask  # its owner has chosen a later time
+    return updates.DelayStart(row.key), clear, replace(ask, begins_soon=True)
 
 
-def _attempt(slurm: SlurmAdapter, batch: Iterable[tuple[JobId, Update]]) -> dict[JobId, str]:
-    """Make changes; return the faults by job."""
-    pairs = list(batch)
-    faults: list[SlurmError | None] = slurm.change([change for _, change in pairs])
-    return {job: str(fault) for (job, _), fault in zip(pairs, faults, strict=True) if fault}
+def _attempt(slurm: SlurmAdapter, batch: Sequence[tuple[JobId, Update]]) -> dict[JobId, str]:
+    faults = slurm.change([change for _, change in batch])
+    return {job: str(fault) for (job, _), fault in zip(batch, faults, strict=True) if fault}
 
 
 def _own_request(
-    row: QueueRow,
-    description: Description | None,
-    entry: Claim,
-    slurm: SlurmAdapter,
-    *,
-    is_pinned: bool,
+    row: QueueRow, description: Description | None, ledger: Ledger, slurm: SlurmAdapter
 ) -> Request:
     """Return the job's request before it was pinned; without a record, that of its description.
 
     Where Slurm keeps types, a request that has named a GPU type must go on naming it.
     """
-    seen = row.request
-    if entry.before is None and not is_pinned and not (seen.is_cleared and description):
-        return seen
+    entry, is_pinned, asked = ledger[row.key], is_pinned_by_us(row, ledger), row.requested_nodes
+    if entry.before is None and not is_pinned and not (row.request.is_cleared and description):
+        return row.request
     own = entry.before or (described_request(description, slurm) if description else row.request)
-    asked = row.requested_nodes
     if asked and not is_pinned and set(asked) != set(entry.asked_when_held or ()):
         # The owner's later choice; `asked_when_held` is a pin of hadard that was being replaced.
         own = replace(own, nodes=asked)
-    named = row.named_types
-    if slurm.abilities.keeps_types and len(named) == 1:
-        (gpu_type,) = named
-        return replace(
-            own,
-            per_node=_typed(own.per_node, gpu_type),
-            per_job=_typed(own.per_job, gpu_type),
-            per_task=_typed(own.per_task, gpu_type),
-            per_socket=_typed(own.per_socket, gpu_type),
-        )
+    if slurm.abilities.keeps_types and len(row.named_types) == 1:
+        (gpu_type,) = row.named_types
+        typed: dict[str, Any] = {
+            key: re.sub(r"\bgpu(?=:\d|$)", f"gpu:{gpu_type}", getattr(own, key))
+            for key in ("per_node", "per_job", "per_task", "per_socket")
+        }
+        return replace(own, **typed)
     return own
 
 
 def described_request(description: Description, slurm: SlurmAdapter) -> Request:
     """Return the request that a description stands for, where the original is not known."""
-    gres = gres_prefix(slurm.version)
-    if description.shape is not None:
-        nodes = description.shape.nodes
-        return Request(
-            num_nodes=f"{nodes}-{nodes}", per_node=f"{gres}gpu:{description.shape.gpus_per_node}"
-        )
-    return Request(num_nodes=f"1-{description.gpus}", per_job=f"{gres}gpu:{description.gpus}")
-
-
-def _typed(text: str, gpu_type: str) -> str:
-    return re.sub(r"\bgpu(?=:\d|$)", f"gpu:{gpu_type}", text)
+    gpu = f"{gres_prefix(slurm.version)}gpu"
+    if (shape := description.shape) is not None:
+        num_nodes = f"{shape.nodes}-{shape.nodes}"
+        return Request(num_nodes=num_nodes, per_node=f"{gpu}:{shape.gpus_per_node}")
+    return Request(num_nodes=f"1-{description.gpus}", per_job=f"{gpu}:{description.gpus}")
 
 
 def _asks(row: QueueRow, request: Request) -> bool:
     """Compare requests except the number of nodes, which may be that of the job's last run."""
-    seen = row.request
-    return (seen.nodes, seen.per_node, seen.per_job, seen.per_task, seen.per_socket) == (
-        request.nodes,
-        request.per_node,
-        request.per_job,
-        request.per_task,
-        request.per_socket,
-    )
+    return replace(row.request, num_nodes=request.num_nodes) == request

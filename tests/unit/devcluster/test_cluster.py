@@ -276,7 +276,7 @@ def test_a_directory_with_other_files_is_neither_claimed_nor_removed(tmp_path: P
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ClusterError, match=r"not empty \(it holds thesis.tex\)"):
         directory.claim(tmp_path, parse_nodes("v100:1"))
-    with pytest.raises(ClusterError, match="not ours"):
+    with pytest.raises(ClusterError, match="not removed"):
         directory.remove(tmp_path)
     with pytest.raises(ClusterError, match="no cluster that hadar started"):
         LocalCluster.attach(tmp_path)

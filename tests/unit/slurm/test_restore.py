@@ -17,7 +17,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import ClearRequest, Hold, Release, SetRequest, Update
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
-from hadar_slurm.slurm.control.restore import Returned, give_back
+from hadar_slurm.slurm.control.restore import Returned, restore_jobs
 
 NODES = "v100:4,p100:4,v100:2+k80:2"
 DESCRIBED = Description(steps=100, gpus=2, throughputs={"v100": 1.0, "p100": 1.0}, is_held=True)
@@ -51,12 +51,12 @@ class Bench:
         changes += [Release(key)] if released else []
         assert self.slurm.change(changes) == [None] * len(changes)
 
-    def give_back(self, *jobs: FakeJob) -> list[Returned]:
+    def restore_jobs(self, *jobs: FakeJob) -> list[Returned]:
         """Give jobs back."""
         queue = self.slurm.queue()
         rows = [queue[JobId(job.key)] for job in jobs]
         waiting = {row.key: (row, decode_or_none(row.comment)) for row in rows}
-        return give_back(self.slurm, self.ledger, waiting)
+        return restore_jobs(self.slurm, self.ledger, waiting)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_the_request_is_the_owners_again(bench: Bench, asked: Asked, released: b
     """In every part, the number of nodes too; then the job is released, once, and starts."""
     job = bench.submit(asked)
     bench.pin(job, "n1:v100:2", released=released)
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     for part in ("per_node", "per_job", "per_task", "per_socket"):
         assert (getattr(job.asked, part) or ()) == (getattr(asked, part) or ())
     assert (job.asked.nodes, job.asked.min_nodes) == ((), asked.min_nodes)
@@ -102,7 +102,7 @@ def test_a_job_that_was_only_held_is_only_released(bench: Bench) -> None:
         said.append(argv[1])
 
     bench.runner.before.append(listen)
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert [word for word in said if word in ("update", "uhold", "release")] == ["release"]
     assert not job.hold
 
@@ -110,7 +110,7 @@ def test_a_job_that_was_only_held_is_only_released(bench: Bench) -> None:
 def test_nodes_that_the_owner_named_are_kept(bench: Bench) -> None:
     """They are no pin of ours."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2"), nodes=("n2",)))
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert job.asked.nodes == ("n2",)
     bench.fake.advance(1.0)
     assert job.held.keys() == {"n2"}
@@ -121,7 +121,7 @@ def test_nodes_that_the_owner_named_after_a_pin_of_ours_are_kept(bench: Bench) -
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2")
     job.asked = replace(job.asked, nodes=("n2",))
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert (job.asked.nodes, job.asked.per_job) == (("n2",), (("", 2),))
 
 
@@ -132,7 +132,7 @@ def test_without_a_record_the_description_tells_what_was_asked_for(tmp_path: Pat
     bench.pin(job, "n1:v100:2", released=True, noted=False)
     (tmp_path / FILE_NAME).unlink()
     bench.ledger = Ledger(tmp_path / FILE_NAME)
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert (job.asked.nodes, job.asked.per_job) == ((), (("", 2),))
 
 
@@ -141,7 +141,7 @@ def test_where_types_are_kept_the_type_stays(tmp_path: Path) -> None:
     bench = Bench(tmp_path, (22, 5, 8))
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n3:k80:2")
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert (job.asked.per_job, job.asked.nodes) == ((("k80", 2),), ())
     bench.fake.advance(1.0)
     assert dict(job.gpus) == {("n3", "k80"): 2}
@@ -156,7 +156,7 @@ def test_a_job_that_ran_begins_soon(bench: Bench) -> None:
     bench.fake.requeue(job, hold=True)
     bench.fake.advance(1.0)
     bench.ledger.expect_holds({JobId(job.key): ()})
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     bench.fake.advance(3.0)
     assert job.state == "RUNNING"
 
@@ -173,14 +173,14 @@ def test_what_fails_keeps_the_job_held_and_is_done_the_next_time(bench: Bench, w
         return "Slurm is in no mood" if is_its and word in argv else None
 
     bench.runner.before.append(refuse)
-    first, second = bench.give_back(stuck, other)
+    first, second = bench.restore_jobs(stuck, other)
     assert "Slurm is in no mood" in first.fault
     assert second == Returned(JobId(other.key))
     bench.fake.advance(1.0)
     assert (stuck.state, stuck.hold, other.state) == ("PENDING", "user", "RUNNING")
     assert bench.ledger[JobId(stuck.key)].is_held
     bench.runner.before.clear()
-    assert bench.give_back(stuck) == [Returned(JobId(stuck.key))]
+    assert bench.restore_jobs(stuck) == [Returned(JobId(stuck.key))]
     bench.fake.advance(1.0)
     assert (stuck.state, stuck.num_gpus) == ("RUNNING", 2)
 
@@ -195,7 +195,7 @@ def test_an_update_that_lies_is_noticed(bench: Bench) -> None:
             job.asked.per_job = ()
 
     bench.runner.before.append(lie)
-    [returned] = bench.give_back(job)
+    [returned] = bench.restore_jobs(job)
     assert "another request" in returned.fault
     bench.fake.advance(1.0)
     assert (job.state, job.hold) == ("PENDING", "user")
@@ -207,7 +207,7 @@ def test_a_ledger_that_cannot_be_written_keeps_nobody_held(bench: Bench) -> None
     bench.pin(job, "n1:v100:2")
     bench.ledger.path.unlink()
     bench.ledger.path.mkdir()
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert not job.hold
 
 
@@ -217,7 +217,7 @@ def test_under_anothers_hold_the_pin_goes_and_the_hold_stays(bench: Bench, hold:
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2", released=True)
     bench.fake.hold(job, hold)
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert (job.hold, job.asked.nodes, job.asked.per_job) == (hold, (), (("", 2),))
     assert not job.asked.per_node
     assert not bench.ledger[JobId(job.key)].is_held
@@ -243,11 +243,11 @@ def test_a_job_released_while_its_request_is_cut_does_not_start_without_gpus(
         return "Slurm is in no mood"
 
     bench.runner.before.append(meddle)
-    [returned] = bench.give_back(job)
+    [returned] = bench.restore_jobs(job)
     assert "Slurm is in no mood" in returned.fault
     assert (job.state, job.hold) == ("PENDING", "")
     bench.runner.before.clear()
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     bench.fake.advance(60.0)
     assert (job.state, job.num_gpus, job.asked.nodes) == ("RUNNING", 2, ())
 
@@ -259,5 +259,5 @@ def test_a_begin_time_that_the_owner_has_chosen_stays(bench: Bench) -> None:
     bench.ledger.now_s = lambda: bench.fake.now_s
     job.begins_s = begins_s = bench.fake.now_s + 3600.0
     bench.fake.hold(job, "user")
-    assert bench.give_back(job) == [Returned(JobId(job.key))]
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert (job.hold, job.asked.nodes, job.begins_s) == ("user", (), begins_s)
