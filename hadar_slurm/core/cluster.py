@@ -15,6 +15,8 @@ from typing import NamedTuple, NewType
 JobId = NewType("JobId", str)
 NodeName = NewType("NodeName", str)
 GpuType = NewType("GpuType", str)
+# An index into a sequence of GPU types.
+TypeIndex = NewType("TypeIndex", int)
 
 
 class Slot(NamedTuple):
