@@ -1,7 +1,7 @@
 """Nodes and the GPUs they hold.
 
-A GPU type keeps the spelling Slurm gives it, because Slurm's updates need it; look-ups of rates
-ignore case (`throughput.Throughputs`).
+A GPU type keeps the spelling Slurm gives it, because Slurm's updates need it; look-ups of
+throughputs ignore case (`throughput.Throughputs`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import NamedTuple, NewType
 JobId = NewType("JobId", str)
 NodeName = NewType("NodeName", str)
 GpuType = NewType("GpuType", str)
+# An index into a sequence of GPU types.
+TypeIndex = NewType("TypeIndex", int)
 
 
 class Slot(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a user asked for, how far it has come, and the phases it passes through."""
+"""A job: its request, its progress and its phases."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def uniform_shapes(num_gpus: int) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What the user asked; never changes.
-
-    `num_gpus` is the gang's size W, `shapes` the ways it may be laid out, `total_steps` the
-    training steps of the whole gang, `throughputs` its speed in steps/s. A job that cannot
-    checkpoint is placed once and never moved. `restart_cost_s` is the time from a move's stop until
-    training goes on elsewhere. A job with `max_copies` above 1 may be forked (HadarE): copies, each
-    a whole gang on a node of its own, share its steps; a round with two or more of them ends with
-    `aggregation_cost_s` seconds in which their parameters are made one.
-    """
+    """The user's request; never changes."""
 
     job_id: JobId
+    # The gang's size W.
     num_gpus: int
+    # Training steps of the whole gang.
     total_steps: int
+    # The gang's steps/s.
     throughputs: Throughputs
     submitted_s: float = 0.0
+    # The allowed layouts of the gang.
     shapes: tuple[Shape, ...] = ()
+    # If false, the job is placed once and never migrated.
     can_checkpoint: bool = True
+    # Seconds from a migration's stop until training continues elsewhere.
     restart_cost_s: float = 30.0
+    # Above 1 the job may be forked (HadarE): whole gangs, each on its own node, share its steps.
     max_copies: int = 1
+    # Seconds of parameter averaging at the end of a round with two or more copies.
     aggregation_cost_s: float = 0.0
     workload: str = ""
     name: str = ""
@@ -119,7 +119,7 @@ class Phase(StrEnum):
 
 _ENDS = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
 
-# Every legal move; anything else is a fault of ours or of the reading of Slurm.
+# Every legal transition; any other is a bug here or in the parsing of Slurm.
 PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
     # A job may start and even end between two observations.
     Phase.QUEUED: frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING}) | _ENDS,
@@ -143,27 +143,26 @@ def check_phase_move(job_id: JobId, before: Phase, after: Phase) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as seen at one instant; `allocation` is what it holds or is about to hold.
-
-    It may be placed on `allowed_nodes` only (None: on all), and on `bound_type` only (None: on any
-    type) once its request has named that type and cannot stop naming it. `fair_share` is what Slurm
-    says of its user's use so far, from 0 (far above the share) to 1 (none); None: not known.
-    `partition` is Slurm's: the one that it runs in, or `a,b`, all that it may run in; `remarks` are
-    sentences for people, such as why it is not migrated; `is_pinned` says of a starting job that it
-    is still pending in Slurm, with its nodes chosen. No policy goes by these three. One that is
-    `left_out` is not planned now: a limit of Slurm would keep it from starting.
-    """
+    """A job at one instant. Policies ignore `partition`, `remarks` and `is_pinned`."""
 
     spec: JobSpec
     phase: Phase = Phase.QUEUED
     progress: Progress = Progress()
+    # What the job holds or is about to hold.
     allocation: Allocation = field(default_factory=Allocation)
+    # None: all nodes.
     allowed_nodes: frozenset[NodeName] | None = None
+    # The type that its request names for good; None: any type.
     bound_type: GpuType | None = None
+    # Slurm's figure for its user: 0 (far above the share) to 1 (no use so far); None: unknown.
     fair_share: float | None = None
+    # Slurm's: where it runs, or `a,b`, all where it may run.
     partition: str = ""
+    # Sentences for people, such as why it is not migrated.
     remarks: tuple[str, ...] = ()
+    # Whether a starting job is still pending in Slurm, with its nodes chosen.
     is_pinned: bool = False
+    # Not planned now: a limit of Slurm would keep it from starting.
     left_out: bool = False
 
     @property

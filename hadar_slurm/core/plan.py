@@ -1,4 +1,4 @@
-"""What should be during a round, and the proof that it can be."""
+"""A plan for one round, and its validation."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ class WaitReason(StrEnum):
 class Plan:
     """Allocations for the round, and a reason for every job without one.
 
-    `figures` are numbers about the decision, for the journal. `memory` is handed to the policy
-    again in the next round (`Round.memory`): a value that nobody else looks at, and that may be
-    lost at any time.
+    `figures` are for the journal. `memory` goes to the policy's next round (`Round.memory`),
+    is private to the policy, and may be lost at any time.
     """
 
     allocations: tuple[tuple[JobId, Allocation], ...] = ()
@@ -89,7 +88,7 @@ def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     placed = plan.by_id
     for job in snapshot.jobs:
         job_id = job.spec.job_id
-        # Most jobs of a long queue wait and hold nothing; they must not cost much.
+        # Fast path: most jobs of a long queue wait and hold nothing.
         if job_id in placed or (job_id in waiting and not job.allocation.copies):
             continue
         if job.phase.is_final:
@@ -110,7 +109,7 @@ def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) 
     if job.is_pinned_in_place and allocation != job.allocation:
         yield f"{name} cannot be moved now and must keep its GPUs"
     for _, gang in allocation.copies:
-        # What runs already is a fact, however it came about; only new places must follow rules.
+        # Only new places must follow the rules, not what runs already.
         if gang not in job.allocation.gangs:
             yield from _broken_by_gang(snapshot, job, gang)
 

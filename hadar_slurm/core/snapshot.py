@@ -1,4 +1,4 @@
-"""Everything seen at one instant: what a policy decides from, and all it may know."""
+"""The cluster at one instant: all that a policy may know."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from hadar_slurm.core.throughput import Throughputs
 class Round:
     """A stretch of time that one plan covers; times in seconds.
 
-    Jobs are moved at the beginning of a round only. Within it, when a job came or ended, a plan may
-    give out what is free (`may_move` is false), so that no job is moved before it got going.
-    `memory` is what the policy's plan before this one left for it; None at the start and after a
-    restart of hadard, when a policy has to decide from the snapshot alone.
+    Jobs migrate at the beginning of a round only. Within it, when a job arrives or ends, a plan may
+    give out free GPUs (`may_move` is false). `memory` comes from the policy's previous plan; None
+    at the start and after a restart of hadard.
     """
 
     index: int
@@ -83,8 +82,8 @@ def shape_of(gang: Gang) -> Shape | None:
 class Snapshot:
     """The cluster and its jobs at `now_s` seconds.
 
-    `occupied` is what jobs outside our care hold; nothing of it can be planned. Jobs that have
-    ended are absent; `ended` names those that ended not long ago.
+    `occupied` is held by unmanaged jobs and cannot be planned. Jobs that have ended are absent;
+    `ended` names recent ones.
     """
 
     now_s: float
@@ -141,9 +140,8 @@ class Snapshot:
     def plannable_capacity(self) -> dict[Slot, int]:
         """Return the GPUs in every slot that a plan may use.
 
-        A slot is free only when Slurm says so: what jobs outside our care hold and what stopping
-        jobs still hold is taken off. Nodes that take no new work are included, for the jobs
-        already on them.
+        GPUs of unmanaged and of stopping jobs are taken off. Nodes that take no new work are
+        included, for the jobs already on them.
         """
         free = Counter(self.cluster.capacity)
         free.subtract(dict(self.occupied))

@@ -1,4 +1,4 @@
-"""What is known of a workload's speed where it has not been measured yet, and how well.
+"""Estimates a workload's throughput where it has not been measured, with its uncertainty.
 
 Most users know neither steps nor throughput. What a job does in a *place*, a GPU type with a gang
 of a size within a node or across nodes, comes from, in this order:
@@ -28,13 +28,12 @@ from typing import NamedTuple
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 
-# How long a job with so many steps is taken to train on its slowest type until it is measured, in
-# seconds.
+# Assumed training time in seconds of an unmeasured job on its slowest type.
 EXPECTED_S = 3600.0
-# A ratio counts as much as so many measurements until there are measurements of it.
+# The weight of a prior ratio, in measurements.
 _PRIOR_WEIGHT = 1.0
-# A measurement this near to what is believed is no news: jobs alike would otherwise be told apart
-# by noise, and change places every round.
+# A measurement this near to the estimate does not change it: otherwise noise would tell equal jobs
+# apart and migrate them every round.
 _NEAR = 0.05
 # Each measurement counts as much as any before it, but never less than this.
 _LEAST_WEIGHT = 0.1
@@ -68,7 +67,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, gang: Gang) -> Place | None:
-        """Return where a gang trains; None of one on several types, which tells of none of them."""
+        """Return where a gang trains; None if it has several types."""
         if len(gang.gpus_by_type) != 1:
             return None
         (gpu_type,) = gang.gpus_by_type
@@ -87,7 +86,7 @@ class Estimate(NamedTuple):
 class Workload:
     """What counts as the same work: `name`, such as `ResNet-50 (batch size 64)`, of one `user`.
 
-    What other users measured under that name is similar, no more: anybody may report anything.
+    Other users' measurements under that name count as similar only: they are not trusted.
     """
 
     user: str
@@ -110,10 +109,7 @@ class Measured:
 
 @dataclass
 class ThroughputModel:
-    """All that has been measured; grows with `measure`, tells with `estimate`.
-
-    `version` changes with what is believed; `news` are measurements that nobody has written down.
-    """
+    """All measurements. `version` changes with the estimates; `news` are not yet saved."""
 
     measured: dict[Workload, dict[Place, Measured]] = field(default_factory=dict)
     version: int = 0
@@ -138,7 +134,7 @@ class ThroughputModel:
         return True
 
     def has_changed(self) -> None:
-        """Let nobody rely on former estimates."""
+        """Invalidate former estimates."""
         self.version += 1
         self._ratios = None
 

@@ -1,4 +1,4 @@
-"""What a backend is told to do, and what came of it."""
+"""Actions for a backend, and their outcomes."""
 
 from __future__ import annotations
 
@@ -10,30 +10,28 @@ from hadar_slurm.core.gang import Gang
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class _CopyAction:
+    job_id: JobId
+    copy: int
+    gang: Gang
+
+
+class Stop(_CopyAction):
     """Take `gang` from a copy of a job: checkpoint, requeue, hold."""
 
-    job_id: JobId
-    copy: int
-    gang: Gang
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Renew:
+class Renew(_CopyAction):
     """Leave a copy on `gang` for another round."""
 
-    job_id: JobId
-    copy: int
-    gang: Gang
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(_CopyAction):
     """Give `gang` to a copy of a job."""
 
-    job_id: JobId
-    copy: int
-    gang: Gang
+    __slots__ = ()
 
 
 Action = Stop | Renew | Start
@@ -43,10 +41,10 @@ class Status(StrEnum):
     """How an action ended."""
 
     DONE = "done"
-    # Its moment had passed or not yet come; the next round decides again.
+    # Too early or too late; the next round decides again.
     DEFERRED = "deferred"
     REFUSED = "refused"
-    # A dry run: `detail` tells what would have been done.
+    # A dry run: `detail` says what would have been done.
     SKIPPED = "skipped"
 
 

@@ -14,31 +14,30 @@ class Wake(StrEnum):
     """Why a wait ended."""
 
     ROUND_END = "round end"
-    # A job came or ended, a node changed: what was planned is no longer all that can be done.
+    # A job arrived or ended, or a node changed.
     CHANGE = "change"
-    # Asked to end, or nothing is left to do.
+    # A request to end, or nothing is left to do.
     STOP = "stop"
 
 
 class Backend(Protocol):
-    """A world the loop can look at and act on. Its promises, checked by the contract tests:
+    """A world that the loop observes and changes. Its contract, which tests check:
 
-    * `observe` tells all that is true at one instant and changes nothing.
-    * `apply` attempts every action in order and returns one outcome for each, in order; an action
-      that fails does not keep others from being tried. A start takes effect only on GPUs that are
-      free; a start whose GPUs are not free yet is deferred. After a `Status.DONE` the next
-      `observe` shows its effect.
+    * `observe` returns one consistent instant and changes nothing.
+    * `apply` attempts every action in order and returns one outcome for each, in order; a failed
+      action does not stop the rest. A start whose GPUs are not free yet is deferred. After a
+      `Status.DONE` the next `observe` shows the effect.
     * `wait` returns at `until_s` at the latest.
     """
 
     def observe(self) -> Snapshot:
-        """Return what is; raises SlurmUnavailable when it cannot be seen."""
+        """Return a snapshot; raises SlurmUnavailable when there is none."""
         ...
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Attempt `actions`, stops before starts, and return what came of each."""
+        """Attempt `actions`, stops before starts, and return their outcomes."""
         ...
 
     def wait(self, until_s: float) -> Wake:
-        """Wait until `until_s` or until something calls for a new plan."""
+        """Wait until `until_s` or until a new plan is needed."""
         ...

@@ -1,8 +1,7 @@
 """The scheduling loop. There is one, for the simulator and for Slurm.
 
-What it does about faults, decided here once: cannot observe -> do nothing; the policy fails or its
-plan is invalid -> keep what is; one action fails -> go on, the next round sees and retries. No
-fault stops a running job.
+Faults: observation fails -> do nothing; the policy fails or its plan is invalid -> change nothing;
+one action fails -> go on, the next round retries. No fault stops a running job.
 """
 
 from __future__ import annotations
@@ -26,18 +25,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """All that happened in one round: the journal's line.
-
-    `durations` are seconds spent observing, planning and applying. Without a snapshot the cluster
-    could not be seen; without a plan nothing was decided; `errors` says why.
-    """
+    """One round: the journal's line."""
 
     round: Round
     wake: str
     policy: str
+    # None if the observation failed; `errors` says why.
     snapshot: Snapshot | None = None
+    # None if nothing was decided.
     plan: Plan | None = None
     outcomes: Sequence[Outcome] = ()
+    # Seconds by part: observe, plan, check, apply.
     durations: dict[str, float] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
 
@@ -79,10 +77,9 @@ def run_round(
         outcomes = watch.timed("apply", lambda: backend.apply(actions))
     except SlurmError as error:
         errors = (str(error),)
-    except HadarError as error:
-        errors = (f"{type(error).__name__}: {error}",)
     except Exception as error:  # a fault in a policy must not take the daemon down
-        log.exception("round %d failed", round_.index)
+        if not isinstance(error, HadarError):
+            log.exception("round %d failed", round_.index)
         errors = (f"{type(error).__name__}: {error}",)
     return RoundRecord(round_, wake, policy.name, snapshot, plan, outcomes, watch.parts, errors)
 
@@ -99,9 +96,9 @@ def run_rounds(
 ) -> int:
     """Run rounds until the backend says stop, or for `max_rounds`; return how many were run.
 
-    `now_s` tells the backend's time, which is what rounds are measured in; `clock` times our own
-    work. Every round goes to `record` before anything is waited for. What a plan leaves in
-    `memory` goes to the policy's next round; a round without a plan leaves it as it was.
+    `now_s` returns the backend's time, in which rounds are measured; `clock` times the loop's work.
+    Every round goes to `record` before the wait. A plan's `memory` goes to the policy's next round;
+    a round without a plan keeps the previous one.
     """
     index = 0
     wake = "start"
@@ -109,7 +106,7 @@ def run_rounds(
     memory: object = None
     while True:
         begun_s = now_s()
-        # A backend may end a round before its time when nothing in it goes on.
+        # A backend may end a round early when no job runs.
         may_move = begun_s >= ends_s or wake == Wake.ROUND_END
         ends_s = begun_s + length_s if may_move else ends_s
         round_ = Round(index, begun_s, length_s, may_move, memory)
@@ -128,21 +125,14 @@ def run_rounds(
 
 def _log(line: RoundRecord) -> None:
     """Write one summary line a round, and one for every refused action and error."""
-    jobs = len(line.snapshot.jobs) if line.snapshot else 0
-    counts = {
-        gpu_type.__name__.lower(): sum(isinstance(o.action, gpu_type) for o in line.outcomes)
-        for gpu_type in (Start, Stop)
-    }
     log.info(
         "round=%d wake=%r jobs=%d start=%d stop=%d observe_s=%.3f plan_s=%.3f apply_s=%.3f",
         line.round.index,
         line.wake,
-        jobs,
-        counts["start"],
-        counts["stop"],
-        line.durations.get("observe", 0.0),
-        line.durations.get("plan", 0.0),
-        line.durations.get("apply", 0.0),
+        len(line.snapshot.jobs) if line.snapshot else 0,
+        sum(isinstance(outcome.action, Start) for outcome in line.outcomes),
+        sum(isinstance(outcome.action, Stop) for outcome in line.outcomes),
+        *(line.durations.get(part, 0.0) for part in ("observe", "plan", "apply")),
     )
     for outcome in line.outcomes:
         if outcome.status is Status.REFUSED:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.job import Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.actions import Action, Renew, Start, Stop
@@ -12,8 +11,8 @@ from hadar_slurm.engine.actions import Action, Renew, Start, Stop
 def reconcile(snapshot: Snapshot, plan: Plan) -> tuple[Action, ...]:
     """Return the actions that turn `snapshot` into `plan`: stops, then renewals, then starts.
 
-    A move is a stop and a start of the same copy. Applying all of them and observing again gives
-    the plan, and reconciling that gives only renewals.
+    A migration is a stop and a start of the same copy. Once all are applied and observed,
+    reconciling again gives only renewals.
     """
     stops: list[Action] = []
     renewals: list[Action] = []
@@ -22,7 +21,8 @@ def reconcile(snapshot: Snapshot, plan: Plan) -> tuple[Action, ...]:
     for job in snapshot.plannable:
         if job.phase is Phase.QUEUED and job.spec.job_id not in planned:
             continue
-        held = _held(job)
+        # A queued job's old gang is history.
+        held = {} if job.phase is Phase.QUEUED else dict(job.allocation.copies)
         wanted = dict(planned[job.job_id].copies) if job.job_id in planned else {}
         for copy, gang in held.items():
             if wanted.get(copy) == gang:
@@ -33,8 +33,3 @@ def reconcile(snapshot: Snapshot, plan: Plan) -> tuple[Action, ...]:
             Start(job.job_id, copy, gang) for copy, gang in wanted.items() if held.get(copy) != gang
         ]
     return (*stops, *renewals, *starts)
-
-
-def _held(job: Job) -> dict[int, Gang]:
-    """Return what the job holds or is about to hold; a queued job's old gang is history."""
-    return {} if job.phase is Phase.QUEUED else dict(job.allocation.copies)

@@ -1,9 +1,9 @@
 """The GPUs of one round while a policy gives them out.
 
-For policies that go through jobs in an order of their own. A board first keeps what may not be
-moved. A policy then reserves GPU types, job by job (`choose`), and has nodes found for all of them
-at once (`node_assignment.assign_nodes`). Or it places a job at once (`start`). At the end `fill`
-gives what is left to whoever can use it, and `plan` tells every other job why it waits.
+An allocator first keeps the jobs that may not move. A policy then either reserves GPU types job by
+job (`choose`) and assigns nodes to all of them together (`node_assignment.assign_nodes`), or places
+a job directly (`start`). At the end `fill` gives out the remaining GPUs, and `plan` adds a reason
+for every job that waits.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hadar_slurm.placement.node_index import NodeIndex
 
 
 class Allocator:
-    """Who holds which GPUs in the coming round, as far as it is decided.
+    """The allocations decided so far for the coming round.
 
     `gpu_types` are the cluster's GPU types in canonical order. `jobs` are those that a policy
-    decides on: neither pinned nor, in a round that moves nobody, running.
+    decides on: neither pinned nor, in a round without migrations, running.
     """
 
     def __init__(self, snapshot: Snapshot, round_: Round) -> None:
@@ -37,9 +37,9 @@ class Allocator:
         self.gpu_types: tuple[GpuType, ...] = tuple(snapshot.cluster.gpus_by_type)
         self.placed: dict[JobId, Allocation] = {}
         self.free: dict[Slot, int] = snapshot.plannable_capacity
-        self._reach = Eligibility(snapshot)
+        self._eligibility = Eligibility(snapshot)
         self._nodes = snapshot.cluster.by_name
-        self._shelves = {
+        self._indexes = {
             gpu_type: NodeIndex(
                 (node, self.free.get(Slot(node.name, gpu_type), 0))
                 for node in snapshot.cluster.nodes
@@ -58,17 +58,15 @@ class Allocator:
         )
 
     def _may_not_move(self, job: Job, round_: Round) -> bool:
-        """Place a job that keeps its GPUs in this round and can; say whether."""
+        """Place a job that must keep its GPUs, if they are free; return whether it is placed."""
         is_held = job.is_pinned_in_place or (not round_.may_move and job.phase is Phase.RUNNING)
         if is_held and self.fits(job.allocation):
             self.put(job, job.allocation)
         return job.job_id in self.placed
 
-    # What there is.
-
     def room(self, gpu_type: GpuType) -> int:
-        """Return the GPUs of a type on open nodes that nobody was given yet."""
-        return self._shelves[gpu_type].total - self._reserved[gpu_type]
+        """Return the GPUs of a type on open nodes that are neither given out nor reserved."""
+        return self._indexes[gpu_type].total - self._reserved[gpu_type]
 
     @property
     def has_room(self) -> bool:
@@ -77,8 +75,9 @@ class Allocator:
 
     def throughput(self, job: Job, gpu_type: GpuType) -> float:
         """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
-        throughputs, size = job.spec.throughputs, job.spec.num_gpus
-        return throughputs.on(gpu_type, size, is_spread=self._must_spread(gpu_type, size))
+        size = job.spec.num_gpus
+        is_spread = self.rules.counts_spread and self.snapshot.cluster.largest_node(gpu_type) < size
+        return job.spec.throughputs.on(gpu_type, size, is_spread=is_spread)
 
     def may_use(self, job: Job, gpu_type: GpuType) -> bool:
         """Return whether a job could run on one type if all of it were free on the open nodes."""
@@ -93,7 +92,7 @@ class Allocator:
 
     def nodes_for(self, job: Job, gpu_type: GpuType) -> tuple[Node, ...]:
         """Return where a job could be given GPUs of one type: one object for jobs alike in that."""
-        return self._reach.nodes(job, gpu_type, is_mixed=False)
+        return self._eligibility.nodes(job, gpu_type, is_mixed=False)
 
     def slots_for(self, job: Job, gpu_type: GpuType) -> Iterator[Slot]:
         """Yield where a job could be given GPUs of one type, were they free."""
@@ -111,22 +110,20 @@ class Allocator:
         gpu_types = {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}
         return next(iter(gpu_types)) if len(gpu_types) == 1 else None
 
-    # Giving out.
-
     def put(self, job: Job, allocation: Allocation) -> None:
         """Give a job exactly these GPUs, which must be free."""
         for gang in allocation.gangs:
             for slot, count in gang.slots:
                 self.free[slot] -= count
-                self._shelves[slot.gpu_type].change(slot.node, -count)
+                self._indexes[slot.gpu_type].change(slot.node, -count)
         self.placed[job.job_id] = allocation
 
     def take_back(self, job: Job) -> None:
-        """Free what a job was given on this board."""
+        """Free the GPUs given to a job."""
         for gang in self.placed.pop(job.job_id).gangs:
             for slot, count in gang.slots:
                 self.free[slot] += count
-                self._shelves[slot.gpu_type].change(slot.node, count)
+                self._indexes[slot.gpu_type].change(slot.node, count)
 
     def choose(self, job: Job, gpu_type: GpuType) -> bool:
         """Reserve GPUs of a type for a job if there is room and it runs there; say whether."""
@@ -144,14 +141,14 @@ class Allocator:
         return chosen
 
     def keep(self, job: Job) -> bool:
-        """Leave a job where it runs, whatever its types, unless others reserved that; say whether.
+        """Leave a job where it runs unless that takes reserved GPUs; return whether it stays.
 
-        Between reservations, `stay` could take what they were promised.
+        Between reservations, `stay` could take reserved GPUs.
         """
         wanted: Counter[GpuType] = Counter()
         for gang in job.allocation.gangs:
             for slot, count in gang.slots:
-                # What is free on a closed node was promised to nobody.
+                # GPUs of a closed node are never reserved.
                 wanted[slot.gpu_type] += count if self._is_open(slot.node) else 0
         return all(self.room(gpu_type) >= n for gpu_type, n in wanted.items()) and self.stay(job)
 
@@ -169,26 +166,25 @@ class Allocator:
 
         A mixed gang takes the first types of the list that together have the nodes.
         """
-        if any(self._start_on(job, gpu_type) for gpu_type in gpu_types):
-            return True
-        gang = self._mixed_gang(job, gpu_types)
+        gangs = (self.gang_on(job, gpu_type) for gpu_type in gpu_types)
+        gang = next(filter(None, gangs), None) or self._mixed_gang(job, gpu_types)
         if gang is not None:
             self.put(job, Allocation.rigid(gang))
         return gang is not None
 
     def fill(
-        self, jobs: Iterable[Job], kinds_for: Callable[[Job], Sequence[GpuType]] | None = None
+        self, jobs: Iterable[Job], types_for: Callable[[Job], Sequence[GpuType]] | None = None
     ) -> None:
-        """Give what is left to those of `jobs` without GPUs, each its fastest type with room.
+        """Give the remaining GPUs to those of `jobs` without any, the fastest type first.
 
-        Who runs already stays where it is if nobody took that. `kinds_for` gives another order of
-        a job's types than by speed.
+        A running job stays where it is if its GPUs are free. `types_for` orders a job's types
+        otherwise than by throughput.
         """
         if not any(self.free.values()):
             return
         for job in jobs:
             if job.job_id not in self.placed and not self.stay(job):
-                self.start(job, (kinds_for or self.by_speed)(job))
+                self.start(job, (types_for or self.by_speed)(job))
 
     def by_speed(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the fastest first."""
@@ -216,10 +212,7 @@ class Allocator:
         memory: object = None,
         patient: Collection[JobId] = (),
     ) -> Plan:
-        """Return what was given out, and for all others the reason why they wait.
-
-        `patient` are jobs that may wait although they could begin.
-        """
+        """Return the plan; `patient` jobs may wait although they could start."""
         waiting = {
             job.spec.job_id: self._reason(job, is_patient=job.spec.job_id in patient)
             for job in self.snapshot.jobs
@@ -228,20 +221,11 @@ class Allocator:
         }
         return Plan.of(self.placed, waiting, figures, memory)
 
-    # Finding nodes.
-
-    def _start_on(self, job: Job, gpu_type: GpuType) -> bool:
-        gang = self.gang_on(job, gpu_type)
-        if gang is not None:
-            self.put(job, Allocation.rigid(gang))
-        return gang is not None
-
     def gang_on(self, job: Job, gpu_type: GpuType) -> Gang | None:
         """Return free GPUs of one type for a job's gang, on the fewest nodes, or None."""
-        if self._shelves[gpu_type].total < job.spec.num_gpus or job.bound_type not in (
-            None,
-            gpu_type,
-        ):
+        if self._indexes[gpu_type].total < job.spec.num_gpus:
+            return None
+        if job.bound_type not in (None, gpu_type):
             return None
         return self._gang_among(job, gpu_type, self._restriction(job, gpu_type, is_mixed=False))
 
@@ -250,40 +234,36 @@ class Allocator:
     ) -> Gang | None:
         """Return free GPUs of one type for a job's gang on some of these nodes, or None."""
         size, throughputs = job.spec.num_gpus, job.spec.throughputs
-        shelf = self._shelves[gpu_type]
+        index = self._indexes[gpu_type]
         if not self.rules.is_uniform:
-            counts = shelf.scatter(size, among) if throughputs.on(gpu_type, size) > 0 else None
+            counts = index.scatter(size, among) if throughputs.on(gpu_type, size) > 0 else None
             return Gang.of({(node, gpu_type): n for node, n in counts.items()}) if counts else None
         for shape in job.spec.shapes:
             if throughputs.on(gpu_type, size, is_spread=shape.nodes > 1) <= 0:
                 continue
-            names = shelf.tightest(shape.gpus_per_node, shape.nodes, among)
+            names = index.tightest(shape.gpus_per_node, shape.nodes, among)
             if names is not None:
                 return Gang.of({(name, gpu_type): shape.gpus_per_node for name in names})
         return None
 
     def _mixed_gang(self, job: Job, gpu_types: Sequence[GpuType]) -> Gang | None:
-        if not self.rules.may_mix_types or job.bound_type is not None or job.spec.num_gpus < 2:
+        spec = job.spec
+        if not self.rules.may_mix_types or job.bound_type is not None or spec.num_gpus < 2:
             return None
-        for shape in job.spec.shapes:
-            usable = [
-                k
-                for k in gpu_types
-                if job.spec.throughputs.on(k, job.spec.num_gpus, is_spread=True)
-            ]
-            if shape.nodes > 1 and len(usable) > 1:
-                gang = self._mixed_shape(job, shape, usable)
-                if gang is not None:
-                    return gang
-        return None
+        usable = [k for k in gpu_types if spec.throughputs.on(k, spec.num_gpus, is_spread=True)]
+        if len(usable) < 2:
+            return None
+        shapes = (shape for shape in spec.shapes if shape.nodes > 1)
+        gangs = (self._mixed_shape(job, shape, usable) for shape in shapes)
+        return next(filter(None, gangs), None)
 
     def _mixed_shape(self, job: Job, shape: Shape, gpu_types: Sequence[GpuType]) -> Gang | None:
         counts: dict[tuple[str, str], int] = {}
         taken: set[NodeName] = set()
         for gpu_type in gpu_types:
             among = self._restriction(job, gpu_type, is_mixed=True)
-            shelf = self._shelves[gpu_type]
-            for name in shelf.with_room(shape.gpus_per_node, among, shape.nodes + len(taken)):
+            index = self._indexes[gpu_type]
+            for name in index.with_room(shape.gpus_per_node, among, shape.nodes + len(taken)):
                 if name not in taken and len(taken) < shape.nodes:
                     taken.add(name)
                     counts[name, gpu_type] = shape.gpus_per_node
@@ -296,7 +276,7 @@ class Allocator:
         is_free = job.allowed_nodes is None and job.bound_type in (None, gpu_type)
         if is_free and (self._all_plain or not (is_mixed or self.rules.naming_binds)):
             return None
-        return frozenset(n.name for n in self._reach.nodes(job, gpu_type, is_mixed=is_mixed))
+        return frozenset(n.name for n in self._eligibility.nodes(job, gpu_type, is_mixed=is_mixed))
 
     def _is_open(self, name: NodeName) -> bool:
         node = self._nodes.get(name)
@@ -315,11 +295,10 @@ class Allocator:
     def _request(self, job: Job) -> _Request:
         """Return what is known of all jobs that could run in the same places as `job`."""
         spec = job.spec
-        # Objects are told apart by identity, for speed; the request keeps them alive.
         key = (
-            id(spec.throughputs),
+            spec.throughputs,
             spec.num_gpus,
-            id(spec.shapes),
+            spec.shapes,
             job.allowed_nodes,
             job.bound_type,
             spec.can_checkpoint,
@@ -333,11 +312,6 @@ class Allocator:
     @cached_property
     def _all_plain(self) -> bool:
         return all(node.has_one_type for node in self.snapshot.cluster.nodes)
-
-    def _must_spread(self, gpu_type: GpuType, size: int) -> bool:
-        return self.rules.counts_spread and self.snapshot.cluster.largest_node(gpu_type) < size
-
-    # Why somebody waits.
 
     def _reason(self, job: Job, *, is_patient: bool) -> WaitReason:
         if not (job.phase is Phase.QUEUED or job.phase.is_plannable):
@@ -364,10 +338,8 @@ class Allocator:
             return False
         if request.would_tie is None:
             among = job.allowed_nodes and frozenset(filter(self._is_open, job.allowed_nodes))
-            gpu_types = request.by_speed
-            request.would_tie = any(
-                self._gang_among(job, gpu_type, among) for gpu_type in gpu_types
-            )
+            gangs = (self._gang_among(job, gpu_type, among) for gpu_type in request.by_speed)
+            request.would_tie = any(gangs)
         return request.would_tie
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
@@ -386,18 +358,16 @@ class Allocator:
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """What jobs share that could run in the same places; `job` is one of them.
+    """Lazily computed facts shared by all jobs that could run in the same places."""
 
-    The GPU types by speed, which of them the open nodes have for it, whether the open nodes could
-    hold it, why it would wait, and whether what is left would tie it: found out when first asked
-    for, the last at the end.
-    """
-
+    # One of these jobs.
     job: Job
     by_speed: Sequence[GpuType]
+    # Whether the open nodes have enough GPUs of a type.
     usable: dict[GpuType, bool] = field(default_factory=dict)
     could_start: bool | None = None
     reason: WaitReason | None = None
+    # Whether a start on the GPUs left at the end would bind the job to their type.
     would_tie: bool | None = None
 
 
@@ -423,20 +393,13 @@ def fits_alone(
     can_checkpoint: bool,
     only_open: bool,
 ) -> bool:
-    """Return whether such a job could start if nothing else ran, on open nodes only or on all.
-
-    Asked of every waiting job in every round, and the same few questions; hence the cache.
-    """
+    """Return whether such a job could start if nothing else ran, on open nodes only or on all."""
     spec = JobSpec(
-        job_id=JobId("0"),
-        num_gpus=num_gpus,
-        total_steps=1,
-        throughputs=throughputs,
-        shapes=shapes,
-        can_checkpoint=can_checkpoint,
-    )
+        job_id=JobId("0"), num_gpus=num_gpus, total_steps=1, throughputs=throughputs,
+        shapes=shapes, can_checkpoint=can_checkpoint,
+    )  # fmt: skip
     job = Job(spec, allowed_nodes=allowed_nodes, bound_type=bound_type)
     usable = cluster if only_open else cluster.all_open()
     alone = Snapshot.of(now_s=0.0, cluster=usable, jobs=(), rules=rules)
-    board = Allocator(alone, Round(0, 0.0, 1.0))
-    return board.start(job, board.by_speed(job))
+    allocator = Allocator(alone, Round(0, 0.0, 1.0))
+    return allocator.start(job, allocator.by_speed(job))

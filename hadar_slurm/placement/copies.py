@@ -1,4 +1,4 @@
-"""Giving a job several copies on a board: each a whole gang on a node of its own (HadarE)."""
+"""Several copies of a job, each a whole gang on a node of its own (HadarE)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from hadar_slurm.placement.allocator import Allocator
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Places copies on a board."""
+    """Places copies with an allocator."""
 
-    board: Allocator
+    allocator: Allocator
 
     def places(
         self, job: Job, gpu_types: Sequence[GpuType], gangs: Sequence[Gang]
     ) -> Iterator[Gang]:
         """Yield where copies could go, each on a node of its own; held places before tight fits."""
-        size, free = job.spec.num_gpus, self.board.free
+        size, free = job.spec.num_gpus, self.allocator.free
         taken = {node for gang in gangs for node in gang.gpus_by_node}
         held = [gang for gang in held_by(job).gangs if not gang.is_spread]
         for gpu_type in gpu_types:
-            slots = [slot for slot in self.board.slots_for(job, gpu_type) if free[slot] >= size]
+            slots = [slot for slot in self.allocator.slots_for(job, gpu_type) if free[slot] >= size]
             slots.sort(key=lambda slot: free[slot])
             for gang in [
                 *(gang for gang in held if gpu_type in gang.gpus_by_type and self.is_free(gang)),
@@ -37,18 +37,18 @@ class Copies:
                     yield gang
 
     def is_free(self, gang: Gang) -> bool:
-        """Return whether nobody was given any GPU of a gang."""
-        return self.board.fits(Allocation.rigid(gang))
+        """Return whether all GPUs of a gang are free."""
+        return self.allocator.fits(Allocation.rigid(gang))
 
     def give(self, job: Job, gangs: Sequence[Gang]) -> None:
         """Give a job these gangs instead of what it was given; those it holds keep their number."""
-        if job.job_id in self.board.placed:
-            self.board.take_back(job)
+        if job.job_id in self.allocator.placed:
+            self.allocator.take_back(job)
         numbers = {gang: number for number, gang in held_by(job).copies}
         copies = {numbers[gang]: gang for gang in gangs if gang in numbers}
         unused = (number for number in count() if number not in copies)
         copies |= dict(zip(unused, [gang for gang in gangs if gang not in numbers], strict=False))
-        self.board.put(job, Allocation.of(copies))
+        self.allocator.put(job, Allocation.of(copies))
 
 
 def held_by(job: Job) -> Allocation:
@@ -59,7 +59,7 @@ def held_by(job: Job) -> Allocation:
 def with_one_copy(job: Job, gpu_type: GpuType) -> Job:
     """Return a job as if, of what it holds, it had one copy on `gpu_type` at most.
 
-    A gang over several nodes can have no copies beside it: who may fork gives it up.
+    A gang over several nodes excludes further copies: a job that may fork releases it.
     """
     gangs = [gang for gang in held_by(job).gangs if not (may_fork(job) and gang.is_spread)]
     gang = next((gang for gang in gangs if gpu_type in gang.gpus_by_type), None)
@@ -74,6 +74,6 @@ def may_fork(job: Job) -> bool:
 
 
 def restart_s(job: Job) -> float:
-    """Return what it costs to start a copy of a job, in seconds: nothing if it never ran."""
+    """Return the seconds that starting a copy costs: 0 if the job never ran."""
     has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
     return job.spec.restart_cost_s if has_run or job.progress.service_gpu_s > 0 else 0.0

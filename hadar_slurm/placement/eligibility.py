@@ -1,4 +1,4 @@
-"""Which nodes a job could be given, and which GPUs anybody could be given."""
+"""The nodes on which a job may start, and the GPUs that a plan may use."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Eligibility:
     def nodes(self, job: Job, gpu_type: GpuType, *, is_mixed: bool) -> tuple[Node, ...]:
         """Return the nodes on which `job` may start on GPUs of `gpu_type`.
 
-        On a node with several types the request has to name one: a gang that mixes types
-        (`is_mixed`) cannot. And where naming binds, a job that may move takes only its fastest
-        type there, not to be bound to a slow one for good.
+        On a node with several types the request must name one; a gang that mixes types
+        (`is_mixed`) cannot. Where naming binds, a job that may migrate takes only its fastest type
+        there, to avoid a permanent binding to a slow one.
         """
         rules = self.snapshot.rules
         may_name = not (is_mixed and rules.is_uniform) and (
@@ -38,7 +38,7 @@ class Eligibility:
                 node
                 for node in self.snapshot.cluster.nodes
                 if node.is_schedulable
-                and gpu_type in dict(node.gpus)
+                and gpu_type in node.by_type
                 and job.may_use(node.name)
                 and job.bound_type in (None, gpu_type)
                 and (node.has_one_type or may_name)
@@ -57,24 +57,19 @@ class Eligibility:
                     for slot, count in self.snapshot.cluster.capacity.items()
                     if count >= shape.gpus_per_node and job.may_use(slot.node)
                 )
-                for gpu_type in (
-                    gpu_type for gpu_type, number in num_nodes.items() if number >= shape.nodes
-                ):
-                    throughput = spec.throughputs.on(
-                        gpu_type, spec.num_gpus, is_spread=shape.nodes > 1
-                    )
-                    throughputs[gpu_type] = max(throughput, throughputs.get(gpu_type, 0.0))
+                on, size, is_spread = spec.throughputs.on, spec.num_gpus, shape.nodes > 1
+                for gpu_type, number in num_nodes.items():
+                    if number >= shape.nodes:
+                        throughput = on(gpu_type, size, is_spread=is_spread)
+                        throughputs[gpu_type] = max(throughput, throughputs.get(gpu_type, 0.0))
             best = max(throughputs.values(), default=0.0)
-            self._fastest[key] = frozenset(
-                gpu_type for gpu_type, throughput in throughputs.items() if throughput >= best
-            )
+            self._fastest[key] = frozenset(k for k, v in throughputs.items() if v >= best)
         return self._fastest[key]
 
     def capacity(self) -> dict[Slot, int]:
-        """Return the GPUs that a plan may use: what jobs hold, and what any job could be given.
+        """Return the GPUs that a plan may use: those held, and those on which a job may start.
 
-        A closed node keeps what runs on it and gives nothing new; GPUs that no job here may start
-        on would only mislead a choice that does not look at single nodes.
+        GPUs on which no job may start would mislead a choice that ignores single nodes.
         """
         held: Counter[Slot] = Counter()
         takeable: set[tuple[NodeName, GpuType]] = set()
@@ -82,9 +77,8 @@ class Eligibility:
             for gang in job.allocation.gangs:
                 held.update(dict(gang.slots))
             for gpu_type in self.snapshot.cluster.gpus_by_type:
-                takeable |= {
-                    (node.name, gpu_type) for node in self.nodes(job, gpu_type, is_mixed=False)
-                }
+                nodes = self.nodes(job, gpu_type, is_mixed=False)
+                takeable |= {(node.name, gpu_type) for node in nodes}
         return {
             slot: count if slot in takeable else min(count, held[slot])
             for slot, count in self.snapshot.plannable_capacity.items()

@@ -1,16 +1,15 @@
-"""Nodes for jobs whose GPU type is settled: who stays, who moves, who makes room.
+"""Assigns nodes to jobs whose GPU type is decided.
 
-A gang over several nodes trains at 0.3 to 1.0 of its speed within one (Gavel's tables, OSDI'20),
-and once it runs so, it would go on so for as long as it keeps its type. Left to best fit alone,
-four fifths of the time of four-GPU gangs on nodes of four were spent that way in a simulation of
-480 jobs. So (ours):
+A gang over several nodes trains at 0.3 to 1.0 of its throughput within one (Gavel's tables,
+OSDI'20) for as long as it keeps its type. With best fit alone, four-GPU gangs on nodes of four
+spent four fifths of their time spread, in a simulation of 480 jobs. Hence our rules:
 
-1. A job that keeps its type keeps its place, unless it is slowed by being spread.
-2. The others follow, the largest first, each where it fits most tightly.
-3. A job that would be slowed, or finds no nodes at all, gets nodes on which smaller jobs of this
-   same list make room, if the time that it saves on all its steps left is worth more GPU-seconds
-   than their restarts. They are placed after it, being smaller.
-4. A slowed job stays where it is if it finds nothing that makes up for its own restart.
+1. A job that keeps its type keeps its place, unless spreading slows it.
+2. The other jobs follow, the largest first, each at the tightest fit.
+3. A job that would be slowed, or finds no nodes, displaces smaller jobs of the list if the time
+   that it saves on its remaining steps is worth more GPU-seconds than their restarts. They are
+   placed after it.
+4. A slowed job stays if no other place makes up for its own restart.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.placement.allocator import Allocator
 
 
-def assign_nodes(board: Allocator) -> list[Job]:
-    """Give nodes to all reservations of a board; return the jobs for which there are none."""
-    return _Assignment(board).place(board.take_reservations())
+def assign_nodes(allocator: Allocator) -> list[Job]:
+    """Assign nodes to all reservations; return the jobs that found none."""
+    return _Assignment(allocator).place(allocator.take_reservations())
 
 
 class _Seat(NamedTuple):
-    """A gang for a job, what it costs in GPU-seconds until the job ends, and who makes room."""
+    """A gang for a job, its cost in GPU-seconds until the job ends, and the jobs it displaces."""
 
     cost: float
     gang: Gang
@@ -42,14 +41,14 @@ class _Seat(NamedTuple):
 
 @dataclass(eq=False)
 class _Assignment:
-    """Places jobs on a board, each on the type that was chosen for it."""
+    """Places jobs, each on the type chosen for it."""
 
-    board: Allocator
-    # Jobs that may be asked to make room, by where all of their GPUs are.
+    allocator: Allocator
+    # Jobs that may be displaced, by the one slot that holds all of their GPUs.
     _movable: defaultdict[Slot, dict[JobId, Job]] = field(default_factory=lambda: defaultdict(dict))
 
     def place(self, chosen: Iterable[tuple[Job, GpuType]]) -> list[Job]:
-        """Place all jobs that can be; return the others."""
+        """Place the jobs; return those without a place."""
         failed = []
         moving = [(job, gpu_type) for job, gpu_type in chosen if not self._stays(job, gpu_type)]
         moving.sort(key=_largest_first)
@@ -65,43 +64,47 @@ class _Assignment:
                 moving += [(other, gpu_type) for other in seat.makes_room]
                 moving.sort(key=_largest_first)
             stays = job.phase is not Phase.QUEUED and job.allocation.gangs == (seat.gang,)
-            self.board.put(job, job.allocation if stays else Allocation.rigid(seat.gang))
+            self.allocator.put(job, job.allocation if stays else Allocation.rigid(seat.gang))
             self._note(job)
         return failed
 
     def _stays(self, job: Job, gpu_type: GpuType) -> bool:
-        board = self.board
-        if board.runs_on(job) != gpu_type or self._is_slowed(job, gpu_type) or not board.stay(job):
+        allocator = self.allocator
+        if (
+            allocator.runs_on(job) != gpu_type
+            or self._is_slowed(job, gpu_type)
+            or not allocator.stay(job)
+        ):
             return False
         self._note(job)
         return True
 
     def _is_slowed(self, job: Job, gpu_type: GpuType) -> bool:
         held = job.allocation.gangs
-        if not self.board.rules.counts_spread:
+        if not self.allocator.rules.counts_spread:
             return False
-        return len(held) == 1 and self._throughput(job, held[0]) < self.board.throughput(
+        return len(held) == 1 and self._throughput(job, held[0]) < self.allocator.throughput(
             job, gpu_type
         )
 
     def _best_seat(self, job: Job, gpu_type: GpuType) -> _Seat | None:
-        """Return the cheapest of: the present gang, one on free GPUs, one that others leave."""
-        board, seats = self.board, []
-        if board.runs_on(job) == gpu_type and len(job.allocation.copies) == 1:
+        """Return the cheapest of the present gang, free GPUs, and GPUs of displaced jobs."""
+        allocator, seats = self.allocator, []
+        if allocator.runs_on(job) == gpu_type and len(job.allocation.copies) == 1:
             (held,) = job.allocation.gangs
-            if board.fits(job.allocation) and self._throughput(job, held) > 0:
+            if allocator.fits(job.allocation) and self._throughput(job, held) > 0:
                 seats.append(_Seat(_cost(job, self._throughput(job, held), moves=False), held))
-        free = board.gang_on(job, gpu_type)
+        free = allocator.gang_on(job, gpu_type)
         if free is not None:
             seats.append(_Seat(_cost(job, self._throughput(job, free)), free))
         best = min(seats, key=lambda seat: seat.cost, default=None)
-        if best is None or self._throughput(job, best.gang) < board.throughput(job, gpu_type):
+        if best is None or self._throughput(job, best.gang) < allocator.throughput(job, gpu_type):
             return self._cleared(job, gpu_type, best) or best
         return best
 
     def _cleared(self, job: Job, gpu_type: GpuType, best: _Seat | None) -> _Seat | None:
-        """Return a seat that smaller jobs leave, if it costs less than `best`."""
-        rules, spec = self.board.rules, job.spec
+        """Return a seat from which smaller jobs are displaced, if it costs less than `best`."""
+        rules, spec = self.allocator.rules, job.spec
         most = best.cost if best else math.inf
         for shape in spec.shapes if rules.is_uniform else ():
             is_spread = rules.counts_spread and shape.nodes > 1
@@ -113,9 +116,9 @@ class _Assignment:
         return None
 
     def _clear(self, job: Job, gpu_type: GpuType, shape: Shape, throughput: float) -> _Seat | None:
-        """Return the seat of one shape for which others make room at the least cost."""
+        """Return the seat of one shape that displaces jobs at the least cost."""
         offers = []
-        for index, slot in enumerate(self.board.slots_for(job, gpu_type)):
+        for index, slot in enumerate(self.allocator.slots_for(job, gpu_type)):
             leaving = self._leaving(slot, shape.gpus_per_node, job.spec.num_gpus)
             if leaving is not None:
                 offers.append((sum(map(self._loss, leaving)), index, slot, leaving))
@@ -130,7 +133,7 @@ class _Assignment:
 
     def _leaving(self, slot: Slot, gpus: int, below: int) -> list[Job] | None:
         """Return jobs of less than `below` GPUs without which a slot has `gpus` free, or None."""
-        missing = gpus - self.board.free[slot]
+        missing = gpus - self.allocator.free[slot]
         if missing <= 0:
             return []
         smaller = [job for job in self._movable[slot].values() if job.spec.num_gpus < below]
@@ -143,17 +146,17 @@ class _Assignment:
                 missing -= job.spec.num_gpus
             else:
                 passed_over.append(job)
-        # Each of those passed over is more than what is still missing: the smallest will do.
+        # Each job passed over has more GPUs than are still missing: take the smallest.
         return leaving + passed_over[-1:] if missing > 0 else leaving
 
     def _loss(self, job: Job) -> float:
-        """Return the GPU-seconds that a job loses if it has to leave its place on this board."""
+        """Return the GPU-seconds that a job loses if it is displaced."""
         is_running = job.phase is not Phase.QUEUED
-        stays = is_running and self.board.placed[job.job_id] == job.allocation
+        stays = is_running and self.allocator.placed[job.job_id] == job.allocation
         return job.spec.num_gpus * job.spec.restart_cost_s if stays else 0.0
 
     def _throughput(self, job: Job, gang: Gang) -> float:
-        return self.board.rules.throughput(gang, job.spec.throughputs)
+        return self.allocator.rules.throughput(gang, job.spec.throughputs)
 
     def _note(self, job: Job) -> None:
         slots = self._slots(job)
@@ -163,10 +166,10 @@ class _Assignment:
     def _take_back(self, job: Job) -> None:
         for slot in self._slots(job):
             self._movable[slot].pop(job.job_id, None)
-        self.board.take_back(job)
+        self.allocator.take_back(job)
 
     def _slots(self, job: Job) -> list[Slot]:
-        return [slot for gang in self.board.placed[job.job_id].gangs for slot, _ in gang.slots]
+        return [slot for gang in self.allocator.placed[job.job_id].gangs for slot, _ in gang.slots]
 
 
 def _largest_first(choice: tuple[Job, GpuType]) -> tuple[int, bool]:

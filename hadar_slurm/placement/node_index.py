@@ -1,4 +1,4 @@
-"""Nodes of one GPU type by the number of GPUs they have free, so that a fit is found at once."""
+"""Nodes of one GPU type, indexed by their number of free GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NodeIndex:
         self.total = 0
         self._free: dict[NodeName, int] = {}
         self._rank: dict[NodeName, tuple[bool, int, NodeName]] = {}
-        # Per number of free GPUs a heap of ranks; one that is out of date is dropped when met.
+        # A heap of ranks for each number of free GPUs; outdated entries are dropped when met.
         self._levels: list[list[tuple[bool, int, NodeName]]] = []
         for index, (node, free) in enumerate(nodes):
             self._rank[node.name] = (not node.has_one_type, index, node.name)
@@ -27,7 +27,7 @@ class NodeIndex:
             self.change(node.name, free)
 
     def change(self, name: NodeName, by: int) -> None:
-        """Add to what a node has free; a node that takes no work is not on the shelf."""
+        """Add to the free GPUs of a node; nodes outside the index are ignored."""
         if name not in self._free or not by:
             return
         free = self._free[name] = self._free[name] + by
@@ -63,7 +63,7 @@ class NodeIndex:
         return found
 
     def _first(self, level: int, most: int, *, is_mixed: bool) -> Iterator[NodeName]:
-        """Return the first nodes of one level, in order, and leave them there."""
+        """Return the first nodes of one level in order, without removing them."""
         heap = self._levels[level]
         kept: list[tuple[bool, int, NodeName]] = []
         names: list[NodeName] = []
@@ -81,7 +81,7 @@ class NodeIndex:
         return iter(names)
 
     def scatter(self, gpus: int, among: Collection[NodeName] | None) -> dict[NodeName, int] | None:
-        """Return `gpus` GPUs on whatever nodes: one if it has room, else the fullest first."""
+        """Return `gpus` GPUs on one node if possible, else on those with most GPUs free first."""
         whole = self.with_room(gpus, among, 1)
         if whole:
             return {whole[0]: gpus}
