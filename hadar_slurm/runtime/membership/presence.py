@@ -26,10 +26,10 @@ class Doing(StrEnum):
 
 @dataclass
 class Presence:
-    """Signs of life of the copies of a job; who gives none for `gone_after_s` is gone.
+    """Signs of life of the copies of a job; a copy without one for `gone_after_s` is gone.
 
-    Only whether a sign changes counts, by the watch of who looks: the nodes' clocks may differ.
-    While we can give no sign ourselves, for a full disk say, nobody is gone for giving none.
+    Only whether a sign changes counts, by the reader's clock: the nodes' clocks may differ.
+    While this copy cannot write its own sign (a full disk), no other is taken for gone.
     """
 
     directory: Path
@@ -54,7 +54,7 @@ class Presence:
         self._signer.start()
 
     def leave(self) -> None:
-        """Say goodbye."""
+        """Stop the signs of life, and remove the last."""
         if self._signer is not None:
             self._left.set()
             self._signer.join()

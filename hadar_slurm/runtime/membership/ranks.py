@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-# Others follow for as long as the leader waits for other copies; if it dies they are told at once.
+# Ranks follow while the leader waits for other copies; gloo reports its death at once.
 _TIMEOUT = timedelta(days=30)
 
 
