@@ -47,7 +47,7 @@ class Classifier(nn.Module):
 
 
 class Steps(TrainerCallback):
-    """Prints the steps of the whole job; the Trainer's own count begins anew with every run."""
+    """Prints the steps of the whole job; the Trainer's own count restarts with every run."""
 
     def __init__(self, copy: Any, options: argparse.Namespace) -> None:
         self.copy, self.options = copy, options

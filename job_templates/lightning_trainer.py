@@ -21,7 +21,7 @@ copies = InCopies()  # hadar: saves when asked to, resumes, and reports
 
 
 class Classifier(pl.LightningModule):
-    """Tells whether the first four of sixteen numbers have a positive sum."""
+    """Classifies whether the first four of sixteen numbers have a positive sum."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Classifier(pl.LightningModule):
         """Return the loss of a batch."""
         inputs, labels = batch
         loss = nn.functional.cross_entropy(self.layers(inputs), labels)
-        step = copies.driven.step  # of the whole job; `global_step` begins anew with every run
+        step = copies.driven.step  # of the whole job; `global_step` restarts with every run
         if step is not None and step % self.options.print_every == 0:
             print(f"step {step}: loss {float(loss.detach()):.3f}", flush=True)
         time.sleep(self.options.step_seconds)

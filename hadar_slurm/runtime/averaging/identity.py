@@ -41,8 +41,8 @@ class Identity:
         """Return what a slot end notes; None for one of an older release."""
         if not isinstance(facts, Mapping):
             return None
-        numbers = (int(facts[name]) for name in ("total_steps", "seed", "number"))
-        return cls(*numbers, command=tuple(map(str, facts["command"])))
+        total_steps, seed, number = (int(facts[key]) for key in ("total_steps", "seed", "number"))
+        return cls(total_steps, seed, number, tuple(map(str, facts["command"])))
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Presence:
     _signer: threading.Thread | None = None
 
     def join(self, every_s: float) -> None:
-        """Give a sign of life, and go on to until we leave."""
+        """Give a sign of life every `every_s` seconds until `leave`."""
         if self._signer is not None:
             return
         self.joined_s = time.monotonic()
@@ -64,7 +64,7 @@ class Presence:
             (self.directory / "copies" / str(self.copy)).unlink()
 
     def say(self, doing: Doing) -> None:
-        """Let the others know at once what we do from now on."""
+        """Publish at once what this copy does from now on."""
         self.doing = doing
         self.sign()
 
@@ -83,7 +83,7 @@ class Presence:
                 log.warning("no sign of life: %s", error)
 
     def look(self, now_s: float) -> None:
-        """See whose sign has changed."""
+        """Read the signs, and note those that have changed."""
         for copy in self._copies():
             try:
                 sign = (self.directory / "copies" / str(copy)).read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ class Presence:
                 self._seen[copy] = (sign, now_s)
 
     def present(self, now_s: float) -> dict[int, Doing]:
-        """Return the copies that are there and what they do, ourselves among them, by number."""
+        """Return the copies that are present, this one too, and what they do, by number."""
         there = set(self._copies())
         alive = {
             copy: _doing(sign)
