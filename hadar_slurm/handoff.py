@@ -1,15 +1,15 @@
 """The files that hadard and a training job exchange. Standard library, Python 3.9.
 
 A job keeps one report, `REPORTS/u<uid>/<job id>/progress.json`, and replaces it whole, so that a
-reader never sees half of one. The directory `u<uid>` belongs to the job's owner, who makes it with
-the first report: from then on no other user can come between. hadard trusts no report: file and
+reader never sees half of one. The directory `u<uid>` belongs to the job's owner and is made with
+the first report: from then on no other user can replace it. hadard trusts no report: file and
 directories must belong to the job's owner, the file must be plain and small, and its numbers are
 checked.
 
 How a job is asked to move (docs/adr/0005): hadard sends USR1 to the batch script. The job saves a
 checkpoint, reports state `saved` with the steps that the checkpoint holds, and waits; hadard then
-requeues it. If nobody comes, because the signal was not hadard's, the job reports `running` and
-goes on. A job is sent USR1 only if its report of this run says that it `listens`.
+requeues it. Without a requeue the signal was not hadard's: the job reports `running` and
+continues. A job is sent USR1 only if its report of this run says that it `listens`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Set, Tuple
 
 from hadar_slurm import untrusted_files
 
@@ -38,10 +38,21 @@ MAX_REPORT_BYTES = 64 * 1024
 MAX_NUMBER = 1e18  # beyond any count of steps or time; keeps what follows out of overflow
 
 STATES = ("running", "saved", "done")
+# The numbers that a report may leave out, by type.
+_OPTIONAL_NUMBERS: Dict[str, Callable[[Any], Any]] = {
+    "steps_per_s": float,
+    "time_s": float,
+    "own_steps": int,
+    "aggregation_s": float,
+    "averages": int,
+    "version": int,
+}
+# What reading a malformed report or assignment raises.
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class ReportError(ValueError):
-    """A report is there and cannot be trusted; says why."""
+    """A report exists and cannot be trusted; gives the reason."""
 
 
 class SquattedError(ReportError):
@@ -49,22 +60,22 @@ class SquattedError(ReportError):
 
 
 class AssignmentError(ValueError):
-    """An assignment is there and cannot be read; says why."""
+    """An assignment exists and cannot be read; gives the reason."""
 
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """What a job says of itself.
+    """The progress that a job reports.
 
     `restart` is Slurm's restart count of the run that wrote it (SLURM_RESTART_COUNT, 0 at
-    first), which tells an old report from a new one. `steps_done` counts the steps of the whole
+    first), which distinguishes old and new reports. `steps_done` counts the steps of the whole
     job; in state `saved`, those in the checkpoint. `steps_per_s` is measured over this run (0: not
     yet). `time_s` is seconds since the epoch by the job's clock.
 
     Of a forked job's copy `own_steps` are those of `steps_done` that it has trained since the
-    parameters were last made one, which no other copy counts; `aggregation_s` is how long that
-    took (0: not yet measured), and `averages` how often two copies or more have been made one since
-    the training began.
+    parameters were last averaged, which no other copy counts; `aggregation_s` is how long that
+    took (0: not yet measured), and `averages` how often two copies or more have been averaged
+    since the training began.
 
     `listens` promises that USR1 makes this run save and ends none of its processes (`listens_now`).
     A report without it promises that too: it follows the protocol.
@@ -184,25 +195,12 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
             restart=int(tree["restart"]),
             state=str(tree["state"]),
             steps_done=int(tree["steps_done"]),
-            steps_per_s=float(tree.get("steps_per_s", 0.0)),
-            time_s=float(tree.get("time_s", 0.0)),
-            own_steps=int(tree.get("own_steps", 0)),
-            aggregation_s=float(tree.get("aggregation_s", 0.0)),
-            averages=int(tree.get("averages", 0)),
+            **{name: kind(tree.get(name, 0)) for name, kind in _OPTIONAL_NUMBERS.items()},
             listens=tree.get("listens", True) is True,
-            version=int(tree.get("version", 0)),
         )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except _MALFORMED as error:
         raise ReportError(f"{origin}: not a progress report: {error!r}") from error
-    numbers = (
-        report.restart,
-        report.steps_done,
-        report.steps_per_s,
-        report.time_s,
-        report.own_steps,
-        report.aggregation_s,
-        report.averages,
-    )
+    numbers = (getattr(report, name) for name in ("restart", "steps_done", *_OPTIONAL_NUMBERS))
     if report.version != VERSION:
         raise ReportError(f"{origin}: version {report.version}, this reads {VERSION}")
     if report.state not in STATES:
@@ -284,19 +282,20 @@ def warn_of_unsaved_run(own: Path, job_id: str, restart: int) -> None:
     except ReportError:
         return
     if before is not None and before.restart < restart and before.state == "running":
-        told = (
+        print(
             f"hadar: run {before.restart + 1} of job {job_id} ended before it reported a saved "
-            f"checkpoint (at step {before.steps_done}); this is run {restart + 1}"
+            f"checkpoint (at step {before.steps_done}); this is run {restart + 1}",
+            file=sys.stderr,
+            flush=True,
         )
-        print(told, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What hadard asks of a forked job's copies, until it asks for something else.
+    """The steps that hadard assigns to a forked job's copies, until the next assignment.
 
-    `number` grows with each; `quotas` are the steps of each copy in one slot, in proportion to its
-    speed, so that all end together; `slot_s` is how long a slot is to last.
+    `number` grows with each; `quotas` are the steps of each copy in one averaging interval, in
+    proportion to its throughput, so that all end together; `slot_s` is the interval's length.
     """
 
     number: int
@@ -338,14 +337,7 @@ def read_assignment(path: Path) -> Optional[Assignment]:
         return None
     except OSError as error:
         raise AssignmentError(f"{path}: {error.strerror}") from error
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except _MALFORMED as error:
         raise AssignmentError(f"{path}: not an assignment: {error!r}") from error
     if assignment.version != VERSION:
         raise AssignmentError(f"{path}: version {assignment.version}, this reads {VERSION}")

@@ -229,7 +229,7 @@ class Signals:
 
 
 class Reporter:
-    """Tells hadard how far the job is; a job outside Slurm tells nobody."""
+    """Reports progress to hadard; a job outside Slurm writes no report."""
 
     def __init__(self, job: str | None, restart: int) -> None:
         self.spool = handoff.own_reports(os.environ)
@@ -349,7 +349,7 @@ class Training:
         return True
 
     def _offer_move(self) -> None:
-        """Save and wait to be requeued; go on when nobody comes, or when saving failed."""
+        """Save and wait to be requeued; continue without a requeue, or when saving failed."""
         self.signals.is_move_asked = False
         if not self._try_keep("saved"):
             return

@@ -140,7 +140,7 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> int:
 
 
 def tell(state: str, step: int, steps_per_s: float = 0.0) -> None:
-    """Tell hadard how far the job is, once for all processes."""
+    """Report progress to hadard, once for all processes."""
     if distributed.get_rank() == 0:
         handoff.tell(state, step, steps_per_s)
 

@@ -20,7 +20,7 @@ from torch.utils.data import (
 
 from hadar_slurm.runtime.samples import mixed
 
-# The indices of the batch with this number, of so many samples, in a data set of this size.
+# (number of a batch, batch size, size of the data set) -> the indices of that batch.
 Samples = Callable[[int, int, int], list[int]]
 
 
@@ -38,7 +38,7 @@ class Batches:
         self._samples: Samples | None = None
         self._running: Iterator[Any] | None = None
         self._next = 0
-        # Of our own: where batches are loaded anew must not change what training draws.
+        # Its own: reloading batches must not change what training draws.
         self._generator = torch.Generator()
         workers = loader.num_workers
         self._loader: DataLoader[Any] = DataLoader(

@@ -1,4 +1,4 @@
-"""One copy of a forked job: it trains its steps of each slot and helps to make the copies one.
+"""One copy of a forked job: trains its share of each averaging interval, and averages.
 
     model, optimiser = ...
     with Copy(model, optimiser, total_steps=10_000) as copy:
@@ -55,9 +55,9 @@ from hadar_slurm.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# A copy that takes longer than a slot by this factor keeps nobody waiting, and gives what it has.
+# A copy that takes longer than an interval by this factor contributes what it has trained.
 _OVERTIME = 1.1
-# How often what could not be saved is tried again, in seconds.
+# How often a failed contribution is tried again, in seconds.
 _SAVE_EVERY_S = 1.0
 
 
@@ -66,9 +66,9 @@ class Copy(AbstractContextManager["Copy"]):
 
     A step is one of the optimiser, however many batches it takes. `model` may be wrapped in
     DistributedDataParallel. `extra` are objects whose state is plain numbers, such as a GradScaler:
-    after each slot theirs is that of the copy with most steps. `lr` is the factor of every learning
-    rate at a step of the whole job, None: as they are. `seed` decides, with the slot and the copy,
-    what is random in training, and the order of samples.
+    after each averaging interval theirs is that of the copy with most steps. `lr` is the factor of
+    every learning rate at a step of the whole job, None: unchanged. `seed` decides, with the
+    interval and the copy, what is random in training, and the order of samples.
 
     Raises ValueError for no steps, and TypeError for an `extra` that keeps anything but plain
     values.
@@ -92,7 +92,7 @@ class Copy(AbstractContextManager["Copy"]):
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
         self.optimiser, self.extra = optimiser, tuple(extra)
         for each in self.extra:
-            state.plain_state(each)  # better now than after the first slot
+            state.plain_state(each)  # raises before training rather than after the first interval
         self.total_steps, self.lr, self.seed = total_steps, lr, seed
         self.settings = settings or Settings()
         self.where = surroundings or Surroundings.of()
@@ -104,11 +104,12 @@ class Copy(AbstractContextManager["Copy"]):
         self.asked: set[int] = set()
         self.parent_step = 0
         self.ahead: Ahead | None = None
-        # The identity by which this copy goes, the claim by which it is the only one, and what it
-        # loaded last.
         self.identity = Identity(total_steps, seed)
+        # The lock by which this process is the only one of this copy.
         self.claim: Claim | None = None
+        # The file that was loaded last.
         self._known: TensorFile | None = None
+        # Returns what is trained of the running interval, None between intervals.
         self._trained: Callable[[], Contribution] | None = None
         self._is_done = False
         self._beside = ThreadPoolExecutor(1, "hadar-slot")
@@ -139,7 +140,7 @@ class Copy(AbstractContextManager["Copy"]):
         return self
 
     def _join(self) -> None:
-        """Agree on the directory; who leads becomes the only process that is this copy."""
+        """Agree on the directory; the leader claims the copy."""
         if not self.ranks.leads:
             word, number, _ = self.ranks.hear()
             if word is Word.LEAVE:
@@ -217,12 +218,13 @@ class Copy(AbstractContextManager["Copy"]):
         here, count = self.where.rank, self.where.ranks
         return samples.positions(step, batch_size, part * count + here, parts * count)
 
-    # One slot.
+    # One averaging interval.
 
     def _lead(self) -> Iterator[int]:
-        # What it deals to us it has dealt to a former run of ours.
+        """Yield the steps of one interval after the other; average between them."""
+        # The steps that this end deals were dealt to an earlier run of this copy.
         found_slot = self.slots.newest_slot()
-        # Not before: who is present may be dealt steps, and is waited for.
+        # Only then: a copy that is present may be dealt steps, and the others wait for it.
         self.presence.join(self.settings.sign_every_s)
         log.info("joined%s", f", restart {self.where.restart}" if self.where.restart else "")
         end, file = self._first_newest()
@@ -238,21 +240,30 @@ class Copy(AbstractContextManager["Copy"]):
                 continue
             self.ahead = None
             if end.is_complete:
-                self._is_done = True
-                self.slots.say_done()
-                self.reports.tell("done", end)
-                log.info("done after slot %d", end.slot)
+                self._finish(end)
                 return
-            own_steps = len(ahead.done) if ahead else self.slots.steps_of(end, self.where.copy)
-            self.reports.tell("running", end, own_steps)
-            trains = len(mine) > 0 and self.where.copy not in self.slots.contributors(end)
-            self.presence.say(Doing.TRAINS if trains else Doing.WAITS)
-            if trains and end.slot == found_slot and self.peers.wait_for_us_alone(end):
-                log.info("gives nothing to slot %d: all others wait", end.slot + 1)
-                mine = Ranges()
-            if trains:
-                yield from self.train(end, mine, ahead)
+            yield from self._train_share(end, mine, ahead, is_resumed=end.slot == found_slot)
             end, file = yield from self._settle_beside(end)
+
+    def _finish(self, end: SlotEnd) -> None:
+        self._is_done = True
+        self.slots.say_done()
+        self.reports.tell("done", end)
+        log.info("done after slot %d", end.slot)
+
+    def _train_share(
+        self, end: SlotEnd, mine: Ranges, ahead: Ahead | None, *, is_resumed: bool
+    ) -> Iterator[int]:
+        """Yield this copy's steps of the interval after `end`, unless it has contributed them."""
+        own_steps = len(ahead.done) if ahead else self.slots.steps_of(end, self.where.copy)
+        self.reports.tell("running", end, own_steps)
+        trains = len(mine) > 0 and self.where.copy not in self.slots.contributors(end)
+        self.presence.say(Doing.TRAINS if trains else Doing.WAITS)
+        if trains and is_resumed and self.peers.wait_for_us_alone(end):
+            log.info("gives nothing to slot %d: all others wait", end.slot + 1)
+            mine = Ranges()
+        if trains:
+            yield from self.train(end, mine, ahead)
 
     def _follow(self) -> Iterator[int]:
         """Yield the steps that the leader says; load what it loads."""
@@ -262,13 +273,7 @@ class Copy(AbstractContextManager["Copy"]):
                 self._set_rates(other)
                 yield number
             elif word is Word.LOAD:
-                try:
-                    self.load(*self.slots.read(number), self.ahead if other else None)
-                    has_loaded = True
-                except (TensorFileError, OSError) as error:
-                    log.warning("rank %d: tried again: %s", self.where.rank, error)
-                    has_loaded = False
-                if self.ranks.all_have(has_loaded):
+                if self.ranks.all_have(self._try_load(number, self.ahead if other else None)):
                     self.ahead = None
             elif word is Word.AHEAD:
                 self._go_ahead(number)
@@ -276,6 +281,14 @@ class Copy(AbstractContextManager["Copy"]):
                 raise SystemExit(number)
             else:
                 return
+
+    def _try_load(self, slot: int, ahead: Ahead | None) -> bool:
+        try:
+            self.load(*self.slots.read(slot), ahead)
+        except (TensorFileError, OSError) as error:
+            log.warning("rank %d: tried again: %s", self.where.rank, error)
+            return False
+        return True
 
     def newest(self) -> tuple[SlotEnd, TensorFile]:
         """Return the end of the newest slot; raises LostTrainingError where it is lost."""
@@ -285,26 +298,27 @@ class Copy(AbstractContextManager["Copy"]):
         """Return the newest end, and say how far the job is; raises OtherTrainingError."""
         had_begun = self.slots.newest_slot() >= 0
         end, file = self.newest()
-        own = {name: each.shape for name, each in self.named()[0].items()}
-        model = {name: shape for name, shape in own.items() if name.startswith(state.MODEL)}
-        found = end.identity or replace(self.identity, total_steps=end.total_steps, command=())
-        shapes = check_alike(model, shapes_in(file, state.MODEL))
-        check_same(self.where.directory, self.identity, found, shapes)
-        if self.claim is not None:
-            check_run(self.claim)
+        self._check_identity(end, file)
         self._known = file
         where, done, total = self.where.directory, len(end.done), end.total_steps
+        was_here = self.claim is not None and self.claim.before is not None
         if end.is_complete:
             log.warning("nothing to train: %d of %d steps are done (%s)", done, total, where)
-        elif had_begun and (self.peers.here() == {self.where.copy} or self._was_here):
+        elif had_begun and (self.peers.here() == {self.where.copy} or was_here):
             log.warning("resumed, %d of %d steps done (%s)", done, total, where)
         elif had_begun:
             log.info("%d of %d steps are done", done, total)
         return end, file
 
-    @property
-    def _was_here(self) -> bool:
-        return self.claim is not None and self.claim.before is not None
+    def _check_identity(self, end: SlotEnd, file: TensorFile) -> None:
+        """Raise OtherTrainingError where the end is of another training or command line."""
+        own = self.named()[0].items()
+        model = {name: each.shape for name, each in own if name.startswith(state.MODEL)}
+        found = end.identity or replace(self.identity, total_steps=end.total_steps, command=())
+        shapes = check_alike(model, shapes_in(file, state.MODEL))
+        check_same(self.where.directory, self.identity, found, shapes)
+        if self.claim is not None:
+            check_run(self.claim)
 
     def _check(self, end: SlotEnd) -> None:
         """Raise HeldError where a later run has taken over, NotFiniteError where all is spoilt."""
@@ -331,14 +345,14 @@ class Copy(AbstractContextManager["Copy"]):
             if ahead:
                 ahead.take_over(self.model, file)
             else:
-                # Of our own: the optimiser would train on the file's pages otherwise.
+                # Cloned: the optimiser would train on the file's pages otherwise.
                 tensors = {name: file.tensor(name).clone() for name in file.names}
                 state.load(self.model, self.optimiser, tensors, file.facts["facts"], self.extra)
         torch.manual_seed(mixed(self.seed, end.slot + 1, self.where.copy, self.where.rank))
         self.costs.take_over(end.slot, end.made_s)
 
     def train(self, end: SlotEnd, mine: Ranges, ahead: Ahead | None = None) -> Iterator[int]:
-        """Yield the steps that are ours; what was trained of them, ahead too, is to be saved."""
+        """Yield the steps of `mine`; what was trained of them, ahead too, is to be saved."""
         slot, settings = end.slot + 1, self.settings
         dealt = sum(map(len, end.dealt.values()))
         begun_s = reported_s = warm_s = time.monotonic()
@@ -376,13 +390,13 @@ class Copy(AbstractContextManager["Copy"]):
             if self.asked or 0 < end.length_s * _OVERTIME < now_s - begun_s:
                 break
         self._trained = None
-        # Before there is a contribution by which the slot could end: nothing more is for us.
+        # Before the contribution with which the interval could end: this copy takes no more.
         self.presence.say(Doing.LEAVES if self.asked else Doing.WAITS)
         self._unsaved = self._checked(part())
         self.reports.tell("running", end, trained)
 
     def _checked(self, part: Contribution) -> tuple[Contribution, state.Named]:
-        """Return what to contribute: nothing but the reason, if it is not finite."""
+        """Return the contribution: only the reason, where it is not finite."""
         tensors, facts = named = self.named()
         if fault := fault_in(tensors.items(), facts, self._known):
             log.warning(
@@ -395,7 +409,7 @@ class Copy(AbstractContextManager["Copy"]):
         return part, state.kept(named) if self.settings.delay else named
 
     def _leave_early(self, part: Contribution) -> None:
-        """Contribute what was trained of the slot: the program ends before the job is done."""
+        """Contribute what was trained of the interval: the program ends before the job."""
         if len(part.done) and not self.slots.has_ended(part.slot):
             self._unsaved = self._checked(part)
             self._save_again_s = 0.0
@@ -403,7 +417,7 @@ class Copy(AbstractContextManager["Copy"]):
         log.info("ends early, with %d steps of slot %d", len(part.done), part.slot)
 
     def save(self) -> None:
-        """Contribute what is not contributed yet; what fails is tried again."""
+        """Write the pending contribution; a failed write is tried again."""
         if self._unsaved is None or time.monotonic() < self._save_again_s:
             return
         part, named = self._unsaved
@@ -416,7 +430,7 @@ class Copy(AbstractContextManager["Copy"]):
             log.warning("nothing of slot %d is contributed yet: %s", part.slot, error)
 
     def train_ahead(self, end: SlotEnd) -> Iterator[int]:
-        """Yield the steps that we may train while the slot after `end` is made one."""
+        """Yield the steps to train while the interval after `end` is averaged."""
         mine = end.ahead.get(self.where.copy, Ranges())
         before, both = (sum(map(len, part.values())) for part in (end.dealt, end.ahead))
         self.ranks.tell(Word.AHEAD, end.slot + 1)
@@ -428,13 +442,13 @@ class Copy(AbstractContextManager["Copy"]):
             ahead.done, ahead.seconds = mine.first(trained), time.monotonic() - begun_s
 
     def _go_ahead(self, slot: int) -> Ahead:
-        """Keep what we contribute to a slot; what is random is no slot's again."""
+        """Keep what this copy contributes to an interval; seed with numbers of no other."""
         torch.manual_seed(mixed(self.seed, slot, self.where.copy, self.where.rank, 1))
         self.ahead = Ahead(self.model, slot)
         return self.ahead
 
     def _settle_beside(self, end: SlotEnd) -> Generator[int, None, tuple[SlotEnd, TensorFile]]:
-        """Settle the slot after `end`, and yield what we train meanwhile, if anything."""
+        """Settle the interval after `end`, and yield the steps to train ahead meanwhile."""
         is_spoilt = self._unsaved is not None and bool(self._unsaved[0].fault)
         if self._unsaved is None or is_spoilt or self.asked or self.where.copy not in end.ahead:
             return self._settle(end)
@@ -449,12 +463,12 @@ class Copy(AbstractContextManager["Copy"]):
         return settled.result()
 
     def _settle(self, end: SlotEnd) -> tuple[SlotEnd, TensorFile]:
-        """Have the slot after `end` made one, and return the newest end."""
+        """Wait until the interval after `end` is averaged, and return the newest end."""
         self._until_ended(end)
         return self.newest()
 
     def _until_ended(self, end: SlotEnd) -> None:
-        """Wait until the slot after `end` has ended, and end it if it is up to us."""
+        """Wait until the interval after `end` has ended; end it if this copy is to."""
         begun_s = time.monotonic()
         while self.slots.newest_slot() == end.slot:
             if self.claim is not None:
@@ -467,17 +481,17 @@ class Copy(AbstractContextManager["Copy"]):
                 continue
             if signal.SIGTERM in self.asked:
                 raise SystemExit(128 + signal.SIGTERM)
-            # Not without what we could not save yet.
+            # The interval does not end without a contribution that is still to be written.
             if self._unsaved is None and not self.peers.end_if_ours(end, begun_s):
                 break
             self._pause()
         self._unsaved = None
 
     def _await_move(self, end: SlotEnd) -> None:
-        """Say that all is saved, and wait for the end that a requeue brings.
+        """Report state `saved`, and wait to be requeued.
 
-        If nobody comes, the signal was not hadard's: we go on, and are there for the next slot.
-        Meanwhile we end no slot, and have no part in any.
+        Without a requeue the signal was not hadard's: this copy takes part again from the next
+        interval on. Meanwhile it ends none, and takes part in none.
         """
         self.presence.say(Doing.LEAVES)
         own_steps = self.slots.steps_of(end, self.where.copy)

@@ -1,4 +1,4 @@
-"""Who is to train how much in the next slot, and how long that is to last."""
+"""The steps of each copy in the next averaging interval, and how long that lasts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hadar_slurm.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# How many times as long as the last slot one may be, unless more is asked for.
+# An interval is at most this factor longer than the last, unless more is asked for.
 _GROWTH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Dealer:
-    """Deals out steps; `assignment` is where hadard says who is to train how much."""
+    """Deals out steps; `assignment` is the file in which hadard assigns the copies' steps."""
 
     settings: Settings
     assignment: Path | None
@@ -61,7 +61,7 @@ class Dealer:
         )
 
     def takers(self, here: Collection[int]) -> set[int]:
-        """Return those of the copies that are `here` who would be dealt steps now."""
+        """Return those of the copies `here` that would be dealt steps now."""
         return set(_assigned(self._assignment(), here)) or set(here)
 
     def awaited(self) -> set[int]:
@@ -90,8 +90,8 @@ class Dealer:
 def _assigned(assignment: handoff.Assignment | None, here: Collection[int]) -> dict[int, float]:
     """Return the steps of each copy that is here and is to have any; none if none is named.
 
-    One that is not named counts as an average one: it may have been started by others than hadard,
-    which is gone, and must not stand idle on its GPUs. Not so where the quotas alone hold.
+    A copy that is not named counts as an average one: it may run without hadard, and must not
+    leave its GPUs idle. Not so where the quotas alone hold.
     """
     quotas = assignment.quotas if assignment else {}
     named = {copy: float(steps) for copy, steps in quotas.items() if copy in here and steps > 0}

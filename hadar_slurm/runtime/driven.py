@@ -92,7 +92,7 @@ class Driven:
         return self.step is not None
 
     def stopped(self, own_steps: int) -> None:
-        """Take note that the trainer has ended its loop, after so many steps of this copy's.
+        """Leave the job after the trainer has ended its loop, with `own_steps` of this copy.
 
         Raises RuntimeError if it could not go on although the job is not done.
         """

@@ -1,4 +1,4 @@
-"""Makes what the copies trained in a slot one, and deals out the next slot."""
+"""Averages what the copies trained in an averaging interval, and deals out the next one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, check_alike, mean
 from hadar_slurm.runtime.averaging.costs import Costs, usual
-from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, fault_in, nan_in, tensors_of
+from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, fault_in, nan_in
 from hadar_slurm.runtime.averaging.identity import Identity
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How slots end: what was trained is made one, what is left is dealt out."""
+    """Ends averaging intervals: averages contributions and deals out the steps that are left."""
 
     slots: Slots
     settings: Settings
@@ -40,7 +40,7 @@ class Ending:
         model: state.Named,
         identity: Identity | None = None,
     ) -> None:
-        """Write the end of slot 0, the model as it is, unless another copy has."""
+        """Write the end of interval 0, the initial model, unless another copy has."""
         start = SlotEnd(slot=0, total_steps=total_steps, identity=identity)
         if self.slots.end(self.dealer.deal(start, here, 0.0), *model) and (
             name := nan_in(model[0])
@@ -48,10 +48,10 @@ class Ending:
             log.warning("the model begins with NaN in %s", name)
 
     def end(self, end: SlotEnd, given: set[int], here: set[int]) -> bool:
-        """Make the contributions of the copies `given` one, deal out the next slot, write both.
+        """Average the contributions of the copies `given`, deal out the next interval, write both.
 
-        `here` are the copies that may have a part in the next. Returns False where `end` is not the
-        newest end: somebody else was quicker, or it can be read no longer.
+        `here` are the copies that may take part in the next. Returns False where `end` is not the
+        newest end: another copy was quicker, or it can no longer be read.
         """
         begun_s = time.monotonic()
         try:
@@ -71,47 +71,40 @@ class Ending:
     def _end(
         self, end: SlotEnd, base: TensorFile, given: set[int], here: set[int], begun_s: float
     ) -> int | None:
-        """End the slot after `end`; return how many had a part in it, None if it was not ours."""
+        """End the interval after `end`; return how many contributed, None if another copy did."""
         parts, faults = self._usable(end, base, sorted(given))
         tensors, facts = self._merged(base, parts)
         if parts and (fault := fault_in(tensors.items(), facts, base)):
             log.warning("slot %d is left out: made one, %s", end.slot + 1, fault)
             parts, faults = [], [*faults, f"made one, {fault}"]
             tensors, facts = self._merged(base, parts)
-        spoilt = end.spoilt
-        if parts:
-            spoilt = ()
-        elif faults:
+        spoilt = () if parts else end.spoilt
+        if faults and not parts:
             spoilt = (*spoilt, f"slot {end.slot + 1}: {'; '.join(faults)}")[-MOST_SPOILT:]
         done = end.done
         for part, _ in parts:
             done = done | part.done
         speeds = {part.copy: len(part.done) / max(part.seconds, 1e-6) for part, _ in parts}
-        # What is still to come is a write as large as our contribution was.
+        # The write to come is as large as this copy's contribution was.
         made_s = time.monotonic() - begun_s + usual(self.costs.save_s)
-        averages = end.averages + (len(parts) > 1)
         after = replace(
             end,
             slot=end.slot + 1,
             done=done,
             dealt={},
             made_s=made_s,
-            averages=averages,
+            averages=end.averages + (len(parts) > 1),
             spoilt=spoilt,
         )
         self.costs.make(after.slot, made_s)
         speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}
         after = self.dealer.deal(after, speeds_here, self.costs.total_s)
-        is_ours = self.slots.end(after, tensors, facts)
-        return len(parts) if is_ours else None
+        return len(parts) if self.slots.end(after, tensors, facts) else None
 
     def _usable(
         self, end: SlotEnd, base: TensorFile, given: Sequence[int]
     ) -> tuple[list[tuple[Contribution, TensorFile]], list[str]]:
-        """Return the usable contributions, and why others are not finite.
-
-        What is left out is logged.
-        """
+        """Return the usable contributions, and why others are not finite; log what is left out."""
         shapes = shapes_in(base, state.MODEL)
         usable: list[tuple[Contribution, TensorFile]] = []
         faults: list[str] = []
@@ -126,7 +119,8 @@ class Ending:
             if len(part.done - end.dealt.get(copy, Ranges())):
                 wrong = "has steps that were not dealt to it"
             if not (fault or wrong or part.is_checked):
-                fault = fault_in(tensors_of(file), file.facts["facts"], base)
+                tensors = ((name, file.tensor(name)) for name in file.names)
+                fault = fault_in(tensors, file.facts["facts"], base)
             if wrong:
                 log.warning("left out: %s: %s", file.path, wrong)
             elif fault:
@@ -139,7 +133,7 @@ class Ending:
     def _merged(
         self, base: TensorFile, parts: Sequence[tuple[Contribution, TensorFile]]
     ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Return tensors and facts of all contributions made one, or else of the last slot."""
+        """Return the averaged tensors and facts, or those of the last interval without parts."""
         if not parts:
             return {name: base.tensor(name) for name in base.names}, base.facts["facts"]
         rule, outer = self.settings.optimiser, self.settings.outer

@@ -1,4 +1,4 @@
-"""What a copy settles with the other copies of its job: when a slot ends, and who ends it."""
+"""When an averaging interval ends, and which copy ends it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hadar_slurm.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# What no waiting mends.
+# Errors that waiting does not resolve.
 _LASTING = (PermissionError, NotADirectoryError)
 
 
@@ -82,27 +82,24 @@ class Peers:
             time.sleep(self.settings.poll_s)
 
     def _note_begun(self) -> None:
-        """Leave word that the training has begun; what cannot be written is written next time."""
+        """Note that the training has begun; a failed write is repeated the next time."""
         if self.begun is not None:
             with suppress(OSError):
                 self.begun.note()
 
     def _are_gathering(self) -> bool:
-        """Return whether to let others come before the first slot begins.
-
-        Those to whom the assignment gives steps; who is alone without one does not wait.
-        """
+        """Return whether to wait, before the first interval, for copies that are assigned steps."""
         is_early = time.monotonic() < self.presence.joined_s + self.settings.gather_s
         return is_early and bool(self.ending.dealer.awaited() - self.here())
 
     def is_cut_short(self, end: SlotEnd, age_s: float, left_s: float) -> bool:
-        """Return whether the slot after `end` is to end early, so that those who wait get a part.
+        """Return whether the interval after `end` is to end early, in favour of waiting copies.
 
-        They are newcomers, and copies that have trained their part long before the others. The slot
-        is `age_s` old, and we need `left_s` for what is left of our part. It ends if the time for
-        which they would wait is more than what a consolidation costs those who train; whoever sees
-        that first decides for all. No slot ends so young that consolidations would take more than
-        their part of the time, whatever copies come and go.
+        These are newcomers, and copies that have trained their share long before the others. The
+        interval is `age_s` old, and this copy needs `left_s` for the rest of its share. It ends if
+        the waiting time is more than an average costs the training copies; the first copy that
+        finds so decides for all. No interval ends so young that averaging would take more than
+        `cost_part` of the time.
         """
         if self.slots.is_cut_short(end):
             return True
@@ -129,10 +126,10 @@ class Peers:
         return True
 
     def end_if_ours(self, end: SlotEnd, begun_s: float) -> bool:
-        """End the slot after `end` if all have contributed, are gone or late, and we come first.
+        """End the interval after `end` if all have contributed, are gone or late.
 
-        We wait for that since `begun_s`. Returns False if `end` is the newest end no longer: then
-        nothing that was trained from it is wanted.
+        The first copy in order does, after waiting since `begun_s`. Returns False if `end` is no
+        longer the newest end: what was trained from it is then discarded.
         """
         slot = end.slot + 1
         here, now_s = self.here(), time.monotonic()
@@ -156,10 +153,9 @@ class Peers:
         return bool(given) and _dealt(end) & present - given == {self.presence.copy}
 
     def _is_patient(self, end: SlotEnd, begun_s: float, now_s: float, *, has_any: bool) -> bool:
-        """Return whether to wait for those that are present and have not contributed to a slot.
+        """Return whether to wait for present copies that have not contributed to the interval.
 
-        For a part of a slot's length after the first contribution, and for a whole one more if
-        there is none.
+        For `patience` of its length after the first contribution; one length more without any.
         """
         if has_any and self._first_given[0] != end.slot:
             self._first_given = (end.slot, now_s)

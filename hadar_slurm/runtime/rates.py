@@ -17,7 +17,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-# A scheduler, and whether it is called after so many steps of the job.
+# A scheduler, and whether it is called after a number of steps of the job.
 Scheduled = tuple[Any, Callable[[int], bool]]
 
 # What schedulers change of a group.
@@ -60,9 +60,9 @@ class LearningRates:
         self._stand_in, self._beside = deepcopy(self._first)
 
     def set(self, steps: int) -> None:
-        """Give the optimiser the rates after so many steps of the job.
+        """Give the optimiser the rates after this number of steps of the job.
 
-        These may be fewer than before: a slot's steps are lost with a copy.
+        It may be lower than before: an interval's steps are lost with a copy.
         """
         if not self._real:
             return

@@ -23,7 +23,7 @@ class Reports:
     steps_per_s: float = 0.0
 
     def tell(self, what: str, end: SlotEnd, own_steps: int = 0) -> None:
-        """Say how far the job is: at `end`, and `own_steps` of ours that are not yet in it.
+        """Say how far the job is: at `end`, and `own_steps` of this copy that are not yet in it.
 
         No reason to stop training if that fails.
         """

@@ -22,8 +22,8 @@ class Settings:
     `keep_every`, 0: of none, and of these the newest `most_kept`. Where the training has begun and
     no slot end can be read, a copy waits `lost_after_s` for one, and then refuses to train.
 
-    With a `delay` above 0 averaging is delayed: a copy does not wait for its slot to be made one.
-    It trains on, at most `delay` of as many steps as it had in the slot.
+    With a `delay` above 0 averaging is delayed: a copy does not wait for the average: it
+    trains on, at most `delay` times the steps that it had in the interval.
     """
 
     slot_s: float = 360.0

@@ -18,7 +18,7 @@ class Stream(Generic[T]):
         batch = stream.take(copy.positions(step, batch_size=64))
 
     What other copies train is read and left out. A step that another copy has lost may lie behind:
-    then the epoch is opened anew.
+    then the epoch is opened again.
     """
 
     def __init__(self, begin: Callable[[int], Iterable[T]], size: int | None = None) -> None:

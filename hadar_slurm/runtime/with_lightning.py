@@ -46,7 +46,7 @@ class InCopies(Callback):
         return self.driven.loader(loader)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Learn how many batches a step has, before anybody asks how many an epoch has."""
+        """Learn how many batches a step has, before Lightning asks for the length of an epoch."""
         self.driven.parts = trainer.accumulate_grad_batches
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -82,7 +82,7 @@ class InCopies(Callback):
 
 
 def _is_due(interval: str, frequency: int, steps_per_epoch: int) -> Callable[[int], bool]:
-    """Return whether Lightning, alone, calls a scheduler after so many steps."""
+    """Return whether Lightning, alone, calls a scheduler after a number of steps."""
     every = frequency * (steps_per_epoch if interval == "epoch" else 1)
     return lambda steps: steps % every == 0
 

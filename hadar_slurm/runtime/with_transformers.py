@@ -63,7 +63,7 @@ def train_in_copies(
 
 
 class _InCopies(TrainerCallback):
-    """Tells a copy what its trainer has done."""
+    """Passes a trainer's events to a copy."""
 
     def __init__(self, trainer: Any, driven: Driven) -> None:
         self._trainer, self._driven = trainer, driven

@@ -35,18 +35,13 @@ class Ahead:
     def belongs_to(self, end: SlotEnd, mine: Ranges) -> bool:
         """Return whether what was trained ahead counts in the slot after `end`.
 
-        All of it has to be ours there, `mine` that is: what others are to train, or have trained,
-        would count twice.
+        All of it has to be in `mine` there: steps that other copies train would count twice.
         """
         return end.slot == self.slot and len(self.done) > 0 and not len(self.done - mine)
 
-    def stop(self, model: nn.Module) -> None:
-        """Keep the parameters as they are now, if nobody has."""
-        self._now = self._now or _parameters(model)
-
     def take_over(self, model: nn.Module, file: TensorFile) -> None:
         """Give a model the parameters of all copies at the end of `slot`, and the progress."""
-        self.stop(model)
+        self._now = self._now or _parameters(model)  # as they were at the first of several tries
         for name, parameter in model.named_parameters():
             one = file.tensor(MODEL + name).to(parameter.device)
             with torch.no_grad():

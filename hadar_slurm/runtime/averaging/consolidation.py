@@ -82,7 +82,7 @@ def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
 
 
 def check_alike(base: Mapping[str, torch.Size], part: Mapping[str, torch.Size]) -> str:
-    """Return why a contribution cannot be made one with the others, or nothing."""
+    """Return why a contribution cannot be averaged with the others, or nothing."""
     if missing := sorted(base.keys() - part.keys()):
         return f"{missing[0]} is missing"
     if strange := sorted(part.keys() - base.keys()):

@@ -7,23 +7,23 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median_low
 
-# So many of the newest count: one that a disk held up changes nothing, two in three do.
+# This number of the newest count: one that a disk held up changes nothing, two in three do.
 _COUNTED = 3
 
 
-def _newest() -> deque[float]:
-    return deque(maxlen=_COUNTED)
+_newest = partial(deque[float], maxlen=_COUNTED)
 
 
 @dataclass(slots=True)
 class Costs:
     """How long each part of the newest consolidations took this copy, in seconds.
 
-    `save_s` is leaving a contribution, `read_s` reading and checking what was made one, `load_s`
-    taking it over; `made_s` is making it one, by whichever copy did so, by slot. Waiting for other
-    copies is no part of it.
+    `save_s` is writing a contribution, `read_s` reading and checking the average, `load_s` loading
+    it; `made_s` is computing it, on whichever copy did, by interval. Waiting for other copies is
+    not counted.
     """
 
     save_s: deque[float] = field(default_factory=_newest)
@@ -40,13 +40,13 @@ class Costs:
         return sum(map(usual, (self.save_s, made_s, self.read_s, self.load_s)))
 
     def make(self, slot: int, made_s: float) -> None:
-        """Take how long the parameters of a slot's end took to be made one."""
+        """Record how long averaging the parameters of an interval's end took."""
         self.made_s[slot] = made_s
         for older in sorted(self.made_s)[:-_COUNTED]:
             del self.made_s[older]
 
     def take_over(self, slot: int, made_s: float) -> None:
-        """Believe what the end of a slot says of its making, unless we have measured that."""
+        """Record what the end of an interval notes of its making, unless it was measured here."""
         if made_s > 0 and slot not in self.made_s:
             self.make(slot, made_s)
 

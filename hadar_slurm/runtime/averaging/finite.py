@@ -10,8 +10,8 @@ import torch
 
 from hadar_slurm.runtime.averaging.tensors import TensorFile
 
-# Training stops after this number of slots in a row without a finite contribution. Dropout and the
-# dealing of steps differ from slot to slot: a fault by chance does not come three times.
+# Training stops after this number of averaging intervals in a row without a finite contribution.
+# Dropout and the dealing of steps differ each time: a random fault does not come three times.
 MOST_SPOILT = 3
 
 
@@ -45,14 +45,8 @@ def fault_in(
     return ""
 
 
-def tensors_of(file: TensorFile) -> Iterable[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a file by name, one at a time."""
-    for name in file.names:
-        yield name, file.tensor(name)
-
-
 def nan_in(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return the name of a tensor that has NaN, or nothing."""
+    """Return the name of the first tensor that has NaN, or nothing."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and bool(torch.isnan(_plain(tensor)).any()):
             return name

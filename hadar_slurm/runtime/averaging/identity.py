@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +41,13 @@ class Identity:
         """Return what a slot end notes; None for one of an older release."""
         if not isinstance(facts, Mapping):
             return None
-        return cls(
-            total_steps=int(facts["total_steps"]),
-            seed=int(facts["seed"]),
-            number=int(facts["number"]),
-            command=tuple(str(word) for word in facts["command"]),
-        )
+        total_steps, seed, number = (int(facts[key]) for key in ("total_steps", "seed", "number"))
+        return cls(total_steps, seed, number, tuple(map(str, facts["command"])))
 
     @property
     def facts(self) -> dict[str, Any]:
         """Return what a slot end is to note."""
-        return {
-            "total_steps": self.total_steps,
-            "seed": self.seed,
-            "number": self.number,
-            "command": list(self.command),
-        }
+        return {**asdict(self), "command": list(self.command)}
 
     def difference(self, found: Identity) -> str:
         """Return how the training `found` differs from this one, or nothing.

@@ -1,8 +1,8 @@
 """Which steps of a training are done and which are still to do: sets of step numbers, as ranges.
 
 A forked job's steps are numbered 0 to `total_steps` - 1, and the number of a step alone decides
-which samples it sees. So whoever knows which steps have been consolidated knows which samples have
-been seen, and handing out steps that nobody has done repeats none and skips none.
+which samples it sees. So the consolidated steps determine which samples have been
+seen, and dealing out only undone steps repeats none and skips none.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def deal(
 ) -> dict[int, Ranges]:
     """Give every copy the number of steps it is to train, the earliest of `todo` first.
 
-    What was lost in earlier slots so comes before what is new. Before all come the steps of `todo`
+    Steps lost in earlier intervals so come before new ones. Before all come the steps of `todo`
     that a copy may have trained `ahead`, no two copies the same. Copies are served by number, and
     get less where no more is left.
     """

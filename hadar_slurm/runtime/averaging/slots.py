@@ -38,28 +38,26 @@ _END_DRAFT = re.compile(r"\.slot-\d+\.safetensors\.")
 
 @dataclass(frozen=True)
 class SlotEnd:
-    """What the copies know at the end of `slot`.
-
-    `dealt` are the steps of the next slot by copy, the fastest copy first: that is the order in
-    which they stand to finish it. `ahead` are those that each may train, of the slot after that,
-    while it waits for that one's end. `length_s` is how long it is to last. `made_s` is how long it
-    took to make the parameters one, 0 at the start of the job; both in seconds. `averages` counts
-    the slots so far in which two copies or more had a part. `id` tells this end from another of the
-    same slot, made when this one could not be read. `identity` is None in the end of an older
-    release. `spoilt` says of each of the newest slots why nothing of it could be used, because none
-    of it was finite.
-    """
+    """What the copies know at the end of averaging interval `slot`; times in seconds."""
 
     slot: int
     total_steps: int
     done: Ranges = field(default_factory=Ranges)
+    # The steps of the next interval by copy, the fastest first: they should finish in this order.
     dealt: Mapping[int, Ranges] = field(default_factory=dict)
+    # The steps that each may train, of the interval after that, while it waits for its end.
     ahead: Mapping[int, Ranges] = field(default_factory=dict)
+    # How long the next interval is to last.
     length_s: float = 0.0
+    # How long averaging the parameters took; 0 at the start of the job.
     made_s: float = 0.0
+    # The number of intervals so far to which two copies or more contributed.
     averages: int = 0
+    # Distinguishes ends of one interval: another is made where this one could not be read.
     id: str = ""
+    # None in the end of an older release.
     identity: Identity | None = None
+    # Why nothing of the newest intervals could be used: a line for each without finite values.
     spoilt: tuple[str, ...] = ()
 
     @property
@@ -114,7 +112,7 @@ class Slots:
                 continue
             except TensorFileError as error:
                 log.warning("left out: %s", error)
-                # What is not whole must not keep the slot from being ended anew.
+                # A broken file must not prevent another end of the slot.
                 path = self.end_path(slot)
                 with suppress(OSError):
                     path.replace(path.with_suffix(".broken"))
@@ -134,7 +132,7 @@ class Slots:
         return _as_end(file), file
 
     def has_ended(self, slot: int) -> bool:
-        """Return whether somebody has ended a slot; its end may be cleared away by now."""
+        """Return whether a slot has ended; its end may be removed by now."""
         return self.newest_slot() >= slot
 
     def newest_slot(self) -> int:
@@ -142,7 +140,7 @@ class Slots:
         return max(self._ends(), default=-1)
 
     def end(self, end: SlotEnd, tensors: Mapping[str, torch.Tensor], facts: Any) -> bool:
-        """End a slot, and return whether nobody else has; what is older is cleared away."""
+        """End a slot, and return whether no other copy had; older files are removed."""
         told = {
             "version": VERSION,
             "slot": end.slot,
@@ -158,10 +156,10 @@ class Slots:
             "spoilt": list(end.spoilt),
             "facts": facts,
         }
-        is_ours = write_tensors(self.end_path(end.slot), tensors, told, is_first=True)
-        if is_ours:
+        is_first = write_tensors(self.end_path(end.slot), tensors, told, is_first=True)
+        if is_first:
             self._clear(end.slot)
-        return is_ours
+        return is_first
 
     def contribute(
         self, part: Contribution, tensors: Mapping[str, torch.Tensor], facts: Any
@@ -277,7 +275,7 @@ class Slots:
 
 
 class OtherVersionError(ValueError):
-    """A file is whole, and written by a version of ours that this one cannot read."""
+    """A file is whole, and written by a version that this one cannot read."""
 
 
 def _as_end(file: TensorFile) -> SlotEnd:

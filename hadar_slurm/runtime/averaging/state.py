@@ -89,15 +89,12 @@ def load(
 ) -> None:
     """Give a model and what goes with it the state that `tensors_of` returned of another.
 
-    An optimiser whose state was reset begins anew. Raises ValueError for another number of `extra`.
+    An optimiser whose state was reset starts without one. Raises ValueError for another
+    number of `extra`.
     """
-    own = {
-        name.removeprefix(MODEL): value for name, value in tensors.items() if name.startswith(MODEL)
-    }
-    model.load_state_dict(own)
-    state: dict[int, dict[str, Any]] = {
-        int(index): dict(values) for index, values in facts["state"].items()
-    }
+    own = {name: value for name, value in tensors.items() if name.startswith(MODEL)}
+    model.load_state_dict({name.removeprefix(MODEL): value for name, value in own.items()})
+    state = {int(index): dict(values) for index, values in facts["state"].items()}
     for name, value in tensors.items():
         if name.startswith(OPTIMISER):
             index, _, key = name.removeprefix(OPTIMISER).partition("/")

@@ -23,7 +23,7 @@ _KEY = "hadar"
 
 
 class TensorFileError(ValueError):
-    """A file is there and is not whole, or not one of ours; says which and why."""
+    """A file is there and is not whole, or was not written by this library; says which and why."""
 
 
 class TensorFile:
@@ -63,9 +63,9 @@ def write_tensors(
     *,
     is_first: bool = False,
 ) -> bool:
-    """Write a file in one step, and return whether it is ours.
+    """Write a file in one step, and return whether this process wrote it.
 
-    Who reads sees all of it or what was there before. With `is_first` a file that is already there
+    A reader sees all of it or the previous file. With `is_first` a file that is already there
     stays, and the process that wrote it may have removed our draft. Raises OSError, for a full disk
     say; nothing is left of the attempt then.
     """

@@ -31,7 +31,7 @@ class _Appender(logging.Handler):
             when = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
             words = self.format(record).replace("\n", " ")
             line = f"{when.isoformat(timespec='milliseconds')}Z copy {self.copy}: {words}\n"
-            # Opened anew: so a stale handle mends itself, and what is put aside stays so.
+            # Opened for each line: a stale handle recovers, and a rotated log stays rotated.
             descriptor = os.open(self.path, flags, 0o644)
             try:
                 os.write(descriptor, line.encode())
@@ -49,7 +49,7 @@ def job_log(directory: Path, copy: int) -> Iterator[None]:
     level = logger.level
     handlers: list[logging.Handler] = [_Appender(directory / NAME, copy)]
     if not logger.hasHandlers() and logging.lastResort is not None:
-        # Python prints warnings that nobody handles; ours would be handled now.
+        # Python prints warnings that have no handler; these now have one.
         handlers.append(logging.lastResort)
     if level == logging.NOTSET:
         logger.setLevel(logging.INFO)

@@ -26,10 +26,10 @@ class Doing(StrEnum):
 
 @dataclass
 class Presence:
-    """Signs of life of the copies of a job; who gives none for `gone_after_s` is gone.
+    """Signs of life of the copies of a job; a copy without one for `gone_after_s` is gone.
 
-    Only whether a sign changes counts, by the watch of who looks: the nodes' clocks may differ.
-    While we can give no sign ourselves, for a full disk say, nobody is gone for giving none.
+    Only whether a sign changes counts, by the reader's clock: the nodes' clocks may differ.
+    While this copy cannot write its own sign (a full disk), no other is taken for gone.
     """
 
     directory: Path
@@ -45,7 +45,7 @@ class Presence:
     _signer: threading.Thread | None = None
 
     def join(self, every_s: float) -> None:
-        """Give a sign of life, and go on to until we leave."""
+        """Give a sign of life every `every_s` seconds until `leave`."""
         if self._signer is not None:
             return
         self.joined_s = time.monotonic()
@@ -54,7 +54,7 @@ class Presence:
         self._signer.start()
 
     def leave(self) -> None:
-        """Say goodbye."""
+        """Stop the signs of life, and remove the last."""
         if self._signer is not None:
             self._left.set()
             self._signer.join()
@@ -64,7 +64,7 @@ class Presence:
             (self.directory / "copies" / str(self.copy)).unlink()
 
     def say(self, doing: Doing) -> None:
-        """Let the others know at once what we do from now on."""
+        """Publish at once what this copy does from now on."""
         self.doing = doing
         self.sign()
 
@@ -83,7 +83,7 @@ class Presence:
                 log.warning("no sign of life: %s", error)
 
     def look(self, now_s: float) -> None:
-        """See whose sign has changed."""
+        """Read the signs, and note those that have changed."""
         for copy in self._copies():
             try:
                 sign = (self.directory / "copies" / str(copy)).read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ class Presence:
                 self._seen[copy] = (sign, now_s)
 
     def present(self, now_s: float) -> dict[int, Doing]:
-        """Return the copies that are there and what they do, ourselves among them, by number."""
+        """Return the copies that are present, this one too, and what they do, by number."""
         there = set(self._copies())
         alive = {
             copy: _doing(sign)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-# Others follow for as long as the leader waits for other copies; if it dies they are told at once.
+# Ranks follow while the leader waits for other copies; gloo reports its death at once.
 _TIMEOUT = timedelta(days=30)
 
 
@@ -55,13 +55,13 @@ class Ranks:
         self._group = distributed.new_group(backend="gloo", timeout=_TIMEOUT)
 
     def leave(self) -> None:
-        """Part from the others."""
+        """Leave the process group."""
         if self._group is not None:
             distributed.destroy_process_group(self._group)
             self._group = None
 
     def tell(self, word: Word, number: int = 0, other: int = 0) -> None:
-        """Say something to those who follow."""
+        """Broadcast a word to the ranks that follow."""
         if self._group is not None:
             distributed.broadcast(torch.tensor([word, number, other]), 0, self._group)
 

@@ -49,9 +49,12 @@ def test_what_a_copy_trained_of_its_slot_is_contributed(tmp_path: Path) -> None:
         try:
             with copy:
                 steps = copy.steps()  # kept: the loop does not end when it is left
+                interval = -1
                 for step in steps:
                     train(copy, step)
-                    if step == 7:
+                    before, interval = interval, copy.slots.newest_slot()
+                    # Not at the first step of an interval, of which nothing is trained yet.
+                    if step >= 7 and interval == before:
                         if error:
                             raise error
                         break
@@ -66,7 +69,7 @@ def test_what_a_copy_trained_of_its_slot_is_contributed(tmp_path: Path) -> None:
             continue
         assert given == {0}
         part, _ = copy.slots.contribution(end, 0)
-        assert set(end.done | part.done) == set(range(7))
+        assert set(end.done | part.done) == set(range(step))
         again, _ = a_copy(tmp_path / name, total_steps=400)
         with again:
-            assert next(again.steps()) == 7
+            assert next(again.steps()) == step
