@@ -141,7 +141,7 @@ def _generated(
 ) -> list[JobSpec]:
     match = _GENERATED.fullmatch(text.removeprefix(GENERATE))
     if match is None or match[1] not in GENERATORS:
-        names = ", ".join(f"{GENERATE}{name}480" for name in GENERATORS)
+        names = ", ".join(complete_workload(GENERATE))
         raise UsageError(f"{text!r}: expected a generator and a number of jobs: {names}")
     gap_s = _GAP_S if has_arrivals else 0.0
     return generate(match[1], int(match[2]), Random(seed).random, table, mean_gap_s=gap_s)

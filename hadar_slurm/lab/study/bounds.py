@@ -273,18 +273,14 @@ def _most_from(values: Floats) -> Floats:
 
 
 def _squashed_s(work: _Work) -> float:
-    if not work.arrival_s.size:
-        return 0.0
-    if not work.is_possible:
-        return math.inf
+    if not (work.arrival_s.size and work.is_possible):
+        return math.inf if work.arrival_s.size else 0.0
     return _least_mean_jct_s(work.arrival_s, _sizes(work, np.full(len(work.gpus), 1.0)))
 
 
 def _mean_jct_gang_s(work: _Work) -> float:
-    if not work.arrival_s.size:
-        return 0.0
-    if not work.is_possible:
-        return math.inf
+    if not (work.arrival_s.size and work.is_possible):
+        return math.inf if work.arrival_s.size else 0.0
     own_s = float(work.alone_s.min(axis=1).mean())
     found = [own_s]
     for prices in (np.full(len(work.gpus), 1.0), _best_prices(work)):

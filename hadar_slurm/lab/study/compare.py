@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
@@ -192,14 +193,10 @@ def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) ->
             specs, cell.cluster, make_policy(cell.policy), cell.settings, on_progress=on_progress
         )
         record |= _figures(cell, result, limits)
-    except HadarError as error:
-        record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
     except Exception as error:
-        record |= {
-            "status": "failed",
-            "error": f"{type(error).__name__}: {error}",
-            "detail": traceback.format_exc(),
-        }
+        record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+        if not isinstance(error, HadarError):
+            record["detail"] = traceback.format_exc()
     return record | {"took_s": time.perf_counter() - began}
 
 
@@ -342,16 +339,7 @@ def _in_processes(
                 while waiting and len(workers) < processes:
                     check()
                     index = waiting.pop()
-                    reader, writer = context.Pipe(duplex=False)
-                    process = context.Process(
-                        target=_work,
-                        args=(cells[index], cell_path(folder, cells[index]), writer),
-                        name=str(cells[index]),
-                        daemon=True,
-                    )
-                    process.start()
-                    workers.append(_Worker(index, process, reader))
-                    writer.close()
+                    _start(context, index, cells[index], folder, workers)
                     watcher.started(index)
                 ready = wait([worker.reader for worker in workers], _POLL_EVERY_S)
                 check()
@@ -364,14 +352,30 @@ def _in_processes(
                         workers.remove(worker)
                         yield worker.index, _collect(cells[worker.index], folder, worker)
         finally:
-            for worker in workers:
-                worker.process.terminate()
-            for worker in workers:
-                worker.process.join(_JOIN_S)
-                if worker.process.is_alive():
-                    worker.process.kill()
-                    worker.process.join()
-                worker.reader.close()
+            _end(workers)
+
+
+def _start(
+    context: ForkServerContext, index: int, cell: Cell, folder: Path, workers: list[_Worker]
+) -> None:
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_work, args=(cell, cell_path(folder, cell), writer), name=str(cell), daemon=True
+    )
+    process.start()
+    workers.append(_Worker(index, process, reader))
+    writer.close()
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join(_JOIN_S)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.reader.close()
 
 
 @contextmanager

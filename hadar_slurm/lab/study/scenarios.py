@@ -247,17 +247,13 @@ def _paper_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
         drawn = hadar_jobs(_PAPER_JOBS, Random(seed).random, table, mean_gap_s=_ANY_GAP_S)
         specs = [replace(spec, restart_cost_s=_PAPER_RESTART_S) for spec in drawn[: choices.first]]
         sizes = [size for size in _PAPER_AT_ONCE if size < len(specs)]
+        workload = partial(StudyWorkload, seed=seed, restart="10")
         for size in (*sizes, len(specs)):
             at_once = tuple(replace(spec, submitted_s=0.0) for spec in specs[:size])
-            workloads.append(
-                StudyWorkload(name=f"hadar{size} at once", specs=at_once, seed=seed, restart="10")
-            )
+            workloads.append(workload(name=f"hadar{size} at once", specs=at_once))
         for load in choices.loads or _PAPER_LOADS:
             scaled = tuple(scale_to_load(specs, cluster, load))
-            name = f"hadar{len(specs)}"
-            workloads.append(
-                StudyWorkload(name=name, specs=scaled, load=load, seed=seed, restart="10")
-            )
+            workloads.append(workload(name=f"hadar{len(specs)}", specs=scaled, load=load))
     return [
         Cell(
             workload=workload,
@@ -347,23 +343,20 @@ SCENARIOS: Mapping[str, Scenario] = {
             notes=_paper_notes,
             series=load_series,
         ),
-        Scenario(
-            name="hadare-mixes",
-            title="After HadarE's mixes: M-1 to M-12 on five unequal nodes",
-            cells=partial(_mix_cells, mix),
-            notes=_mix_notes,
-            series=_mix_series,
-            num_plotted=0,
-            charted=3,
-        ),
-        Scenario(
-            name="hadare-even-mixes",
-            title="Mixes M-1 to M-12 of more equal jobs",
-            cells=partial(_mix_cells, even_mix),
-            notes=_mix_notes,
-            series=_mix_series,
-            num_plotted=0,
-            charted=3,
+        *(
+            Scenario(
+                name=name,
+                title=title,
+                cells=partial(_mix_cells, draw),
+                notes=_mix_notes,
+                series=_mix_series,
+                num_plotted=0,
+                charted=3,
+            )
+            for name, title, draw in (
+                ("hadare-mixes", "After HadarE's mixes: M-1 to M-12 on five unequal nodes", mix),
+                ("hadare-even-mixes", "Mixes M-1 to M-12 of more equal jobs", even_mix),
+            )
         ),
     )
 }

@@ -193,7 +193,7 @@ class SpeedTable:
 
     @cached_property
     def _relative(self) -> dict[object, dict[str, GangThroughput]]:
-        """Rates relative to the recorded one, cached for equal jobs."""
+        """Throughputs relative to the recorded one, cached for equal jobs."""
         return {}
 
     @cached_property
@@ -261,15 +261,11 @@ class SpeedTable:
     def _of_family(self, family: str | None) -> Mapping[str, float]:
         """Return the known speeds by type for a family, or for models without one."""
         reference = self.reference.lower()
-        if family is not None:
-            own = self._families[family]
-            base = _look_up(reference, own)
-            if base:
-                return {gpu_type: speed / base for gpu_type, speed in own.items()}
+        if family is not None and (base := _look_up(reference, self._families[family])):
+            return {gpu_type: speed / base for gpu_type, speed in self._families[family].items()}
         ratios: dict[str, list[float]] = {}
         for own in self._families.values():
-            base = _look_up(reference, own)
-            if base:
+            if base := _look_up(reference, own):
                 for gpu_type, speed in own.items():
                     ratios.setdefault(gpu_type, []).append(speed / base)
         return {gpu_type: _geometric_mean(values) for gpu_type, values in ratios.items()}
@@ -321,9 +317,9 @@ def _ratio(throughputs: Throughputs, gpu_type: str, anchor: str) -> float | None
 
 
 def _sia(model: str) -> dict[str, float]:
-    gpu_types = {gpu_type for measured in _SIA.values() for gpu_type in measured}
     if model in _SIA:
         return dict(_SIA[model])
+    gpu_types = {gpu_type for measured in _SIA.values() for gpu_type in measured}
     return {
         gpu_type: _geometric_mean([row[gpu_type] for row in _SIA.values()])
         for gpu_type in sorted(gpu_types)

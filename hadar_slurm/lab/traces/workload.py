@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 from hadar_slurm.core.cluster import JobId
@@ -124,11 +125,8 @@ def _arrivals(number: int, draw: Draw, mean_gap_s: float) -> Sequence[float]:
         raise UsageError(f"{number} jobs: expected 1 or more")
     if not 0 <= mean_gap_s < math.inf:
         raise UsageError(f"a mean gap of {mean_gap_s:g} s: expected seconds, 0 or more")
-    arrivals = [0.0]
-    while len(arrivals) < number:
-        gap_s = -math.log(1.0 - draw()) * mean_gap_s if mean_gap_s else 0.0
-        arrivals.append(arrivals[-1] + gap_s)
-    return [float(math.floor(arrival_s)) for arrival_s in arrivals]
+    gaps_s = (-math.log(1.0 - draw()) * mean_gap_s if mean_gap_s else 0.0 for _ in range(1, number))
+    return [float(math.floor(arrival_s)) for arrival_s in accumulate(gaps_s, initial=0.0)]
 
 
 def _below(draw: Draw, number: int) -> int:
