@@ -8,8 +8,10 @@ a job is drawn on the lowest ones free at its start.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.journal import Line
@@ -119,11 +121,10 @@ class Gantt:
 
 def gpu_types_of(nodes: Mapping[str, Line]) -> dict[str, int]:
     """Return the number of GPUs by type."""
-    gpu_types: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for node in nodes.values():
-        for gpu_type, number in node["gpus"].items():
-            gpu_types[gpu_type] = gpu_types.get(gpu_type, 0) + int(number)
-    return dict(sorted(gpu_types.items()))
+        total.update(node["gpus"])
+    return dict(sorted(total.items()))
 
 
 def gantt(
@@ -198,34 +199,23 @@ def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
             taken = sorted(order[:number])
             for index in taken:
                 free[index] = segment.end_s
-            bars += [_Bar(row, first, many, segment) for first, many in _runs(taken)]
+            # In a run of consecutive numbers, a number less its place is the same.
+            for _, run in groupby(enumerate(taken), lambda pair: pair[1] - pair[0]):
+                adjacent = [index for _, index in run]
+                bars.append(_Bar(row, adjacent[0], len(adjacent), segment))
     return bars
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the runs of consecutive numbers in sorted ones as (first, length)."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][0] + runs[-1][1] == number:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return runs
 
 
 # Colours and text.
 
 
-def colour(job_id: str) -> int:
-    """Return the number of a job's colour, the same in every picture; neighbours differ."""
-    number = (
-        int(job_id[-9:]) if job_id.isdecimal() else zlib.crc32(job_id.encode("utf-8", "replace"))
-    )
-    return number % NUM_COLOURS
-
-
 def _class(job_id: str) -> str:
-    return "others" if job_id == OTHERS else f"c{colour(job_id)}"
+    """Return the class of a job's colour, the same in every picture; neighbours differ."""
+    if job_id == OTHERS:
+        return "others"
+    is_number = job_id.isdecimal()
+    number = int(job_id[-9:]) if is_number else zlib.crc32(job_id.encode("utf-8", "replace"))
+    return f"c{number % NUM_COLOURS}"
 
 
 def _percent(part: float) -> str:
@@ -262,23 +252,17 @@ def _said(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock
     )
     if segment.job_id == OTHERS:
         return f"jobs that are not Hadar's\n{segment.gang}\n{times}"
-    user, workload = names.get(segment.job_id, ("", ""))
-    who = ", ".join(word for word in (user, workload) if word)
+    of = ", ".join(filter(None, names.get(segment.job_id, ())))
     copy = f", copy {segment.copy}" if segment.copy else ""
-    return "\n".join(
-        part for part in (f"job {segment.job_id}{copy}", who, str(segment.gang), times) if part
-    )
+    return "\n".join(filter(None, (f"job {segment.job_id}{copy}", of, str(segment.gang), times)))
 
 
 def _cells(
     rows: Sequence[Row], bars: Sequence[_Bar], window: Window, num_bins: int
 ) -> dict[str, str]:
     """Return all bars as one path per colour, on a grid of equal time spans."""
-    lanes: dict[int, list[str]] = {
-        row.top + index * row.height: [""] * num_bins
-        for row in rows
-        for index in range(row.num_gpus)
-    }
+    tops = (row.top + index * row.height for row in rows for index in range(row.num_gpus))
+    lanes = {top: [""] * num_bins for top in tops}
     for bar in bars:
         first, last = (
             round(window.share(time_s) * num_bins)
@@ -292,12 +276,9 @@ def _cells(
     tall = rows[0].height if rows else 0
     for top, lane in lanes.items():
         begin = 0
-        for end in range(1, num_bins + 1):
-            if end == num_bins or lane[end] != lane[begin]:
-                if lane[begin]:
-                    wide = end - begin
-                    paths.setdefault(lane[begin], []).append(
-                        f"M{begin} {top}h{wide}v{tall}h-{wide}z"
-                    )
-                begin = end
+        for look, run in groupby(lane):
+            wide = len(list(run))
+            if look:
+                paths.setdefault(look, []).append(f"M{begin} {top}h{wide}v{tall}h-{wide}z")
+            begin += wide
     return {look: "".join(parts) for look, parts in sorted(paths.items())}
