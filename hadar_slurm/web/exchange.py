@@ -79,10 +79,8 @@ class Exchange(BaseHTTPRequestHandler):
             return False
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not self.is_for_us(hosts[0]):
-            self._say(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                "This is not a name of this server; hadar web --host NAME adds one.",
-            )
+            words = "This is not a name of this server; hadar web --host NAME adds one."
+            self._say(HTTPStatus.MISDIRECTED_REQUEST, words)
             return False
         return True
 

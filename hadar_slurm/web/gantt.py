@@ -136,10 +136,11 @@ def gantt(
 ) -> Gantt:
     """Return the chart of all GPUs of `nodes`: a column of labels and one of bars.
 
-    `names` are jobs' users and workloads. Jobs on removed nodes are not drawn.
+    `segments` overlap the window, `names` are jobs' users and workloads. Jobs on removed nodes
+    are not drawn.
     """
     rows, height = _rows(nodes)
-    bars = _bars(rows, [s for s in segments if window.shows(s)])
+    bars = _bars(rows, segments)
     is_coarse = len(bars) > MAX_BARS
     num_bins = max(40, min(600, MAX_CELLS // max(1, sum(row.num_gpus for row in rows))))
     longest = max((len(row.words) for row in rows), default=0)
@@ -246,10 +247,8 @@ def _drawn(
 
 
 def _said(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock) -> str:
-    times = (
-        f"{clock.moment(segment.start_s)} to {clock.moment(segment.end_s)}, "
-        f"{duration(segment.end_s - segment.start_s)}"
-    )
+    begin, end = clock.moment(segment.start_s), clock.moment(segment.end_s)
+    times = f"{begin} to {end}, {duration(segment.end_s - segment.start_s)}"
     if segment.job_id == OTHERS:
         return f"jobs that are not Hadar's\n{segment.gang}\n{times}"
     of = ", ".join(filter(None, names.get(segment.job_id, ())))
@@ -264,10 +263,8 @@ def _cells(
     tops = (row.top + index * row.height for row in rows for index in range(row.num_gpus))
     lanes = {top: [""] * num_bins for top in tops}
     for bar in bars:
-        first, last = (
-            round(window.share(time_s) * num_bins)
-            for time_s in (bar.segment.start_s, bar.segment.end_s)
-        )
+        first = round(window.share(bar.segment.start_s) * num_bins)
+        last = round(window.share(bar.segment.end_s) * num_bins)
         look = _class(bar.segment.job_id)
         for index in range(bar.num_gpus):
             lane = lanes[bar.top + index * bar.row.height]

@@ -198,7 +198,11 @@ class History:
         self.now = self._stand(line, now_s)
         self.partitions.update(map(partition_of, self.now.jobs.values()))
         if "nodes" in line:
-            self._note_others(now_s)
+            holds: Holds = {}
+            for slot, count in self._others_now().items():
+                lane = self._lane_of.setdefault(slot, len(self._lane_of))
+                holds[OTHERS, lane] = Gang.of({slot: count})
+            _hold(self._others, holds, now_s)
             self._prune()
             point = Point(now_s, self.now.gpus, self.now.prices)
             if self.points and self.points[-1].time_s >= now_s:
@@ -223,15 +227,13 @@ class History:
 
     def _forget(self, now_s: float, length_s: float) -> None:
         for mode, last_s in list(self._last_s.items()):
-            if now_s - last_s <= _FORGET_ROUNDS * length_s:
-                continue
-            if mode in self._books:
-                book = self._books.pop(mode)
+            if now_s - last_s > _FORGET_ROUNDS * length_s:
+                book = self._books.pop(mode, Segments())
                 for job_id in list(book.open):
                     _end(book, job_id, last_s)
                 self._others.found += book.found
-            self._lines.pop(mode, None)
-            self._last_s.pop(mode)
+                self._lines.pop(mode, None)
+                self._last_s.pop(mode)
 
     def _stand(self, line: Line, now_s: float) -> Now:
         lines = self._lines
@@ -276,12 +278,11 @@ class History:
             return {}
         mode = by_reach(self._lines)[0]
         others = Counter(slots_of(self._lines[mode]["occupied"]))
-        for name, line in self._lines.items():
-            if name != mode:
-                for job in line["jobs"].values():
-                    for tree in job["holds"].values():
-                        others.subtract(slots_of(tree))
-        return {slot: count for slot, count in others.items() if count > 0}
+        for line in (line for name, line in self._lines.items() if name != mode):
+            for job in line["jobs"].values():
+                for tree in job["holds"].values():
+                    others.subtract(slots_of(tree))
+        return dict(+others)
 
     def _gpus(self, nodes: Mapping[str, Line]) -> dict[str, Gpus]:
         others = self._others_now()
@@ -298,13 +299,6 @@ class History:
                 here = (total, managed, unmanaged, closed)
                 found[gpu_type] = Gpus(*map(add, found.get(gpu_type, (0, 0, 0, 0)), here))
         return dict(sorted(found.items()))
-
-    def _note_others(self, now_s: float) -> None:
-        holds: Holds = {}
-        for slot, count in self._others_now().items():
-            lane = self._lane_of.setdefault(slot, len(self._lane_of))
-            holds[OTHERS, lane] = Gang.of({slot: count})
-        _hold(self._others, holds, now_s)
 
     def _prune(self) -> None:
         """Drop the oldest bars when there are too many, and unused names."""

@@ -9,7 +9,7 @@ import ipaddress
 import socket
 import time
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -44,12 +44,9 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
+        with suppress(ValueError):
             return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.host == "localhost"
 
 
 def parse_address(text: str) -> Address:
@@ -118,11 +115,10 @@ class Server:
         name = _host_name(host)
         if name is None:
             return False
-        try:
+        with suppress(ValueError):
             ipaddress.ip_address(name)
-        except ValueError:
-            return name.lower().rstrip(".") in self.names
-        return True
+            return True
+        return name.lower().rstrip(".") in self.names
 
     def answer(self, target: str, accept: str) -> Response:
         """Return the answer to a GET."""
