@@ -30,7 +30,7 @@ VERSION = 1
 
 Line = dict[str, Any]
 
-_RULES = frozenset(asdict(GangRules()))
+_RULES = asdict(GangRules())
 _BLOCK = 1 << 20
 
 
@@ -72,8 +72,7 @@ def gang_from_tree(tree: Mapping[str, Mapping[str, int]]) -> Gang:
 
 
 def _seen(snapshot: Snapshot) -> Line:
-    usual = asdict(GangRules())
-    rules = {name: value for name, value in asdict(snapshot.rules).items() if value != usual[name]}
+    rules = {k: v for k, v in asdict(snapshot.rules).items() if v != _RULES[k]}
     return {
         "nodes": {
             node.name: {"gpus": dict(node.gpus), "open": node.is_schedulable}

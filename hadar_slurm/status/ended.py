@@ -31,14 +31,11 @@ class EndedJob:
 
 def ended_by_slurm(job: str, record: JobRecord) -> EndedJob:
     """Return how a job has ended according to Slurm's record."""
-    return EndedJob(
-        JobId(job),
+    phase, source = (
         str(final_phase(record.state)),
         "accounting" if record.by_accounting else "slurm",
-        record.state,
-        record.exit_code,
-        record.ended_s,
     )
+    return EndedJob(JobId(job), phase, source, record.state, record.exit_code, record.ended_s)
 
 
 def ended_by_journal(job: str, line: Line) -> EndedJob:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
 
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.journal import Line, gang_from_tree
@@ -102,13 +103,9 @@ def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
         for gpu_type, total in node["gpus"].items():
             slot, before = Slot(name, GpuType(gpu_type)), found.get(gpu_type, TypeUse())
             idle = total - used[slot]
-            found[slot.gpu_type] = TypeUse(
-                before.total + total,
-                before.ours + ours[slot],
-                before.others + used[slot] - ours[slot],
-                before.free + (idle if node["open"] else 0),
-                before.closed + (0 if node["open"] else idle),
-            )
+            free, closed = (idle, 0) if node["open"] else (0, idle)
+            here = (total, ours[slot], used[slot] - ours[slot], free, closed)
+            found[slot.gpu_type] = TypeUse(*map(add, astuple(before), here))
     return dict(sorted(found.items()))
 
 

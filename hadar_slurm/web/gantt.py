@@ -77,13 +77,9 @@ class _Bar:
     """A job on neighbouring GPUs of a row."""
 
     row: Row
-    first: int
+    top: int
     num_gpus: int
     segment: Segment
-
-    @property
-    def top(self) -> int:
-        return self.row.top + self.first * self.row.height
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +177,7 @@ def _rows(nodes: Mapping[str, Line]) -> tuple[list[Row], int]:
     return rows, top + _AXIS
 
 
-def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
+def _bars(rows: Sequence[Row], segments: Iterable[Segment]) -> list[_Bar]:
     """Return each segment's bars, one per run of adjacent GPUs."""
     by_slot = {(row.node, row.gpu_type): row for row in rows}
     free_from = {slot: [float("-inf")] * row.num_gpus for slot, row in by_slot.items()}
@@ -203,7 +199,7 @@ def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
             # In a run of consecutive numbers, a number less its place is the same.
             for _, run in groupby(enumerate(taken), lambda pair: pair[1] - pair[0]):
                 adjacent = [index for _, index in run]
-                bars.append(_Bar(row, adjacent[0], len(adjacent), segment))
+                bars.append(_Bar(row, row.top + adjacent[0] * row.height, len(adjacent), segment))
     return bars
 
 

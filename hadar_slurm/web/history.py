@@ -198,11 +198,11 @@ class History:
         self.now = self._stand(line, now_s)
         self.partitions.update(map(partition_of, self.now.jobs.values()))
         if "nodes" in line:
-            holds: Holds = {}
+            others: Holds = {}
             for slot, count in self._others_now().items():
                 lane = self._lane_of.setdefault(slot, len(self._lane_of))
-                holds[OTHERS, lane] = Gang.of({slot: count})
-            _hold(self._others, holds, now_s)
+                others[OTHERS, lane] = Gang.of({slot: count})
+            _hold(self._others, others, now_s)
             self._prune()
             point = Point(now_s, self.now.gpus, self.now.prices)
             if self.points and self.points[-1].time_s >= now_s:

@@ -26,9 +26,7 @@ def throughput_ratios(
     sums: dict[str, float] = {}
     weights: Counter[str] = Counter()
     for job_id, gang in held:
-        job = jobs.get(job_id)
-        if job is None:
-            continue
+        job = jobs.get(job_id, {})
         throughputs = {name.lower(): float(rate) for name, rate in job.get("rates", {}).items()}
         own = min((throughputs.get(name.lower(), 0.0) for name in gang.gpus_by_type), default=0.0)
         if own <= 0:
@@ -40,9 +38,7 @@ def throughput_ratios(
         for gpu_type, count in gang.gpus_by_type.items():
             sums[gpu_type] = sums.get(gpu_type, 0.0) + ratio * count
             weights[gpu_type] += count
-    return {
-        gpu_type: sums[gpu_type] / weight for gpu_type, weight in sorted(weights.items()) if weight
-    }
+    return {name: sums[name] / weight for name, weight in sorted(weights.items()) if weight}
 
 
 class _Supply:
