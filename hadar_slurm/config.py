@@ -148,11 +148,10 @@ def parse_config(text: str, origin: str) -> Config:
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        faults = [
-            f"{origin}:{_line(root, fault['loc'])}: {_sentence(fault['loc'], fault)}"
-            for fault in error.errors()
-        ]
-        raise ConfigError("; ".join(faults)) from error
+        found = [(fault["loc"], _sentence(fault["loc"], fault)) for fault in error.errors()]
+        raise ConfigError(
+            "; ".join(f"{origin}:{_line(root, place)}: {text}" for place, text in found)
+        ) from error
     wrong = [f"{origin}:{_line(root, (key,))}: {key}: {text}" for key, text in _conflicts(config)]
     if wrong:
         raise ConfigError("; ".join(wrong))
@@ -164,19 +163,13 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     round_s, poll_s, alive_s = config.round_seconds, config.poll_seconds, config.alive_seconds
     named = config.model_fields_set
     if poll_s > round_s:
+        fault = f"poll_seconds ({poll_s:g}) is above round_seconds ({round_s:g})"
         key = "poll_seconds" if "poll_seconds" in named else "round_seconds"
-        yield (
-            key,
-            f"poll_seconds ({poll_s:g}) is above round_seconds ({round_s:g}): set poll_seconds to "
-            f"{round_s:g} or less",
-        )
+        yield key, f"{fault}: set poll_seconds to {round_s:g} or less"
     # If the key is left out, hadard uses four polls if that is more than the default.
     if "alive_seconds" in named and alive_s <= poll_s:
-        yield (
-            "alive_seconds",
-            f"{alive_s:g} is not above poll_seconds ({poll_s:g}): set it to {4 * poll_s:g} or "
-            "more, or leave it out",
-        )
+        fault = f"{alive_s:g} is not above poll_seconds ({poll_s:g})"
+        yield "alive_seconds", f"{fault}: set it to {4 * poll_s:g} or more, or leave it out"
 
 
 def _sentence(place: tuple[int | str, ...], fault: object) -> str:

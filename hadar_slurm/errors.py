@@ -1,24 +1,4 @@
-"""The exceptions of the project.
-
-HadarError
-├── UsageError              the input is wrong; commands exit with status 2
-│   ├── ConfigError             a configuration, cluster or table file
-│   ├── JobSpecError            the description of a job
-│   ├── PolicyError             a policy whose package cannot be imported
-│   └── TraceError              a workload trace
-├── InvalidPlan             internal: a policy proposed an impossible plan
-├── PhaseError              internal: an impossible transition between a job's phases
-├── SolverError             no usable answer from the solver
-│   └── SolverTimeout           none within its time limit
-├── DaemonError             another hadard runs on the cluster
-├── LedgerError             the ledger cannot be written, so hadard must not change jobs
-├── SbatchNotFound          there is no sbatch to execute but hadar-sbatch itself
-├── ClusterError            a local cluster could not be started, found or stopped
-└── SlurmError
-    ├── SlurmUnavailable        Slurm did not answer; try again next round
-    ├── SlurmRefused            Slurm refused this one action
-    └── SlurmOutputError        Slurm's output has an unknown form; attaches the text
-"""
+"""The exceptions of the project."""
 
 from __future__ import annotations
 
@@ -30,7 +10,7 @@ class HadarError(Exception):
 
 
 class UsageError(HadarError):
-    """The input is wrong: names the value and what is accepted."""
+    """The input is wrong: names the value and what is accepted; commands exit with status 2."""
 
 
 class ConfigError(UsageError):
@@ -50,7 +30,7 @@ class TraceError(UsageError):
 
 
 class InvalidPlan(HadarError):
-    """A plan breaks rules; `broken` lists every one of them."""
+    """Internal: a policy's plan breaks rules; `broken` lists every one of them."""
 
     def __init__(self, broken: Iterable[str]) -> None:
         self.broken = tuple(broken)
@@ -58,7 +38,7 @@ class InvalidPlan(HadarError):
 
 
 class PhaseError(HadarError):
-    """An impossible transition between a job's phases."""
+    """Internal: an impossible transition between a job's phases."""
 
 
 class SolverError(HadarError):
@@ -78,7 +58,7 @@ class LedgerError(HadarError):
 
 
 class SbatchNotFound(HadarError):
-    """There is no sbatch to execute: gives reason and remedy."""
+    """There is no sbatch to execute but hadar-sbatch itself: gives reason and remedy."""
 
 
 class ClusterError(HadarError):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from io import FileIO
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ VERSION = 1
 
 Line = dict[str, Any]
 
-_RULES = frozenset(asdict(GangRules()))
+_RULES = asdict(GangRules())
+_BLOCK = 1 << 20
 
 
 def as_line(record: RoundRecord) -> Line:
@@ -63,7 +64,7 @@ def gang_tree(gang: Gang) -> dict[str, dict[str, int]]:
     return tree
 
 
-def gang_from_tree(tree: dict[str, dict[str, int]]) -> Gang:
+def gang_from_tree(tree: Mapping[str, Mapping[str, int]]) -> Gang:
     """Return the gang in `{node: {gpu type: count}}`."""
     return Gang.of(
         {(n, gpu_type): count for n, gpus in tree.items() for gpu_type, count in gpus.items()}
@@ -71,8 +72,7 @@ def gang_from_tree(tree: dict[str, dict[str, int]]) -> Gang:
 
 
 def _seen(snapshot: Snapshot) -> Line:
-    usual = asdict(GangRules())
-    rules = {name: value for name, value in asdict(snapshot.rules).items() if value != usual[name]}
+    rules = {k: v for k, v in asdict(snapshot.rules).items() if v != _RULES[k]}
     return {
         "nodes": {
             node.name: {"gpus": dict(node.gpus), "open": node.is_schedulable}
@@ -126,10 +126,9 @@ def _job(job: Job) -> Line:
 
 
 def snapshot_of(line: Line) -> Snapshot:
-    """Return the snapshot in a round's line.
+    """Return the snapshot in a round's line; raises ConfigError if the line has none.
 
-    The line lacks the GPU time received by type and the throughput across nodes. Raises
-    ConfigError if the line has no snapshot.
+    The line lacks the GPU time received by type and the throughput across nodes.
     """
     if "nodes" not in line:
         raise ConfigError(f"round {line['round']} has no snapshot: {'; '.join(line['errors'])}")
@@ -258,10 +257,9 @@ class Journal:
 
     def _has_moved(self, file: FileIO) -> bool:
         try:
-            named = self._path.stat()
+            return not os.path.samestat(self._path.stat(), os.fstat(file.fileno()))
         except FileNotFoundError:
             return True
-        return not os.path.samestat(named, os.fstat(file.fileno()))
 
     def _rotate(self) -> None:
         self.close()
@@ -290,7 +288,13 @@ def read_last(path: Path, number: int) -> list[Line]:
     found: list[Line] = []
     for file in (path, path.with_name(f"{path.name}.1")):
         with suppress(FileNotFoundError):
-            found = _parsed(file, _last_texts(file, number - len(found))) + found
+            texts = list(islice(texts_backwards(file), number - len(found)))
+            try:
+                found = [json.loads(text) for text in reversed(texts)] + found
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"{file}: near its end: not a journal line: {error}") from error
+            for line in found:
+                _check_version(line, str(file))
         if len(found) >= number:
             break
     return found
@@ -298,37 +302,35 @@ def read_last(path: Path, number: int) -> list[Line]:
 
 def read_with_older(path: Path) -> Iterator[Line]:
     """Yield the rounds of a journal's rotated files and of the journal, the oldest first."""
-    older: list[Path] = []
-    while (file := path.with_name(f"{path.name}.{len(older) + 1}")).exists():
-        older.append(file)
-    for file in reversed(older):
+    files = [path]
+    while (file := path.with_name(f"{path.name}.{len(files)}")).exists():
+        files.append(file)
+    for file in reversed(files):
         yield from read_journal(file)
-    yield from read_journal(path)
 
 
-def _last_texts(path: Path, number: int) -> list[bytes]:
-    """Return the last whole lines of a file, read backwards in blocks that double."""
+def texts_backwards(path: Path) -> Iterator[bytes]:
+    """Yield the whole lines of a file, without newlines, the last one first."""
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        block, tail = 65536, b""
-        while len(tail) < size and tail.count(b"\n") <= number:
-            start = max(0, size - block)
+        left = file.seek(0, os.SEEK_END)
+        # Text after the last newline is still being written, or was cut off.
+        is_whole = False
+        parts: list[bytes] = []
+        while left > 0:
+            start = max(0, left - _BLOCK)
             file.seek(start)
-            tail, block = file.read(size - start), 2 * block
-    # Text after the last newline is still being written, or was cut off.
-    whole = tail[: tail.rfind(b"\n") + 1].splitlines()
-    return whole[-number:] if number > 0 else []
-
-
-def _parsed(path: Path, texts: list[bytes]) -> list[Line]:
-    """Return lines as rounds."""
-    try:
-        lines = [json.loads(text) for text in texts]
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: near its end: not a journal line: {error}") from error
-    for line in lines:
-        _check_version(line, str(path))
-    return lines
+            first, *others = file.read(left - start).split(b"\n")
+            left = start
+            if others:
+                others[-1] += b"".join(reversed(parts))
+                parts = []
+                for text in reversed(others):
+                    if is_whole:
+                        yield text
+                    is_whole = True
+            parts.append(first)
+        if is_whole:
+            yield b"".join(reversed(parts))
 
 
 def _check_version(line: object, place: str) -> None:

@@ -63,11 +63,7 @@ def make_directory(name: Name, mode: int, *, dir_fd: int | None = None) -> None:
 
 
 def read(
-    name: Name,
-    *,
-    max_bytes: int,
-    owner_uid: int | None = None,
-    dir_fd: int | None = None,
+    name: Name, *, max_bytes: int, owner_uid: int | None = None, dir_fd: int | None = None
 ) -> bytes:
     """Return the content of a plain file; raises OSError, and WrongOwner for another user's.
 

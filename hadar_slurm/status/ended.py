@@ -31,27 +31,16 @@ class EndedJob:
 
 def ended_by_slurm(job: str, record: JobRecord) -> EndedJob:
     """Return how a job has ended according to Slurm's record."""
-    return EndedJob(
-        JobId(job),
+    phase, source = (
         str(final_phase(record.state)),
         "accounting" if record.by_accounting else "slurm",
-        record.state,
-        record.exit_code,
-        record.ended_s,
     )
+    return EndedJob(JobId(job), phase, source, record.state, record.exit_code, record.ended_s)
 
 
 def ended_by_journal(job: str, line: Line) -> EndedJob:
     """Return how a job has ended according to the newest line that names it."""
     end = line.get("ended", {}).get(job)
     seen_s, number = float(line["time_s"]), int(line["round"])
-    if end is None:
-        return EndedJob(JobId(job), "", "journal", seen_s=seen_s, seen_round=number)
-    return EndedJob(
-        JobId(job),
-        str(end["phase"]),
-        "journal",
-        ended_s=float(end["end_s"]),
-        seen_s=seen_s,
-        seen_round=number,
-    )
+    phase, ended_s = (str(end["phase"]), float(end["end_s"])) if end else ("", 0.0)
+    return EndedJob(JobId(job), phase, "journal", ended_s=ended_s, seen_s=seen_s, seen_round=number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import Job, Phase
@@ -117,24 +118,19 @@ def explain(
     if job.phase is not Phase.QUEUED or planned or not forecasts:
         return found
 
-    def forecast(snapshot: Snapshot) -> dict[JobId, Begin]:
-        round_s = float(line["length_s"])
-        return begins(
-            snapshot, policy, awaited=job_id, round_s=round_s, clock=clock, limit_s=limit_s
-        )
-
-    begun = forecast(snapshot)
-    found = replace(
-        found,
-        expected=_expected(job, begun),
-        ahead=tuple(name for name in begun if name != job_id),
+    round_s = float(line["length_s"])
+    forecast = partial(
+        begins, policy=policy, awaited=job_id, round_s=round_s, clock=clock, limit_s=limit_s
     )
+    begun = forecast(snapshot)
+    ahead = tuple(name for name in begun if name != job_id)
+    found = replace(found, expected=_expected(job, begun), ahead=ahead)
     if job.spec.can_checkpoint:
         return found
     movable = replace(job, spec=replace(job.spec, can_checkpoint=True))
     jobs = tuple(movable if other is job else other for other in snapshot.jobs)
-    moved = replace(snapshot, jobs=jobs)
-    return replace(found, if_moved=_expected(movable, forecast(moved)))
+    begun = forecast(replace(snapshot, jobs=jobs))
+    return replace(found, if_moved=_expected(movable, begun))
 
 
 def _expected(job: Job, begun: Mapping[JobId, Begin]) -> Expected | None:
@@ -162,15 +158,10 @@ def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ..
     for slot, count in left.items():
         if nodes[slot.node].is_schedulable and job.may_use(slot.node):
             free[slot.gpu_type] += count
-    figures = line["figures"]
     choices = []
     for gpu_type in snapshot.cluster.gpus_by_type:
         throughput = job.spec.throughputs.on(gpu_type, job.spec.num_gpus)
         if throughput > 0 and job.bound_type in (None, gpu_type):
-            price = figures.get(f"price.{gpu_type}")
-            choices.append(
-                TypeForecast(
-                    gpu_type, throughput, job.steps_left / throughput, free[gpu_type], price
-                )
-            )
+            price, lasts_s = line["figures"].get(f"price.{gpu_type}"), job.steps_left / throughput
+            choices.append(TypeForecast(gpu_type, throughput, lasts_s, free[gpu_type], price))
     return tuple(sorted(choices, key=lambda choice: choice.lasts_s))

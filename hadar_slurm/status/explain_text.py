@@ -16,23 +16,17 @@ from hadar_slurm.status.words import averages_words, round_words, span
 
 def print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
     """Print how and when a job has ended."""
-    exit_code = f", exit code {ended.exit_code}" if ended.exit_code else ""
-    how = ended.phase + (f" ({ended.state}{exit_code})" if ended.state else "")
-    if ended.ended_s:
-        at = datetime.fromtimestamp(ended.ended_s).astimezone()
-        ago = span(max(0.0, now_s - ended.ended_s))
-        when = f" at {at:%Y-%m-%d %H:%M:%S %Z}, {ago} ago"
-    else:
-        when = ""
     if ended.phase:
-        console.print(f"job {ended.job} has ended: {how}{when}", markup=False)
-        return
-    seen = round_words(ended.seen_round or 0, ended.seen_s or 0.0, None)
-    console.print(
-        f"job {ended.job} has ended, or was removed from Hadar's management, after {seen}; "
-        "the outcome is not known",
-        markup=False,
-    )
+        exit_code = f", exit code {ended.exit_code}" if ended.exit_code else ""
+        text = f": {ended.phase}" + (f" ({ended.state}{exit_code})" if ended.state else "")
+        if ended.ended_s:
+            at = datetime.fromtimestamp(ended.ended_s).astimezone()
+            ago = span(max(0.0, now_s - ended.ended_s))
+            text += f" at {at:%Y-%m-%d %H:%M:%S %Z}, {ago} ago"
+    else:
+        seen = round_words(ended.seen_round or 0, ended.seen_s or 0.0, None)
+        text = f", or was removed from Hadar's management, after {seen}; the outcome is not known"
+    console.print(f"job {ended.job} has ended{text}", markup=False)
 
 
 def print_explanation(
@@ -47,36 +41,29 @@ def print_explanation(
         number = len(found.forked.copies)
         shown += f" in {number} {'copy' if number == 1 else 'copies'}"
     console.print(f"job {found.job}: {found.state}, {shown}, by {when}, policy {found.policy}")
-    if found.reason:
-        console.print(f"Hadar: {found.reason}", markup=False)
-    for remark in found.remarks:
-        console.print(f"Hadar: {remark}", markup=False)
+    for text in (*([found.reason] if found.reason else ()), *found.remarks):
+        console.print(f"Hadar: {text}", markup=False)
     share = found.steps_done / found.steps_total
     if found.forked is not None or found.steps_done:
         console.print(f"{found.steps_done:,.0f} of {found.steps_total:,} steps done ({share:.0%})")
     if found.forked is not None:
         _print_copies(console, found.forked, found.time_s, age_s)
     if found.ends_in_s is not None and not differs:
-        console.print(_end_words(found.ends_in_s - age_s))
+        left_s = found.ends_in_s - age_s
+        words = (
+            f"should have ended {span(-left_s)} ago" if left_s < 0 else f"ends in {span(left_s)}"
+        )
+        console.print(f"it {words} unless migrated")
     console.print(_choices(found))
     if found.reason and not differs:
         _print_forecast(console, found, standing)
 
 
-def _end_words(ends_in_s: float) -> str:
-    if ends_in_s < 0:
-        return f"it should have ended {span(-ends_in_s)} ago unless migrated"
-    return f"it ends in {span(ends_in_s)} unless migrated"
-
-
 def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float) -> None:
     if forked.copies:
         table = Table(box=None, pad_edge=False)
-        table.add_column("copy", justify="right")
-        table.add_column("job")
-        table.add_column("node")
-        table.add_column("GPUs")
-        table.add_column("steps/s", justify="right")
+        for heading in ("copy", "job", "node", "GPUs", "steps/s"):
+            table.add_column(heading, justify="right" if heading in ("copy", "steps/s") else "left")
         for copy in forked.copies:
             speed = "" if copy.steps_per_s is None else f"{copy.steps_per_s:.4g}"
             gpus = ", ".join(f"{count} {gpu_type}" for gpu_type, count in copy.gpus.items())

@@ -34,14 +34,12 @@ class CopyState:
     @property
     def gpus(self) -> dict[GpuType, int]:
         """Return its GPUs by type."""
-        return dict(
-            gang_from_tree({n: dict(gpu_types) for n, gpu_types in self.gang.items()}).gpus_by_type
-        )
+        return dict(gang_from_tree(self.gang).gpus_by_type)
 
     @property
     def place(self) -> str:
         """Return its gang as text."""
-        return str(gang_from_tree({n: dict(gpu_types) for n, gpu_types in self.gang.items()}))
+        return str(gang_from_tree(self.gang))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +70,15 @@ def forked_of(line: Line, job_id: str) -> Forked | None:
         return None
     facts = facts or {}
     measured = facts.get("copies", {})
-    copies = [
-        CopyState(
-            int(number),
-            str(measured.get(number, {}).get("task", "")),
-            gang,
-            _number(measured.get(number, {}).get("steps_per_s")),
-            measured.get(number, {}).get("pinned") is True,
+    copies = []
+    for number, gang in sorted(job["holds"].items(), key=lambda item: int(item[0])):
+        copy = measured.get(number, {})
+        throughput, is_pinned = _number(copy.get("steps_per_s")), copy.get("pinned") is True
+        copies.append(
+            CopyState(int(number), str(copy.get("task", "")), gang, throughput, is_pinned)
         )
-        for number, gang in job["holds"].items()
-    ]
-    averages = _number(facts.get("averages"))
-    return Forked(
-        tuple(sorted(copies, key=lambda copy: copy.number)),
-        None if averages is None else int(averages),
-        _number(facts.get("averaged_s")),
-    )
+    averages, averaged_s = _number(facts.get("averages")), _number(facts.get("averaged_s"))
+    return Forked(tuple(copies), None if averages is None else int(averages), averaged_s)
 
 
 def _number(value: object) -> float | None:

@@ -109,12 +109,9 @@ class Reporter:
         seen = [line for line in lines if "jobs" in line]
         hours = max(0.0, lasted_s) / _HOUR_S
         for gpu_type, use in use_of(seen).items() if seen else ():
-            so_far = self._hours.get(gpu_type, GpuHours())
-            self._hours[gpu_type] = GpuHours(
-                so_far.ours + use.ours * hours,
-                so_far.others + use.others * hours,
-                so_far.idle + use.free * hours,
-            )
+            old = self._hours.get(gpu_type, GpuHours())
+            new = (old.ours + use.ours * hours, old.others + use.others * hours)
+            self._hours[gpu_type] = GpuHours(*new, old.idle + use.free * hours)
 
     def workload(self) -> tuple[list[JobSpec], Cluster] | None:
         """Return the jobs, submission times counted from the first line, and the cluster.

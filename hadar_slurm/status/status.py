@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from operator import add
 
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.journal import Line, gang_from_tree
@@ -40,7 +41,7 @@ class ClusterStatus:
     # By GPU type, in the policy's unit.
     prices: Mapping[str, float]
     # Why the round is incomplete.
-    errors: tuple[str, ...] = field(default=())
+    errors: tuple[str, ...] = ()
     # Jobs by remark, such as why a job is not migrated.
     remarks: Mapping[str, int] = field(default_factory=dict)
 
@@ -51,15 +52,10 @@ def status_of(lines: Sequence[Line]) -> ClusterStatus | None:
     if not found:
         return None
     last_s = max(float(line["time_s"]) for line in found)
-    jobs: Counter[str] = Counter()
-    waiting: Counter[str] = Counter()
-    remarks: Counter[str] = Counter()
-    for line in found:
-        jobs.update(state_of(job) for job in line.get("jobs", {}).values())
-        waiting.update(line.get("waiting", {}).values())
-        for job in line.get("jobs", {}).values():
-            # The remark of a pinned job names its nodes; pinned jobs are counted above.
-            remarks.update(() if job.get("pinned") else job.get("remarks", ()))
+    jobs = [job for line in found for job in line.get("jobs", {}).values()]
+    waiting = Counter(why for line in found for why in line.get("waiting", {}).values())
+    # The remark of a pinned job names its nodes; pinned jobs are counted by state.
+    remarks = Counter(r for job in jobs if not job.get("pinned") for r in job.get("remarks", ()))
     # The first line of a round is of the furthest mode, whose prices count.
     first = found[0]
     return ClusterStatus(
@@ -70,7 +66,7 @@ def status_of(lines: Sequence[Line]) -> ClusterStatus | None:
         policy=str(first["policy"]),
         modes=tuple(str(line["mode"]) for line in found if line.get("mode")),
         gpus=use_of(found),
-        jobs=dict(sorted(jobs.items())),
+        jobs=dict(sorted(Counter(map(state_of, jobs)).items())),
         waiting=dict(sorted(waiting.items())),
         prices={
             name.removeprefix("price."): float(price)
@@ -88,9 +84,7 @@ def current(lines: Sequence[Line]) -> list[Line]:
     Each mode in use writes one line per round; a line more than a round older than the newest is of
     a mode no longer in use.
     """
-    newest: dict[str, Line] = {}
-    for line in lines:
-        newest[str(line.get("mode", ""))] = line
+    newest = {str(line.get("mode", "")): line for line in lines}
     last_s = max((float(line["time_s"]) for line in newest.values()), default=0.0)
     return [line for line in newest.values() if last_s - line["time_s"] <= line["length_s"]]
 
@@ -101,30 +95,24 @@ def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
     GPUs that one mode's line counts as occupied may be held by a job of another mode.
     """
     first = lines[0]
-    ours: Counter[Slot] = Counter()
-    for line in lines:
-        ours.update(_held(line))
-    used = _held(first)
+    ours = _held(lines)
+    used = _held([first])
     used.update(dict(gang_from_tree(first.get("occupied", {})).slots))
     found: dict[GpuType, TypeUse] = {}
     for name, node in first.get("nodes", {}).items():
         for gpu_type, total in node["gpus"].items():
             slot, before = Slot(name, GpuType(gpu_type)), found.get(gpu_type, TypeUse())
             idle = total - used[slot]
-            found[slot.gpu_type] = TypeUse(
-                before.total + total,
-                before.ours + ours[slot],
-                before.others + used[slot] - ours[slot],
-                before.free + (idle if node["open"] else 0),
-                before.closed + (0 if node["open"] else idle),
-            )
+            free, closed = (idle, 0) if node["open"] else (0, idle)
+            here = (total, ours[slot], used[slot] - ours[slot], free, closed)
+            found[slot.gpu_type] = TypeUse(*map(add, astuple(before), here))
     return dict(sorted(found.items()))
 
 
-def _held(line: Line) -> Counter[Slot]:
-    """Return the GPUs held by a line's jobs."""
+def _held(lines: Iterable[Line]) -> Counter[Slot]:
+    """Return the GPUs held by the lines' jobs."""
     held: Counter[Slot] = Counter()
-    for job in line.get("jobs", {}).values():
+    for job in (job for line in lines for job in line.get("jobs", {}).values()):
         for tree in job["holds"].values():
             held.update(dict(gang_from_tree(tree).slots))
     return held

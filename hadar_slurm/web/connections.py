@@ -87,8 +87,8 @@ class Connections:
         # In order of arrival.
         self._clients: dict[_Client, None] = {}
         self._sending: dict[_Client, None] = {}
-        self._pages = _line_of("pages", 2, limits.pages)
-        self._metrics = _line_of("metrics", 1, limits.metrics)
+        self._pages = _Line(ThreadPoolExecutor(2, "pages"), limits.pages, set())
+        self._metrics = _Line(ThreadPoolExecutor(1, "metrics"), limits.metrics, set())
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -221,7 +221,3 @@ class Connections:
             self._sending.pop(oldest, None)
             oldest.transport.abort()
             oldest.task.cancel()
-
-
-def _line_of(name: str, threads: int, most: int) -> _Line:
-    return _Line(ThreadPoolExecutor(threads, thread_name_prefix=name), most, set())

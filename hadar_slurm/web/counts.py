@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from hadar_slurm.core.job import Phase
 from hadar_slurm.core.plan import WaitReason
@@ -44,12 +45,8 @@ class Histogram:
 
     def cumulated(self) -> list[tuple[str, float]]:
         """Return each upper limit with the number of durations up to it."""
-        total = 0
-        pairs: list[tuple[str, float]] = []
-        for limit, count in zip((*map(str, BUCKETS_S), "+Inf"), self.counts, strict=True):
-            total += count
-            pairs.append((limit, float(total)))
-        return pairs
+        limits = (*map(str, BUCKETS_S), "+Inf")
+        return list(zip(limits, map(float, accumulate(self.counts)), strict=True))
 
 
 @dataclass

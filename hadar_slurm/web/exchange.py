@@ -7,10 +7,11 @@ through a browser on this machine. Headers forbid browsers to load anything from
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 PLAIN = "text/plain; charset=utf-8"
 _HEADERS = {
@@ -36,24 +37,22 @@ class Response(NamedTuple):
     status: HTTPStatus = HTTPStatus.OK
 
 
-class Web(Protocol):
-    """The site that an Exchange serves."""
-
-    def is_for_us(self, host: str) -> bool:
-        """Return whether a Host header names this server."""
-
-    def answer(self, target: str, accept: str) -> Response:
-        """Return the answer to a GET."""
-
-
 class Exchange(BaseHTTPRequestHandler):
-    """The standard library's reader of requests, on bytes instead of a socket."""
+    """The standard library's reader of requests, on bytes instead of a socket.
+
+    `is_for_us` accepts a Host header, `answer` makes the answer to a GET by target and Accept.
+    """
 
     server_version = "hadar"
     sys_version = ""
 
-    def __init__(self, web: Web, head: bytes) -> None:
-        self.web = web
+    def __init__(
+        self,
+        is_for_us: Callable[[str], bool],
+        answer: Callable[[str, str], Response],
+        head: bytes = b"",
+    ) -> None:
+        self.is_for_us, self.answer = is_for_us, answer
         self.rfile = BytesIO(head)
         self.wfile: BytesIO = BytesIO()
         self.client_address = ("", 0)
@@ -79,18 +78,16 @@ class Exchange(BaseHTTPRequestHandler):
             self._say(HTTPStatus.METHOD_NOT_ALLOWED, "This page only reads: GET or HEAD.")
             return False
         hosts = self.headers.get_all("Host", [])
-        if len(hosts) != 1 or not self.web.is_for_us(hosts[0]):
-            self._say(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                "This is not a name of this server; hadar web --host NAME adds one.",
-            )
+        if len(hosts) != 1 or not self.is_for_us(hosts[0]):
+            words = "This is not a name of this server; hadar web --host NAME adds one."
+            self._say(HTTPStatus.MISDIRECTED_REQUEST, words)
             return False
         return True
 
     def do_GET(self) -> None:
         """Answer with a page, a file or the metrics."""
         try:
-            answer = self.web.answer(self.path, self.headers.get("Accept", ""))
+            answer = self.answer(self.path, self.headers.get("Accept", ""))
         except Exception:
             log.exception("%s failed", self.path.split("?", 1)[0])
             self._say(HTTPStatus.INTERNAL_SERVER_ERROR, "This page could not be made; see the log.")

@@ -6,7 +6,7 @@ journal may be the problem; all else comes from the journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -26,6 +26,14 @@ from hadar_slurm.web.lines import partition_of
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.ratios import throughput_ratios
 from hadar_slurm.web.words import clean
+
+# One number, or numbers by label.
+_Values = (
+    float
+    | Mapping[str, float]
+    | Mapping[tuple[str, str], float]
+    | Mapping[tuple[str, str, str, str], float]
+)
 
 
 def exposition(
@@ -56,175 +64,118 @@ class _Collector:
         """Return all metrics, as of one moment."""
         follower = self._follower
         build = "Version of hadar_slurm that serves this page."
+        strange = "Lines read that are not valid journal lines."
         with follower.lock:
             return [
-                _gauges("build_info", build, "version", {__version__: 1}),
+                _gauge("build_info", build, {__version__: 1}, "version"),
                 _gauge("journal_readable", "Whether the journal is there.", not follower.fault),
-                _gauge(
-                    "journal_strange_lines",
-                    "Lines read that are not valid journal lines.",
-                    follower.strange,
-                ),
+                _gauge("journal_strange_lines", strange, follower.strange),
                 *(_life(self._pulse, self._now_s) if self._pulse else ()),
                 *_ages(follower.history, self._now_s),
-                _jobs(follower.history),
-                *_standing(follower.history.now),
-                _ratios(follower.history),
-                *_held(follower.history),
-                *_averages(follower.history, follower.counts),
+                *_state(follower.history, follower.history.now),
+                *_of_hadard(follower.history, follower.counts),
                 *_counted(follower.counts),
             ]
 
 
-def _life(pulse: Pulse, now_s: float) -> list[Metric]:
-    kinds = tuple(map(str, Problem))
-    found = counted(pulse.problems(now_s), kinds)
-    return [
-        _gauge("daemon_up", "Whether hadard's heartbeat is fresh.", pulse.is_alive(now_s)),
-        _gauges(
-            "problem",
-            "1 for each current problem of hadard.",
-            "kind",
-            {kind: min(1, number) for kind, number in found.items()},
-        ),
-    ]
+def _life(pulse: Pulse, now_s: float) -> Iterator[Metric]:
+    yield _gauge("daemon_up", "Whether hadard's heartbeat is fresh.", pulse.is_alive(now_s))
+    found = counted(pulse.problems(now_s), tuple(map(str, Problem)))
+    current = {kind: min(1, number) for kind, number in found.items()}
+    yield _gauge("problem", "1 for each current problem of hadard.", current, "kind")
 
 
-def _ages(history: History, now_s: float) -> list[Metric]:
+def _ages(history: History, now_s: float) -> Iterator[Metric]:
     now = history.now
     if history.is_empty or not history.is_epoch:
-        return []
-    told = [
-        _gauge(
-            "last_round_timestamp_seconds", "When the last round read Slurm's state.", now.time_s
-        ),
-        _gauge("last_round_age_seconds", "Age of the last round.", max(0.0, now_s - now.time_s)),
-        _gauge("round_length_seconds", "Configured length of a round.", now.length_s),
-    ]
+        return
+    read = "When the last round read Slurm's state."
+    yield _gauge("last_round_timestamp_seconds", read, now.time_s)
+    yield _gauge("last_round_age_seconds", "Age of the last round.", max(0.0, now_s - now.time_s))
+    yield _gauge("round_length_seconds", "Configured length of a round.", now.length_s)
     if now.seen_s is not None:
         words = "Age of the last complete snapshot."
-        told.append(_gauge("snapshot_age_seconds", words, max(0.0, now_s - now.seen_s)))
-    return told
+        yield _gauge("snapshot_age_seconds", words, max(0.0, now_s - now.seen_s))
 
 
-def _jobs(history: History) -> Metric:
-    """Return jobs by phase in all partitions seen, so that every series ends at 0."""
-    family = GaugeMetricFamily("hadar_jobs", "Managed jobs.", labels=["partition", "state"])
+def _state(history: History, now: Now) -> Iterator[Metric]:
+    # All partitions seen, so that every series ends at 0.
     found: dict[str, list[str]] = {name: [] for name in sorted(history.partitions) or [""]}
-    for job in history.now.jobs.values():
+    for job in now.jobs.values():
         found[partition_of(job)].append(job["phase"])
-    for partition, phases in found.items():
-        for state, number in counted(phases, PHASES).items():
-            family.add_metric([partition, state], number)
-    return family
-
-
-def _standing(now: Now) -> list[Metric]:
+    jobs = {
+        (partition, state): number
+        for partition, phases in found.items()
+        for state, number in counted(phases, PHASES).items()
+    }
+    yield _gauge("jobs", "Managed jobs.", jobs, "partition", "state")
+    yield _gauge("mode", "1 for modes in use.", {m: m in now.modes for m in MODES}, "mode")
     names = (REASONS.get(str(why), "") for why in now.waiting.values())
-    gpus = GaugeMetricFamily(
-        "hadar_gpus",
-        "GPUs by state: held by managed jobs, by others, idle, or closed to new work.",
-        labels=["gpu_type", "state"],
+    reasons = counted(names, tuple(REASONS.values()))
+    yield _gauge("waiting_jobs", "Jobs without GPUs in the plan, by the reason.", reasons, "reason")
+    copies = {phase: now.copies.get(phase, 0) for phase in PHASES}
+    words = "Gangs held; a forked job has one for each copy."
+    yield _gauge("copies", words, copies, "state")
+    gpus = {
+        (gpu_type, state): float(getattr(count, state))
+        for gpu_type, count in now.gpus.items()
+        for state in ("held", "others", "idle", "closed")
+    }
+    words = "GPUs by state: held by managed jobs, by others, idle, or closed to new work."
+    yield _gauge("gpus", words, gpus, "gpu_type", "state")
+    yield _gauge("gpu_price", "The policy's price of the next GPU.", now.prices, "gpu_type")
+    ratios = throughput_ratios(history.gangs(), now.jobs, now.nodes)
+    words = (
+        "Expected throughput of jobs on a GPU type, relative to the fastest type they could have."
     )
-    for kind, count in now.gpus.items():
-        states = {
-            "held": count.held,
-            "others": count.others,
-            "idle": count.idle,
-            "closed": count.closed,
-        }
-        for state, number in states.items():
-            gpus.add_metric([clean(kind), state], number)
-    return [
-        _gauges("mode", "1 for modes in use.", "mode", {m: m in now.modes for m in MODES}),
-        _gauges(
-            "waiting_jobs",
-            "Jobs without GPUs in the plan, by the reason.",
-            "reason",
-            counted(names, tuple(REASONS.values())),
-        ),
-        _gauges(
-            "copies",
-            "Gangs held; a forked job has one for each copy.",
-            "state",
-            {phase: now.copies.get(phase, 0) for phase in PHASES},
-        ),
-        gpus,
-        _gauges("gpu_price", "The policy's price of the next GPU.", "gpu_type", now.prices),
-    ]
+    yield _gauge("gpu_effective_throughput_ratio", words, ratios, "gpu_type")
 
 
-def _ratios(history: History) -> Metric:
-    now = history.now
-    return _gauges(
-        "gpu_effective_throughput_ratio",
-        "Expected throughput of jobs on a GPU type, relative to the fastest type they could have.",
-        "gpu_type",
-        throughput_ratios(history.gangs(), now.jobs, now.nodes),
-    )
-
-
-def _held(history: History) -> list[Metric]:
-    told: list[Metric] = []
+def _of_hadard(history: History, counts: Counts) -> Iterator[Metric]:
+    """Yield the metrics that simulations and older journals lack."""
     held = [row.held for row in history.rounds if row.held is not None]
     if held:
-        told.append(_gauge("held_jobs", "Jobs that hadard holds.", held[-1]))
+        yield _gauge("held_jobs", "Jobs that hadard holds.", held[-1])
     expired = [row.expired for row in history.rounds if row.expired is not None]
     if expired:
-        words = "Jobs released by the reaper."
-        told.append(CounterMetricFamily("hadar_holds_expired", words, value=expired[-1]))
-    return told
+        yield _counter("holds_expired", "Jobs released by the reaper.", expired[-1])
+    if any(row.averages is not None for row in history.rounds):
+        yield _counter("averages", "Parameter averagings of forked jobs.", counts.averages)
 
 
-def _averages(history: History, counts: Counts) -> list[Metric]:
-    if all(row.averages is None for row in history.rounds):
-        return []
-    words = "Parameter averagings of forked jobs."
-    return [CounterMetricFamily("hadar_averages", words, value=counts.averages)]
+def _counted(counts: Counts) -> Iterator[Metric]:
+    yield _counter("rounds", "Rounds.", counts.rounds)
+    yield _counter("failed_rounds", "Rounds with an error.", counts.failed)
+    yield _counter("solver_fallback", "Rounds decided greedily.", counts.fallbacks)
+    words = "Actions by outcome; a gang of several GPU types counts for each."
+    labels = ("action", "status", "partition", "gpu_type")
+    yield _counter("decisions", words, dict(sorted(counts.decisions.items())), *labels)
+    commands = dict(sorted(counts.commands.items()))
+    words = "Slurm's commands by what came of them."
+    yield _counter("slurm_commands", words, commands, "command", "answer")
+    ended = counted(counts.ended.elements(), ENDS)
+    yield _counter("ended_jobs", "Jobs that have ended.", ended, "state")
+    words = "Duration of a round without waiting."
+    yield _histogram("round_duration_seconds", words, counts.round_s)
+    words = "Duration of the policy's decision."
+    yield _histogram("solver_duration_seconds", words, counts.plan_s)
 
 
-def _counted(counts: Counts) -> list[Metric]:
-    decisions = CounterMetricFamily(
-        "hadar_decisions",
-        "Actions by outcome; a gang of several GPU types counts for each.",
-        labels=["action", "status", "partition", "gpu_type"],
-    )
-    for labels, number in sorted(counts.decisions.items()):
-        decisions.add_metric([clean(label) for label in labels], number)
-    commands = CounterMetricFamily(
-        "hadar_slurm_commands",
-        "Slurm's commands by what came of them.",
-        labels=["command", "answer"],
-    )
-    for (program, answer), number in sorted(counts.commands.items()):
-        commands.add_metric([program, answer], number)
-    ended = CounterMetricFamily("hadar_ended_jobs", "Jobs that have ended.", labels=["state"])
-    for state, number in counted(counts.ended.elements(), ENDS).items():
-        ended.add_metric([state], number)
-    return [
-        CounterMetricFamily("hadar_rounds", "Rounds.", value=counts.rounds),
-        CounterMetricFamily("hadar_failed_rounds", "Rounds with an error.", value=counts.failed),
-        CounterMetricFamily(
-            "hadar_solver_fallback", "Rounds decided greedily.", value=counts.fallbacks
-        ),
-        decisions,
-        commands,
-        ended,
-        _histogram(
-            "round_duration_seconds", "Duration of a round without waiting.", counts.round_s
-        ),
-        _histogram("solver_duration_seconds", "Duration of the policy's decision.", counts.plan_s),
-    ]
+def _gauge(name: str, words: str, values: _Values, *labels: str) -> Metric:
+    return _filled(GaugeMetricFamily(f"hadar_{name}", words, labels=labels), values)
 
 
-def _gauge(name: str, words: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"hadar_{name}", words, value=float(value))
+def _counter(name: str, words: str, values: _Values, *labels: str) -> Metric:
+    return _filled(CounterMetricFamily(f"hadar_{name}", words, labels=labels), values)
 
 
-def _gauges(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"hadar_{name}", words, labels=[label])
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: _Values) -> Metric:
+    if not isinstance(values, Mapping):
+        family.add_metric([], float(values))
+        return family
     for key, value in values.items():
-        family.add_metric([clean(key)], float(value))
+        labels = (key,) if isinstance(key, str) else key
+        family.add_metric([clean(label) for label in labels], float(value))
     return family
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from hadar_slurm.web.counts import Counts
 from hadar_slurm.web.history import History
@@ -59,12 +58,7 @@ class Follower:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        gpu_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._to_end.set()
         self._thread.join()
         self._tail.close()

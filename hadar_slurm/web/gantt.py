@@ -8,8 +8,10 @@ a job is drawn on the lowest ones free at its start.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.journal import Line
@@ -75,13 +77,9 @@ class _Bar:
     """A job on neighbouring GPUs of a row."""
 
     row: Row
-    first: int
+    top: int
     num_gpus: int
     segment: Segment
-
-    @property
-    def top(self) -> int:
-        return self.row.top + self.first * self.row.height
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +117,10 @@ class Gantt:
 
 def gpu_types_of(nodes: Mapping[str, Line]) -> dict[str, int]:
     """Return the number of GPUs by type."""
-    gpu_types: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for node in nodes.values():
-        for gpu_type, number in node["gpus"].items():
-            gpu_types[gpu_type] = gpu_types.get(gpu_type, 0) + int(number)
-    return dict(sorted(gpu_types.items()))
+        total.update(node["gpus"])
+    return dict(sorted(total.items()))
 
 
 def gantt(
@@ -135,10 +132,11 @@ def gantt(
 ) -> Gantt:
     """Return the chart of all GPUs of `nodes`: a column of labels and one of bars.
 
-    `names` are jobs' users and workloads. Jobs on removed nodes are not drawn.
+    `segments` overlap the window, `names` are jobs' users and workloads. Jobs on removed nodes
+    are not drawn.
     """
     rows, height = _rows(nodes)
-    bars = _bars(rows, [s for s in segments if window.shows(s)])
+    bars = _bars(rows, segments)
     is_coarse = len(bars) > MAX_BARS
     num_bins = max(40, min(600, MAX_CELLS // max(1, sum(row.num_gpus for row in rows))))
     longest = max((len(row.words) for row in rows), default=0)
@@ -179,7 +177,7 @@ def _rows(nodes: Mapping[str, Line]) -> tuple[list[Row], int]:
     return rows, top + _AXIS
 
 
-def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
+def _bars(rows: Sequence[Row], segments: Iterable[Segment]) -> list[_Bar]:
     """Return each segment's bars, one per run of adjacent GPUs."""
     by_slot = {(row.node, row.gpu_type): row for row in rows}
     free_from = {slot: [float("-inf")] * row.num_gpus for slot, row in by_slot.items()}
@@ -198,34 +196,23 @@ def _bars(rows: Sequence[Row], segments: Sequence[Segment]) -> list[_Bar]:
             taken = sorted(order[:number])
             for index in taken:
                 free[index] = segment.end_s
-            bars += [_Bar(row, first, many, segment) for first, many in _runs(taken)]
+            # In a run of consecutive numbers, a number less its place is the same.
+            for _, run in groupby(enumerate(taken), lambda pair: pair[1] - pair[0]):
+                adjacent = [index for _, index in run]
+                bars.append(_Bar(row, row.top + adjacent[0] * row.height, len(adjacent), segment))
     return bars
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the runs of consecutive numbers in sorted ones as (first, length)."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][0] + runs[-1][1] == number:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return runs
 
 
 # Colours and text.
 
 
-def colour(job_id: str) -> int:
-    """Return the number of a job's colour, the same in every picture; neighbours differ."""
-    number = (
-        int(job_id[-9:]) if job_id.isdecimal() else zlib.crc32(job_id.encode("utf-8", "replace"))
-    )
-    return number % NUM_COLOURS
-
-
 def _class(job_id: str) -> str:
-    return "others" if job_id == OTHERS else f"c{colour(job_id)}"
+    """Return the class of a job's colour, the same in every picture; neighbours differ."""
+    if job_id == OTHERS:
+        return "others"
+    is_number = job_id.isdecimal()
+    number = int(job_id[-9:]) if is_number else zlib.crc32(job_id.encode("utf-8", "replace"))
+    return f"c{number % NUM_COLOURS}"
 
 
 def _percent(part: float) -> str:
@@ -256,34 +243,24 @@ def _drawn(
 
 
 def _said(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock) -> str:
-    times = (
-        f"{clock.moment(segment.start_s)} to {clock.moment(segment.end_s)}, "
-        f"{duration(segment.end_s - segment.start_s)}"
-    )
+    begin, end = clock.moment(segment.start_s), clock.moment(segment.end_s)
+    times = f"{begin} to {end}, {duration(segment.end_s - segment.start_s)}"
     if segment.job_id == OTHERS:
         return f"jobs that are not Hadar's\n{segment.gang}\n{times}"
-    user, workload = names.get(segment.job_id, ("", ""))
-    who = ", ".join(word for word in (user, workload) if word)
+    of = ", ".join(filter(None, names.get(segment.job_id, ())))
     copy = f", copy {segment.copy}" if segment.copy else ""
-    return "\n".join(
-        part for part in (f"job {segment.job_id}{copy}", who, str(segment.gang), times) if part
-    )
+    return "\n".join(filter(None, (f"job {segment.job_id}{copy}", of, str(segment.gang), times)))
 
 
 def _cells(
     rows: Sequence[Row], bars: Sequence[_Bar], window: Window, num_bins: int
 ) -> dict[str, str]:
     """Return all bars as one path per colour, on a grid of equal time spans."""
-    lanes: dict[int, list[str]] = {
-        row.top + index * row.height: [""] * num_bins
-        for row in rows
-        for index in range(row.num_gpus)
-    }
+    tops = (row.top + index * row.height for row in rows for index in range(row.num_gpus))
+    lanes = {top: [""] * num_bins for top in tops}
     for bar in bars:
-        first, last = (
-            round(window.share(time_s) * num_bins)
-            for time_s in (bar.segment.start_s, bar.segment.end_s)
-        )
+        first = round(window.share(bar.segment.start_s) * num_bins)
+        last = round(window.share(bar.segment.end_s) * num_bins)
         look = _class(bar.segment.job_id)
         for index in range(bar.num_gpus):
             lane = lanes[bar.top + index * bar.row.height]
@@ -292,12 +269,9 @@ def _cells(
     tall = rows[0].height if rows else 0
     for top, lane in lanes.items():
         begin = 0
-        for end in range(1, num_bins + 1):
-            if end == num_bins or lane[end] != lane[begin]:
-                if lane[begin]:
-                    wide = end - begin
-                    paths.setdefault(lane[begin], []).append(
-                        f"M{begin} {top}h{wide}v{tall}h-{wide}z"
-                    )
-                begin = end
+        for look, run in groupby(lane):
+            wide = len(list(run))
+            if look:
+                paths.setdefault(look, []).append(f"M{begin} {top}h{wide}v{tall}h-{wide}z")
+            begin += wide
     return {look: "".join(parts) for look, parts in sorted(paths.items())}

@@ -11,19 +11,20 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from operator import add
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
 from hadar_slurm.journal import VERSION, Line
 from hadar_slurm.metrics import Segment, Segments
 from hadar_slurm.status.jobs import Forked
 from hadar_slurm.web.lines import (
     DAMAGE,
-    Book,
     Holds,
     RoundRow,
     Slots,
-    Tree,
     by_reach,
     forked_jobs,
     holds_of,
@@ -108,9 +109,9 @@ class History:
         self.partitions: set[str] = set()
         self._lines: dict[str, Line] = {}
         self._last_s: dict[str, float] = {}
-        self._books: dict[str, Book] = {}
+        self._books: dict[str, Segments] = {}
         # GPUs of unmanaged jobs count as copies of one job, one copy per slot.
-        self._others = Book(Segments())
+        self._others = Segments()
         self._lane_of: dict[tuple[str, str], int] = {}
 
     @property
@@ -123,9 +124,7 @@ class History:
         try:
             if line["version"] != VERSION:
                 raise ValueError(f"journal version {line['version']!r}")
-            row = row_of(line)
-            holds = holds_of(line)
-            self._take_in(line, row, holds)
+            self._take_in(line, row_of(line), holds_of(line))
         except DAMAGE:
             self.strange += 1
             return False
@@ -138,8 +137,8 @@ class History:
         """
         until_s = self.now.time_s if until_s is None else until_s
         for book in (*self._books.values(), self._others):
-            yield from book.segments.found
-            for job_id, copies in book.segments.open.items():
+            yield from book.found
+            for job_id, copies in book.open.items():
                 for copy, (gang, start_s) in copies.items():
                     yield Segment(job_id, gang, start_s, max(start_s, until_s), copy)
 
@@ -147,18 +146,19 @@ class History:
         """Return the segments that every job holds now."""
         held: dict[str, list[Segment]] = {}
         for book in self._books.values():
-            for job_id, copies in book.segments.open.items():
+            for job_id, copies in book.open.items():
                 held.setdefault(job_id, []).extend(
                     Segment(job_id, gang, start_s, self.now.time_s, copy)
                     for copy, (gang, start_s) in sorted(copies.items())
                 )
         return held
 
-    def gangs(self) -> Iterator[tuple[JobId, Tree]]:
+    def gangs(self) -> Iterator[tuple[JobId, Gang]]:
         """Yield every gang held now, with its job."""
         for book in self._books.values():
-            for (job_id, _), tree in book.trees.items():
-                yield job_id, tree
+            for job_id, copies in book.open.items():
+                for gang, _ in copies.values():
+                    yield job_id, gang
 
     def held_share(self, gpu_type: str, from_s: float, to_s: float) -> float | None:
         """Return the share of a type's GPU time held by managed jobs, None if there was none."""
@@ -173,15 +173,12 @@ class History:
 
     def spans(self, from_s: float, to_s: float) -> Iterator[tuple[Point, float]]:
         """Yield the points in effect between two times, each with its end."""
-        times = [point.time_s for point in self.points]
-        first = max(0, bisect_right(times, from_s) - 1)
-        for index in range(first, len(times)):
-            if times[index] >= to_s:
+        points = list(self.points)
+        first = max(0, bisect_right(points, from_s, key=lambda point: point.time_s) - 1)
+        for point, after in zip_longest(points[first:], points[first + 1 :]):
+            if point.time_s >= to_s:
                 return
-            yield (
-                self.points[index],
-                min(times[index + 1] if index + 1 < len(times) else to_s, to_s),
-            )
+            yield point, to_s if after is None else min(after.time_s, to_s)
 
     # Taking in a line.
 
@@ -197,44 +194,46 @@ class History:
         self.rounds.append(row)
         if "nodes" in line:
             self._lines[mode] = line
-            book = self._books.setdefault(mode, Book(Segments()))
-            self._book(book, line, holds, now_s)
+            self._book(self._books.setdefault(mode, Segments()), line, holds, now_s)
         self.now = self._stand(line, now_s)
         self.partitions.update(map(partition_of, self.now.jobs.values()))
         if "nodes" in line:
-            self._note_others(now_s)
+            others: Holds = {}
+            for slot, count in self._others_now().items():
+                lane = self._lane_of.setdefault(slot, len(self._lane_of))
+                others[OTHERS, lane] = Gang.of({slot: count})
+            _hold(self._others, others, now_s)
             self._prune()
             point = Point(now_s, self.now.gpus, self.now.prices)
             if self.points and self.points[-1].time_s >= now_s:
                 self.points.pop()
             self.points.append(point)
 
-    def _book(self, book: Book, line: Line, holds: Holds, now_s: float) -> None:
-        for job_id, end in line["ended"].items():
-            book.end(JobId(job_id), time_of(end["end_s"]))
-        book.hold(holds, now_s)
+    def _book(self, book: Segments, line: Line, holds: Holds, now_s: float) -> None:
+        for name, end in line["ended"].items():
+            _end(book, JobId(name), time_of(end["end_s"]))
+        _hold(book, holds, now_s)
         for action in line["actions"]:
             if action["status"] == "done":
                 job_id, copy = JobId(action["job"]), int(action["copy"])
                 if action["do"] == "stop":
                     book.stop(job_id, copy, now_s)
                 elif action["do"] == "start":
-                    book.start(job_id, copy, action["gang"], now_s)
-        for job_id, _ in book.trees:
+                    _start(book, job_id, copy, Gang.of(slots_of(action["gang"])), now_s)
+        for job_id in book.open:
             job = line["jobs"].get(job_id)
             if job is not None:
                 self.names[job_id] = (str(job["user"]), str(job["workload"]))
 
     def _forget(self, now_s: float, length_s: float) -> None:
         for mode, last_s in list(self._last_s.items()):
-            if now_s - last_s <= _FORGET_ROUNDS * length_s:
-                continue
-            if mode in self._books:
-                for job_id in list(self._books[mode].segments.open):
-                    self._books[mode].end(job_id, last_s)
-                self._others.segments.found += self._books.pop(mode).segments.found
-            self._lines.pop(mode, None)
-            self._last_s.pop(mode)
+            if now_s - last_s > _FORGET_ROUNDS * length_s:
+                book = self._books.pop(mode, Segments())
+                for job_id in list(book.open):
+                    _end(book, job_id, last_s)
+                self._others.found += book.found
+                self._lines.pop(mode, None)
+                self._last_s.pop(mode)
 
     def _stand(self, line: Line, now_s: float) -> Now:
         lines = self._lines
@@ -250,9 +249,8 @@ class History:
                 if name.startswith("price.")
             }
         copies: Counter[str] = Counter()
-        for book in self._books.values():
-            for job_id, _ in book.trees:
-                copies[jobs[job_id]["phase"] if job_id in jobs else "running"] += 1
+        for job_id, _ in self.gangs():
+            copies[jobs[job_id]["phase"] if job_id in jobs else "running"] += 1
         nodes = lines[by_reach(lines)[0]]["nodes"] if lines else {}
         return Now(
             time_s=now_s,
@@ -271,12 +269,6 @@ class History:
             nodes=nodes,
         )
 
-    def _held(self) -> Counter[tuple[str, str]]:
-        held: Counter[tuple[str, str]] = Counter()
-        for book in self._books.values():
-            held.update(book.slots())
-        return held
-
     def _others_now(self) -> Slots:
         """Return the GPUs held by jobs that no mode manages.
 
@@ -286,42 +278,60 @@ class History:
             return {}
         mode = by_reach(self._lines)[0]
         others = Counter(slots_of(self._lines[mode]["occupied"]))
-        for name, line in self._lines.items():
-            if name != mode:
-                for job in line["jobs"].values():
-                    for tree in job["holds"].values():
-                        others.subtract(slots_of(tree))
-        return {slot: count for slot, count in others.items() if count > 0}
+        for line in (line for name, line in self._lines.items() if name != mode):
+            for job in line["jobs"].values():
+                for tree in job["holds"].values():
+                    others.subtract(slots_of(tree))
+        return dict(+others)
 
     def _gpus(self, nodes: Mapping[str, Line]) -> dict[str, Gpus]:
-        held, others = self._held(), self._others_now()
-        counts: dict[str, list[int]] = {}
+        others = self._others_now()
+        held: Counter[tuple[str, str]] = Counter()
+        for _, gang in self.gangs():
+            for slot, count in gang.slots:
+                held[slot] += count
+        found: dict[str, Gpus] = {}
         for name, node in nodes.items():
             for gpu_type, total in node["gpus"].items():
-                slot = (name, gpu_type)
-                used = min(total, held[slot])
-                theirs = min(total - used, others.get(slot, 0))
-                closed = 0 if node["open"] else total - used - theirs
-                sums = counts.setdefault(gpu_type, [0, 0, 0, 0])
-                for index, value in enumerate((total, used, theirs, closed)):
-                    sums[index] += value
-        return {gpu_type: Gpus(*counts[gpu_type]) for gpu_type in sorted(counts)}
-
-    def _note_others(self, now_s: float) -> None:
-        holds: dict[tuple[JobId, int], Tree] = {}
-        for (node, gpu_type), count in self._others_now().items():
-            lane = self._lane_of.setdefault((node, gpu_type), len(self._lane_of))
-            holds[OTHERS, lane] = {node: {gpu_type: count}}
-        self._others.hold(holds, now_s)
+                managed = min(total, held[name, gpu_type])
+                unmanaged = min(total - managed, others.get((name, gpu_type), 0))
+                closed = 0 if node["open"] else total - managed - unmanaged
+                here = (total, managed, unmanaged, closed)
+                found[gpu_type] = Gpus(*map(add, found.get(gpu_type, (0, 0, 0, 0)), here))
+        return dict(sorted(found.items()))
 
     def _prune(self) -> None:
         """Drop the oldest bars when there are too many, and unused names."""
         books = [*self._books.values(), self._others]
-        if sum(len(book.segments.found) for book in books) < self._max_bars:
+        if sum(len(book.found) for book in books) < self._max_bars:
             return
-        ends = sorted(bar.end_s for book in books for bar in book.segments.found)
+        ends = sorted(bar.end_s for book in books for bar in book.found)
         self.begins_s = ends[len(ends) // 2]
         for book in books:
-            book.segments.found = [b for b in book.segments.found if b.end_s > self.begins_s]
+            book.found = [bar for bar in book.found if bar.end_s > self.begins_s]
         needed = {bar.job_id for bar in self.bars()}
         self.names = {job_id: name for job_id, name in self.names.items() if job_id in needed}
+
+
+def _start(book: Segments, job_id: JobId, copy: int, gang: Gang, now_s: float) -> None:
+    """Start a copy's segment, unless it already holds this gang."""
+    held = book.open.get(job_id, {}).get(copy)
+    if held is None or held[0] != gang:
+        book.stop(job_id, copy, now_s)
+        book.start(job_id, copy, gang, now_s)
+
+
+def _hold(book: Segments, holds: Holds, now_s: float) -> None:
+    """Set the gangs that all jobs hold now."""
+    held = [(job_id, copy) for job_id, copies in book.open.items() for copy in copies]
+    for job_id, copy in held:
+        if (job_id, copy) not in holds:
+            book.stop(job_id, copy, now_s)
+    for (job_id, copy), gang in holds.items():
+        _start(book, job_id, copy, gang, now_s)
+
+
+def _end(book: Segments, job_id: JobId, end_s: float) -> None:
+    """End a job's segments, not before their start."""
+    for copy, (_, start_s) in list(book.open.get(job_id, {}).items()):
+        book.stop(job_id, copy, max(start_s, end_s))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.journal import Line, gang_from_tree
-from hadar_slurm.metrics import Segments
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.journal import Line
 from hadar_slurm.status.jobs import Forked, forked_of
 from hadar_slurm.web.words import clean
 
@@ -26,7 +26,7 @@ SEVERAL = "several"
 
 Tree = Mapping[str, Mapping[str, int]]
 Slots = dict[tuple[str, str], int]
-Holds = dict[tuple[JobId, int], Tree]
+Holds = dict[tuple[JobId, int], Gang]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,7 @@ class RoundRow:
         return sum(n for (what, how), n in self.did.items() if how == status and do in ("", what))
 
 
-_JOB_KEYS = frozenset(
-    ("phase", "user", "workload", "gpus", "submitted_s", "steps", "steps_done", "restarts")
-)
+_JOB_KEYS = {"phase", "user", "workload", "gpus", "submitted_s", "steps", "steps_done", "restarts"}
 _REACH = ("enforce", "advise", "observe", "")
 
 
@@ -137,10 +135,14 @@ def holds_of(line: Line) -> Holds:
     for job_id, job in line["jobs"].items():
         if not job.keys() >= _JOB_KEYS:
             raise ValueError(f"job {job_id} is incomplete")
-        _check_unusual(job)
+        _whole(job["gpus"])
+        if not all(0 <= float(rate) < math.inf for rate in job.get("rates", {}).values()):
+            raise ValueError(f"{job['rates']!r} are no throughputs")
+        texts = [job.get("partition", ""), *job.get("remarks", ()), *job.get("nodes", ())]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"job {job_id}: partition, remarks or nodes are no text")
         for copy, tree in job["holds"].items():
-            slots_of(tree)
-            holds[JobId(job_id), int(copy)] = tree
+            holds[JobId(job_id), int(copy)] = Gang.of(slots_of(tree))
     return holds
 
 
@@ -157,59 +159,3 @@ def forked_jobs(line: Line) -> dict[str, Forked]:
     """Return the copies of every forked job; raises one of DAMAGE for a damaged line."""
     found = {job_id: forked_of(line, job_id) for job_id in line["jobs"]}
     return {job_id: forked for job_id, forked in found.items() if forked is not None}
-
-
-def _check_unusual(job: Line) -> None:
-    """Raise ValueError if an optional field of a job is invalid."""
-    _whole(job["gpus"])
-    for throughput in job.get("rates", {}).values():
-        if not 0 <= float(throughput) < math.inf:
-            raise ValueError(f"{throughput!r} is no speed")
-    if not isinstance(job.get("partition", ""), str):
-        raise ValueError(f"{job['partition']!r} is no partition")
-    if not all(isinstance(remark, str) for remark in job.get("remarks", ())):
-        raise ValueError(f"{job['remarks']!r} are no remarks")
-    if not all(isinstance(name, str) for name in job.get("nodes", ())):
-        raise ValueError(f"{job['nodes']!r} are no nodes")
-
-
-@dataclass
-class Book:
-    """The segments of one mode's jobs, with the gangs in the journal's form."""
-
-    segments: Segments
-    trees: dict[tuple[JobId, int], Tree] = field(default_factory=dict)
-
-    def start(self, job_id: JobId, copy: int, tree: Tree, now_s: float) -> None:
-        """Start a copy's segment, unless it already holds this gang."""
-        key = (job_id, copy)
-        if self.trees.get(key) == tree:
-            return
-        self.stop(job_id, copy, now_s)
-        self.trees[key] = tree
-        gang = gang_from_tree({node: dict(gpus) for node, gpus in tree.items()})
-        self.segments.start(job_id, copy, gang, now_s)
-
-    def stop(self, job_id: JobId, copy: int, now_s: float) -> None:
-        """End a copy's segment."""
-        if self.trees.pop((job_id, copy), None) is not None:
-            self.segments.stop(job_id, copy, now_s)
-
-    def hold(self, holds: Mapping[tuple[JobId, int], Tree], now_s: float) -> None:
-        """Set the gangs that all jobs hold now."""
-        for job_id, copy in [key for key in self.trees if key not in holds]:
-            self.stop(job_id, copy, now_s)
-        for (job_id, copy), tree in holds.items():
-            self.start(job_id, copy, tree, now_s)
-
-    def end(self, job_id: JobId, end_s: float) -> None:
-        """End a job's segments, not before their start."""
-        for copy, (_, start_s) in list(self.segments.open.get(job_id, {}).items()):
-            self.stop(job_id, copy, max(start_s, end_s))
-
-    def slots(self) -> Counter[tuple[str, str]]:
-        """Return the number of GPUs held by (node, type)."""
-        held: Counter[tuple[str, str]] = Counter()
-        for tree in self.trees.values():
-            held.update(slots_of(tree))
-        return held

@@ -84,9 +84,8 @@ def listing(view: PageRequest) -> str:
     """Return one page of the list of all waiting or running jobs."""
     with view.follower.lock:
         waits, runs = _jobs(view.history)
-        state, chosen = (
-            ("running", runs) if view.query.get("state") == "running" else ("waiting", waits)
-        )
+        state = "running" if view.query.get("state") == "running" else "waiting"
+        chosen = runs if state == "running" else waits
         pages = max(1, -(-len(chosen) // MANY))
         asked = view.query.get("page", "")
         page = int(asked) if asked in map(str, range(1, pages + 1)) else 1
@@ -125,12 +124,10 @@ def _filled(name: str, view: PageRequest, **values: object) -> str:
 def _jobs(history: History) -> tuple[list[str], list[str]]:
     """Return the waiting jobs, and those with GPUs, each in order of submission."""
     jobs, places = history.now.jobs, history.places()
-    runs = {job for job in jobs if job in places or jobs[job]["phase"] != "queued"}
-    return _in_order(jobs.keys() - runs, jobs), _in_order(runs, jobs)
-
-
-def _in_order(job_ids: Iterable[str], jobs: Mapping[str, Line]) -> list[str]:
-    return sorted(job_ids, key=lambda job: (_number(jobs[job]["submitted_s"]), natural_key(job)))
+    order = sorted(jobs, key=lambda job: (_number(jobs[job]["submitted_s"]), natural_key(job)))
+    runs = [job for job in order if job in places or jobs[job]["phase"] != "queued"]
+    has_gpus = set(runs)
+    return [job for job in order if job not in has_gpus], runs
 
 
 def _rows(view: PageRequest, job_ids: Iterable[str]) -> list[Values]:
@@ -167,10 +164,9 @@ def _row(history: History, job_id: str, held: Sequence[Segment], now_s: float) -
 def _averages(forked: Forked | None, now_s: float) -> str:
     if forked is None or forked.averages is None:
         return ""
-    times = f"averaged {words.count(forked.averages, 'time')}"
-    if forked.averaged_s is None:
-        return times
-    return f"{times}, last {words.duration(now_s - forked.averaged_s)} before this round"
+    last = forked.averaged_s
+    ago = "" if last is None else f", last {words.duration(now_s - last)} before this round"
+    return f"averaged {words.count(forked.averages, 'time')}{ago}"
 
 
 def _number(value: object) -> float:
@@ -187,11 +183,8 @@ def _types(view: PageRequest) -> Iterator[Values]:
     points = [point for point, _ in view.history.spans(window.from_s, window.to_s)]
     most = max((price for point in points for price in point.prices.values()), default=0.0)
     for gpu_type, gpus in view.history.now.gpus.items():
-        held = [
-            (p.time_s, p.gpus[gpu_type].held / max(1, p.gpus[gpu_type].total))
-            for p in points
-            if gpu_type in p.gpus
-        ]
+        known = [(p.time_s, p.gpus[gpu_type]) for p in points if gpu_type in p.gpus]
+        held = [(time_s, now.held / max(1, now.total)) for time_s, now in known]
         prices = [(p.time_s, p.prices[gpu_type]) for p in points if gpu_type in p.prices]
         yield {
             "gpu_type": gpu_type,
@@ -229,22 +222,18 @@ def _chart(view: PageRequest) -> Values:
             for name, node in nodes.items()
             if chosen in node["gpus"]
         }
-    segments = list(history.bars(view.until_s)) if window else []
-    told = [
-        s
-        for s in segments
-        if window and window.shows(s) and (not chosen or chosen in s.gang.gpus_by_type)
-    ]
-    told.sort(key=lambda s: (s.start_s, s.job_id), reverse=True)
-    return {
+    values: Values = {
         "choices": _choices(view, list(gpu_types), chosen, has_all=has_all),
-        "gantt": gantt(_first(nodes), segments, history.names, window, view.clock)
-        if window
-        else None,
+        "gantt": None,
         "num_gpus": sum(gpu_types_of(nodes).values()),
-        "words": told[:_MAX_WORDS],
-        "num_words": len(told),
     }
+    if window is None:
+        return values
+    segments = [segment for segment in history.bars(view.until_s) if window.shows(segment)]
+    listed = [s for s in segments if not chosen or chosen in s.gang.gpus_by_type]
+    listed.sort(key=lambda s: (s.start_s, s.job_id), reverse=True)
+    picture = gantt(_first(nodes), segments, history.names, window, view.clock)
+    return values | {"gantt": picture, "words": listed[:_MAX_WORDS], "num_words": len(listed)}
 
 
 def _choices(
@@ -256,18 +245,16 @@ def _choices(
         asked = {"hours": hours} | ({"type": words.clean(gpu_type)} if gpu_type else {})
         return f"/?{urlencode(asked)}#chart"
 
-    choices = {
-        "Time to show": [
-            (address(h, view.gpu_type), words.span(h) if h else "all", h == view.hours)
-            for h in HOURS
-        ]
-    }
-    if len(gpu_types) > 1:
-        choices["GPU types to show"] = [
-            (address(view.hours, gpu_type), gpu_type or "all types", gpu_type == chosen)
-            for gpu_type in (*([""] if has_all else ()), *gpu_types)
-        ]
-    return choices
+    times = [
+        (address(h, view.gpu_type), words.span(h) if h else "all", h == view.hours) for h in HOURS
+    ]
+    if len(gpu_types) < 2:
+        return {"Time to show": times}
+    types = [
+        (address(view.hours, gpu_type), gpu_type or "all types", gpu_type == chosen)
+        for gpu_type in (*([""] if has_all else ()), *gpu_types)
+    ]
+    return {"Time to show": times, "GPU types to show": types}
 
 
 def _first(nodes: Mapping[str, Line]) -> dict[str, Line]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat
 
@@ -43,12 +42,7 @@ class Pulse:
         self._has_read.wait(_WAIT_S)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._to_end.set()
         self._thread.join(_WAIT_S)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from hadar_slurm.core.gang import Gang
 from hadar_slurm.journal import Line
-from hadar_slurm.web.lines import Tree, slots_of
 
 
 def throughput_ratios(
-    held: Iterable[tuple[str, Tree]], jobs: Mapping[str, Line], nodes: Mapping[str, Line]
+    held: Iterable[tuple[str, Gang]], jobs: Mapping[str, Line], nodes: Mapping[str, Line]
 ) -> dict[str, float]:
     """Return the mean ratio over the held GPUs of each type, 1 at most.
 
@@ -25,33 +25,20 @@ def throughput_ratios(
     supply = _Supply(nodes)
     sums: dict[str, float] = {}
     weights: Counter[str] = Counter()
-    for job_id, tree in held:
-        job = jobs.get(job_id)
-        if job is None:
-            continue
-        gpus: Counter[str] = Counter()
-        for (_, gpu_type), count in slots_of(tree).items():
-            gpus[gpu_type] += count
-        throughputs = {
-            gpu_type.lower(): float(throughput)
-            for gpu_type, throughput in job.get("rates", {}).items()
-        }
-        speed = min((throughputs.get(gpu_type.lower(), 0.0) for gpu_type in gpus), default=0.0)
-        if speed <= 0:
+    for job_id, gang in held:
+        job = jobs.get(job_id, {})
+        throughputs = {name.lower(): float(rate) for name, rate in job.get("rates", {}).items()}
+        own = min((throughputs.get(name.lower(), 0.0) for name in gang.gpus_by_type), default=0.0)
+        if own <= 0:
             continue
         total = supply.of(job.get("nodes"))
-        best = max(
-            (throughputs[gpu_type] for gpu_type in throughputs if total[gpu_type] >= job["gpus"]),
-            default=0.0,
-        )
-        # `best` may be lower or 0: the job may hold several types, or GPUs on closed nodes.
-        ratio = speed / max(best, speed)
-        for gpu_type, count in gpus.items():
+        # `own` may be above the best: the job may hold several types, or GPUs on closed nodes.
+        fits = (rate for name, rate in throughputs.items() if total[name] >= job["gpus"])
+        ratio = own / max(own, *fits, 0.0)
+        for gpu_type, count in gang.gpus_by_type.items():
             sums[gpu_type] = sums.get(gpu_type, 0.0) + ratio * count
             weights[gpu_type] += count
-    return {
-        gpu_type: sums[gpu_type] / weight for gpu_type, weight in sorted(weights.items()) if weight
-    }
+    return {name: sums[name] / weight for name, weight in sorted(weights.items()) if weight}
 
 
 class _Supply:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -44,12 +44,9 @@ class Address(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
+        with suppress(ValueError):
             return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.host == "localhost"
 
 
 def parse_address(text: str) -> Address:
@@ -98,19 +95,17 @@ class Server:
         shown = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{shown}:{self.port}/"
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Answer requests until the end of the block."""
-        with self._connections.running():
-            yield
+        return self._connections.running()
 
     def respond(self, head: bytes) -> bytes:
         """Return the whole answer to a request."""
-        return Exchange(self, head).respond()
+        return Exchange(self.is_for_us, self.answer, head).respond()
 
     def refuse(self, status: HTTPStatus, words: str) -> bytes:
         """Return the answer to a request that is not parsed."""
-        return Exchange(self, b"").refuse(status, words)
+        return Exchange(self.is_for_us, self.answer).refuse(status, words)
 
     def is_for_us(self, host: str) -> bool:
         """Return whether a Host header names this server.
@@ -120,11 +115,10 @@ class Server:
         name = _host_name(host)
         if name is None:
             return False
-        try:
+        with suppress(ValueError):
             ipaddress.ip_address(name)
-        except ValueError:
-            return name.lower().rstrip(".") in self.names
-        return True
+            return True
+        return name.lower().rstrip(".") in self.names
 
     def answer(self, target: str, accept: str) -> Response:
         """Return the answer to a GET."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -36,23 +37,20 @@ class Tail:
     def lines(self) -> Iterator[bytes]:
         """Yield the whole lines added since the last call, with their newlines."""
         try:
-            found = self.path.stat()
+            found, self.fault = self.path.stat(), ""
         except OSError as error:
             self.fault = error.strerror or str(error)
-            yield from self._rest()
-            return
-        self.fault = ""
-        if not self._has_begun:
-            yield from self._first()
-            return
-        if self._file is None:
-            self._open()
-        elif not os.path.samestat(found, os.fstat(self._file.fileno())):
-            yield from self._rest()
-            self.close()
-            self._open()
-        elif found.st_size < self._file.tell():
-            self._file.seek(0)
+        else:
+            if not self._has_begun:
+                yield from self._first()
+            elif self._file is None:
+                self._open()
+            elif not os.path.samestat(found, os.fstat(self._file.fileno())):
+                yield from self._rest()
+                self.close()
+                self._open()
+            elif found.st_size < self._file.tell():
+                self._file.seek(0)
         yield from self._rest()
 
     def close(self) -> None:
@@ -68,21 +66,17 @@ class Tail:
             return
         left = self._max_bytes - os.fstat(self._file.fileno()).st_size
         aside: list[tuple[Path, int]] = []
-        while left > 0:
-            older = self.path.with_name(f"{self.path.name}.{len(aside) + 1}")
-            try:
+        with suppress(OSError):
+            while left > 0:
+                older = self.path.with_name(f"{self.path.name}.{len(aside) + 1}")
                 size = older.stat().st_size
-            except OSError:
-                break
-            aside.append((older, max(0, size - left)))
-            left -= size
+                aside.append((older, max(0, size - left)))
+                left -= size
         for older, begin in reversed(aside):
             with older.open("rb") as file:
                 _skip_to(file, begin)
                 yield from self._whole(file)
-        if self._file is not None:
-            _skip_to(self._file, os.fstat(self._file.fileno()).st_size - self._max_bytes)
-        yield from self._rest()
+        _skip_to(self._file, os.fstat(self._file.fileno()).st_size - self._max_bytes)
 
     def _open(self) -> None:
         try:
