@@ -12,23 +12,16 @@ import typer
 from rich.console import Console
 
 from hadar_slurm.cli.completing import one_of, some_of
-from hadar_slurm.cli.pictures import can_draw
 from hadar_slurm.lab.checks import at_least_one
-from hadar_slurm.lab.comparison import (
-    check_done,
-    choices_by,
-    comparison_of,
-    scenario_by,
-    trace_cells,
-)
+from hadar_slurm.lab.comparison import cells_of, check_done, choices_by, comparison_of, scenario_by
 from hadar_slurm.lab.inputs import (
     ReferenceOption,
     SpeedsOption,
     TableOption,
     UnfitOption,
     complete_workload,
-    read_table,
 )
+from hadar_slurm.lab.pictures import can_draw
 from hadar_slurm.lab.study.experiment import ORACLE, RULES, SPEEDS
 from hadar_slurm.lab.study.report import json_text, write_all
 from hadar_slurm.lab.study.scenarios import SCENARIOS
@@ -121,26 +114,24 @@ def compare(
     processes = at_least_one("--jobs-at-once", jobs_at_once) or os.cpu_count() or 1
     console = Console(stderr=True)
     chosen = scenario_by(scenario, traces or ())
-    if chosen:
-        cells = chosen.cells(choices, read_table(throughputs))
-    else:
-        cells = trace_cells(
-            traces or (),
-            choices,
-            console,
-            cluster=cluster,
-            gpus_per_node=gpus_per_node,
-            throughputs=throughputs,
-            reference=reference,
-            gpu_speeds=gpu_speeds,
-            leave_out_unfit=leave_out_unfit,
-            rules=rules,
-            speeds=speeds,
-            round_seconds=round_seconds,
-            restart_seconds=restart_seconds,
-            copies=copies,
-            aggregation_seconds=aggregation_seconds,
-        )
+    cells = cells_of(
+        chosen,
+        traces or (),
+        choices,
+        console,
+        cluster=cluster,
+        gpus_per_node=gpus_per_node,
+        throughputs=throughputs,
+        reference=reference,
+        gpu_speeds=gpu_speeds,
+        leave_out_unfit=leave_out_unfit,
+        rules=rules,
+        speeds=speeds,
+        round_seconds=round_seconds,
+        restart_seconds=restart_seconds,
+        copies=copies,
+        aggregation_seconds=aggregation_seconds,
+    )
     records = run_with_bars(cells, output, processes, console)
     command = shlex.join(["hadar", *sys.argv[1:]])
     comparison = comparison_of(records, chosen, command, has_pictures=can_draw(console))

@@ -82,7 +82,8 @@ def scenario_by(name: str | None, traces: Sequence[str]) -> Scenario | None:
 # The runs.
 
 
-def trace_cells(
+def cells_of(
+    scenario: Scenario | None,
     traces: Sequence[str],
     choices: Choices,
     console: Console,
@@ -100,7 +101,9 @@ def trace_cells(
     copies: int | None,
     aggregation_seconds: float,
 ) -> list[Cell]:
-    """Return the runs of traces and generators, with the command's options; print notes."""
+    """Return the runs of a scenario, or of traces with the command's options; print notes."""
+    if scenario:
+        return scenario.cells(choices, read_table(throughputs))
     nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
     chosen_rules = choices_of("--rules", rules, RULES)
     reading = TraceOptions(
