@@ -7,35 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
 
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.submit.decision import Decision, why_left
+from hadar_slurm.submit.decision import Call, Decision, why_left
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
-
-if TYPE_CHECKING:
-    from hadar_slurm.core.cluster import Cluster
-    from hadar_slurm.jobspec.description import Description
-
-
-class Call(NamedTuple):
-    """One call of sbatch, and whether hadard manages the job."""
-
-    argv: tuple[str, ...]
-    decision: Decision
-    # Environment variables to add.
-    variables: Mapping[str, str] = {}
-    # Details of the decision, for the user.
-    notes: tuple[str, ...] = ()
-    # The description of the job for hadard.
-    description: Description | None = None
-    # The GPUs of the job's partition, if known.
-    cluster: Cluster | None = None
-
-    @property
-    def is_held(self) -> bool:
-        """Return whether the job is submitted held, for hadard to release."""
-        return self.decision.taken
 
 
 def call_for(

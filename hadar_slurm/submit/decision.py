@@ -1,14 +1,19 @@
-"""Decides whether hadard places a job, with the reason.
+"""Decides whether hadard places a job, with the reason; the call that follows from it.
 
 Imports little, because every submission pays for it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from hadar_slurm.submit.gpu_options import PER_TASK
 from hadar_slurm.submit.request import NO_HADAR, SbatchRequest
+
+if TYPE_CHECKING:
+    from hadar_slurm.core.cluster import Cluster
+    from hadar_slurm.jobspec.description import Description
 
 # Options with which the user chooses the nodes.
 _PLACES = ("nodelist", "exclude", "constraint", "reservation", "nodefile", "clusters")
@@ -26,6 +31,26 @@ class Decision(NamedTuple):
         if self.taken:
             return f"hadard places this job ({self.why})"
         return f"plain Slurm places this job: {self.why}"
+
+
+class Call(NamedTuple):
+    """One call of sbatch, and whether hadard manages the job."""
+
+    argv: tuple[str, ...]
+    decision: Decision
+    # Environment variables to add.
+    variables: Mapping[str, str] = {}
+    # Details of the decision, for the user.
+    notes: tuple[str, ...] = ()
+    # The description of the job for hadard.
+    description: Description | None = None
+    # The GPUs of the job's partition, if known.
+    cluster: Cluster | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether the job is submitted held, for hadard to release."""
+        return self.decision.taken
 
 
 def why_left(request: SbatchRequest) -> str:

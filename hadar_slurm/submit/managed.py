@@ -15,9 +15,8 @@ from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.client.gres import parse_gpus
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.state.heartbeat import Heartbeat
-from hadar_slurm.submit.call import Call
 from hadar_slurm.submit.compose import check_exports, compose
-from hadar_slurm.submit.decision import Decision, why_chosen, why_place_chosen
+from hadar_slurm.submit.decision import Call, Decision, why_chosen, why_place_chosen
 from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model
 from hadar_slurm.submit.request import SbatchRequest
 

@@ -14,7 +14,7 @@ from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import Estimate
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.submit.call import Call
+from hadar_slurm.submit.decision import Call
 
 
 @dataclass(frozen=True, slots=True)
