@@ -98,8 +98,8 @@ def explain_job(
             console.print(f"Slurm: {slurm.words}", markup=False)
         if ended is not None:
             print_ended(console, ended, now_s)
-        else:
-            for text in [*warnings(life, standing), *problem_lines(life)] if life else ():
+        elif life is not None:
+            for text in (*warnings(life, standing), *problem_lines(life)):
                 console.print(text, markup=False)
         if found is not None:
             if differs and slurm.record is not None:
