@@ -1,1 +1,1 @@
-"""The three commands: hadar, hadard and hadar-sbatch."""
+"""The commands hadar and hadar-sbatch, as thin faces."""

@@ -13,11 +13,9 @@ from rich.console import Console
 
 from hadar_slurm.devcluster.accounting import ACCOUNT
 from hadar_slurm.devcluster.cluster import LocalCluster
-from hadar_slurm.devcluster.config import NodeShape, load_nodes, parse_nodes
+from hadar_slurm.devcluster.config import load_nodes, parse_nodes
 from hadar_slurm.devcluster.directory import default_directory
 from hadar_slurm.errors import HadarError, UsageError
-
-EXAMPLE_NODES = "v100:4,v100:4,p100:4,k80:4,v100:2+k80:2"
 
 app = typer.Typer(
     help="Start, show and stop a real Slurm on this machine with simulated GPUs.",
@@ -44,7 +42,7 @@ def up(
         typer.Option(
             help="GPUs of each node, or a YAML file; + joins types in one node, 3* repeats a node."
         ),
-    ] = EXAMPLE_NODES,
+    ] = "v100:4,v100:4,p100:4,k80:4,v100:2+k80:2",
     directory: Directory = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds to wait for all nodes to be idle.")
@@ -57,7 +55,8 @@ def up(
 ) -> None:
     """Start a cluster and wait until every node is idle."""
     with _failures_in_one_line():
-        shapes = _read_nodes(nodes)
+        is_file = nodes.endswith((".yaml", ".yml")) or Path(nodes).is_file()
+        shapes = load_nodes(Path(nodes)) if is_file else parse_nodes(nodes)
         with _progress(len(shapes)) as on_wait:
             cluster = LocalCluster.up(
                 directory or default_directory(),
@@ -101,11 +100,6 @@ def _failures_in_one_line() -> Iterator[None]:
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
 
 
-def _read_nodes(nodes: str) -> tuple[NodeShape, ...]:
-    is_file = nodes.endswith((".yaml", ".yml")) or Path(nodes).is_file()
-    return load_nodes(Path(nodes)) if is_file else parse_nodes(nodes)
-
-
 @contextmanager
 def _progress(num_nodes: int) -> Iterator[Callable[[int], None]]:
     """Show the number of idle nodes on a terminal; elsewhere rich prints nothing."""
@@ -136,28 +130,20 @@ def _print_status(cluster: LocalCluster, *, as_json: bool) -> None:
 
 
 def _next_steps(cluster: LocalCluster) -> str:
-    exports = [f"  export {name}={value}" for name, value in cluster.environment().items()]
-    return "\n".join(
-        [
-            "",
-            "To use it from this shell:",
-            *exports,
-            "Then, for example:",
-            "  sbatch --gres=gpu:1 --wrap 'echo $CUDA_VISIBLE_DEVICES'",
-            "  hadar cluster status",
-            *(_of_accounting() if cluster.accounting else ()),
-            "To stop it:",
-            f"  hadar cluster down --dir {cluster.directory}",
-        ]
-    )
-
-
-def _of_accounting() -> list[str]:
-    return [
-        "To see ended jobs, and to let another user submit:",
-        "  sacct --allusers",
-        f"  sacctmgr --immediate add user NAME account={ACCOUNT}",
+    lines = ["", "To use it from this shell:"]
+    lines += [f"  export {name}={value}" for name, value in cluster.environment().items()]
+    lines += [
+        "Then, for example:",
+        "  sbatch --gres=gpu:1 --wrap 'echo $CUDA_VISIBLE_DEVICES'",
+        "  hadar cluster status",
     ]
+    if cluster.accounting:
+        lines += [
+            "To see ended jobs, and to let another user submit:",
+            "  sacct --allusers",
+            f"  sacctmgr --immediate add user NAME account={ACCOUNT}",
+        ]
+    return "\n".join([*lines, "To stop it:", f"  hadar cluster down --dir {cluster.directory}"])
 
 
 if __name__ == "__main__":

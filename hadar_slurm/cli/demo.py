@@ -6,23 +6,20 @@ import json
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hadar_slurm.cli.completing import one_of
-from hadar_slurm.cli.pictures import can_draw
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.journal import read_journal
+from hadar_slurm.lab.demo.both_runs import both_runs
 from hadar_slurm.lab.demo.report import (
     job_table,
     plan_mismatches,
@@ -30,32 +27,11 @@ from hadar_slurm.lab.demo.report import (
     summary_tree,
     total_table,
 )
-from hadar_slurm.lab.demo.runs import (
-    Daemon,
-    DemoTally,
-    JobRun,
-    Submitter,
-    fresh_directory,
-    job_environment,
-    run_jobs,
-)
-from hadar_slurm.lab.demo.workload import DemoWorkload, load_workload
+from hadar_slurm.lab.demo.runs import JobRun
+from hadar_slurm.lab.demo.workload import load_workload
+from hadar_slurm.lab.pictures import can_draw
 from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
 from hadar_slurm.slurm.client.state import read_nodes
-
-# A run that takes longer has failed; both runs together stay far below it.
-_LIMIT_S = 240.0
-# Rounds and costs scaled to jobs that last seconds instead of hours.
-CONFIG = {
-    "mode": "enforce",
-    "round_seconds": 5,
-    "poll_seconds": 0.25,
-    "restart_cost_seconds": 2.5,
-    "grace_seconds": 10,
-    "pin_timeout_seconds": 15,
-}
-# Without a terminal, progress is one line in this many seconds.
-_LINE_EVERY_S = 10.0
 
 
 def demo(
@@ -86,88 +62,13 @@ def demo(
     scratch = Path(tempfile.mkdtemp(prefix="hadar-demo-"))
     try:
         with LocalCluster.up(scratch / "cluster", parse_nodes(workload.cluster)) as cluster:
-            plain, hadar = _both_runs(
+            plain, hadar = both_runs(
                 workload, cluster, scratch, output, console, policy=policy, tells_steps=steps
             )
             nodes = Cluster.of(row.node for row in read_nodes(cluster.runner()))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     show_results(output, nodes, plain, hadar, console, as_json=as_json)
-
-
-def _both_runs(
-    workload: DemoWorkload,
-    cluster: LocalCluster,
-    scratch: Path,
-    output: Path,
-    console: Console,
-    *,
-    policy: str,
-    tells_steps: bool,
-) -> tuple[list[JobRun], list[JobRun]]:
-    environment = job_environment(cluster.environment())
-    daemon = Daemon(
-        fresh_directory(scratch / "hadard"),
-        environment,
-        {
-            **CONFIG,
-            "policy": policy,
-            "slurm_conf": cluster.slurm_conf,
-            "run_dir": environment["HADAR_RUN_DIR"],
-            "spool_dir": cluster.directory / "spool",
-            "state_dir": scratch / "state",
-            "disable_file": scratch / "disabled",
-        },
-    )
-
-    def run(name: str, *, with_hadar: bool) -> list[JobRun]:
-        jobs = fresh_directory(scratch / ("hadar" if with_hadar else "plain"))
-        submitter = Submitter(environment, jobs, with_hadar, tells_steps)
-        with _progress(console, name, len(workload.jobs)) as show:
-            return run_jobs(
-                workload.jobs, submitter, cluster.runner(), limit_s=_LIMIT_S, on_progress=show
-            )
-
-    plain = run("plain Slurm", with_hadar=False)
-    try:
-        with daemon.running():
-            hadar = run("hadar", with_hadar=True)
-    finally:
-        for file in (daemon.journal, daemon.log):
-            if file.exists():
-                shutil.copy(file, output / file.name)
-    return plain, hadar
-
-
-@contextmanager
-def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[DemoTally], None]]:
-    """Show a run's progress: a bar on a terminal, periodic lines elsewhere."""
-    if console.is_terminal:
-        with Progress(
-            TextColumn("{task.description:12}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} done, {task.fields[running]} running"),
-            TimeElapsedColumn(),
-            console=console,
-        ) as progress:
-            task = progress.add_task(name, total=total, running=0)
-            yield lambda tally: progress.update(
-                task, completed=tally.finished, running=tally.running
-            )
-        return
-    begun_s = time.monotonic()
-    printed_s = -_LINE_EVERY_S
-
-    def show(tally: DemoTally) -> None:
-        nonlocal printed_s
-        now_s = time.monotonic() - begun_s
-        if now_s - printed_s >= _LINE_EVERY_S or tally.finished == total:
-            printed_s = now_s
-            console.print(
-                f"{name}: {tally.finished}/{total} done, {tally.running} running, {now_s:.0f} s"
-            )
-
-    yield show
 
 
 def show_results(

@@ -7,7 +7,7 @@ A command is imported when it is called: loading all of them takes about five ti
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -19,72 +19,44 @@ from hadar_slurm.errors import HadarError, UsageError
 
 
 class Deferred(NamedTuple):
-    """A command not yet imported: its module in `cli`, its attribute there, its summary."""
+    """A command not yet imported."""
 
-    module: str
-    attribute: str
     summary: str
-
-    def load(self) -> Callable[..., None] | typer.Typer:
-        """Import the function, or the group of commands."""
-        found: Callable[..., None] | typer.Typer = getattr(
-            import_module(f"hadar_slurm.cli.{self.module}"), self.attribute
-        )
-        return found
+    # Its attribute in the module of `cli` with the command's name; "": of the same name.
+    attribute: str = ""
 
 
 # The summaries are those of the commands themselves; a test compares them.
 COMMANDS: Mapping[str, Deferred] = {
     "status": Deferred(
-        "status",
-        "status",
-        "Show whether hadard is alive, its modes, and the GPUs and jobs of its last round.",
+        "Show whether hadard is alive, its modes, and the GPUs and jobs of its last round."
     ),
-    "top": Deferred(
-        "top", "top", "Show hadard, the GPUs by type and the jobs, live, until Ctrl-C."
-    ),
+    "top": Deferred("Show hadard, the GPUs by type and the jobs, live, until Ctrl-C."),
     "explain": Deferred(
-        "explain",
-        "explain_job",
         "Show why a job waits, its throughput on each GPU type, the jobs ahead, and its start "
         "time.",
+        "explain_job",
     ),
     "report": Deferred(
-        "report",
-        "report",
-        "Report decisions and GPU use over a period, and simulate the same jobs under plain Slurm.",
+        "Report decisions and GPU use over a period, and simulate the same jobs under plain Slurm."
     ),
     "web": Deferred(
-        "web",
-        "web",
-        "Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics.",
+        "Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics."
     ),
     "leave": Deferred(
-        "release",
-        "leave",
-        "Remove jobs from Hadar's management: from now on only Slurm schedules them.",
+        "Remove jobs from Hadar's management: from now on only Slurm schedules them."
     ),
-    "release": Deferred(
-        "release", "release", "Release all jobs held or pinned by hadard to plain Slurm."
-    ),
-    "config": Deferred("config", "app", "Check, show or print hadard's configuration."),
+    "release": Deferred("Release all jobs held or pinned by hadard to plain Slurm."),
+    "config": Deferred("Check, show or print hadard's configuration.", "app"),
     "simulate": Deferred(
-        "simulate",
-        "simulate",
-        "Simulate TRACE under a policy, with the same loop as hadard, in virtual time.",
+        "Simulate TRACE under a policy, with the same loop as hadard, in virtual time."
     ),
     "compare": Deferred(
-        "compare",
-        "compare",
-        "Run every policy on every workload, in parallel, and compare the results.",
+        "Run every policy on every workload, in parallel, and compare the results."
     ),
-    "demo": Deferred(
-        "demo", "demo", "Run 24 jobs on a real local Slurm, without and with hadard, and compare."
-    ),
+    "demo": Deferred("Run 24 jobs on a real local Slurm, without and with hadard, and compare."),
     "cluster": Deferred(
-        "cluster",
-        "app",
-        "Start, show and stop a real Slurm on this machine with simulated GPUs.",
+        "Start, show and stop a real Slurm on this machine with simulated GPUs.", "app"
     ),
 }
 
@@ -109,7 +81,8 @@ class _Commands(TyperGroup):
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
     """Import one of `COMMANDS`."""
-    found = COMMANDS[name].load()
+    module = import_module(f"hadar_slurm.cli.{name}")
+    found = getattr(module, COMMANDS[name].attribute or name)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(add_completion=False)
         alone.command()(found)

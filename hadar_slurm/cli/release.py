@@ -1,26 +1,21 @@
-"""hadar release and hadar leave: return jobs to plain Slurm, all of them or one's own."""
+"""hadar release: returns all jobs to plain Slurm."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hadar_slurm.cli.completing import own_jobs
-from hadar_slurm.config import DEFAULT_PATH, Config, load_config, read_config
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.config import DEFAULT_PATH, Config, read_config
 from hadar_slurm.daemon.signs_of_life import good_for_s
-from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
-from hadar_slurm.jobspec.description import decode, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.updates import Release, SetStartNow
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all, waiting_for_us
 from hadar_slurm.slurm.control.restore import Returned
@@ -126,43 +121,5 @@ def _tell(answers: tuple[Returned, ...] | None, kept_for: str, held: int, *, as_
         for answer in failed:
             typer.echo(f"hadar: job {answer.job} is not released: {answer.fault}", err=True)
         typer.echo(f"{len(answers) - len(failed)} jobs released to plain Slurm")
-    if failed:
-        raise typer.Exit(1)
-
-
-def leave(
-    jobs: Annotated[
-        list[str],
-        typer.Argument(metavar="JOB...", help="Slurm's ids of your jobs.", autocompletion=own_jobs),
-    ],
-    config: ConfigOption = None,
-) -> None:
-    """Remove jobs from Hadar's management: from now on only Slurm schedules them.
-
-    A running job continues and is not migrated again.
-    """
-    chosen = Config() if config is None else load_config(config)
-    runner = Runner(chosen.slurm_conf, chosen.command_timeout_seconds)
-    slurm = CommandLine(runner)
-    queue = slurm.queue()
-    failed = False
-    for job in jobs:
-        rows = [row for row in queue.values() if row.key == job or row.key.startswith(f"{job}_")]
-        try:
-            description = decode(rows[0].comment) if rows else None
-            if description is None:
-                raise UsageError(f"job {job} does not exist, or was not submitted by hadar-sbatch")
-            comment = encode(replace(description, leaves=True))
-            runner.run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
-            if any(row.is_held_by_user for row in rows):
-                soon = [SetStartNow(JobId(job))] if any(row.restarts for row in rows) else []
-                for fault in slurm.change([*soon, Release(JobId(job))]):
-                    if fault is not None:
-                        raise fault
-        except (UsageError, JobSpecError, SlurmError) as error:
-            typer.echo(f"hadar: {error}", err=True)
-            failed = True
-        else:
-            typer.echo(f"job {job} is left to Slurm")
     if failed:
         raise typer.Exit(1)

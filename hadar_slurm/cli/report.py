@@ -6,30 +6,24 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from hadar_slurm.cli.release import ConfigOption, JsonOption
 from hadar_slurm.cli.status import JournalOption
 from hadar_slurm.config import read_config
-from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.job import JobSpec
-from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.errors import UsageError
 from hadar_slurm.journal import Line, read_with_older
-from hadar_slurm.lab.study.experiment import Result, run_experiment
-from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.lab.replay import figures, print_replay, replayed
 from hadar_slurm.status.report import Report, Reporter
 
-PLAIN = "slurm"
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _HOUR_S = 3600.0
 
@@ -70,12 +64,15 @@ def report(
     if found is None:
         raise UsageError(f"{path} has no round in that period: give an earlier --since")
     workload = reader.workload() if replay else None
-    results = _replayed(*workload, found, is_quiet=as_json) if workload else []
+    results = replayed(*workload, found.policies[-1], is_quiet=as_json) if workload else []
     if as_json:
-        replays = {result.policy: _figures(result) for result in results}
+        replays = {result.policy: figures(result) for result in results}
         typer.echo(json.dumps({**asdict(found), "replay": replays}))
     else:
-        _print(Console(highlight=False, soft_wrap=True), found, results)
+        console = Console(highlight=False, soft_wrap=True)
+        _print(console, found)
+        if results:
+            print_replay(console, results)
 
 
 def _between(path: Path, first_s: float, last_s: float) -> Iterator[Line]:
@@ -97,39 +94,7 @@ def _time_s(text: str, now_s: float, option: str) -> float:
         ) from error
 
 
-def _replayed(
-    specs: Sequence[JobSpec], cluster: Cluster, found: Report, *, is_quiet: bool
-) -> list[Result]:
-    """Return the results of the policy used last and of plain Slurm."""
-    results = []
-    names = [found.policies[-1], *([PLAIN] if found.policies[-1] != PLAIN else [])]
-    with Progress(console=Console(stderr=True), disable=is_quiet) as progress:
-        for name in names:
-            task = progress.add_task(f"replay: {name}", total=len(specs))
-            show = partial(_show, progress, task)
-            try:
-                results.append(run_experiment(specs, cluster, make_policy(name), on_progress=show))
-            except HadarError as error:
-                raise HadarError(
-                    f"replay with {name}: {error}; --no-replay leaves it out"
-                ) from error
-    return results
-
-
-def _show(progress: Progress, task: TaskID, done: int) -> None:
-    progress.update(task, completed=done)
-
-
-def _figures(result: Result) -> dict[str, float]:
-    return {
-        "mean_jct_s": result.mean_jct_s,
-        "p95_jct_s": result.p95_jct_s,
-        "ttd_s": result.ttd_s,
-        "moves": result.moves,
-    }
-
-
-def _print(console: Console, found: Report, results: Sequence[Result]) -> None:
+def _print(console: Console, found: Report) -> None:
     first, last = (
         f"{datetime.fromtimestamp(time_s).astimezone():%Y-%m-%d %H:%M %Z}"
         for time_s in (found.from_s, found.to_s)
@@ -151,17 +116,3 @@ def _print(console: Console, found: Report, results: Sequence[Result]) -> None:
     for gpu_type, hours in found.gpu_hours.items():
         table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.ours, hours.others, hours.idle)))
     console.print(table)
-    if not results:
-        return
-    table = Table("the same jobs, simulated", box=None, pad_edge=False)
-    for heading in ("mean JCT h", "p95 h", "TTD h", "moves"):
-        table.add_column(heading, justify="right")
-    for result in results:
-        times_s = (result.mean_jct_s, result.p95_jct_s, result.ttd_s)
-        cells = [f"{time_s / _HOUR_S:,.2f}" for time_s in times_s]
-        table.add_row(result.policy, *cells, f"{result.moves:,}")
-    console.print(table)
-    if len(results) > 1 and results[-1].mean_jct_s > 0:
-        saved = 1.0 - results[0].mean_jct_s / results[-1].mean_jct_s
-        word = "less" if saved >= 0 else "more"
-        console.print(f"mean JCT {abs(saved):.0%} {word} than under plain Slurm")

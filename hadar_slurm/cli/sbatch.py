@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from hadar_slurm.errors import HadarError, SbatchNotFound, UsageError
-from hadar_slurm.submit.decision import Decision, why_left_here
+from hadar_slurm.submit.call import call_for
 from hadar_slurm.submit.execute import become, run, user_environment
 from hadar_slurm.submit.real_sbatch import find_sbatch, is_second_call
 from hadar_slurm.submit.request import (
@@ -22,7 +22,6 @@ from hadar_slurm.submit.request import (
     SbatchRequest,
     parse_words,
     with_script,
-    without_hadar,
 )
 from hadar_slurm.submit.script import read_script
 
@@ -31,7 +30,7 @@ _USAGE_STATUS = 2
 _NO_COMMAND_STATUS = 127
 _QUIET_VARIABLE = "HADAR_QUIET"
 # Options with which sbatch prints something and submits nothing.
-_QUESTIONS = ("help", "usage", "version")
+_QUESTIONS = frozenset(("help", "usage", "version"))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -52,86 +51,51 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _answer(request: SbatchRequest) -> int:
     is_passed_on = is_second_call(os.environ)
-    if not is_passed_on and _asks_for_help(request):
+    # Under the name sbatch, --help is sbatch's.
+    is_sbatch = os.path.basename(sys.argv[0]) == "sbatch"
+    asks_for_help = HELP in request.flags or ("help" in request.values and not is_sbatch)
+    if asks_for_help and not is_passed_on:
         print(USAGE)
         return 0
-    if is_passed_on or request.given(*_QUESTIONS):
+    if is_passed_on or _QUESTIONS & request.values.keys():
         environment = user_environment()
-        become(find_sbatch(os.environ, sys.argv[0]), without_hadar(request), environment)
-    request = _read(request)
-    return _dry_run(request) if DRY_RUN in request.flags else _submit(request)
-
-
-def _asks_for_help(request: SbatchRequest) -> bool:
-    """Return whether to print the usage; under the name sbatch, --help is sbatch's."""
-    is_sbatch = os.path.basename(sys.argv[0]) == "sbatch"
-    return HELP in request.flags or (request.given("help") and not is_sbatch)
-
-
-def _read(request: SbatchRequest) -> SbatchRequest:
-    name = request.script_name
-    if name is None:
-        return request
-    return with_script(request, read_script(name, request.last("chdir") or ""))
-
-
-def _dry_run(request: SbatchRequest) -> int:
-    from hadar_slurm.submit.call import call_for, load_estimator
-    from hadar_slurm.submit.preview import as_json, as_text
-
-    is_json = JSON in request.flags
-    call = call_for(request, user_environment(), is_parsable=is_json)
-    _tell_user(request, call.decision.line, *call.notes)
-    _print((as_json if is_json else as_text)(call, load_estimator()))
-    return 0
+        become(find_sbatch(os.environ, sys.argv[0]), request.plain_call, environment)
+    return _submit(with_script(request, read_script))
 
 
 def _submit(request: SbatchRequest) -> int:
+    """Print the call for a dry run, else execute it; run it if its output is to be in the JSON."""
+    is_dry_run, is_json = DRY_RUN in request.flags, JSON in request.flags
     environment = user_environment()
-    sbatch = find_sbatch(os.environ, sys.argv[0])
-    if JSON not in request.flags:
-        argv, variables = _planned(request, environment)
-        become(sbatch, argv, {**environment, **variables})
-    from hadar_slurm.submit.call import call_for, load_estimator
-    from hadar_slurm.submit.preview import as_json
-
-    call = call_for(request, environment, is_parsable=True)
-    status, answer = run(sbatch, call.argv, {**environment, **call.variables})
-    if answer or status == 0:
-        job, _, cluster = answer.partition(";")
-        _print(as_json(call, load_estimator(), job or None, cluster or None))
-    return status
-
-
-def _planned(
-    request: SbatchRequest, environment: Mapping[str, str]
-) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the sbatch call and the variables to add; print whether hadard places the job.
-
-    A failure here must not stop a submission: the job goes to plain Slurm.
-    """
+    sbatch = None if is_dry_run else find_sbatch(os.environ, sys.argv[0])
     try:
-        why = why_left_here(request, environment)
-        if not why:
-            from hadar_slurm.submit.call import call_for
-
-            call = call_for(request, environment)
-            _tell_user(request, call.decision.line)
-            return call.argv, call.variables
-        _tell_user(request, Decision(False, why).line)
-    except HadarError:
-        raise
+        call = call_for(request, environment, is_parsable=is_json)
     except Exception as error:
+        if sbatch is None or is_json or isinstance(error, HadarError):
+            raise
+        # A failure must not stop a submission.
         _tell(f"failed, so plain Slurm places this job: {error!r}")
-    return without_hadar(request), {}
+        become(sbatch, request.plain_call, environment)
+    # The user or the site may silence notes that are not errors.
+    is_quiet = os.environ.get(_QUIET_VARIABLE, "") not in ("", "0")
+    if not (is_quiet or is_json or {"quiet", "parsable"} & request.values.keys()):
+        _tell(call.decision.line, *(call.notes if is_dry_run else ()))
+    environment |= call.variables
+    if sbatch and not is_json:
+        become(sbatch, call.argv, environment)
+    status, answer = run(sbatch, call.argv, environment) if sbatch else (0, "")
+    if answer or status == 0:
+        from hadar_slurm.submit.managed import load_estimator
+        from hadar_slurm.submit.preview import as_json, as_text
 
-
-def _tell_user(request: SbatchRequest, *notes: str) -> None:
-    """Print notes that are not errors, unless the user or the site silences them."""
-    if JSON in request.flags or request.given("quiet", "parsable"):
-        return
-    if os.environ.get(_QUIET_VARIABLE, "") in ("", "0"):
-        _tell(*notes)
+        job, _, cluster = answer.partition(";")
+        estimator = load_estimator()
+        _print(
+            as_json(call, estimator, job or None, cluster or None)
+            if is_json
+            else as_text(call, estimator)
+        )
+    return status
 
 
 def _tell(*notes: str) -> None:

@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hadar_slurm.cli.release import ConfigOption
-from hadar_slurm.cli.status import JournalOption, last_lines, life_of, standing_by, status_parts
+from hadar_slurm.cli.status import JournalOption
 from hadar_slurm.config import read_config_to_answer
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.journal import Line, snapshot_of
 from hadar_slurm.status.jobs import Forked, forked_of, state_of
 from hadar_slurm.status.status import current, status_of
+from hadar_slurm.status.status_text import last_lines, life_of, standing_by, status_parts
 from hadar_slurm.status.words import averages_words, copy_words, span
 
 # Lines of the screen taken by the output of `hadar status` and the headings.

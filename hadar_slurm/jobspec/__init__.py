@@ -1,1 +1,1 @@
-"""What hadar-sbatch says of a job and hadard reads: its description and estimated throughputs."""
+"""The description of a job, from hadar-sbatch to hadard, and its estimated throughputs."""

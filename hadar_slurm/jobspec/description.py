@@ -18,9 +18,9 @@ from hadar_slurm.errors import JobSpecError
 
 VERSION = 1
 MAX_COMMENT = 1024
-# What `hadar leave` adds, for which there is always room.
+# What `hadar leave` adds; room for it is always kept.
 _LEAVE = ',"leave":true'
-# Bounds that no honest job meets: what stands in a comment must not cost the daemon its time.
+# Bounds beyond any real job, so that a comment cannot cost the daemon much time.
 MAX_GPUS = 4096
 MAX_STEPS = 10**15
 MIN_RATE, MAX_RATE = 1e-9, 1e12
@@ -169,7 +169,7 @@ def decode(comment: str) -> Description | None:
 
 
 def decode_or_none(comment: str) -> Description | None:
-    """Return the description in a job's comment, or None where there is none that is right."""
+    """Return the description in a job's comment, or None if it is missing or invalid."""
     try:
         return decode(comment)
     except JobSpecError:
@@ -197,9 +197,9 @@ def job_spec(
     user: str = "",
     shapes: tuple[Shape, ...] = (),
 ) -> JobSpec:
-    """Return what a policy needs to know of a job; `restart_cost_s` where it names none.
+    """Return the job for policies.
 
-    `shapes` are its layouts where something besides the description decides about them.
+    `restart_cost_s` is the default where the description has none; `shapes` override its layouts.
     """
     own_shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
     own_cost = description.restart_cost_s

@@ -1,8 +1,8 @@
-"""How fast a job is to train on each GPU type, by all that is known of it. Standard library only.
+"""Estimates a job's throughput on each GPU type. Standard library only.
 
-What its user gave counts as it is. Else the throughput table, and for what it does not have the
-published speeds of the GPU types, are where `core.speeds` begins; what jobs of this workload and of
-similar ones were seen to do on this cluster takes their place as it comes.
+A throughput given by the user is used unchanged. Otherwise `core.throughput_model` starts from the
+throughput table, and for GPU types that the table lacks from their published speeds; measurements
+of this workload and of similar ones on this cluster replace both.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Known = tuple[Throughputs, Mapping[str, Estimate]]
 
 @dataclass
 class Estimator:
-    """Turns what a description says into rates; `speeds` is what has been measured so far."""
+    """Estimates throughputs from a description; `speeds` has the measurements so far."""
 
     table: ThroughputTable
     published: Mapping[str, float]
@@ -46,29 +46,27 @@ class Estimator:
 
     @classmethod
     def shipped(cls, table: ThroughputTable, speeds: ThroughputModel | None = None) -> Estimator:
-        """Return one that begins with the published speeds that come with the package."""
-        path = data_file("gpu_speeds.json")
-        return cls(
-            table, parse_published(path.read_text(encoding="utf-8")), speeds or ThroughputModel()
-        )
+        """Return an estimator with the package's published speeds."""
+        published = parse_published(data_file("gpu_speeds.json").read_text(encoding="utf-8"))
+        return cls(table, published, speeds or ThroughputModel())
 
     def throughputs(
         self, description: Description, user: str, gpu_types: Iterable[str]
     ) -> Throughputs:
-        """Return the rates of a user's job on GPU types, in steps/s of the whole gang."""
+        """Return the throughputs of a user's job on GPU types, in steps/s of the whole gang."""
         return self._of(description, user, gpu_types)[0]
 
     def estimates(
         self, description: Description, user: str, gpu_types: Iterable[str]
     ) -> Mapping[str, Estimate]:
-        """Return, by GPU type in lower case, what is believed within a node, and how surely."""
+        """Return the estimates within a node, with their spread, by GPU type in lower case."""
         return self._of(description, user, gpu_types)[1]
 
     def total_steps(self, description: Description, throughputs: Throughputs) -> int:
-        """Return the steps that a job has in all.
+        """Return a job's total steps.
 
-        If they are unknown: the steps that fit its time limit on the slowest type, since the limit
-        must allow the job to run there.
+        If unknown: the steps that fit its time limit on the slowest type, since the limit must
+        allow the job to run there.
         """
         if description.steps:
             return description.steps
@@ -77,7 +75,7 @@ class Estimator:
         return max(1, round(description.limit_s * slowest))
 
     def counts_real_steps(self, description: Description, user: str) -> bool:
-        """Return whether steps are those that a job reports, and not a measure of time."""
+        """Return whether steps are those that a job reports, not a measure of time."""
         return bool(description.steps) or workload_of(description, user) in self.speeds.measured
 
     def _of(self, description: Description, user: str, gpu_types: Iterable[str]) -> Known:
@@ -100,7 +98,7 @@ class Estimator:
         return self._known[key]
 
     def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> Prior:
-        """Return what is believed of a job before any measurement."""
+        """Return the throughputs assumed before any measurement."""
         gpus = description.gpus
         slowest = _STEPS_A_SECOND
         if description.steps:
@@ -109,7 +107,7 @@ class Estimator:
         rows = self.table.throughputs(description.workload)
         if rows is None:
             return general
-        # The types that the table lacks are to those that it has as their published speeds are.
+        # Types that the table lacks are scaled by the mean ratio of table to published speeds.
         names = [gpu_type.lower() for gpu_type in gpu_types]
         listed = {name: rows.on(name, gpus) for name in names if name in rows.gpu_types}
         factors = [
@@ -127,24 +125,14 @@ class Estimator:
 
 
 def workload_of(description: Description, user: str) -> Workload:
-    """Return what counts as the same work."""
+    """Return the workload, by which jobs share measurements."""
     return Workload(user, description.workload)
 
 
 def _as_given(description: Description) -> Known:
-    throughputs = {
-        gpu_type.lower(): float(throughput)
-        for gpu_type, throughput in description.throughputs.items()
+    given = {name.lower(): float(value) for name, value in description.throughputs.items()}
+    gangs = {(name, description.gpus): GangThroughput(value) for name, value in given.items()}
+    spread = SPREADS[Origin.GIVEN]
+    return Throughputs.of(gangs), {
+        name: Estimate(value, Origin.GIVEN, spread) for name, value in given.items()
     }
-    return (
-        Throughputs.of(
-            {
-                (gpu_type, description.gpus): GangThroughput(throughput)
-                for gpu_type, throughput in throughputs.items()
-            }
-        ),
-        {
-            gpu_type: Estimate(throughput, Origin.GIVEN, SPREADS[Origin.GIVEN])
-            for gpu_type, throughput in throughputs.items()
-        },
-    )

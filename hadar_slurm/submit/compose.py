@@ -7,7 +7,6 @@ from dataclasses import replace
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
 from hadar_slurm.jobspec.description import Description, encode
-from hadar_slurm.submit.gpu_options import gpu_options
 from hadar_slurm.submit.request import SbatchRequest
 
 
@@ -21,7 +20,7 @@ def compose(request: SbatchRequest, description: Description, *, is_held: bool) 
         added.append("--hold")
     if description.copies > 1:
         added.append(f"--array=0-{description.copies - 1}")
-    if not gpu_options(request):
+    if not request.gpus:
         shape = description.shape
         if shape is None:
             added.append(f"--gpus={description.gpus}")
@@ -30,8 +29,8 @@ def compose(request: SbatchRequest, description: Description, *, is_held: bool) 
     elif description.copies > 1:
         added.append("--nodes=1")
     if description.checkpoint:
-        added += ["--requeue"]
-        if not request.given("open-mode"):
+        added.append("--requeue")
+        if "open-mode" not in request.values:
             # Otherwise each restart would empty the output file.
             added.append("--open-mode=append")
     kept = [word for option in request.options if option.name != "comment" for word in option.words]
@@ -43,7 +42,7 @@ def check_exports(request: SbatchRequest) -> None:
 
     Each task would then train all steps.
     """
-    exported = request.last("export")
+    exported = request.values.get("export")
     if not exported:
         return
     names = {part.partition("=")[0].strip() for part in exported.split(",")}

@@ -1,4 +1,4 @@
-"""Decides whether hadard places a job, with the reason.
+"""Decides whether hadard places a job, with the reason; the call that follows from it.
 
 Imports little, because every submission pays for it.
 """
@@ -6,10 +6,14 @@ Imports little, because every submission pays for it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hadar_slurm.submit.gpu_options import PER_TASK, gpu_options, other_resources
+from hadar_slurm.submit.gpu_options import PER_TASK
 from hadar_slurm.submit.request import NO_HADAR, SbatchRequest
+
+if TYPE_CHECKING:
+    from hadar_slurm.core.cluster import Cluster
+    from hadar_slurm.jobspec.description import Description
 
 # Options with which the user chooses the nodes.
 _PLACES = ("nodelist", "exclude", "constraint", "reservation", "nodefile", "clusters")
@@ -29,6 +33,26 @@ class Decision(NamedTuple):
         return f"plain Slurm places this job: {self.why}"
 
 
+class Call(NamedTuple):
+    """One call of sbatch, and whether hadard manages the job."""
+
+    argv: tuple[str, ...]
+    decision: Decision
+    # Environment variables to add.
+    variables: Mapping[str, str] = {}
+    # Details of the decision, for the user.
+    notes: tuple[str, ...] = ()
+    # The description of the job for hadard.
+    description: Description | None = None
+    # The GPUs of the job's partition, if known.
+    cluster: Cluster | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether the job is submitted held, for hadard to release."""
+        return self.decision.taken
+
+
 def why_left(request: SbatchRequest) -> str:
     """Return why the options leave the job to plain Slurm; "" if they do not.
 
@@ -42,40 +66,32 @@ def why_left(request: SbatchRequest) -> str:
         return ""
     if request.has_components:
         return "it is a heterogeneous job"
-    return (
-        _why_not_any_gpus(request)
-        or _why_no_limit(request)
-        or _why_whole_nodes(request)
-        or why_chosen(request)
-    )
-
-
-def why_left_here(request: SbatchRequest, environment: Mapping[str, str]) -> str:
-    """Return why a job is left to plain Slurm, also for lack of a hadard that would place it.
-
-    A job with --hadar-... options is described in that case as well.
-    """
-    why = why_left(request)
-    if why or request.own:
+    why = _why_not_any_gpus(request)
+    if why:
         return why
-    from hadar_slurm.submit.served import find_hadard
-
-    return find_hadard(request, environment)[1]
+    if not request.limit_s:
+        if "time" not in request.values:
+            return "no time limit is given (--time)"
+        return f"--time={request.values['time']} sets no limit"
+    if "exclusive" in request.values:
+        # Pinned to a node with free GPUs, it would wait there until all other jobs have ended.
+        return "--exclusive is given; hadard counts GPUs, not nodes"
+    return why_chosen(request)
 
 
 def why_chosen(request: SbatchRequest) -> str:
     """Return the option that fixes the job's nodes or start, so that hadard cannot choose."""
-    return why_place_chosen(request) or ("--hold is given" if request.given("hold") else "")
+    return why_place_chosen(request) or ("--hold is given" if "hold" in request.values else "")
 
 
 def why_place_chosen(request: SbatchRequest) -> str:
     """Return the option that fixes the job's nodes."""
-    return next((f"--{name} is given" for name in _PLACES if request.given(name)), "")
+    return next((f"--{name} is given" for name in _PLACES if name in request.values), "")
 
 
 def _why_not_any_gpus(request: SbatchRequest) -> str:
     """Return why the request is not for a number of GPUs of any type."""
-    asked = gpu_options(request)
+    asked = request.gpus
     by_task = [option.name for option in asked if option.name in PER_TASK]
     if by_task:
         return f"--{by_task[0]} is given; hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
@@ -86,24 +102,5 @@ def _why_not_any_gpus(request: SbatchRequest) -> str:
         return f"a GPU type is named ({', '.join(named)})"
     if len(asked) > 1:
         return f"GPUs are requested twice, with --{asked[0].name} and --{asked[1].name}"
-    others = other_resources(request)
+    others = request.other_resources
     return f"{others} requests other resources too" if others else ""
-
-
-def _why_whole_nodes(request: SbatchRequest) -> str:
-    """Return why a job needs more than GPUs, which is all that hadard counts.
-
-    Pinned to a node with free GPUs, it would wait there until all other jobs have ended.
-    """
-    given = request.given("exclusive")
-    return "--exclusive is given; hadard counts GPUs, not nodes" if given else ""
-
-
-def _why_no_limit(request: SbatchRequest) -> str:
-    """Return why a job has no known time limit."""
-    from hadar_slurm.submit.time_limit import parse_time_limit
-
-    text = request.last("time")
-    if text is None:
-        return "no time limit is given (--time)"
-    return "" if parse_time_limit(text) else f"--time={text} sets no limit"

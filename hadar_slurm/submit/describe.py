@@ -13,9 +13,9 @@ from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description, parse_shape
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.submit.gpu_options import PER_TASK, gpu_options
+from hadar_slurm.submit.gpu_options import PER_TASK
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
-from hadar_slurm.submit.time_limit import format_time_limit, parse_time_limit
+from hadar_slurm.submit.time_limit import format_time_limit
 
 # With many more copies each step contributes less (docs/runtime.md).
 AUTO_COPIES = 16
@@ -33,29 +33,27 @@ def describe(
     """
     own = request.own
     gpus, shape = _gang(request)
-    if shape is None and request.given("ntasks-per-node"):
-        shape = _shape_of_tasks(request, gpus)
     wants = own.get("checkpoint", "no").lower()
     if wants not in ("yes", "no"):
         raise JobSpecError(f"{PREFIX}checkpoint {wants!r}: expected yes or no")
-    cost = own.get("restart-cost")
     forks = "copies" in own
     if forks:
         shape, wants = _shape_of_copy(request, gpus, shape), "yes"
-    limit_s = _limit_s(request)
-    if "steps" not in own and (forks or not limit_s or "throughput" in own):
+    if "steps" not in own and (forks or not request.limit_s or "throughput" in own):
         remedy = "" if forks or "throughput" in own else ", or --time how long it trains at most"
         raise JobSpecError(
             f"{PREFIX}steps is missing: how many training steps the job has in all{remedy}"
         )
     found = Description(
         steps=_whole(own["steps"], "steps") if "steps" in own else 0,
-        limit_s=limit_s,
+        limit_s=request.limit_s,
         gpus=gpus,
         shape=shape,
-        checkpoint=wants == "yes" and not request.given("no-requeue"),
-        restart_cost_s=None if cost is None else _number(cost, "restart-cost"),
-        comment=request.last("comment") or "",
+        checkpoint=wants == "yes" and "no-requeue" not in request.values,
+        restart_cost_s=(
+            _number(own["restart-cost"], "restart-cost") if "restart-cost" in own else None
+        ),
+        comment=request.values.get("comment", ""),
         throughputs=_throughputs(own["throughput"]) if "throughput" in own else {},
         workload=_workload(request, estimator.table),
     )
@@ -64,43 +62,63 @@ def describe(
     return replace(found, copies=_copies(own["copies"], found, estimator, cluster))
 
 
-def _shape_of_tasks(request: SbatchRequest, gpus: int) -> Shape:
-    """Return the layout of a job with --ntasks-per-node.
+def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
+    """Return the number of GPUs, and their layout unless every uniform one is allowed."""
+    text = request.own.get("gang")
+    if text is None:
+        gpus, shape = _gang_from_sbatch(request)
+    elif "x" in text.lower():
+        shape = parse_shape(text)
+        gpus = shape.num_gpus
+    else:
+        gpus, shape = _whole(text, "gang"), None
+    if shape is None and "ntasks-per-node" in request.values:
+        # Slurm 22.05 keeps the number of tasks of the widest layout that a job has had: in a
+        # narrower one such a job would never start.
+        nodes = _nodes(request)
+        if gpus % nodes:
+            raise JobSpecError(
+                f"--ntasks-per-node is given: {gpus} GPUs do not divide evenly over {nodes} nodes; "
+                f"give the layout with {PREFIX}gang, GPUs per node x nodes"
+            )
+        shape = Shape(nodes, gpus // nodes)
+    return gpus, shape
 
-    Slurm 22.05 keeps the number of tasks of the widest layout that a job has had: in a narrower
-    one such a job would never start.
-    """
-    nodes = _nodes(request)
-    if gpus % nodes:
-        raise JobSpecError(
-            f"--ntasks-per-node is given: {gpus} GPUs do not divide evenly over {nodes} nodes; "
-            f"give the layout with {PREFIX}gang, GPUs per node x nodes"
-        )
-    return Shape(nodes, gpus // nodes)
+
+def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
+    """Return the gang that sbatch's own options request, else a single GPU."""
+    asked = {option.name: option.number for option in request.gpus}
+    per_node = asked.get("gpus-per-node", asked.get("gres"))
+    if per_node is not None:
+        nodes = _nodes(request)
+        return per_node * nodes, Shape(nodes, per_node)
+    if "gpus" in asked:
+        return asked["gpus"], None
+    for name in PER_TASK:
+        if name in asked:
+            raise JobSpecError(
+                f"--{name} is given: give the total number of GPUs with {PREFIX}gang"
+            )
+    return 1, None
 
 
 def _nodes(request: SbatchRequest) -> int:
     """Return the largest number of nodes that --nodes allows, 1 without it."""
-    text = (request.last("nodes") or "1").split("-")[-1]
+    text = (request.values.get("nodes") or "1").split("-")[-1]
     return parse_count(text, "--nodes", JobSpecError)
-
-
-def _limit_s(request: SbatchRequest) -> float:
-    """Return the job's time limit in seconds, 0 if there is none or sbatch will refuse it."""
-    return parse_time_limit(request.last("time") or "") or 0.0
 
 
 def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Shape:
     """Return the layout of one copy; raises JobSpecError if the job cannot be forked."""
     name = PREFIX + "copies"
-    if request.given("array"):
+    if "array" in request.values:
         raise JobSpecError(f"--array is given: {name} makes the job an array of its own")
-    if request.given("no-requeue"):
+    if "no-requeue" in request.values:
         raise JobSpecError(f"--no-requeue is given: with {name} copies are migrated")
     if request.own.get("checkpoint", "yes").lower() != "yes":
         raise JobSpecError(f"{PREFIX}checkpoint no: with {name} the copies save every slot")
-    nodes = request.last("nodes")
-    if nodes is not None and nodes not in ("1", "1-1"):
+    nodes = request.values.get("nodes", "1")
+    if nodes not in ("1", "1-1"):
         raise JobSpecError(f"--nodes={nodes} is given: with {name} each copy has one node")
     if shape is not None and shape.nodes > 1:
         raise JobSpecError(f"{shape} spans nodes: with {name} a copy has its GPUs on one node")
@@ -144,12 +162,8 @@ def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
         return next((known for known in table.workloads if known.lower() == name.lower()), name)
     if size is not None:
         raise JobSpecError(f"{PREFIX}batch-size {size}: of which model? give {PREFIX}model too")
-    return f"{_OF_A_JOB}{_job_name(request)}"[:_MOST_OF_A_NAME]
-
-
-def _job_name(request: SbatchRequest) -> str:
-    """Return a name that identifies this work among the user's jobs."""
-    return request.last("job-name") or Path(request.script_name or "wrap").name
+    job_name = request.values.get("job-name") or Path(request.script_name or "wrap").name
+    return f"{_OF_A_JOB}{job_name}"[:_MOST_OF_A_NAME]
 
 
 def unknown_model(description: Description, table: ThroughputTable) -> str | None:
@@ -167,7 +181,7 @@ def unknown_model(description: Description, table: ThroughputTable) -> str | Non
 
 def summary(description: Description, request: SbatchRequest, table: ThroughputTable) -> str:
     """Return a short description of the job for the user."""
-    named = [gpu_type for option in gpu_options(request) for gpu_type in option.gpu_types]
+    named = [gpu_type for option in request.gpus for gpu_type in option.gpu_types]
     of_type = f"type {', '.join(named)}" if named else "any type"
     parts = [f"{_counted(description.gpus, 'GPU')} of {of_type}"]
     if description.shape and description.shape.nodes > 1:
@@ -197,33 +211,6 @@ def _throughputs(text: str) -> dict[str, float]:
             raise JobSpecError(f"{PREFIX}throughput {part!r}: expected TYPE=STEPS_PER_S")
         throughputs[gpu_type.strip().lower()] = _number(value, "throughput")
     return throughputs
-
-
-def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
-    text = request.own.get("gang")
-    if text is None:
-        return _gang_from_sbatch(request)
-    if "x" in text.lower():
-        shape = parse_shape(text)
-        return shape.num_gpus, shape
-    return _whole(text, "gang"), None
-
-
-def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
-    """Return the gang that sbatch's own options request, else a single GPU."""
-    asked = {option.name: option for option in gpu_options(request)}
-    per_node = asked.get("gpus-per-node") or asked.get("gres")
-    if per_node is not None:
-        nodes = _nodes(request)
-        return per_node.number * nodes, Shape(nodes, per_node.number)
-    if "gpus" in asked:
-        return asked["gpus"].number, None
-    for name in PER_TASK:
-        if name in asked:
-            raise JobSpecError(
-                f"--{name} is given: give the total number of GPUs with {PREFIX}gang"
-            )
-    return 1, None
 
 
 def _whole(text: str, what: str) -> int:

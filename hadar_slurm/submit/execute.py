@@ -25,7 +25,7 @@ def become(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, st
     try:
         os.execve(sbatch.path, tuple(argv), {**environment, **sbatch.variables})
     except OSError as error:
-        raise _cannot_execute(sbatch, error) from error
+        raise SbatchNotFound(f"cannot execute {sbatch.path}: {error.strerror}") from error
 
 
 def run(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
@@ -41,15 +41,11 @@ def run(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str])
             check=False,
         )
     except OSError as error:
-        raise _cannot_execute(sbatch, error) from error
+        raise SbatchNotFound(f"cannot execute {sbatch.path}: {error.strerror}") from error
     words = os.fsdecode(done.stdout).split()
     # For a process that a signal ended, the status that a shell gives.
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     return status, words[-1] if words else ""
-
-
-def _cannot_execute(sbatch: RealSbatch, error: OSError) -> SbatchNotFound:
-    return SbatchNotFound(f"cannot execute {sbatch.path}: {error.strerror}")
 
 
 def user_environment() -> dict[str, str]:
@@ -61,18 +57,13 @@ def user_environment() -> dict[str, str]:
     environment.pop(TRIED_VARIABLE, None)
     # Python changes this at its start if the locale is C (PEP 538).
     if "LC_CTYPE" in environment:
-        _restore(environment, "LC_CTYPE")
+        try:
+            with open("/proc/self/environ", "rb") as file:
+                pairs = os.fsdecode(file.read()).split("\0")
+        except OSError:
+            return environment
+        del environment["LC_CTYPE"]
+        for pair in pairs:
+            if pair.startswith("LC_CTYPE="):
+                environment["LC_CTYPE"] = pair.partition("=")[2]
     return environment
-
-
-def _restore(environment: dict[str, str], name: str) -> None:
-    """Reset a variable to the value at this process's start; remove it if it had none."""
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            pairs = os.fsdecode(file.read()).split("\0")
-    except OSError:
-        return
-    del environment[name]
-    for pair in pairs:
-        if pair.startswith(f"{name}="):
-            environment[name] = pair.partition("=")[2]

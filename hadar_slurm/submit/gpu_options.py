@@ -5,9 +5,8 @@ Imports little, because every submission pays for it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
-
-from hadar_slurm.submit.request import SbatchRequest
 
 # These depend on the number of tasks and sockets, which Slurm fixes at the start.
 PER_TASK = ("gpus-per-task", "gpus-per-socket", "tres-per-task")
@@ -22,36 +21,34 @@ class GpuOption(NamedTuple):
     gpu_types: tuple[str, ...]
 
 
-def gpu_options(request: SbatchRequest) -> list[GpuOption]:
-    """Return the options that request GPUs."""
+def gpu_options(values: Mapping[str, str]) -> list[GpuOption]:
+    """Return the options that request GPUs, of the values of all options."""
     found = []
     for name in _PER_JOB_OR_NODE:
-        text = request.last(name)
-        parts = [] if text is None else text.split(",")
+        parts = values[name].split(",") if name in values else []
         if name == "gres":
             parts = [part.removeprefix("gpu").removeprefix(":") for part in parts if _is_gpu(part)]
         if parts:
             counts, gpu_types = zip(*map(_read, parts), strict=True)
             found.append(GpuOption(name, sum(counts), tuple(filter(None, gpu_types))))
-    found += [GpuOption(name, 0, ()) for name in PER_TASK if _asks_by_task(request, name)]
+    found += [
+        GpuOption(name, 0, ())
+        for name in PER_TASK
+        if name in values and (name != "tres-per-task" or "gpu" in values[name])
+    ]
     return found
 
 
-def other_resources(request: SbatchRequest) -> str:
+def other_resources(values: Mapping[str, str]) -> str:
     """Return the option that requests generic resources other than GPUs, or an empty string."""
-    gres = request.last("gres")
+    gres = values.get("gres")
     if gres is not None and not all(map(_is_gpu, gres.split(","))):
         return f"--gres={gres}"
-    return "--tres-per-task" if request.given("tres-per-task") else ""
+    return "--tres-per-task" if "tres-per-task" in values else ""
 
 
 def _is_gpu(part: str) -> bool:
     return part.split(":")[0] == "gpu"
-
-
-def _asks_by_task(request: SbatchRequest, name: str) -> bool:
-    text = request.last(name)
-    return text is not None and (name != "tres-per-task" or "gpu" in text)
 
 
 def _read(part: str) -> tuple[int, str]:

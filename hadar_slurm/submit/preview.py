@@ -14,7 +14,7 @@ from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import Estimate
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.submit.call import Call
+from hadar_slurm.submit.decision import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,6 @@ def choices(description: Description, cluster: Cluster, estimator: Estimator) ->
     return sorted(found, key=lambda one: (one.hours is None, one.hours, one.gpu_type))
 
 
-def _on_nodes(cluster: Cluster, gpu_type: GpuType) -> list[int]:
-    """Return the number of GPUs of a type on each node that has some."""
-    return [count for node in cluster.nodes for here, count in node.gpus if here == gpu_type]
-
-
 def _choice(
     description: Description,
     throughputs: Throughputs,
@@ -62,7 +57,8 @@ def _choice(
     cluster: Cluster,
     gpu_type: GpuType,
 ) -> TypePreview:
-    gpus, on_nodes = cluster.gpus_by_type[gpu_type], _on_nodes(cluster, gpu_type)
+    gpus = cluster.gpus_by_type[gpu_type]
+    on_nodes = [count for node in cluster.nodes for here, count in node.gpus if here == gpu_type]
     shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
     speeds = [
         throughputs.on(gpu_type, shape.num_gpus, is_spread=shape.nodes > 1)

@@ -51,7 +51,7 @@ def find_sbatch(environment: Mapping[str, str], own_path: str) -> RealSbatch:
     variables = {}
     if _may_be_wrapper(path):
         tried = [*_tried(environment), _identity(path)]
-        variables[TRIED_VARIABLE] = f"{_job(environment)}/{':'.join(tried)}"
+        variables[TRIED_VARIABLE] = f"{environment.get('SLURM_JOB_ID', '')}/{':'.join(tried)}"
     return RealSbatch(path, variables)
 
 
@@ -121,14 +121,10 @@ def _identity(path: str) -> str:
     return f"{facts.st_dev}-{facts.st_ino}"
 
 
-def _job(environment: Mapping[str, str]) -> str:
-    return environment.get("SLURM_JOB_ID", "")
-
-
 def _tried(environment: Mapping[str, str]) -> list[str]:
     """Return the files tried in this submission.
 
     A wrapper that executes Slurm's sbatch passes the variable on to its job, where it is ignored.
     """
     job, _, tried = environment.get(TRIED_VARIABLE, "").partition("/")
-    return tried.split(":") if tried and job == _job(environment) else []
+    return tried.split(":") if tried and job == environment.get("SLURM_JOB_ID", "") else []

@@ -6,11 +6,14 @@ Imports little, because every submission pays for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.submit.directives import read_directives
+from hadar_slurm.submit.gpu_options import GpuOption, gpu_options, other_resources
 from hadar_slurm.submit.options import COMPONENT, SbatchOption, options_in, split_options
+from hadar_slurm.submit.script import read_directives
+from hadar_slurm.submit.time_limit import parse_time_limit
 
 PREFIX = "--hadar-"
 
@@ -56,9 +59,7 @@ FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)
 _WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
 
 
-class SbatchRequest(NamedTuple):
-    """A parsed command line with the options of environment and script."""
-
+class _Words(NamedTuple):
     # The --hadar-... options that describe the job, without the prefix.
     own: Mapping[str, str]
     # sbatch's options on the command line.
@@ -74,25 +75,43 @@ class SbatchRequest(NamedTuple):
     # Why the script's #SBATCH lines could not be parsed.
     unreadable: str = ""
 
-    def last(self, *names: str) -> str | None:
-        """Return the value of the last of sbatch's options `names`.
+
+class SbatchRequest(_Words):
+    """A parsed command line with the options of environment and script."""
+
+    @cached_property
+    def values(self) -> Mapping[str, str]:
+        """Return the last value of each of sbatch's options, "" for an option without a value.
 
         As for sbatch, the command line wins over the environment, and that over the script.
         """
-        for source in (self.options, self.inherited, self.directives):
-            given = [option for option in source if option.name in names]
-            if given:
-                return given[-1].value or ""
-        return None
+        sources = (self.directives, self.inherited, self.options)
+        return {option.name: option.value or "" for source in sources for option in source}
 
-    def given(self, *names: str) -> bool:
-        """Return whether one of sbatch's options `names` is given anywhere."""
-        return self.last(*names) is not None
+    @cached_property
+    def gpus(self) -> Sequence[GpuOption]:
+        """Return sbatch's options that request GPUs."""
+        return gpu_options(self.values)
+
+    @property
+    def other_resources(self) -> str:
+        """Return sbatch's option that requests generic resources other than GPUs, or ""."""
+        return other_resources(self.values)
+
+    @cached_property
+    def limit_s(self) -> float:
+        """Return the job's time limit in seconds, 0 if there is none or sbatch will refuse it."""
+        return parse_time_limit(self.values.get("time", "")) or 0.0
 
     @property
     def has_components(self) -> bool:
         """Return whether this is a heterogeneous job, by a colon or a line of its script."""
-        return self.given(COMPONENT, "hetjob", "packjob")
+        return not self.values.keys().isdisjoint((COMPONENT, "hetjob", "packjob"))
+
+    @property
+    def plain_call(self) -> tuple[str, ...]:
+        """Return the user's own sbatch call, without hadar-sbatch's options."""
+        return ("sbatch", *(word for option in self.options for word in option.words), *self.script)
 
     @property
     def script_name(self) -> str | None:
@@ -103,27 +122,13 @@ class SbatchRequest(NamedTuple):
         return names[0] if names else ""
 
 
-def without_hadar(request: SbatchRequest) -> tuple[str, ...]:
-    """Return the user's own sbatch call."""
-    words = [word for option in request.options for word in option.words]
-    return ("sbatch", *words, *request.script)
-
-
 def parse_request(
     words: Sequence[str],
     read_script: Callable[[str, str], str],
     environment: Mapping[str, str] | None = None,
 ) -> SbatchRequest:
-    """Return the parsed command line and script.
-
-    `read_script` gives the text of a script by its name and the directory of --chdir, "" if it
-    cannot be read.
-    """
-    request = parse_words(words, environment or {})
-    name = request.script_name
-    if name is None:
-        return request
-    return with_script(request, read_script(name, request.last("chdir") or ""))
+    """Return the parsed command line and script."""
+    return with_script(parse_words(words, environment or {}), read_script)
 
 
 def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchRequest:
@@ -133,8 +138,15 @@ def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchR
     return SbatchRequest(own, rest, script, inherited=options_in(environment), flags=flags)
 
 
-def with_script(request: SbatchRequest, text: str) -> SbatchRequest:
-    """Return the request with the options of the script's lines; the command line wins."""
+def with_script(request: SbatchRequest, read_script: Callable[[str, str], str]) -> SbatchRequest:
+    """Return the request with the options of the script's lines; the command line wins.
+
+    `read_script` gives the text of a script by its name and the directory of --chdir, "" if it
+    cannot be read.
+    """
+    if request.script_name is None:
+        return request
+    text = read_script(request.script_name, request.values.get("chdir", ""))
     if NO_HADAR in request.flags:
         return request
     options, stray = split_options(read_directives(text, "#HADAR"), _WITH_VALUE)
@@ -172,15 +184,11 @@ def _take_own(
                 raise JobSpecError(f"--{option.name} needs a value")
             own[option.name.removeprefix(PREFIX[2:])] = option.value
         elif option.name.startswith(("hadar", "no-hadar")):
-            raise _unknown(option.name)
+            # Takes longer to import than all the rest.
+            from difflib import get_close_matches
+
+            near = get_close_matches(option.name, [*_WITH_VALUE, *FLAGS], n=1, cutoff=0.0)[0]
+            raise JobSpecError(f"unknown option --{option.name}; the nearest is --{near}")
         else:
             rest.append(option)
     return own, frozenset(flags), rest
-
-
-def _unknown(name: str) -> JobSpecError:
-    # Takes longer to import than all the rest.
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [*_WITH_VALUE, *FLAGS], n=1, cutoff=0.0)[0]
-    return JobSpecError(f"unknown option --{name}; the nearest is --{near}")

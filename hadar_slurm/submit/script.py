@@ -1,4 +1,4 @@
-"""Reads the batch script that sbatch will read, also from a pipe.
+"""Reads the batch script that sbatch will read, also from a pipe, and its directives.
 
 Imports little, because every submission pays for it.
 """
@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+
+from hadar_slurm.errors import JobSpecError
 
 _STANDARD_INPUT = ("", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 # Above sbatch's limit (`max_script_size`, 4 MiB).
 _MOST_BYTES = 1 << 26
+# The characters of C's isspace() within a line.
+_SPACE = " \t\r\v\f"
 
 
 def read_script(name: str, directory: str) -> str:
@@ -71,3 +76,51 @@ def _replayed(descriptor: int) -> bytes:
 
 def _text(content: bytes) -> str:
     return content.decode("utf-8", errors="surrogateescape")
+
+
+def read_directives(text: str, mark: str) -> list[str]:
+    """Return the words on all `mark` lines (`#SBATCH`, `#HADAR`) of a script.
+
+    As sbatch does, reading ends at the first line that is neither empty nor a comment. Raises
+    JobSpecError for a line whose quotes do not close.
+    """
+    words: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        stripped = line.strip(_SPACE)
+        if stripped and not stripped.startswith("#"):
+            break
+        if not (line.startswith(mark) and line[len(mark) :][:1] in (" ", "\t", "-")):
+            continue
+        try:
+            words += _words(line[len(mark) :])
+        except ValueError as error:
+            raise JobSpecError(f"line {number} of the script: {mark}: {error}") from error
+    return words
+
+
+def _words(line: str) -> Iterator[str]:
+    """Yield the words that sbatch finds: a shell's, but a backslash escapes within any quotes."""
+    word, quote, is_escaped = "", "", False
+    for letter in line:
+        if is_escaped:
+            word += letter
+            is_escaped = False
+        elif letter == "\\":
+            is_escaped = True
+        elif letter == quote:
+            quote = ""
+        elif quote:
+            word += letter
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "#":
+            break
+        elif letter not in _SPACE:
+            word += letter
+        elif word:
+            yield word
+            word = ""
+    if quote:
+        raise ValueError(f"no closing {quote}")
+    if word:
+        yield word

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from operator import mul
 
 _DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
-_WITH_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
-_WITHOUT = re.compile(r"(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
 
 
 def parse_time_limit(text: str) -> float | None:
@@ -15,18 +13,13 @@ def parse_time_limit(text: str) -> float | None:
     `90` is minutes, `90:30` minutes and seconds, `1:30:00` begins with hours, `2-12` with days and
     hours (sbatch's manual page, --time). 0 means no limit.
     """
-    text = text.strip()
-    if match := _WITH_DAYS.fullmatch(text):
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    elif match := _WITHOUT.fullmatch(text):
-        first, second, third = match.groups()
-        days = 0
-        # Two numbers are minutes and seconds, three begin with hours.
-        parts = (first, second, third) if third else (0, first, second)
-        hours, minutes, seconds = (int(part or 0) for part in parts)
-    else:
+    days, dash, clock = text.strip().rpartition("-")
+    parts = [days if dash else "0", *clock.split(":")]
+    if len(parts) > 4 or not all(part.isascii() and part.isdigit() for part in parts):
         return None
-    found = days * _DAY_S + hours * _HOUR_S + minutes * _MINUTE_S + seconds
+    days_given, *numbers = map(int, parts)
+    units_s = (_HOUR_S, _MINUTE_S, 1) if dash or len(numbers) == 3 else (_MINUTE_S, 1)
+    found = days_given * _DAY_S + sum(map(mul, numbers, units_s))
     return float(found) or None
 
 

@@ -11,11 +11,12 @@ from builders import a_cluster, a_gang
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hadar_slurm.cli.demo import CONFIG, show_results
+from hadar_slurm.cli.demo import show_results
 from hadar_slurm.cli.main import commands
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import UsageError
+from hadar_slurm.lab.demo.both_runs import CONFIG
 from hadar_slurm.lab.demo.runs import JobRun, submission
 from hadar_slurm.lab.demo.workload import load_workload
 from hadar_slurm.metrics import Segment

@@ -11,7 +11,7 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.decision import Decision, why_left
 from hadar_slurm.submit.describe import describe, summary
-from hadar_slurm.submit.gpu_options import GpuOption, gpu_options
+from hadar_slurm.submit.gpu_options import GpuOption
 from hadar_slurm.submit.request import SbatchRequest, parse_request
 
 TABLE = ThroughputTable("test", {})
@@ -44,7 +44,7 @@ def request_of(*words: str, script: str = "") -> SbatchRequest:
     ],
 )
 def test_options_that_ask_for_gpus(words: list[str], expected: list[GpuOption]) -> None:
-    assert gpu_options(request_of(*words)) == expected
+    assert request_of(*words).gpus == expected
 
 
 @given(st.lists(GPU_WORDS, max_size=3), VALUES)

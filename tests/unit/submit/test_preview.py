@@ -13,8 +13,7 @@ from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.submit.call import Call
-from hadar_slurm.submit.decision import Decision
+from hadar_slurm.submit.decision import Call, Decision
 from hadar_slurm.submit.preview import TypePreview, as_json, as_text, choices
 
 TABLE = ThroughputTable("test", {"A": some_rates(V100=10.0, K80=1.0, P100=0.0)})

@@ -17,8 +17,8 @@ from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.describe import check_fits, describe, unknown_model
-from hadar_slurm.submit.directives import read_directives
-from hadar_slurm.submit.request import SbatchRequest, parse_request, without_hadar
+from hadar_slurm.submit.request import SbatchRequest, parse_request
+from hadar_slurm.submit.script import read_directives
 
 TABLE = ThroughputTable(
     "test",
@@ -293,7 +293,7 @@ def test_the_rest_passes_untouched(words: list[str]) -> None:
     rest = tuple(word for word in words if word not in OWN)
     request = request_of(words)
     assert dict(request.own) == {"model": "A3C", "steps": "100"}
-    assert without_hadar(request) == ("sbatch", *rest)
+    assert request.plain_call == ("sbatch", *rest)
     argv = argv_of(words)
     assert argv[len(argv) - len(rest) :] == rest
 
@@ -303,7 +303,7 @@ def test_without_our_options_nothing_is_ours() -> None:
     words = ["-p", "gpu", "-HN2", "--comment=x", "job.sh", "--hadar-steps=3"]
     request = request_of(words)
     assert not request.own
-    assert without_hadar(request) == ("sbatch", *words)
+    assert request.plain_call == ("sbatch", *words)
 
 
 hostile = st.text(

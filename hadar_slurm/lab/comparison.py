@@ -1,0 +1,233 @@
+"""The runs and the results of `hadar compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.core.units import parse_number
+from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.lab.checks import at_least_one, check_choice, choices_of, number_of
+from hadar_slurm.lab.inputs import (
+    TraceOptions,
+    is_generated,
+    read_cluster,
+    read_table,
+    read_workload,
+    workload_label,
+)
+from hadar_slurm.lab.study.compare import FORKING, Cell, Record, StudyWorkload, scale_to_load
+from hadar_slurm.lab.study.experiment import RULES, SPEEDS, ExperimentSettings, forked
+from hadar_slurm.lab.study.report import Comparison
+from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices, Scenario
+from hadar_slurm.lab.study.summary import groups, load_series
+from hadar_slurm.lab.traces.load import parse_gpu_speeds
+from hadar_slurm.lab.traces.restart import parse_restart_costs
+from hadar_slurm.policies.registry import POLICY_NAMES
+from hadar_slurm.sim.backend import GAVEL_RULES
+
+_TITLE = "Policies compared"
+_GAVEL = "gavel"
+
+
+# The options.
+
+
+def choices_by(
+    policy: str | None, seed: str | None, load: str | None, first: int | None
+) -> Choices:
+    """Return the choices that override those of a scenario."""
+    policies = None
+    if policy is not None:
+        policies = POLICY_NAMES
+        if policy != "all":
+            policies = choices_of("--policy", policy, POLICY_NAMES)
+    seeds = None if seed is None else _seeds(seed)
+    loads = None if load is None else _loads(load)
+    return Choices(policies, seeds, loads, at_least_one("--first", first))
+
+
+def _loads(text: str) -> tuple[float, ...]:
+    values = tuple(parse_number(part, "--load", UsageError) for part in text.split(","))
+    for value in values:
+        if value < 1:
+            raise UsageError(f"--load {value:g}: expected 1 per cent or more")
+    return tuple(dict.fromkeys(values))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    values = [parse_number(part, "--seed", UsageError) for part in text.split(",")]
+    if any(value != int(value) for value in values):
+        raise UsageError(f"--seed {text}: expected whole numbers")
+    return tuple(dict.fromkeys(int(value) for value in values))
+
+
+def scenario_by(name: str | None, traces: Sequence[str]) -> Scenario | None:
+    """Return the scenario, None for traces."""
+    if bool(traces) == bool(name):
+        raise UsageError("give traces, or a scenario with --scenario, and not both")
+    if name is None:
+        return None
+    check_choice("--scenario", name, tuple(SCENARIOS))
+    return SCENARIOS[name]
+
+
+# The runs.
+
+
+def cells_of(
+    scenario: Scenario | None,
+    traces: Sequence[str],
+    choices: Choices,
+    console: Console,
+    *,
+    cluster: str,
+    gpus_per_node: int,
+    throughputs: Path | None,
+    reference: str,
+    gpu_speeds: str,
+    leave_out_unfit: bool,
+    rules: str,
+    speeds: str,
+    round_seconds: float,
+    restart_seconds: str | None,
+    copies: int | None,
+    aggregation_seconds: float,
+) -> list[Cell]:
+    """Return the runs of a scenario, or of traces with the command's options; print notes."""
+    if scenario:
+        return scenario.cells(choices, read_table(throughputs))
+    nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
+    chosen_rules = choices_of("--rules", rules, RULES)
+    reading = TraceOptions(
+        read_table(throughputs),
+        nodes,
+        reference=reference,
+        gpu_speeds=parse_gpu_speeds(gpu_speeds),
+        leaves_out_unfit=leave_out_unfit,
+        rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
+    )
+    drawn = list(_drawn(traces, reading, choices, console))
+    copying = partial(
+        forked,
+        max_copies=at_least_one("--copies", copies) or len(nodes.nodes),
+        aggregation_s=number_of("--aggregation-seconds", aggregation_seconds),
+    )
+    round_s = number_of("--round-seconds", round_seconds, above=True)
+    return [
+        cell
+        for name in chosen_rules
+        for workload in _workloads(drawn, nodes, choices.loads, _restarts(restart_seconds, name))
+        for known in choices_of("--speeds", speeds, SPEEDS)
+        for cell in _cells(
+            workload,
+            choices.policies or POLICY_NAMES,
+            ExperimentSettings(round_s=round_s, rules=name, speeds=known),
+            nodes,
+            cluster,
+            copying,
+        )
+    ]
+
+
+def _drawn(
+    traces: Sequence[str], reading: TraceOptions, choices: Choices, console: Console
+) -> Iterator[StudyWorkload]:
+    """Yield the jobs of every trace and seed; print the reader's notes."""
+    if choices.seeds and not any(is_generated(text) for text in traces):
+        raise UsageError("--seed: only generated workloads take a seed, traces do not")
+    for text in traces:
+        for seed in (choices.seeds or (0,)) if is_generated(text) else (None,):
+            specs, said = read_workload(
+                text,
+                reading,
+                seed=seed or 0,
+                first=choices.first,
+                has_arrivals=choices.loads is not None,
+            )
+            for part in said:
+                console.print(part, soft_wrap=True, highlight=False, markup=False)
+            yield StudyWorkload(name=workload_label(text), specs=tuple(specs), seed=seed)
+
+
+def _restarts(text: str | None, rules: str) -> tuple[str, ...]:
+    if text is None:
+        text = "0" if rules == _GAVEL else "30"
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+
+
+def _workloads(
+    drawn: Sequence[StudyWorkload],
+    nodes: Cluster,
+    loads: Sequence[float] | None,
+    restarts: Sequence[str],
+) -> Iterator[StudyWorkload]:
+    """Yield the jobs once for each restart cost and load."""
+    for jobs in drawn:
+        for restart in restarts:
+            costs = parse_restart_costs(restart)
+            specs = [replace(s, restart_cost_s=costs.of(s.workload)) for s in jobs.specs]
+            for load in loads or (None,):
+                scaled = specs if load is None else scale_to_load(specs, nodes, load)
+                yield replace(jobs, specs=tuple(scaled), load=load, restart=restart)
+
+
+def _cells(
+    workload: StudyWorkload,
+    policies: Sequence[str],
+    settings: ExperimentSettings,
+    nodes: Cluster,
+    cluster_name: str,
+    copying: Callable[[Sequence[JobSpec]], list[JobSpec]],
+) -> Iterator[Cell]:
+    """Yield a cell for each policy; forking policies get jobs that may be forked."""
+    copied = replace(workload, specs=tuple(copying(workload.specs)))
+    for policy in policies:
+        yield Cell(
+            workload=copied if policy in FORKING else workload,
+            cluster=nodes,
+            cluster_name=cluster_name,
+            policy=policy,
+            settings=settings,
+        )
+
+
+# The results.
+
+
+def comparison_of(
+    records: Sequence[Record], scenario: Scenario | None, command: str, *, has_pictures: bool
+) -> Comparison:
+    """Return the content of the report."""
+    found = groups(records)
+    comparison = Comparison(_TITLE, command, records, found, series=load_series(found))
+    if scenario:
+        comparison = replace(
+            comparison,
+            title=scenario.title,
+            notes=scenario.notes(found),
+            series=scenario.series(found),
+            num_plotted=scenario.num_plotted,
+            charted=scenario.charted,
+        )
+    if not has_pictures:
+        plain = groups([{**record, "occupancy": None} for record in records])
+        comparison = replace(comparison, groups=plain, series=(), num_plotted=0)
+    return comparison
+
+
+def check_done(records: Sequence[Record]) -> None:
+    """Raise HadarError naming the runs that failed."""
+    failed = [record for record in records if record["status"] != "done"]
+    if failed:
+        raise HadarError(
+            f"{len(failed)} of {len(records)} runs failed: "
+            + "; ".join(f"{r['policy']} on {r['trace']}: {r['error']}" for r in failed[:5])
+        )

@@ -1,0 +1,68 @@
+"""The jobs of a period simulated again, also under plain Slurm, for hadar report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.errors import HadarError
+from hadar_slurm.lab.study.experiment import Result, run_experiment
+from hadar_slurm.policies.registry import make_policy
+
+_PLAIN = "slurm"
+_HOUR_S = 3600.0
+
+
+def replayed(
+    specs: Sequence[JobSpec], cluster: Cluster, policy: str, *, is_quiet: bool
+) -> list[Result]:
+    """Return the results of a policy and of plain Slurm; show the progress."""
+    results = []
+    names = [policy, *([_PLAIN] if policy != _PLAIN else [])]
+    with Progress(console=Console(stderr=True), disable=is_quiet) as progress:
+        for name in names:
+            task = progress.add_task(f"replay: {name}", total=len(specs))
+            show = partial(_show, progress, task)
+            try:
+                results.append(run_experiment(specs, cluster, make_policy(name), on_progress=show))
+            except HadarError as error:
+                raise HadarError(
+                    f"replay with {name}: {error}; --no-replay leaves it out"
+                ) from error
+    return results
+
+
+def _show(progress: Progress, task: TaskID, done: int) -> None:
+    progress.update(task, completed=done)
+
+
+def figures(result: Result) -> dict[str, float]:
+    """Return a result as JSON."""
+    return {
+        "mean_jct_s": result.mean_jct_s,
+        "p95_jct_s": result.p95_jct_s,
+        "ttd_s": result.ttd_s,
+        "moves": result.moves,
+    }
+
+
+def print_replay(console: Console, results: Sequence[Result]) -> None:
+    """Print a table of the results, and the gain over plain Slurm."""
+    table = Table("the same jobs, simulated", box=None, pad_edge=False)
+    for heading in ("mean JCT h", "p95 h", "TTD h", "moves"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        times_s = (result.mean_jct_s, result.p95_jct_s, result.ttd_s)
+        cells = [f"{time_s / _HOUR_S:,.2f}" for time_s in times_s]
+        table.add_row(result.policy, *cells, f"{result.moves:,}")
+    console.print(table)
+    if len(results) > 1 and results[-1].mean_jct_s > 0:
+        saved = 1.0 - results[0].mean_jct_s / results[-1].mean_jct_s
+        word = "less" if saved >= 0 else "more"
+        console.print(f"mean JCT {abs(saved):.0%} {word} than under plain Slurm")

@@ -1,0 +1,156 @@
+"""One run of `hadar simulate`: failures of nodes, progress, and its result as table and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.engine.loop import RoundRecord
+from hadar_slurm.errors import ConfigError
+from hadar_slurm.journal import Journal
+from hadar_slurm.lab.checks import number_of
+from hadar_slurm.lab.study.bounds import Bounds
+from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, run_experiment
+from hadar_slurm.lab.study.failures import draw_failures
+from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.sim.backend import Failure
+
+_HOUR_S = 3600.0
+# Failures are drawn for this multiple of the lower bound on the makespan.
+_FAILURES_FOR_BOUNDS = 10.0
+
+
+def failures_of(
+    mtbf_hours: float | None,
+    repair_hours: float,
+    seed: int,
+    specs: list[JobSpec],
+    nodes: Cluster,
+    least: Bounds,
+) -> tuple[Failure, ...]:
+    """Return the failures of nodes; none without a mean time between failures."""
+    if mtbf_hours is None:
+        return ()
+    number_of("--node-mtbf-hours", mtbf_hours, above=True)
+    number_of("--node-repair-hours", repair_hours, above=True)
+    begins_s = min(spec.submitted_s for spec in specs)
+    return draw_failures(
+        nodes,
+        mtbf_s=mtbf_hours * _HOUR_S,
+        repair_s=repair_hours * _HOUR_S,
+        until_s=begins_s + _FAILURES_FOR_BOUNDS * least.ttd_gang_s,
+        seed=seed,
+    )
+
+
+def run_with_bar(
+    specs: list[JobSpec],
+    nodes: Cluster,
+    policy: str,
+    utility: str,
+    settings: ExperimentSettings,
+    journal: Path | None,
+) -> Result:
+    """Return the result of one run; show its progress, and write its rounds to a journal."""
+    with (
+        _journal(journal) as file,
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} jobs"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        ) as progress,
+    ):
+        task = progress.add_task(policy, total=len(specs))
+
+        def record(line: RoundRecord) -> None:
+            if file:
+                file.write(line)
+
+        return run_experiment(
+            specs,
+            nodes,
+            make_policy(policy, utility=utility),
+            settings,
+            on_progress=lambda done: progress.update(task, completed=done),
+            on_round=record,
+        )
+
+
+@contextmanager
+def _journal(path: Path | None) -> Iterator[Journal | None]:
+    if path is None:
+        yield None
+        return
+    file = Journal(path)
+    try:
+        file.open()
+    except OSError as error:
+        raise ConfigError(f"--journal {path}: {error.strerror}") from error
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def as_tree(result: Result, least: Bounds) -> dict[str, object]:
+    """Return the result and the bounds as JSON."""
+    names = (
+        "policy jobs completed ttd_s mean_jct_s p50_jct_s p95_jct_s p99_jct_s mean_queueing_s "
+        "max_wait_s mean_ftf max_ftf utilization utilization_by_type cru moves rounds"
+    )
+    timings = "decision_ms_p50 decision_ms_p99 cpu_s"
+    return {
+        **{name: getattr(result, name) for name in names.split()},
+        "utilization_by_type": dict(result.utilization_by_type),
+        "bound_ttd_gang_s": least.ttd_gang_s,
+        "bound_ttd_forking_s": least.ttd_forking_s,
+        "bound_mean_jct_s": least.mean_jct_s,
+        "bound_mean_jct_gang_s": least.mean_jct_gang_s,
+        **{name: getattr(result, name) for name in timings.split()},
+    }
+
+
+def show(result: Result, least: Bounds, is_forked: bool) -> None:
+    """Print the result beside the lower bounds for any policy."""
+    table = Table(
+        title=f"{result.policy}: {result.completed} of {result.jobs} jobs completed",
+        caption="least: lower bound for any policy; ratio: value / least.",
+    )
+    for heading in ("figure", "value", "least", "ratio"):
+        table.add_column(heading, justify="left" if heading == "figure" else "right")
+
+    def hours(name: str, value_s: float, least_s: float | None = None) -> None:
+        bound = [f"{least_s / _HOUR_S:.2f} h", f"{value_s / least_s:.3f}"] if least_s else []
+        table.add_row(name, f"{value_s / _HOUR_S:.2f} h", *bound)
+
+    hours("TTD", result.ttd_s, least.ttd_forking_s if is_forked else least.ttd_gang_s)
+    hours("mean JCT", result.mean_jct_s, least.mean_jct_s)
+    for percent in ("p50", "p95", "p99"):
+        hours(f"JCT {percent}", getattr(result, f"{percent}_jct_s"))
+    hours("mean queueing", result.mean_queueing_s)
+    hours("longest wait", result.max_wait_s)
+    for name, text in (
+        ("finish-time fairness, mean / worst", f"{result.mean_ftf:.2f} / {result.max_ftf:.2f}"),
+        ("GPU time held", f"{result.cru:.1%}"),
+        ("GPU time training", f"{result.utilization:.1%}"),
+        *((f"{name} held", f"{share:.1%}") for name, share in result.utilization_by_type.items()),
+        ("moves", str(result.moves)),
+        ("rounds", str(result.rounds)),
+        (
+            "decision p50 / p99",
+            f"{result.decision_ms_p50:.1f} / {result.decision_ms_p99:.1f} ms",
+        ),
+        ("CPU time", f"{result.cpu_s:.1f} s"),
+    ):
+        table.add_row(name, text)
+    Console().print(table)

@@ -1,0 +1,90 @@
+"""The call for a job that is described to hadard: described once, composed once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hadar_slurm.core.cluster import Cluster, Node
+from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.errors import SlurmError
+from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
+from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.resources import data_file
+from hadar_slurm.slurm.client.gres import parse_gpus
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.state.heartbeat import Heartbeat
+from hadar_slurm.submit.compose import check_exports, compose
+from hadar_slurm.submit.decision import Call, Decision, why_chosen, why_place_chosen
+from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model
+from hadar_slurm.submit.request import SbatchRequest
+
+
+def managed_call(
+    request: SbatchRequest, environment: Mapping[str, str], beat: Heartbeat | None, unserved: str
+) -> Call:
+    """Return the call for a job that is described to hadard, unless its user chose the place.
+
+    A job that is `unserved`, or held by its user, is not held for hadard to release.
+    """
+    place_chosen, why_not = why_place_chosen(request), unserved or why_chosen(request)
+    cluster, own_cluster = _clusters(request.values.get("partition"))
+    estimator = load_estimator()
+    description = describe(request, estimator, own_cluster)
+    if cluster is not None and cluster.nodes:
+        check_fits(description, cluster)
+    if place_chosen:
+        return Call(request.plain_call, Decision(False, place_chosen))
+    is_held = not why_not
+    decision = Decision(is_held, why_not or summary(description, request, estimator.table))
+    unknown = unknown_model(description, estimator.table)
+    notes = [unknown] if unknown else []
+    if "copies" in request.own and description.copies == 1:
+        notes.append("only one node suits a copy: submitted as an ordinary job")
+    variables = _paths(beat)
+    variables = {name: text for name, text in variables.items() if name not in environment}
+    if is_held and description.copies > 1:
+        check_exports(request)
+        variables[COPIES_VARIABLE] = str(description.copies)
+    argv = compose(request, description, is_held=is_held)
+    return Call(argv, decision, variables, tuple(notes), description, own_cluster)
+
+
+def _paths(beat: Heartbeat | None) -> dict[str, str]:
+    """Return the variables with the directories that a job shares with hadard."""
+    if beat is None:
+        return {}
+    variables = {SPOOL_VARIABLE: str(user_reports(Path(beat.spool), os.getuid()))}
+    if beat.assignments:
+        variables[ASSIGNMENTS_VARIABLE] = beat.assignments
+    return variables
+
+
+def load_estimator() -> Estimator:
+    """Return the estimator with the shipped throughput table."""
+    path = data_file("throughputs.json")
+    return Estimator.shipped(parse_table(path.read_text(encoding="utf-8"), str(path)))
+
+
+def _clusters(partitions: str | None) -> tuple[Cluster | None, Cluster | None]:
+    """Return all GPUs, and those of partitions `a,b`; of the default one for None, of all for "".
+
+    None if Slurm does not answer: sbatch will print why.
+    """
+    try:
+        text = Runner(timeout_s=10).run(["sinfo", "-h", "-N", "-o", "%N|%G|%P"])
+    except SlurmError:
+        return None, None
+    everywhere, here = {}, {}
+    for line in text.splitlines():
+        name, gres, partition = line.split("|")
+        everywhere[name] = node = Node.of(name, parse_gpus(gres))
+        if partitions is None:
+            is_here = partition.endswith("*")
+        else:
+            is_here = not partitions or partition.rstrip("*") in partitions.split(",")
+        if is_here:
+            here[name] = node
+    whole, part = (Cluster.of(n for n in nodes.values() if n.gpus) for nodes in (everywhere, here))
+    return whole, part
