@@ -1,4 +1,4 @@
-"""What each step of docs/users.md earns on a trace: the kind left open, and jobs moved.
+"""What each step of docs/users.md earns on a trace: the GPU type left open, and jobs moved.
 
     python benchmarks/levels.py TRACE TABLE FIRST
 
@@ -20,7 +20,7 @@ CLUSTER = "20xV100,20xP100,20xK80"
 # Step, policy, whether jobs may be moved.
 STEPS = (
     ("plain Slurm", "slurm", False),
-    ("1. kind left open", "hadar", False),
+    ("1. GPU type left open", "hadar", False),
     ("2. moved", "hadar", True),
 )
 

@@ -3,7 +3,7 @@
     python paced_task.py --task images --steps 2400 --period 0.25 --speeds n1=1,n3=0.5 [...]
 
 A step is real, and then the node sleeps until `period` / speed seconds have passed since the last:
-so nodes of one machine differ in speed as kinds of GPU do. Every stretch of steps that was trained
+so nodes of one machine differ in speed as GPU types do. Every stretch of steps that was trained
 without a pause goes into `paced-COPY-RESTART.jsonl` in the job's directory: the first step, how
 many, the seconds they took and those of them spent computing.
 """
