@@ -114,6 +114,8 @@ class Sharing:
 def configure(config: pytest.Config) -> None:
     """Make this process what it is: a worker, the one that has workers, or the only one."""
     if hasattr(config, "workerinput"):
+        # More threads than cores spin while they wait: 4 s of torch became 150.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
         if config.workerinput["workerid"] in COMPUTING:
             os.nice(10)
     elif config.getoption("numprocesses", None):

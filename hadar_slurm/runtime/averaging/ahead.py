@@ -39,9 +39,13 @@ class Ahead:
         """
         return end.slot == self.slot and len(self.done) > 0 and not len(self.done - mine)
 
+    def stop(self, model: nn.Module) -> None:
+        """Keep the parameters as they are at the first call."""
+        self._now = self._now or _parameters(model)
+
     def take_over(self, model: nn.Module, file: TensorFile) -> None:
         """Give a model the parameters of all copies at the end of `slot`, and the progress."""
-        self._now = self._now or _parameters(model)  # as they were at the first of several tries
+        self.stop(model)
         for name, parameter in model.named_parameters():
             one = file.tensor(MODEL + name).to(parameter.device)
             with torch.no_grad():
