@@ -62,8 +62,7 @@ def compare(
     gpu_speeds: SpeedsOption = "",
     leave_out_unfit: UnfitOption = False,
     rules: Annotated[
-        str,
-        typer.Option(help=f"One or both of {', '.join(RULES)}.", autocompletion=some_of(RULES)),
+        str, typer.Option(help=f"One or both of {', '.join(RULES)}.", autocompletion=some_of(RULES))
     ] = "hadar",
     speeds: Annotated[
         str,

@@ -19,9 +19,7 @@ from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.resources import operators_file
 
 app = typer.Typer(
-    help="Check, show or print hadard's configuration.",
-    no_args_is_help=True,
-    add_completion=False,
+    help="Check, show or print hadard's configuration.", no_args_is_help=True, add_completion=False
 )
 
 FileArgument = Annotated[
@@ -97,12 +95,7 @@ def surprises(config: Config) -> list[Finding]:
     if config.slurm_conf is not None and not os.access(config.slurm_conf, os.R_OK):
         found.append(Finding("slurm_conf", f"{config.slurm_conf} cannot be read"))
     if config.disable_file.exists():
-        found.append(
-            Finding(
-                "disable_file",
-                f"{config.disable_file} exists: remove it to enforce",
-            )
-        )
+        found.append(Finding("disable_file", f"{config.disable_file} exists: remove it to enforce"))
     places = {
         "run_dir": config.run_dir,
         "state_dir": config.state_dir,

@@ -40,8 +40,7 @@ def demo(
     policy: Annotated[
         str,
         typer.Option(
-            help="hadard's policy, see docs/policies.md.",
-            autocompletion=one_of(POLICY_NAMES),
+            help="hadard's policy, see docs/policies.md.", autocompletion=one_of(POLICY_NAMES)
         ),
     ] = DEFAULT_POLICY,
     steps: Annotated[

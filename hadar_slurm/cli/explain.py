@@ -37,8 +37,7 @@ from hadar_slurm.status.status_text import last_lines, life_of, problem_lines, w
 
 def explain_job(
     job: Annotated[
-        str,
-        typer.Argument(metavar="JOB", help="Slurm's job id.", autocompletion=known_jobs),
+        str, typer.Argument(metavar="JOB", help="Slurm's job id.", autocompletion=known_jobs)
     ],
     config: ConfigOption = None,
     journal: JournalOption = None,

@@ -21,13 +21,11 @@ from hadar_slurm.web.server import DEFAULT_ADDRESS, Server, parse_address
 
 def web(
     journal: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The journal to show; default hadard's."),
+        Path | None, typer.Option(metavar="FILE", help="The journal to show; default hadard's.")
     ] = None,
     config: ConfigOption = None,
     address: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 picks a free one."),
+        str, typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 picks a free one.")
     ] = DEFAULT_ADDRESS,
     host: Annotated[
         list[str] | None,

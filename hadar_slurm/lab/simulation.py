@@ -146,10 +146,7 @@ def show(result: Result, least: Bounds, is_forked: bool) -> None:
         *((f"{name} held", f"{share:.1%}") for name, share in result.utilization_by_type.items()),
         ("moves", str(result.moves)),
         ("rounds", str(result.rounds)),
-        (
-            "decision p50 / p99",
-            f"{result.decision_ms_p50:.1f} / {result.decision_ms_p99:.1f} ms",
-        ),
+        ("decision p50 / p99", f"{result.decision_ms_p50:.1f} / {result.decision_ms_p99:.1f} ms"),
         ("CPU time", f"{result.cpu_s:.1f} s"),
     ):
         table.add_row(name, text)
