@@ -110,15 +110,10 @@ def _progress(num_nodes: int) -> Iterator[Callable[[int], None]]:
 def _print_status(cluster: LocalCluster, *, as_json: bool) -> None:
     seen = cluster.status()
     if as_json:
-        fields = {
-            "directory": str(cluster.directory),
-            "environment": cluster.environment(),
-            "nodes": [{"name": n.name, "state": n.state, "gpus": dict(n.gpus)} for n in seen.nodes],
-            "running": seen.running,
-            "pending": seen.pending,
-            "accounting": seen.accounting,
-        }
-        typer.echo(json.dumps(fields))
+        nodes = [{"name": n.name, "state": n.state, "gpus": dict(n.gpus)} for n in seen.nodes]
+        fields = {key: getattr(seen, key) for key in ("running", "pending", "accounting")}
+        places = {"directory": str(cluster.directory), "environment": cluster.environment()}
+        typer.echo(json.dumps({**places, "nodes": nodes, **fields}))
         return
     width = max(len(node.name) for node in seen.nodes)
     for node in seen.nodes:

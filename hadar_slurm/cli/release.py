@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from hadar_slurm.config import DEFAULT_PATH, Config, read_config
+from hadar_slurm.cli.completing import ConfigOption, JsonOption
+from hadar_slurm.config import Config, read_config
 from hadar_slurm.daemon.signs_of_life import good_for_s
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -23,14 +24,6 @@ from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock
 from hadar_slurm.state.reaper_count import add_expired
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help=f"hadard's configuration; default {DEFAULT_PATH}."
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def release(
@@ -65,7 +58,11 @@ def release(
             kept_for = reason_to_keep(*places, lease, only_expired=expired)
         answers = None if kept_for else _release(chosen, slurm, limit)
         if answers and expired:
-            _count(chosen.state_dir, answers)
+            # Last, because releasing is more important.
+            try:
+                add_expired(chosen.state_dir, sum(not answer.fault for answer in answers))
+            except OSError as error:
+                typer.echo(f"hadar: released jobs cannot be counted: {error}", err=True)
     held = 0
     if kept_for and not expired:
         held = len(waiting_for_us(slurm.queue().values(), Ledger(chosen.state_dir / FILE_NAME)))
@@ -93,14 +90,6 @@ def _release(chosen: Config, slurm: SlurmAdapter, limit_s: float) -> tuple[Retur
         # Releasing the jobs is more important than the heartbeat.
         typer.echo(f"hadar: the heartbeat cannot be removed: {error}", err=True)
     return release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit_s)
-
-
-def _count(state_dir: Path, answers: tuple[Returned, ...]) -> None:
-    """Count the released jobs; done last, because releasing is more important."""
-    try:
-        add_expired(state_dir, sum(not answer.fault for answer in answers))
-    except OSError as error:
-        typer.echo(f"hadar: released jobs cannot be counted: {error}", err=True)
 
 
 def _tell(answers: tuple[Returned, ...] | None, kept_for: str, held: int, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hadar_slurm.cli.completing import one_of
+from hadar_slurm.cli.completing import CLUSTER, AveragingOption, CopiesOption, one_of
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.lab.checks import at_least_one, check_choice, number_of
 from hadar_slurm.lab.inputs import (
@@ -46,7 +46,7 @@ def simulate(
     ],
     cluster: Annotated[
         str, typer.Option(help="GPUs by type, COUNTxTYPE,..., or a YAML file.")
-    ] = "20xV100,20xP100,20xK80",
+    ] = CLUSTER,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node.")] = 4,
     policy: Annotated[
         str,
@@ -89,13 +89,8 @@ def simulate(
     reference: ReferenceOption = DEFAULT_REFERENCE,
     gpu_speeds: SpeedsOption = "",
     leave_out_unfit: UnfitOption = False,
-    copies: Annotated[
-        int | None,
-        typer.Option(help="Most copies of a forked job.", show_default="number of nodes"),
-    ] = None,
-    aggregation_seconds: Annotated[
-        float, typer.Option(help="Seconds per round to average the copies' parameters.")
-    ] = 10.0,
+    copies: CopiesOption = None,
+    aggregation_seconds: AveragingOption = 10.0,
     node_mtbf_hours: Annotated[
         float | None, typer.Option(help="Let nodes fail: mean hours between failures of one node.")
     ] = None,

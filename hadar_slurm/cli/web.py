@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hadar_slurm.cli.release import ConfigOption
+from hadar_slurm.cli.completing import ConfigOption
 from hadar_slurm.config import read_config_to_answer
 from hadar_slurm.errors import UsageError
 from hadar_slurm.web.follower import Follower

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +11,6 @@ from rich.table import Table
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Journal
 from hadar_slurm.lab.checks import number_of
@@ -59,8 +57,14 @@ def run_with_bar(
     journal: Path | None,
 ) -> Result:
     """Return the result of one run; show its progress, and write its rounds to a journal."""
+    file = Journal(journal) if journal else None
+    try:
+        if file:
+            file.open()
+    except OSError as error:
+        raise ConfigError(f"--journal {journal}: {error.strerror}") from error
     with (
-        _journal(journal) as file,
+        closing(file) if file else nullcontext(),
         Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -71,35 +75,14 @@ def run_with_bar(
         ) as progress,
     ):
         task = progress.add_task(policy, total=len(specs))
-
-        def record(line: RoundRecord) -> None:
-            if file:
-                file.write(line)
-
         return run_experiment(
             specs,
             nodes,
             make_policy(policy, utility=utility),
             settings,
             on_progress=lambda done: progress.update(task, completed=done),
-            on_round=record,
+            on_round=file.write if file else None,
         )
-
-
-@contextmanager
-def _journal(path: Path | None) -> Iterator[Journal | None]:
-    if path is None:
-        yield None
-        return
-    file = Journal(path)
-    try:
-        file.open()
-    except OSError as error:
-        raise ConfigError(f"--journal {path}: {error.strerror}") from error
-    try:
-        yield file
-    finally:
-        file.close()
 
 
 def as_tree(result: Result, least: Bounds) -> dict[str, object]:

@@ -32,13 +32,10 @@ def run(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str])
     """Run sbatch, and return its status and the last word it printed."""
     import subprocess
 
+    variables = {**environment, **sbatch.variables}
     try:
         done = subprocess.run(
-            argv,
-            executable=sbatch.path,
-            env={**environment, **sbatch.variables},
-            stdout=subprocess.PIPE,
-            check=False,
+            argv, executable=sbatch.path, env=variables, stdout=subprocess.PIPE, check=False
         )
     except OSError as error:
         raise SbatchNotFound(f"cannot execute {sbatch.path}: {error.strerror}") from error
@@ -63,7 +60,5 @@ def user_environment() -> dict[str, str]:
         except OSError:
             return environment
         del environment["LC_CTYPE"]
-        for pair in pairs:
-            if pair.startswith("LC_CTYPE="):
-                environment["LC_CTYPE"] = pair.partition("=")[2]
+        environment.update(pair.split("=", 1) for pair in pairs if pair.startswith("LC_CTYPE="))
     return environment

@@ -92,11 +92,10 @@ def split_options(
         word = words[position]
         if word == COMPONENT:
             options.append(SbatchOption(COMPONENT, None, (word,)))
-            position += 1
-            continue
-        if word == "--" or not word.startswith("-") or word == "-":
+        elif word in ("-", "--") or not word.startswith("-"):
             break
-        options += _parse_word(word, words[position + 1 : position + 2], with_value)
+        else:
+            options += _parse_word(word, words[position + 1 : position + 2], with_value)
         position += len(options[-1].words)
     return options, list(words[position:])
 
@@ -115,13 +114,14 @@ def _parse_word(
 ) -> Iterator[SbatchOption]:
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
-        name = _full_name(name)
-        if equals:
-            yield SbatchOption(name, value, (word,))
-        elif (name in LONG_WITH_VALUE or name in with_value) and following:
+        if name not in _LONG:
+            # An unambiguous abbreviation stands for the full name, as in getopt_long.
+            meant = [full for full in _LONG if full.startswith(name)]
+            name = meant[0] if len(meant) == 1 else name
+        if not equals and following and (name in LONG_WITH_VALUE or name in with_value):
             yield SbatchOption(name, following[0], (word, following[0]))
         else:
-            yield SbatchOption(name, None, (word,))
+            yield SbatchOption(name, value if equals else None, (word,))
         return
     # A cluster such as -HN2: every letter is an option until one takes a value.
     for index, letter in enumerate(word[1:], start=1):
@@ -135,11 +135,3 @@ def _parse_word(
         else:
             yield SbatchOption(name, following[0], (word, following[0]))
         return
-
-
-def _full_name(name: str) -> str:
-    """Return the full name of an unambiguous abbreviation, as getopt_long does."""
-    if name in _LONG:
-        return name
-    meant = [full for full in _LONG if full.startswith(name)]
-    return meant[0] if len(meant) == 1 else name

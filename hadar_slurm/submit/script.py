@@ -27,14 +27,16 @@ def read_script(name: str, directory: str) -> str:
     descriptor = _descriptor(name)
     try:
         if descriptor is not None:
-            return _text(_replayed(descriptor))
-        path = find_script(name, directory, os.environ.get("PATH", ""))
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return ""  # a named pipe cannot be read twice, and has no descriptor to replace
-        with open(path, "rb") as file:
-            return _text(file.read(_MOST_BYTES))
+            content = _replayed(descriptor)
+        else:
+            path = find_script(name, directory, os.environ.get("PATH", ""))
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return ""  # a named pipe cannot be read twice, and has no descriptor to replace
+            with open(path, "rb") as file:
+                content = file.read(_MOST_BYTES)
     except OSError:
         return ""
+    return content.decode("utf-8", errors="surrogateescape")
 
 
 def find_script(name: str, directory: str, search: str) -> str:
@@ -51,7 +53,6 @@ def find_script(name: str, directory: str, search: str) -> str:
 
 
 def _descriptor(name: str) -> int | None:
-    """Return the file descriptor that a script is read from, None for an ordinary path."""
     if name in _STANDARD_INPUT:
         return 0
     for folder in ("/dev/fd/", "/proc/self/fd/"):
@@ -72,10 +73,6 @@ def _replayed(descriptor: int) -> bytes:
         file.seek(0)
         os.dup2(copy, descriptor)
     return content
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", errors="surrogateescape")
 
 
 def read_directives(text: str, mark: str) -> list[str]:
