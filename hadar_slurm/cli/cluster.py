@@ -57,13 +57,10 @@ def up(
     with _failures_in_one_line():
         is_file = nodes.endswith((".yaml", ".yml")) or Path(nodes).is_file()
         shapes = load_nodes(Path(nodes)) if is_file else parse_nodes(nodes)
+        place = directory or default_directory()
         with _progress(len(shapes)) as on_wait:
             cluster = LocalCluster.up(
-                directory or default_directory(),
-                shapes,
-                accounting=accounting,
-                timeout_s=timeout_s,
-                on_wait=on_wait,
+                place, shapes, accounting=accounting, timeout_s=timeout_s, on_wait=on_wait
             )
         _print_status(cluster, as_json=as_json)
     if not as_json:

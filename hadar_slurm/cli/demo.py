@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +16,9 @@ from hadar_slurm.cli.completing import one_of
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import parse_nodes
-from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.errors import HadarError
 from hadar_slurm.journal import read_journal
+from hadar_slurm.lab.checks import check_choice
 from hadar_slurm.lab.demo.both_runs import both_runs
 from hadar_slurm.lab.demo.report import (
     job_table,
@@ -50,8 +50,7 @@ def demo(
 ) -> None:
     """Run 24 jobs on a real local Slurm, without and with hadard, and compare."""
     console = Console(stderr=as_json)
-    if policy not in POLICY_NAMES:
-        raise UsageError(f"--policy {policy!r}: expected one of {', '.join(POLICY_NAMES)}")
+    check_choice("--policy", policy, POLICY_NAMES)
     workload = load_workload()
     output.mkdir(parents=True, exist_ok=True)
     console.print(
@@ -92,8 +91,7 @@ def show_results(
         draw_runs(output / "gantt.png", cluster, {"plain Slurm": plain, "hadar": hadar})
         files.append("gantt.png")
     if as_json:
-        json.dump(tree, sys.stdout, indent=2)
-        print()
+        print(json.dumps(tree, indent=2))
     console.print(job_table(plain, hadar))
     console.print(total_table(summarize_run(plain, capacity), summarize_run(hadar, capacity)))
     for name in files:

@@ -52,11 +52,9 @@ def release(
     lease = Lease(chosen.spool_dir, slurm.site().name, good_for_s(chosen))
     # If another release hangs, this one still has half of the time.
     with _alone(chosen.state_dir, limit / 2):
-        kept_for = ""
-        if not force:
-            places = chosen.state_dir, chosen.run_dir
-            kept_for = reason_to_keep(*places, lease, only_expired=expired)
-        answers = None if kept_for else _release(chosen, slurm, limit)
+        places = chosen.state_dir, chosen.run_dir
+        kept_for = "" if force else reason_to_keep(*places, lease, only_expired=expired)
+        answers = () if kept_for else _release(chosen, slurm, limit)
         if answers and expired:
             # Last, because releasing is more important.
             try:
@@ -66,7 +64,9 @@ def release(
     held = 0
     if kept_for and not expired:
         held = len(waiting_for_us(slurm.queue().values(), Ledger(chosen.state_dir / FILE_NAME)))
-    _tell(answers, kept_for, held, as_json=as_json)
+    _print(answers, kept_for, held, as_json=as_json)
+    if held or any(answer.fault for answer in answers):
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -92,23 +92,16 @@ def _release(chosen: Config, slurm: SlurmAdapter, limit_s: float) -> tuple[Retur
     return release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit_s)
 
 
-def _tell(answers: tuple[Returned, ...] | None, kept_for: str, held: int, *, as_json: bool) -> None:
-    if answers is None:
-        tree = {"released": [], "failed": [], "kept_for": kept_for}
-        typer.echo(json.dumps(tree) if as_json else f"nothing released: {kept_for}")
-        if held:
-            if not as_json:
-                typer.echo(f"hadar: {held} jobs are held; stop hadard, or give --force", err=True)
-            raise typer.Exit(1)
-        return
-    failed = [answer for answer in answers if answer.fault]
+def _print(answers: tuple[Returned, ...], kept_for: str, held: int, *, as_json: bool) -> None:
+    released = [answer.job for answer in answers if not answer.fault]
+    failures = [answer for answer in answers if answer.fault]
     if as_json:
-        released = [answer.job for answer in answers if not answer.fault]
-        failures = [asdict(answer) for answer in failed]
-        typer.echo(json.dumps({"released": released, "failed": failures, "kept_for": ""}))
-    else:
-        for answer in failed:
-            typer.echo(f"hadar: job {answer.job} is not released: {answer.fault}", err=True)
-        typer.echo(f"{len(answers) - len(failed)} jobs released to plain Slurm")
-    if failed:
-        raise typer.Exit(1)
+        tree = {"released": released, "failed": [*map(asdict, failures)], "kept_for": kept_for}
+        typer.echo(json.dumps(tree))
+        return
+    for answer in failures:
+        typer.echo(f"hadar: job {answer.job} is not released: {answer.fault}", err=True)
+    done = f"{len(released)} jobs released to plain Slurm"
+    typer.echo(f"nothing released: {kept_for}" if kept_for else done)
+    if held:
+        typer.echo(f"hadar: {held} jobs are held; stop hadard, or give --force", err=True)

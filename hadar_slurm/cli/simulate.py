@@ -100,13 +100,10 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Simulate TRACE under a policy, with the same loop as hadard, in virtual time."""
-    for option, value, known in (
-        ("--policy", policy, POLICY_NAMES),
-        ("--utility", utility, tuple(UTILITIES)),
-        ("--rules", rules, RULES),
-        ("--speeds", speeds, SPEEDS),
-    ):
-        check_choice(option, value, known)
+    check_choice("--policy", policy, POLICY_NAMES)
+    check_choice("--utility", utility, tuple(UTILITIES))
+    check_choice("--rules", rules, RULES)
+    check_choice("--speeds", speeds, SPEEDS)
     number_of("--round-seconds", round_seconds, above=True)
     number_of("--aggregation-seconds", aggregation_seconds)
     at_least_one("--first", first)

@@ -87,15 +87,15 @@ class Estimator:
         key: tuple[object, ...] = (gpus, *description.throughputs.items())
         if not description.throughputs:
             key = (workload, gpus, here, description.steps, description.limit_s)
-        if key not in self._known:
-            self._known[key] = (
-                _as_given(description)
-                if description.throughputs
-                else estimated_throughputs(
-                    self.speeds, workload, gpus, here, self._prior(description, here)
-                )
-            )
-        return self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            if description.throughputs:
+                known = _as_given(description)
+            else:
+                prior = self._prior(description, here)
+                known = estimated_throughputs(self.speeds, workload, gpus, here, prior)
+            self._known[key] = known
+        return known
 
     def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> Prior:
         """Return the throughputs assumed before any measurement."""
@@ -110,11 +110,7 @@ class Estimator:
         # Types that the table lacks are scaled by the mean ratio of table to published speeds.
         names = [gpu_type.lower() for gpu_type in gpu_types]
         listed = {name: rows.on(name, gpus) for name in names if name in rows.gpu_types}
-        factors = [
-            throughput / general.throughputs.on(name, gpus)
-            for name, throughput in listed.items()
-            if throughput > 0
-        ]
+        factors = [t / general.throughputs.on(name, gpus) for name, t in listed.items() if t > 0]
         factor = sum(factors) / len(factors) if factors else 0.0
         others = {
             (name, gpus): GangThroughput(factor * general.throughputs.on(name, gpus))

@@ -91,14 +91,12 @@ def as_tree(result: Result, least: Bounds) -> dict[str, object]:
         "policy jobs completed ttd_s mean_jct_s p50_jct_s p95_jct_s p99_jct_s mean_queueing_s "
         "max_wait_s mean_ftf max_ftf utilization utilization_by_type cru moves rounds"
     )
+    bounds = "ttd_gang_s ttd_forking_s mean_jct_s mean_jct_gang_s"
     timings = "decision_ms_p50 decision_ms_p99 cpu_s"
     return {
         **{name: getattr(result, name) for name in names.split()},
         "utilization_by_type": dict(result.utilization_by_type),
-        "bound_ttd_gang_s": least.ttd_gang_s,
-        "bound_ttd_forking_s": least.ttd_forking_s,
-        "bound_mean_jct_s": least.mean_jct_s,
-        "bound_mean_jct_gang_s": least.mean_jct_gang_s,
+        **{f"bound_{name}": getattr(least, name) for name in bounds.split()},
         **{name: getattr(result, name) for name in timings.split()},
     }
 

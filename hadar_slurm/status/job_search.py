@@ -44,11 +44,10 @@ class SlurmRecord:
     @property
     def words(self) -> str | None:
         """Return the job's state in words, None if Slurm was not asked."""
-        if not self.was_asked:
-            return None
         if self.fault:
             return f"unknown: {self.fault}"
-        return self.record.words if self.record else "no such job"
+        missing = "no such job" if self.was_asked else None
+        return self.record.words if self.record else missing
 
     @property
     def knows_it_ended(self) -> bool:
@@ -91,8 +90,7 @@ def search_journal(
     saw_nothing = not any("jobs" in last for last in current(lines))
     found = None
     with suppress(OSError):
-        if saw_nothing or not is_live:
-            found = newest_with(path, _names(job))
+        found = newest_with(path, _names(job)) if saw_nothing or not is_live else None
     if found is None:
         return job, None, None
     name, line = found

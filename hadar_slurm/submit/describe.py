@@ -121,20 +121,18 @@ def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Sh
 def _copies(
     asked: str, description: Description, estimator: Estimator, cluster: Cluster | None
 ) -> int:
-    """Return the most copies of a job: the smaller of `asked` and the number of suitable nodes.
+    """Return the smaller of `asked` and the number of suitable nodes.
 
     A node suits if it has enough GPUs of one type on which the job has a throughput above 0.
     """
     is_auto = asked.lower() == "auto"
+    if is_auto and cluster is None:
+        raise JobSpecError(f"{PREFIX}copies auto: sinfo does not list the nodes; give a number")
     most = AUTO_COPIES if is_auto else _whole(asked, "copies")
     if cluster is None:
-        if is_auto:
-            raise JobSpecError(f"{PREFIX}copies auto: sinfo does not list the nodes; give a number")
         return most
-    gpus, throughputs = (
-        description.gpus,
-        estimator.throughputs(description, "", cluster.gpus_by_type),
-    )
+    gpus = description.gpus
+    throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
     suits = [
         any(count >= gpus and throughputs.on(gpu_type, gpus) > 0 for gpu_type, count in node.gpus)
         for node in cluster.nodes
@@ -160,7 +158,7 @@ def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
 
 
 def unknown_model(description: Description, table: ThroughputTable) -> str | None:
-    """Return a note for the user if the model's throughput is not known, else None."""
+    """Return a note for the user if the model's throughput is not known."""
     name = description.workload
     if not name or name.startswith(_OF_A_JOB) or table.throughputs(name) is not None:
         return None
@@ -195,7 +193,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _throughputs(text: str) -> dict[str, float]:
-    throughputs: dict[str, float] = {}
+    throughputs = {}
     for part in text.split(","):
         gpu_type, equals, value = part.partition("=")
         if not (gpu_type and equals):

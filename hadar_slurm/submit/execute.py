@@ -60,5 +60,7 @@ def user_environment() -> dict[str, str]:
         except OSError:
             return environment
         del environment["LC_CTYPE"]
-        environment.update(pair.split("=", 1) for pair in pairs if pair.startswith("LC_CTYPE="))
+        for pair in pairs:
+            if pair.startswith("LC_CTYPE="):
+                environment["LC_CTYPE"] = pair.partition("=")[2]
     return environment

@@ -49,22 +49,14 @@ _SHORT_NAMES = {
 # A colon separates the components of a heterogeneous job; kept as an option of that name.
 COMPONENT = ":"
 # Variables that give sbatch options which hadar-sbatch reads. They override the script.
-_VARIABLES = {
+_NAMED_ALIKE = """
+    clusters constraint exclusive export gpus gpus-per-node gpus-per-task gres no-requeue open-mode
+    partition reservation
+    """
+_VARIABLES = {f"SBATCH_{name.upper().replace('-', '_')}": name for name in _NAMED_ALIKE.split()} | {
     "SBATCH_ARRAY_INX": "array",
-    "SBATCH_CLUSTERS": "clusters",
-    "SLURM_CLUSTERS": "clusters",
-    "SBATCH_CONSTRAINT": "constraint",
-    "SBATCH_EXCLUSIVE": "exclusive",
-    "SBATCH_EXPORT": "export",
-    "SBATCH_GPUS": "gpus",
-    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
-    "SBATCH_GPUS_PER_TASK": "gpus-per-task",
-    "SBATCH_GRES": "gres",
-    "SBATCH_NO_REQUEUE": "no-requeue",
-    "SBATCH_OPEN_MODE": "open-mode",
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_RESERVATION": "reservation",
     "SBATCH_TIMELIMIT": "time",
+    "SLURM_CLUSTERS": "clusters",
 }
 
 

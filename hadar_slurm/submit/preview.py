@@ -57,14 +57,10 @@ def _choice(
     if speed <= 0 or estimate is None:
         why_not = "no throughput is given" if estimate is None else "does not fit"
         return TypePreview(gpu_type, gpus, why_not=why_not)
-    return TypePreview(
-        gpu_type,
-        gpus,
-        speed if description.steps else None,
-        estimator.total_steps(description, throughputs) / speed / 3600,
-        estimate.origin,
-        round(math.exp(estimate.spread), 2),
-    )
+    steps_per_s = speed if description.steps else None
+    hours = estimator.total_steps(description, throughputs) / speed / 3600
+    spread = round(math.exp(estimate.spread), 2)
+    return TypePreview(gpu_type, gpus, steps_per_s, hours, estimate.origin, spread)
 
 
 def as_json(
