@@ -91,7 +91,7 @@ def surprises(config: Config) -> list[Finding]:
     Access to files and directories is checked for the calling user.
     """
     read_table(config.throughputs)
-    found: list[Finding] = []
+    found = []
     if config.slurm_conf is not None and not os.access(config.slurm_conf, os.R_OK):
         found.append(Finding("slurm_conf", f"{config.slurm_conf} cannot be read"))
     if config.disable_file.exists():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,15 +56,13 @@ def demo(
         f"A real Slurm on this machine, six nodes: {workload.cluster}\n"
         f"{len(workload.jobs)} training jobs, {workload.source}"
     )
-    scratch = Path(tempfile.mkdtemp(prefix="hadar-demo-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="hadar-demo-", ignore_cleanup_errors=True) as name:
+        scratch = Path(name)
         with LocalCluster.up(scratch / "cluster", parse_nodes(workload.cluster)) as cluster:
             plain, hadar = both_runs(
                 workload, cluster, scratch, output, console, policy=policy, tells_steps=steps
             )
             nodes = Cluster.of(row.node for row in read_nodes(cluster.runner()))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     show_results(output, nodes, plain, hadar, console, as_json=as_json)
 
 

@@ -52,8 +52,7 @@ def _answer(request: SbatchRequest) -> int:
         print(USAGE)
         return 0
     if is_passed_on or _QUESTIONS & request.values.keys():
-        environment = user_environment()
-        become(find_sbatch(os.environ, sys.argv[0]), request.plain_call, environment)
+        become(find_sbatch(os.environ, sys.argv[0]), request.plain_call, user_environment())
     return _submit(with_script(request, read_script))
 
 

@@ -125,9 +125,8 @@ def simulate(
         Console(stderr=True).print(part, soft_wrap=True, highlight=False, markup=False)
     least = bounds(specs, nodes, counts_spread=rules == _HADAR)
     if policy in FORKING:
-        specs = forked(
-            specs, max_copies=copies or len(nodes.nodes), aggregation_s=aggregation_seconds
-        )
+        most = copies or len(nodes.nodes)
+        specs = forked(specs, max_copies=most, aggregation_s=aggregation_seconds)
     failures = failures_of(node_mtbf_hours, node_repair_hours, seed, specs, nodes, least)
     settings = ExperimentSettings(
         round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, seed=seed

@@ -43,9 +43,8 @@ def top(
     def look(console: Console) -> RenderableType:
         now_s = time.time()
         lines, fault = last_lines(path)
-        room = len(lines) and max(1, console.height - _OTHER_LINES)
         # The length of a single print is not limited by the screen.
-        room = 10**6 if once else room
+        room = 10**6 if once else len(lines) and max(1, console.height - _OTHER_LINES)
         return picture(life_of(chosen, now_s), lines, fault, room=room, now_s=now_s)
 
     console = Console(highlight=False)

@@ -129,10 +129,7 @@ def encode(description: Description) -> str:
 
 @lru_cache(maxsize=16384)
 def decode(comment: str) -> Description | None:
-    """Return the description in a job's comment, or None for an unmanaged job.
-
-    Raises JobSpecError for an invalid comment with hadar's key.
-    """
+    """Return a comment's description, None without hadar's key; raises JobSpecError if invalid."""
     try:
         tree = json.loads(comment)
     except (ValueError, RecursionError):

@@ -63,13 +63,10 @@ class Estimator:
         return self._of(description, user, gpu_types)[1]
 
     def total_steps(self, description: Description, throughputs: Throughputs) -> int:
-        """Return a job's total steps.
-
-        If unknown: the steps that fit its time limit on the slowest type, since the limit must
-        allow the job to run there.
-        """
+        """Return a job's total steps; if unknown, those of its time limit on the slowest type."""
         if description.steps:
             return description.steps
+        # The limit must allow the job to run on every type.
         speeds = [throughputs.on(gpu_type, description.gpus) for gpu_type in throughputs.gpu_types]
         slowest = min((speed for speed in speeds if speed > 0), default=_STEPS_A_SECOND)
         return max(1, round(description.limit_s * slowest))

@@ -102,22 +102,19 @@ def cells_of(
         rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
     )
     drawn = list(_drawn(traces, reading, choices, console))
-    copying = partial(
-        forked,
-        max_copies=at_least_one("--copies", copies) or len(nodes.nodes),
-        aggregation_s=number_of("--aggregation-seconds", aggregation_seconds),
-    )
+    max_copies = at_least_one("--copies", copies) or len(nodes.nodes)
+    averaging_s = number_of("--aggregation-seconds", aggregation_seconds)
     round_s = number_of("--round-seconds", round_seconds, above=True)
     cell = partial(Cell, cluster=nodes, cluster_name=cluster)
     cells = []
     for name in chosen_rules:
-        costs = restart_seconds
-        if costs is None:
-            costs = "0" if name == _GAVEL else "30"
+        default = "0" if name == _GAVEL else "30"
+        costs = default if restart_seconds is None else restart_seconds
         restarts = tuple(dict.fromkeys(part.strip() for part in costs.split(",")))
         for workload in _workloads(drawn, nodes, choices.loads, restarts):
             # Forking policies get jobs that may be forked.
-            copied = replace(workload, specs=tuple(copying(workload.specs)))
+            specs = forked(workload.specs, max_copies=max_copies, aggregation_s=averaging_s)
+            copied = replace(workload, specs=tuple(specs))
             for known in choices_of("--speeds", speeds, SPEEDS):
                 settings = ExperimentSettings(round_s=round_s, rules=name, speeds=known)
                 for policy in choices.policies or POLICY_NAMES:

@@ -36,16 +36,11 @@ def failures_of(
     """Return the failures of nodes; none without a mean time between failures."""
     if mtbf_hours is None:
         return ()
-    number_of("--node-mtbf-hours", mtbf_hours, above=True)
-    number_of("--node-repair-hours", repair_hours, above=True)
+    mtbf_s = number_of("--node-mtbf-hours", mtbf_hours, above=True) * _HOUR_S
+    repair_s = number_of("--node-repair-hours", repair_hours, above=True) * _HOUR_S
     begins_s = min(spec.submitted_s for spec in specs)
-    return draw_failures(
-        nodes,
-        mtbf_s=mtbf_hours * _HOUR_S,
-        repair_s=repair_hours * _HOUR_S,
-        until_s=begins_s + _FAILURES_FOR_BOUNDS * least.ttd_gang_s,
-        seed=seed,
-    )
+    until_s = begins_s + _FAILURES_FOR_BOUNDS * least.ttd_gang_s
+    return draw_failures(nodes, mtbf_s=mtbf_s, repair_s=repair_s, until_s=until_s, seed=seed)
 
 
 def run_with_bar(

@@ -49,16 +49,13 @@ class Call(NamedTuple):
 
 
 def why_left(request: SbatchRequest) -> str:
-    """Return why the options leave the job to plain Slurm; "" if they do not.
-
-    With a --hadar-... option, options that hadard cannot serve are refused later.
-    """
+    """Return why the options leave the job to plain Slurm; "" if they do not."""
     if NO_HADAR in request.flags:
         return "--no-hadar is given"
     if request.unreadable:
         return request.unreadable
     if request.own:
-        return ""
+        return ""  # options that hadard cannot serve are refused later
     if request.has_components:
         return "it is a heterogeneous job"
     why = _why_not_any_gpus(request)

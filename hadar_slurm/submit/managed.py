@@ -75,8 +75,11 @@ def _clusters(partitions: str | None) -> tuple[Cluster | None, Cluster | None]:
     for line in text.splitlines():
         name, gres, partition = line.split("|")
         everywhere[name] = node = Node.of(name, parse_gpus(gres))
-        is_default = partitions is None and partition.endswith("*")
-        if is_default or partitions == "" or partition.rstrip("*") in (partitions or "").split(","):
+        if partitions is None:
+            is_here = partition.endswith("*")
+        else:
+            is_here = not partitions or partition.rstrip("*") in partitions.split(",")
+        if is_here:
             here[name] = node
     whole, part = (Cluster.of(n for n in nodes.values() if n.gpus) for nodes in (everywhere, here))
     return whole, part

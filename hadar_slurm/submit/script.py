@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from hadar_slurm.errors import JobSpecError
 
-_STANDARD_INPUT = ("", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 # Above sbatch's limit (`max_script_size`, 4 MiB).
 _MOST_BYTES = 1 << 26
 # The characters of C's isspace() within a line.
@@ -53,7 +52,7 @@ def find_script(name: str, directory: str, search: str) -> str:
 
 
 def _descriptor(name: str) -> int | None:
-    if name in _STANDARD_INPUT:
+    if name in ("", "/dev/stdin"):
         return 0
     for folder in ("/dev/fd/", "/proc/self/fd/"):
         number = name.removeprefix(folder)

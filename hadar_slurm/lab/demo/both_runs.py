@@ -50,19 +50,16 @@ def both_runs(
 ) -> tuple[list[JobRun], list[JobRun]]:
     """Run the workload without and with hadard; hadard's journal and log go to `output`."""
     environment = job_environment(cluster.environment())
-    daemon = Daemon(
-        fresh_directory(scratch / "hadard"),
-        environment,
-        {
-            **CONFIG,
-            "policy": policy,
-            "slurm_conf": cluster.slurm_conf,
-            "run_dir": environment["HADAR_RUN_DIR"],
-            "spool_dir": cluster.directory / "spool",
-            "state_dir": scratch / "state",
-            "disable_file": scratch / "disabled",
-        },
-    )
+    config = {
+        **CONFIG,
+        "policy": policy,
+        "slurm_conf": cluster.slurm_conf,
+        "run_dir": environment["HADAR_RUN_DIR"],
+        "spool_dir": cluster.directory / "spool",
+        "state_dir": scratch / "state",
+        "disable_file": scratch / "disabled",
+    }
+    daemon = Daemon(fresh_directory(scratch / "hadard"), environment, config)
 
     def run(name: str, *, with_hadar: bool) -> list[JobRun]:
         jobs = fresh_directory(scratch / ("hadar" if with_hadar else "plain"))
