@@ -78,7 +78,7 @@ def _command(name: str, notes: Notes) -> tuple[str, dict[str, str]]:
     said = {words: _STATUS.sub("", part.help or "") for words, part in found.items()}
     options = {words: _definitions(_parameters(part)) for words, part in found.items()}
     ((first, described),) = list(said.items())[:1]
-    shown = COMMANDS[name].summary if is_group else described
+    shown = COMMANDS[name] if is_group else described
     statuses = [
         (number, f"{text} (`{words}`)" if is_group else text)
         for words, part in found.items()
@@ -94,7 +94,7 @@ def _command(name: str, notes: Notes) -> tuple[str, dict[str, str]]:
         journal = f"`{Config().journal}`"
         files.append((journal, "The journal of hadard; its configuration may name another."))
     bodies = [f"## {words}\n\n{said[words]}\n\n{options[words]}" for words in found]
-    return COMMANDS[name].summary, {
+    return COMMANDS[name], {
         "SYNOPSIS": "\n\n".join(_synopsis(w, _parameters(part)) for w, part in found.items()),
         "DESCRIPTION": "\n\n".join([shown, *notes.get("description", [])]),
         **({"COMMANDS": "\n\n".join(bodies)} if is_group else {"OPTIONS": options[first]}),
@@ -145,7 +145,7 @@ def _sentence(text: str) -> str:
 
 def _overview(notes: Notes) -> tuple[str, dict[str, str]]:
     root = typer.main.get_command(commands)
-    listed = [(f"hadar-{name}(1)", deferred.summary) for name, deferred in COMMANDS.items()]
+    listed = [(f"hadar-{name}(1)", summary) for name, summary in COMMANDS.items()]
     return root.help or "", {
         "SYNOPSIS": "**hadar** *COMMAND* [*ARGUMENT*]...\n\n**hadar** `--help`",
         "DESCRIPTION": "\n\n".join(notes["description"]),

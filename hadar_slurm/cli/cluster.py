@@ -57,13 +57,10 @@ def up(
     with _failures_in_one_line():
         is_file = nodes.endswith((".yaml", ".yml")) or Path(nodes).is_file()
         shapes = load_nodes(Path(nodes)) if is_file else parse_nodes(nodes)
+        place = directory or default_directory()
         with _progress(len(shapes)) as on_wait:
             cluster = LocalCluster.up(
-                directory or default_directory(),
-                shapes,
-                accounting=accounting,
-                timeout_s=timeout_s,
-                on_wait=on_wait,
+                place, shapes, accounting=accounting, timeout_s=timeout_s, on_wait=on_wait
             )
         _print_status(cluster, as_json=as_json)
     if not as_json:
@@ -110,15 +107,10 @@ def _progress(num_nodes: int) -> Iterator[Callable[[int], None]]:
 def _print_status(cluster: LocalCluster, *, as_json: bool) -> None:
     seen = cluster.status()
     if as_json:
-        fields = {
-            "directory": str(cluster.directory),
-            "environment": cluster.environment(),
-            "nodes": [{"name": n.name, "state": n.state, "gpus": dict(n.gpus)} for n in seen.nodes],
-            "running": seen.running,
-            "pending": seen.pending,
-            "accounting": seen.accounting,
-        }
-        typer.echo(json.dumps(fields))
+        nodes = [{"name": n.name, "state": n.state, "gpus": dict(n.gpus)} for n in seen.nodes]
+        fields = {key: getattr(seen, key) for key in ("running", "pending", "accounting")}
+        places = {"directory": str(cluster.directory), "environment": cluster.environment()}
+        typer.echo(json.dumps({**places, "nodes": nodes, **fields}))
         return
     width = max(len(node.name) for node in seen.nodes)
     for node in seen.nodes:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hadar_slurm.cli.completing import one_of, some_of
+from hadar_slurm.cli.completing import CLUSTER, AveragingOption, CopiesOption, one_of, some_of
 from hadar_slurm.lab.checks import at_least_one
 from hadar_slurm.lab.comparison import cells_of, check_done, choices_by, comparison_of, scenario_by
 from hadar_slurm.lab.inputs import (
@@ -53,17 +53,14 @@ def compare(
             autocompletion=some_of(("all", *POLICY_NAMES)),
         ),
     ] = None,
-    cluster: Annotated[
-        str, typer.Option(help="GPUs by type, COUNTxTYPE,...")
-    ] = "20xV100,20xP100,20xK80",
+    cluster: Annotated[str, typer.Option(help="GPUs by type, COUNTxTYPE,...")] = CLUSTER,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node.")] = 4,
     throughputs: TableOption = None,
     reference: ReferenceOption = DEFAULT_REFERENCE,
     gpu_speeds: SpeedsOption = "",
     leave_out_unfit: UnfitOption = False,
     rules: Annotated[
-        str,
-        typer.Option(help=f"One or both of {', '.join(RULES)}.", autocompletion=some_of(RULES)),
+        str, typer.Option(help=f"One or both of {', '.join(RULES)}.", autocompletion=some_of(RULES))
     ] = "hadar",
     speeds: Annotated[
         str,
@@ -91,13 +88,8 @@ def compare(
         str | None, typer.Option(help="Seeds of generated workloads, 0,1,2; tables show means.")
     ] = None,
     first: Annotated[int | None, typer.Option(help="Use only the first N jobs.")] = None,
-    copies: Annotated[
-        int | None,
-        typer.Option(help="Most copies of a forked job.", show_default="number of nodes"),
-    ] = None,
-    aggregation_seconds: Annotated[
-        float, typer.Option(help="Seconds per round to average the copies' parameters.")
-    ] = 10.0,
+    copies: CopiesOption = None,
+    aggregation_seconds: AveragingOption = 10.0,
     jobs_at_once: Annotated[
         int | None, typer.Option(help="Parallel runs.", show_default="one per processor")
     ] = None,

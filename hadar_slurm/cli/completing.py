@@ -1,14 +1,15 @@
-"""Shell completion of arguments: policies, workloads, jobs. Errors give no output."""
+"""Options shared by commands, and shell completion of arguments. Errors give no output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from hadar_slurm.config import Config
+from hadar_slurm.config import DEFAULT_PATH, Config
 from hadar_slurm.errors import HadarError
 from hadar_slurm.journal import read_last
 from hadar_slurm.slurm.client.runner import Runner
@@ -16,6 +17,26 @@ from hadar_slurm.slurm.control.modes import Mode
 
 # A completion must answer within this time.
 _SQUEUE_LIMIT_S = 3.0
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help=f"hadard's configuration; default {DEFAULT_PATH}."
+    ),
+]
+JournalOption = Annotated[
+    Path | None,
+    typer.Option("--journal", metavar="FILE", help="A journal; default that of the configuration."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+# Options of the commands that simulate.
+CLUSTER = "20xV100,20xP100,20xK80"
+CopiesOption = Annotated[
+    int | None, typer.Option(help="Most copies of a forked job.", show_default="number of nodes")
+]
+AveragingOption = Annotated[
+    float, typer.Option(help="Seconds per round to average the copies' parameters.")
+]
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:

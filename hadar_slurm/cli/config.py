@@ -12,16 +12,14 @@ from typing import Annotated
 import typer
 import yaml
 
-from hadar_slurm.cli.release import ConfigOption, JsonOption
+from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import DEFAULT_PATH, Config, load_config, read_config
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.resources import operators_file
 
 app = typer.Typer(
-    help="Check, show or print hadard's configuration.",
-    no_args_is_help=True,
-    add_completion=False,
+    help="Check, show or print hadard's configuration.", no_args_is_help=True, add_completion=False
 )
 
 FileArgument = Annotated[
@@ -93,29 +91,18 @@ def surprises(config: Config) -> list[Finding]:
     Access to files and directories is checked for the calling user.
     """
     read_table(config.throughputs)
-    found: list[Finding] = []
+    found = []
     if config.slurm_conf is not None and not os.access(config.slurm_conf, os.R_OK):
         found.append(Finding("slurm_conf", f"{config.slurm_conf} cannot be read"))
     if config.disable_file.exists():
-        found.append(
-            Finding(
-                "disable_file",
-                f"{config.disable_file} exists: remove it to enforce",
-            )
-        )
-    places = {
-        "run_dir": config.run_dir,
-        "state_dir": config.state_dir,
-        "journal": config.journal.parent,
-        "spool_dir": config.spool_dir,
-    }
-    for key, directory in places.items():
+        found.append(Finding("disable_file", f"{config.disable_file} exists: remove it to enforce"))
+    for key in ("run_dir", "state_dir", "journal", "spool_dir"):
+        directory = config.journal.parent if key == "journal" else getattr(config, key)
         found += [Finding(key, fault) for fault in [_not_writable(directory)] if fault]
     with_all = stat.S_IRWXO | stat.S_ISVTX
     if config.reports.is_dir() and config.reports.stat().st_mode & with_all != with_all:
         found.append(Finding("spool_dir", f"jobs cannot report: chmod 1777 {config.reports}"))
-    modes = {config.mode, *config.partitions.values()}
-    if modes == {"observe"}:
+    if {config.mode, *config.partitions.values()} == {"observe"}:
         found.append(Finding("mode", "no partition is advised or enforced: hadard only observes"))
     return found
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +15,9 @@ from hadar_slurm.cli.completing import one_of
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import parse_nodes
-from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.errors import HadarError
 from hadar_slurm.journal import read_journal
+from hadar_slurm.lab.checks import check_choice
 from hadar_slurm.lab.demo.both_runs import both_runs
 from hadar_slurm.lab.demo.report import (
     job_table,
@@ -40,8 +39,7 @@ def demo(
     policy: Annotated[
         str,
         typer.Option(
-            help="hadard's policy, see docs/policies.md.",
-            autocompletion=one_of(POLICY_NAMES),
+            help="hadard's policy, see docs/policies.md.", autocompletion=one_of(POLICY_NAMES)
         ),
     ] = DEFAULT_POLICY,
     steps: Annotated[
@@ -51,23 +49,20 @@ def demo(
 ) -> None:
     """Run 24 jobs on a real local Slurm, without and with hadard, and compare."""
     console = Console(stderr=as_json)
-    if policy not in POLICY_NAMES:
-        raise UsageError(f"--policy {policy!r}: expected one of {', '.join(POLICY_NAMES)}")
+    check_choice("--policy", policy, POLICY_NAMES)
     workload = load_workload()
     output.mkdir(parents=True, exist_ok=True)
     console.print(
         f"A real Slurm on this machine, six nodes: {workload.cluster}\n"
         f"{len(workload.jobs)} training jobs, {workload.source}"
     )
-    scratch = Path(tempfile.mkdtemp(prefix="hadar-demo-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="hadar-demo-", ignore_cleanup_errors=True) as name:
+        scratch = Path(name)
         with LocalCluster.up(scratch / "cluster", parse_nodes(workload.cluster)) as cluster:
             plain, hadar = both_runs(
                 workload, cluster, scratch, output, console, policy=policy, tells_steps=steps
             )
             nodes = Cluster.of(row.node for row in read_nodes(cluster.runner()))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     show_results(output, nodes, plain, hadar, console, as_json=as_json)
 
 
@@ -93,8 +88,7 @@ def show_results(
         draw_runs(output / "gantt.png", cluster, {"plain Slurm": plain, "hadar": hadar})
         files.append("gantt.png")
     if as_json:
-        json.dump(tree, sys.stdout, indent=2)
-        print()
+        print(json.dumps(tree, indent=2))
     console.print(job_table(plain, hadar))
     console.print(total_table(summarize_run(plain, capacity), summarize_run(hadar, capacity)))
     for name in files:

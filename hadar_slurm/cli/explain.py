@@ -10,16 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hadar_slurm.cli.completing import known_jobs
-from hadar_slurm.cli.release import ConfigOption, JsonOption
-from hadar_slurm.cli.status import JournalOption
+from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption, known_jobs
 from hadar_slurm.config import read_config_to_answer
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.daemon.world import policy_of
 from hadar_slurm.errors import UsageError
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.status.ended import ended_by_slurm
-from hadar_slurm.status.explain import explain
+from hadar_slurm.status.explain import explain as explain_wait
 from hadar_slurm.status.explain_text import print_ended, print_explanation
 from hadar_slurm.status.health import standing_of
 from hadar_slurm.status.job_search import (
@@ -35,10 +33,9 @@ from hadar_slurm.status.status import current
 from hadar_slurm.status.status_text import last_lines, life_of, problem_lines, warnings
 
 
-def explain_job(
+def explain(
     job: Annotated[
-        str,
-        typer.Argument(metavar="JOB", help="Slurm's job id.", autocompletion=known_jobs),
+        str, typer.Argument(metavar="JOB", help="Slurm's job id.", autocompletion=known_jobs)
     ],
     config: ConfigOption = None,
     journal: JournalOption = None,
@@ -75,12 +72,11 @@ def explain_job(
     differs = line is not None and slurm.differs(line["jobs"].get(name, {}))
     found = None
     if ended is None and line is not None:
-        policy = (
-            policy_of(chosen) if chosen.policy == line["policy"] else make_policy(line["policy"])
-        )
+        is_own = chosen.policy == line["policy"]
+        policy = policy_of(chosen) if is_own else make_policy(line["policy"])
         forecasts = is_alive is not False and not differs
-        found = explain(line, JobId(name), policy, time.monotonic, limit, forecasts=forecasts)
-    answer = answer_for(lines, job, slurm, found, ended)
+        found = explain_wait(line, JobId(name), policy, time.monotonic, limit, forecasts=forecasts)
+    answer = Answer.ENDED if ended else Answer.FOUND if found else answer_for(lines, job, slurm)
     if as_json:
         tree = {
             "answer": answer,

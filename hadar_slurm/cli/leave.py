@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hadar_slurm.cli.completing import own_jobs
-from hadar_slurm.cli.release import ConfigOption
+from hadar_slurm.cli.completing import ConfigOption, own_jobs
 from hadar_slurm.config import Config, load_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
@@ -32,8 +31,7 @@ def leave(
     chosen = Config() if config is None else load_config(config)
     runner = Runner(chosen.slurm_conf, chosen.command_timeout_seconds)
     slurm = CommandLine(runner)
-    queue = slurm.queue()
-    failed = False
+    queue, failed = slurm.queue(), False
     for job in jobs:
         rows = [row for row in queue.values() if row.key == job or row.key.startswith(f"{job}_")]
         try:

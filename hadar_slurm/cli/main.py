@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,47 +17,22 @@ from typer.core import TyperCommand, TyperGroup
 from hadar_slurm import __version__
 from hadar_slurm.errors import HadarError, UsageError
 
-
-class Deferred(NamedTuple):
-    """A command not yet imported."""
-
-    summary: str
-    # Its attribute in the module of `cli` with the command's name; "": of the same name.
-    attribute: str = ""
-
-
 # The summaries are those of the commands themselves; a test compares them.
-COMMANDS: Mapping[str, Deferred] = {
-    "status": Deferred(
-        "Show whether hadard is alive, its modes, and the GPUs and jobs of its last round."
-    ),
-    "top": Deferred("Show hadard, the GPUs by type and the jobs, live, until Ctrl-C."),
-    "explain": Deferred(
-        "Show why a job waits, its throughput on each GPU type, the jobs ahead, and its start "
-        "time.",
-        "explain_job",
-    ),
-    "report": Deferred(
-        "Report decisions and GPU use over a period, and simulate the same jobs under plain Slurm."
-    ),
-    "web": Deferred(
-        "Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics."
-    ),
-    "leave": Deferred(
-        "Remove jobs from Hadar's management: from now on only Slurm schedules them."
-    ),
-    "release": Deferred("Release all jobs held or pinned by hadard to plain Slurm."),
-    "config": Deferred("Check, show or print hadard's configuration.", "app"),
-    "simulate": Deferred(
-        "Simulate TRACE under a policy, with the same loop as hadard, in virtual time."
-    ),
-    "compare": Deferred(
-        "Run every policy on every workload, in parallel, and compare the results."
-    ),
-    "demo": Deferred("Run 24 jobs on a real local Slurm, without and with hadard, and compare."),
-    "cluster": Deferred(
-        "Start, show and stop a real Slurm on this machine with simulated GPUs.", "app"
-    ),
+COMMANDS: Mapping[str, str] = {
+    "status": "Show whether hadard is alive, its modes, and the GPUs and jobs of its last round.",
+    "top": "Show hadard, the GPUs by type and the jobs, live, until Ctrl-C.",
+    "explain": "Show why a job waits, its throughput on each GPU type, the jobs ahead, and its "
+    "start time.",
+    "report": "Report decisions and GPU use over a period, and simulate the same jobs under plain "
+    "Slurm.",
+    "web": "Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics.",
+    "leave": "Remove jobs from Hadar's management: from now on only Slurm schedules them.",
+    "release": "Release all jobs held or pinned by hadard to plain Slurm.",
+    "config": "Check, show or print hadard's configuration.",
+    "simulate": "Simulate TRACE under a policy, with the same loop as hadard, in virtual time.",
+    "compare": "Run every policy on every workload, in parallel, and compare the results.",
+    "demo": "Run 24 jobs on a real local Slurm, without and with hadard, and compare.",
+    "cluster": "Start, show and stop a real Slurm on this machine with simulated GPUs.",
 }
 
 
@@ -68,8 +43,8 @@ class _Commands(TyperGroup):
         super().__init__(**settings)
         eager = dict(self.commands)
         self.commands.clear()
-        for name, deferred in COMMANDS.items():
-            self.add_command(TyperCommand(name, help=deferred.summary))
+        for name, summary in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=summary))
         self.commands.update(eager)
 
     # Typer's own types for contexts and commands are private, and have moved between versions.
@@ -82,12 +57,11 @@ class _Commands(TyperGroup):
 def load_command(name: str) -> TyperCommand | TyperGroup:
     """Import one of `COMMANDS`."""
     module = import_module(f"hadar_slurm.cli.{name}")
-    found = getattr(module, COMMANDS[name].attribute or name)
-    if not isinstance(found, typer.Typer):
-        alone = typer.Typer(add_completion=False)
-        alone.command()(found)
-        found = alone
-    command = typer.main.get_command(found)
+    group = getattr(module, "app", None)
+    if group is None:
+        group = typer.Typer(add_completion=False)
+        group.command()(getattr(module, name))
+    command = typer.main.get_command(group)
     assert isinstance(command, (TyperCommand, TyperGroup))
     command.name = name
     return command
@@ -126,12 +100,9 @@ def app() -> None:
     """Run the command line; an error prints one line, status 2 for usage errors, else 1."""
     try:
         commands(prog_name="hadar")
-    except UsageError as error:
-        print(f"hadar: {error}", file=sys.stderr)
-        sys.exit(2)
     except HadarError as error:
         print(f"hadar: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from hadar_slurm.config import DEFAULT_PATH, Config, read_config
+from hadar_slurm.cli.completing import ConfigOption, JsonOption
+from hadar_slurm.config import Config, read_config
 from hadar_slurm.daemon.signs_of_life import good_for_s
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -23,14 +24,6 @@ from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock
 from hadar_slurm.state.reaper_count import add_expired
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help=f"hadard's configuration; default {DEFAULT_PATH}."
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def release(
@@ -59,17 +52,21 @@ def release(
     lease = Lease(chosen.spool_dir, slurm.site().name, good_for_s(chosen))
     # If another release hangs, this one still has half of the time.
     with _alone(chosen.state_dir, limit / 2):
-        kept_for = ""
-        if not force:
-            places = chosen.state_dir, chosen.run_dir
-            kept_for = reason_to_keep(*places, lease, only_expired=expired)
-        answers = None if kept_for else _release(chosen, slurm, limit)
+        places = chosen.state_dir, chosen.run_dir
+        kept_for = "" if force else reason_to_keep(*places, lease, only_expired=expired)
+        answers = () if kept_for else _release(chosen, slurm, limit)
         if answers and expired:
-            _count(chosen.state_dir, answers)
+            # Last, because releasing is more important.
+            try:
+                add_expired(chosen.state_dir, sum(not answer.fault for answer in answers))
+            except OSError as error:
+                typer.echo(f"hadar: released jobs cannot be counted: {error}", err=True)
     held = 0
     if kept_for and not expired:
         held = len(waiting_for_us(slurm.queue().values(), Ledger(chosen.state_dir / FILE_NAME)))
-    _tell(answers, kept_for, held, as_json=as_json)
+    _print(answers, kept_for, held, as_json=as_json)
+    if held or any(answer.fault for answer in answers):
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -95,31 +92,16 @@ def _release(chosen: Config, slurm: SlurmAdapter, limit_s: float) -> tuple[Retur
     return release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit_s)
 
 
-def _count(state_dir: Path, answers: tuple[Returned, ...]) -> None:
-    """Count the released jobs; done last, because releasing is more important."""
-    try:
-        add_expired(state_dir, sum(not answer.fault for answer in answers))
-    except OSError as error:
-        typer.echo(f"hadar: released jobs cannot be counted: {error}", err=True)
-
-
-def _tell(answers: tuple[Returned, ...] | None, kept_for: str, held: int, *, as_json: bool) -> None:
-    if answers is None:
-        tree = {"released": [], "failed": [], "kept_for": kept_for}
-        typer.echo(json.dumps(tree) if as_json else f"nothing released: {kept_for}")
-        if held:
-            if not as_json:
-                typer.echo(f"hadar: {held} jobs are held; stop hadard, or give --force", err=True)
-            raise typer.Exit(1)
-        return
-    failed = [answer for answer in answers if answer.fault]
+def _print(answers: tuple[Returned, ...], kept_for: str, held: int, *, as_json: bool) -> None:
+    released = [answer.job for answer in answers if not answer.fault]
+    failures = [answer for answer in answers if answer.fault]
     if as_json:
-        released = [answer.job for answer in answers if not answer.fault]
-        failures = [asdict(answer) for answer in failed]
-        typer.echo(json.dumps({"released": released, "failed": failures, "kept_for": ""}))
-    else:
-        for answer in failed:
-            typer.echo(f"hadar: job {answer.job} is not released: {answer.fault}", err=True)
-        typer.echo(f"{len(answers) - len(failed)} jobs released to plain Slurm")
-    if failed:
-        raise typer.Exit(1)
+        tree = {"released": released, "failed": [*map(asdict, failures)], "kept_for": kept_for}
+        typer.echo(json.dumps(tree))
+        return
+    for answer in failures:
+        typer.echo(f"hadar: job {answer.job} is not released: {answer.fault}", err=True)
+    done = f"{len(released)} jobs released to plain Slurm"
+    typer.echo(f"nothing released: {kept_for}" if kept_for else done)
+    if held:
+        typer.echo(f"hadar: {held} jobs are held; stop hadard, or give --force", err=True)

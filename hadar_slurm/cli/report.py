@@ -6,21 +6,18 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from hadar_slurm.cli.release import ConfigOption, JsonOption
-from hadar_slurm.cli.status import JournalOption
+from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
 from hadar_slurm.config import read_config
 from hadar_slurm.errors import UsageError
-from hadar_slurm.journal import Line, read_with_older
+from hadar_slurm.journal import read_with_older
 from hadar_slurm.lab.replay import figures, print_replay, replayed
 from hadar_slurm.status.report import Report, Reporter
 
@@ -56,8 +53,9 @@ def report(
     first_s = _time_s(since, now_s, "--since") if since else -math.inf
     last_s = _time_s(until, now_s, "--until") if until else math.inf
     reader = Reporter()
+    lines = (line for line in read_with_older(path) if first_s <= line["time_s"] <= last_s)
     try:
-        reader.read(_between(path, first_s, last_s))
+        reader.read(lines)
     except OSError as error:
         raise UsageError(f"the journal {path} cannot be read: {error.strerror}") from error
     found = reader.report()
@@ -73,12 +71,6 @@ def report(
         _print(console, found)
         if results:
             print_replay(console, results)
-
-
-def _between(path: Path, first_s: float, last_s: float) -> Iterator[Line]:
-    for line in read_with_older(path):
-        if first_s <= line["time_s"] <= last_s:
-            yield line
 
 
 def _time_s(text: str, now_s: float, option: str) -> float:

@@ -25,10 +25,6 @@ from hadar_slurm.submit.request import (
 )
 from hadar_slurm.submit.script import read_script
 
-# sbatch itself exits with 1 on a usage error; 2 is the convention.
-_USAGE_STATUS = 2
-_NO_COMMAND_STATUS = 127
-_QUIET_VARIABLE = "HADAR_QUIET"
 # Options with which sbatch prints something and submits nothing.
 _QUESTIONS = frozenset(("help", "usage", "version"))
 
@@ -41,12 +37,10 @@ def main(words: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return _answer(parse_words(words, os.environ))
-    except UsageError as error:
-        _tell(str(error))
-        return _USAGE_STATUS
-    except SbatchNotFound as error:
-        _tell(str(error))
-        return _NO_COMMAND_STATUS
+    except (UsageError, SbatchNotFound) as error:
+        _print_notes(str(error))
+        # sbatch itself exits with 1 on a usage error; 2 is the convention, and 127 a shell's.
+        return 2 if isinstance(error, UsageError) else 127
 
 
 def _answer(request: SbatchRequest) -> int:
@@ -58,8 +52,7 @@ def _answer(request: SbatchRequest) -> int:
         print(USAGE)
         return 0
     if is_passed_on or _QUESTIONS & request.values.keys():
-        environment = user_environment()
-        become(find_sbatch(os.environ, sys.argv[0]), request.plain_call, environment)
+        become(find_sbatch(os.environ, sys.argv[0]), request.plain_call, user_environment())
     return _submit(with_script(request, read_script))
 
 
@@ -74,12 +67,12 @@ def _submit(request: SbatchRequest) -> int:
         if sbatch is None or is_json or isinstance(error, HadarError):
             raise
         # A failure must not stop a submission.
-        _tell(f"failed, so plain Slurm places this job: {error!r}")
+        _print_notes(f"failed, so plain Slurm places this job: {error!r}")
         become(sbatch, request.plain_call, environment)
     # The user or the site may silence notes that are not errors.
-    is_quiet = os.environ.get(_QUIET_VARIABLE, "") not in ("", "0")
+    is_quiet = os.environ.get("HADAR_QUIET", "") not in ("", "0")
     if not (is_quiet or is_json or {"quiet", "parsable"} & request.values.keys()):
-        _tell(call.decision.line, *(call.notes if is_dry_run else ()))
+        _print_notes(call.decision.line, *(call.notes if is_dry_run else ()))
     environment |= call.variables
     if sbatch and not is_json:
         become(sbatch, call.argv, environment)
@@ -90,15 +83,16 @@ def _submit(request: SbatchRequest) -> int:
 
         job, _, cluster = answer.partition(";")
         estimator = load_estimator()
-        _print(
-            as_json(call, estimator, job or None, cluster or None)
-            if is_json
-            else as_text(call, estimator)
-        )
+        if is_json:
+            text = as_json(call, estimator, job or None, cluster or None)
+        else:
+            text = as_text(call, estimator)
+        # The user's locale may not be able to encode the text.
+        sys.stdout.buffer.write(os.fsencode(text + "\n"))
     return status
 
 
-def _tell(*notes: str) -> None:
+def _print_notes(*notes: str) -> None:
     """Print each note on a line; a failure to print does not stop the submission."""
     if sys.stderr is None:
         return
@@ -108,11 +102,6 @@ def _tell(*notes: str) -> None:
             print(f"hadar-sbatch: {text}", file=sys.stderr)
         except OSError:
             return
-
-
-def _print(text: str) -> None:
-    """Print text that the user's locale may not be able to encode."""
-    sys.stdout.buffer.write(os.fsencode(text + "\n"))
 
 
 if __name__ == "__main__":

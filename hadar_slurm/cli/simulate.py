@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hadar_slurm.cli.completing import one_of
+from hadar_slurm.cli.completing import CLUSTER, AveragingOption, CopiesOption, one_of
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.lab.checks import at_least_one, check_choice, number_of
 from hadar_slurm.lab.inputs import (
@@ -46,7 +46,7 @@ def simulate(
     ],
     cluster: Annotated[
         str, typer.Option(help="GPUs by type, COUNTxTYPE,..., or a YAML file.")
-    ] = "20xV100,20xP100,20xK80",
+    ] = CLUSTER,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node.")] = 4,
     policy: Annotated[
         str,
@@ -89,13 +89,8 @@ def simulate(
     reference: ReferenceOption = DEFAULT_REFERENCE,
     gpu_speeds: SpeedsOption = "",
     leave_out_unfit: UnfitOption = False,
-    copies: Annotated[
-        int | None,
-        typer.Option(help="Most copies of a forked job.", show_default="number of nodes"),
-    ] = None,
-    aggregation_seconds: Annotated[
-        float, typer.Option(help="Seconds per round to average the copies' parameters.")
-    ] = 10.0,
+    copies: CopiesOption = None,
+    aggregation_seconds: AveragingOption = 10.0,
     node_mtbf_hours: Annotated[
         float | None, typer.Option(help="Let nodes fail: mean hours between failures of one node.")
     ] = None,
@@ -105,13 +100,10 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Simulate TRACE under a policy, with the same loop as hadard, in virtual time."""
-    for option, value, known in (
-        ("--policy", policy, POLICY_NAMES),
-        ("--utility", utility, tuple(UTILITIES)),
-        ("--rules", rules, RULES),
-        ("--speeds", speeds, SPEEDS),
-    ):
-        check_choice(option, value, known)
+    check_choice("--policy", policy, POLICY_NAMES)
+    check_choice("--utility", utility, tuple(UTILITIES))
+    check_choice("--rules", rules, RULES)
+    check_choice("--speeds", speeds, SPEEDS)
     number_of("--round-seconds", round_seconds, above=True)
     number_of("--aggregation-seconds", aggregation_seconds)
     at_least_one("--first", first)
@@ -133,9 +125,8 @@ def simulate(
         Console(stderr=True).print(part, soft_wrap=True, highlight=False, markup=False)
     least = bounds(specs, nodes, counts_spread=rules == _HADAR)
     if policy in FORKING:
-        specs = forked(
-            specs, max_copies=copies or len(nodes.nodes), aggregation_s=aggregation_seconds
-        )
+        most = copies or len(nodes.nodes)
+        specs = forked(specs, max_copies=most, aggregation_s=aggregation_seconds)
     failures = failures_of(node_mtbf_hours, node_repair_hours, seed, specs, nodes, least)
     settings = ExperimentSettings(
         round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, seed=seed

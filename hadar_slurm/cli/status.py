@@ -5,21 +5,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from hadar_slurm.cli.release import ConfigOption, JsonOption
+from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
 from hadar_slurm.config import read_config_to_answer
 from hadar_slurm.status.status import status_of
 from hadar_slurm.status.status_text import last_lines, life_of, standing_by, status_parts
-
-JournalOption = Annotated[
-    Path | None,
-    typer.Option("--journal", metavar="FILE", help="A journal; default that of the configuration."),
-]
 
 
 def status(
@@ -36,13 +29,8 @@ def status(
     lines, fault = last_lines(journal or chosen.journal)
     found, standing = status_of(lines), standing_by(life, lines, now_s)
     if as_json:
-        tree = {
-            **life,
-            **asdict(standing),
-            "journal": fault,
-            "last": asdict(found) if found else None,
-        }
-        typer.echo(json.dumps(tree))
+        last = asdict(found) if found else None
+        typer.echo(json.dumps({**life, **asdict(standing), "journal": fault, "last": last}))
     else:
         console = Console(highlight=False, soft_wrap=True)
         for part in status_parts(life, found, fault, standing):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -13,12 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hadar_slurm.cli.release import ConfigOption
-from hadar_slurm.cli.status import JournalOption
+from hadar_slurm.cli.completing import ConfigOption, JournalOption
 from hadar_slurm.config import read_config_to_answer
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.journal import Line, snapshot_of
-from hadar_slurm.status.jobs import Forked, forked_of, state_of
+from hadar_slurm.status.jobs import forked_of, state_of
 from hadar_slurm.status.status import current, status_of
 from hadar_slurm.status.status_text import last_lines, life_of, standing_by, status_parts
 from hadar_slurm.status.words import averages_words, copy_words, span
@@ -44,9 +43,8 @@ def top(
     def look(console: Console) -> RenderableType:
         now_s = time.time()
         lines, fault = last_lines(path)
-        room = len(lines) and max(1, console.height - _OTHER_LINES)
         # The length of a single print is not limited by the screen.
-        room = 10**6 if once else room
+        room = 10**6 if once else len(lines) and max(1, console.height - _OTHER_LINES)
         return picture(life_of(chosen, now_s), lines, fault, room=room, now_s=now_s)
 
     console = Console(highlight=False)
@@ -65,61 +63,44 @@ def picture(
     """Return the output of `hadar status`, and `room` jobs, those with GPUs first."""
     parts = status_parts(life, status_of(lines), fault, standing_by(life, lines, now_s))
     jobs = [
-        _Row(
-            job,
-            state_of(line["jobs"][job.job_id]),
-            line["waiting"].get(job.job_id, ""),
-            snapshot.now_s,
-            forked_of(line, job.job_id),
-        )
+        (job, line, snapshot.now_s)
         for line in current(lines)
         if "jobs" in line
         for snapshot in [snapshot_of(line)]
         for job in snapshot.jobs
     ]
-    ranked = sorted(jobs, key=lambda row: _ORDER.index(row.job.phase))
+    ranked = sorted(jobs, key=lambda row: _ORDER.index(row[0].phase))
     table = Table("job", "user", "state", box=None, pad_edge=False)
     for heading in ("GPUs", "done", "waited", "ends in"):
         table.add_column(heading, justify="right")
     table.add_column("where, or why not")
     for row in ranked[:room]:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(*row))
     more = len(ranked) - room
     return Group(*parts, "", table, *([f"and {more} more"] if more > 0 else []))
 
 
-class _Row(NamedTuple):
-    job: Job
-    state: str
-    reason: str
-    now_s: float
-    forked: Forked | None
-
-
-def _cells(row: _Row) -> Sequence[str | Text]:
-    job, forked = row.job, row.forked
+def _cells(job: Job, line: Line, now_s: float) -> Sequence[str | Text]:
+    """Return a job's cells; the last one has its GPUs, or the reason why it has none."""
+    forked = forked_of(line, job.job_id)
     throughput = sum(gang.throughput(job.spec.throughputs) for gang in job.allocation.gangs)
     has_gpus = job.phase is not Phase.QUEUED
     done = 1.0 - job.steps_left / job.spec.total_steps
     gpus = forked.gpus if forked and forked.copies else job.spec.num_gpus
+    if not has_gpus:
+        where = [line["waiting"].get(job.job_id, "")]
+    elif forked is None:
+        where = [", ".join(map(str, job.allocation.gangs))]
+    else:
+        where = [", ".join(map(copy_words, forked.copies)), averages_words(forked, now_s)]
     return (
         job.job_id,
         # Text of users is not parsed as markup.
         Text(job.spec.user),
-        row.state,
+        state_of(line["jobs"][job.job_id]),
         str(gpus),
         f"{done:.0%}",
-        "" if has_gpus else span(max(0.0, row.now_s - job.spec.submitted_s)),
+        "" if has_gpus else span(max(0.0, now_s - job.spec.submitted_s)),
         span(job.steps_left / throughput) if has_gpus and throughput > 0 else "",
-        Text("; ".join(filter(None, (_where(row), *job.remarks)))),
+        Text("; ".join(filter(None, (*where, *job.remarks)))),
     )
-
-
-def _where(row: _Row) -> str:
-    """Return a job's GPUs (of a forked job: by copy), or the reason why it has none."""
-    if row.job.phase is Phase.QUEUED:
-        return row.reason
-    if row.forked is None:
-        return ", ".join(map(str, row.job.allocation.gangs))
-    places = ", ".join(copy_words(copy) for copy in row.forked.copies)
-    return "; ".join(filter(None, (places, averages_words(row.forked, row.now_s))))

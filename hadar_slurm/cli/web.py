@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hadar_slurm.cli.release import ConfigOption
+from hadar_slurm.cli.completing import ConfigOption
 from hadar_slurm.config import read_config_to_answer
-from hadar_slurm.errors import UsageError
+from hadar_slurm.lab.checks import number_of
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.server import DEFAULT_ADDRESS, Server, parse_address
@@ -21,13 +21,11 @@ from hadar_slurm.web.server import DEFAULT_ADDRESS, Server, parse_address
 
 def web(
     journal: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The journal to show; default hadard's."),
+        Path | None, typer.Option(metavar="FILE", help="The journal to show; default hadard's.")
     ] = None,
     config: ConfigOption = None,
     address: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 picks a free one."),
+        str, typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 picks a free one.")
     ] = DEFAULT_ADDRESS,
     host: Annotated[
         list[str] | None,
@@ -43,8 +41,7 @@ def web(
     Reads the journal and hadard's heartbeat; with --journal alone, which may name a simulation's
     or another machine's, only the journal. Writes nothing. Ends on Ctrl-C or SIGTERM.
     """
-    if not 0 < megabytes < float("inf"):
-        raise UsageError(f"--megabytes {megabytes:g}: expected a number above 0")
+    number_of("--megabytes", megabytes, above=True)
     place = parse_address(address)
     pulse = None
     if journal is None or config is not None:
@@ -66,12 +63,8 @@ def web(
 def _end_signals() -> Iterator[threading.Event]:
     """Set an event on SIGINT and SIGTERM."""
     end = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: end.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
+    with ExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, lambda *_: end.set())
+            stack.callback(signal.signal, number, before)
         yield end
-    finally:
-        for number, was in before.items():
-            signal.signal(number, was)

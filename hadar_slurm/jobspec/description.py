@@ -93,6 +93,11 @@ class Description:
         if isinstance(cost_s, bool) or not (cost_s is None or 0 <= cost_s <= MAX_RESTART_S):
             raise JobSpecError(f"restart cost must be 0 to {MAX_RESTART_S:g} s, not {cost_s!r}")
 
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Return the layouts that the job may have."""
+        return (self.shape,) if self.shape else uniform_shapes(self.gpus)
+
 
 def encode(description: Description) -> str:
     """Return the comment that carries `description`; raises JobSpecError if it is too long."""
@@ -111,10 +116,8 @@ def encode(description: Description) -> str:
         "leave": description.leaves or None,
         "comment": description.comment,
     }
-    text = json.dumps(
-        {key: value for key, value in tree.items() if value not in ("", None, {})},
-        separators=(",", ":"),
-    )
+    given = {key: value for key, value in tree.items() if value not in ("", None, {})}
+    text = json.dumps(given, separators=(",", ":"))
     most = MAX_COMMENT if description.leaves else MAX_COMMENT - len(_LEAVE)
     if len(text) > most:
         raise JobSpecError(
@@ -126,10 +129,7 @@ def encode(description: Description) -> str:
 
 @lru_cache(maxsize=16384)
 def decode(comment: str) -> Description | None:
-    """Return the description in a job's comment, or None for an unmanaged job.
-
-    Raises JobSpecError for an invalid comment with hadar's key.
-    """
+    """Return a comment's description, None without hadar's key; raises JobSpecError if invalid."""
     try:
         tree = json.loads(comment)
     except (ValueError, RecursionError):
@@ -141,14 +141,10 @@ def decode(comment: str) -> Description | None:
     unknown = sorted(set(tree) - _KEYS)
     if unknown:
         raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
-    throughputs = tree.get("rates", {})
+    throughputs, limit_s = tree.get("rates", {}), tree.get("limit_s", 0.0)
     restart = tree.get("restart_cost_s")
-    limit_s = tree.get("limit_s", 0.0)
-    if (
-        not isinstance(throughputs, dict)
-        or not isinstance(restart, int | float | None)
-        or not isinstance(limit_s, int | float)
-    ):
+    numbers = isinstance(limit_s, int | float) and isinstance(restart, int | float | None)
+    if not (numbers and isinstance(throughputs, dict)):
         raise JobSpecError(
             "rates, limit_s or restart_cost_s of the job's description has the wrong form"
         )
@@ -201,7 +197,6 @@ def job_spec(
 
     `restart_cost_s` is the default where the description has none; `shapes` override its layouts.
     """
-    own_shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
     own_cost = description.restart_cost_s
     return JobSpec(
         job_id=job_id,
@@ -209,7 +204,7 @@ def job_spec(
         total_steps=total_steps,
         throughputs=throughputs,
         submitted_s=submitted_s,
-        shapes=shapes or own_shapes,
+        shapes=shapes or description.shapes,
         can_checkpoint=description.checkpoint,
         restart_cost_s=restart_cost_s if own_cost is None else own_cost,
         workload=description.workload,

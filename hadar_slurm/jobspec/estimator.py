@@ -63,13 +63,10 @@ class Estimator:
         return self._of(description, user, gpu_types)[1]
 
     def total_steps(self, description: Description, throughputs: Throughputs) -> int:
-        """Return a job's total steps.
-
-        If unknown: the steps that fit its time limit on the slowest type, since the limit must
-        allow the job to run there.
-        """
+        """Return a job's total steps; if unknown, those of its time limit on the slowest type."""
         if description.steps:
             return description.steps
+        # The limit must allow the job to run on every type.
         speeds = [throughputs.on(gpu_type, description.gpus) for gpu_type in throughputs.gpu_types]
         slowest = min((speed for speed in speeds if speed > 0), default=_STEPS_A_SECOND)
         return max(1, round(description.limit_s * slowest))
@@ -87,15 +84,15 @@ class Estimator:
         key: tuple[object, ...] = (gpus, *description.throughputs.items())
         if not description.throughputs:
             key = (workload, gpus, here, description.steps, description.limit_s)
-        if key not in self._known:
-            self._known[key] = (
-                _as_given(description)
-                if description.throughputs
-                else estimated_throughputs(
-                    self.speeds, workload, gpus, here, self._prior(description, here)
-                )
-            )
-        return self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            if description.throughputs:
+                known = _as_given(description)
+            else:
+                prior = self._prior(description, here)
+                known = estimated_throughputs(self.speeds, workload, gpus, here, prior)
+            self._known[key] = known
+        return known
 
     def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> Prior:
         """Return the throughputs assumed before any measurement."""
@@ -110,11 +107,7 @@ class Estimator:
         # Types that the table lacks are scaled by the mean ratio of table to published speeds.
         names = [gpu_type.lower() for gpu_type in gpu_types]
         listed = {name: rows.on(name, gpus) for name in names if name in rows.gpu_types}
-        factors = [
-            throughput / general.throughputs.on(name, gpus)
-            for name, throughput in listed.items()
-            if throughput > 0
-        ]
+        factors = [t / general.throughputs.on(name, gpus) for name, t in listed.items() if t > 0]
         factor = sum(factors) / len(factors) if factors else 0.0
         others = {
             (name, gpus): GangThroughput(factor * general.throughputs.on(name, gpus))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 
 from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import HadarError, UsageError
@@ -33,40 +33,30 @@ from hadar_slurm.lab.traces.restart import parse_restart_costs
 from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.sim.backend import GAVEL_RULES
 
-_TITLE = "Policies compared"
 _GAVEL = "gavel"
-
-
-# The options.
 
 
 def choices_by(
     policy: str | None, seed: str | None, load: str | None, first: int | None
 ) -> Choices:
     """Return the choices that override those of a scenario."""
-    policies = None
-    if policy is not None:
-        policies = POLICY_NAMES
-        if policy != "all":
-            policies = choices_of("--policy", policy, POLICY_NAMES)
-    seeds = None if seed is None else _seeds(seed)
-    loads = None if load is None else _loads(load)
-    return Choices(policies, seeds, loads, at_least_one("--first", first))
-
-
-def _loads(text: str) -> tuple[float, ...]:
-    values = tuple(parse_number(part, "--load", UsageError) for part in text.split(","))
-    for value in values:
+    policies = POLICY_NAMES if policy == "all" else None
+    if policy is not None and policies is None:
+        policies = choices_of("--policy", policy, POLICY_NAMES)
+    seeds = _numbers("--seed", seed)
+    if any(value != int(value) for value in seeds):
+        raise UsageError(f"--seed {seed}: expected whole numbers")
+    loads = _numbers("--load", load)
+    for value in loads:
         if value < 1:
             raise UsageError(f"--load {value:g}: expected 1 per cent or more")
-    return tuple(dict.fromkeys(values))
+    first = at_least_one("--first", first)
+    return Choices(policies, tuple(map(int, seeds)) or None, loads or None, first)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    values = [parse_number(part, "--seed", UsageError) for part in text.split(",")]
-    if any(value != int(value) for value in values):
-        raise UsageError(f"--seed {text}: expected whole numbers")
-    return tuple(dict.fromkeys(int(value) for value in values))
+def _numbers(option: str, text: str | None) -> tuple[float, ...]:
+    parts = () if text is None else text.split(",")
+    return tuple(dict.fromkeys(parse_number(part, option, UsageError) for part in parts))
 
 
 def scenario_by(name: str | None, traces: Sequence[str]) -> Scenario | None:
@@ -77,9 +67,6 @@ def scenario_by(name: str | None, traces: Sequence[str]) -> Scenario | None:
         return None
     check_choice("--scenario", name, tuple(SCENARIOS))
     return SCENARIOS[name]
-
-
-# The runs.
 
 
 def cells_of(
@@ -115,26 +102,25 @@ def cells_of(
         rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
     )
     drawn = list(_drawn(traces, reading, choices, console))
-    copying = partial(
-        forked,
-        max_copies=at_least_one("--copies", copies) or len(nodes.nodes),
-        aggregation_s=number_of("--aggregation-seconds", aggregation_seconds),
-    )
+    max_copies = at_least_one("--copies", copies) or len(nodes.nodes)
+    averaging_s = number_of("--aggregation-seconds", aggregation_seconds)
     round_s = number_of("--round-seconds", round_seconds, above=True)
-    return [
-        cell
-        for name in chosen_rules
-        for workload in _workloads(drawn, nodes, choices.loads, _restarts(restart_seconds, name))
-        for known in choices_of("--speeds", speeds, SPEEDS)
-        for cell in _cells(
-            workload,
-            choices.policies or POLICY_NAMES,
-            ExperimentSettings(round_s=round_s, rules=name, speeds=known),
-            nodes,
-            cluster,
-            copying,
-        )
-    ]
+    cell = partial(Cell, cluster=nodes, cluster_name=cluster)
+    cells = []
+    for name in chosen_rules:
+        default = "0" if name == _GAVEL else "30"
+        costs = default if restart_seconds is None else restart_seconds
+        restarts = tuple(dict.fromkeys(part.strip() for part in costs.split(",")))
+        for workload in _workloads(drawn, nodes, choices.loads, restarts):
+            # Forking policies get jobs that may be forked.
+            specs = forked(workload.specs, max_copies=max_copies, aggregation_s=averaging_s)
+            copied = replace(workload, specs=tuple(specs))
+            for known in choices_of("--speeds", speeds, SPEEDS):
+                settings = ExperimentSettings(round_s=round_s, rules=name, speeds=known)
+                for policy in choices.policies or POLICY_NAMES:
+                    jobs = copied if policy in FORKING else workload
+                    cells.append(cell(workload=jobs, policy=policy, settings=settings))
+    return cells
 
 
 def _drawn(
@@ -145,22 +131,13 @@ def _drawn(
         raise UsageError("--seed: only generated workloads take a seed, traces do not")
     for text in traces:
         for seed in (choices.seeds or (0,)) if is_generated(text) else (None,):
+            has_arrivals = choices.loads is not None
             specs, said = read_workload(
-                text,
-                reading,
-                seed=seed or 0,
-                first=choices.first,
-                has_arrivals=choices.loads is not None,
+                text, reading, seed=seed or 0, first=choices.first, has_arrivals=has_arrivals
             )
             for part in said:
                 console.print(part, soft_wrap=True, highlight=False, markup=False)
             yield StudyWorkload(name=workload_label(text), specs=tuple(specs), seed=seed)
-
-
-def _restarts(text: str | None, rules: str) -> tuple[str, ...]:
-    if text is None:
-        text = "0" if rules == _GAVEL else "30"
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
 
 
 def _workloads(
@@ -170,36 +147,12 @@ def _workloads(
     restarts: Sequence[str],
 ) -> Iterator[StudyWorkload]:
     """Yield the jobs once for each restart cost and load."""
-    for jobs in drawn:
-        for restart in restarts:
-            costs = parse_restart_costs(restart)
-            specs = [replace(s, restart_cost_s=costs.of(s.workload)) for s in jobs.specs]
-            for load in loads or (None,):
-                scaled = specs if load is None else scale_to_load(specs, nodes, load)
-                yield replace(jobs, specs=tuple(scaled), load=load, restart=restart)
-
-
-def _cells(
-    workload: StudyWorkload,
-    policies: Sequence[str],
-    settings: ExperimentSettings,
-    nodes: Cluster,
-    cluster_name: str,
-    copying: Callable[[Sequence[JobSpec]], list[JobSpec]],
-) -> Iterator[Cell]:
-    """Yield a cell for each policy; forking policies get jobs that may be forked."""
-    copied = replace(workload, specs=tuple(copying(workload.specs)))
-    for policy in policies:
-        yield Cell(
-            workload=copied if policy in FORKING else workload,
-            cluster=nodes,
-            cluster_name=cluster_name,
-            policy=policy,
-            settings=settings,
-        )
-
-
-# The results.
+    for jobs, restart in product(drawn, restarts):
+        costs = parse_restart_costs(restart)
+        specs = [replace(s, restart_cost_s=costs.of(s.workload)) for s in jobs.specs]
+        for load in loads or (None,):
+            scaled = specs if load is None else scale_to_load(specs, nodes, load)
+            yield replace(jobs, specs=tuple(scaled), load=load, restart=restart)
 
 
 def comparison_of(
@@ -207,7 +160,7 @@ def comparison_of(
 ) -> Comparison:
     """Return the content of the report."""
     found = groups(records)
-    comparison = Comparison(_TITLE, command, records, found, series=load_series(found))
+    comparison = Comparison("Policies compared", command, records, found, series=load_series(found))
     if scenario:
         comparison = replace(
             comparison,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from rich.console import Console
 from rich.progress import Progress, TaskID
@@ -15,7 +14,6 @@ from hadar_slurm.errors import HadarError
 from hadar_slurm.lab.study.experiment import Result, run_experiment
 from hadar_slurm.policies.registry import make_policy
 
-_PLAIN = "slurm"
 _HOUR_S = 3600.0
 
 
@@ -24,32 +22,24 @@ def replayed(
 ) -> list[Result]:
     """Return the results of a policy and of plain Slurm; show the progress."""
     results = []
-    names = [policy, *([_PLAIN] if policy != _PLAIN else [])]
     with Progress(console=Console(stderr=True), disable=is_quiet) as progress:
-        for name in names:
+        for name in dict.fromkeys((policy, "slurm")):
             task = progress.add_task(f"replay: {name}", total=len(specs))
-            show = partial(_show, progress, task)
+
+            def show(done: int, task: TaskID = task) -> None:
+                progress.update(task, completed=done)
+
             try:
                 results.append(run_experiment(specs, cluster, make_policy(name), on_progress=show))
             except HadarError as error:
-                raise HadarError(
-                    f"replay with {name}: {error}; --no-replay leaves it out"
-                ) from error
+                text = f"replay with {name}: {error}; --no-replay leaves it out"
+                raise HadarError(text) from error
     return results
-
-
-def _show(progress: Progress, task: TaskID, done: int) -> None:
-    progress.update(task, completed=done)
 
 
 def figures(result: Result) -> dict[str, float]:
     """Return a result as JSON."""
-    return {
-        "mean_jct_s": result.mean_jct_s,
-        "p95_jct_s": result.p95_jct_s,
-        "ttd_s": result.ttd_s,
-        "moves": result.moves,
-    }
+    return {key: getattr(result, key) for key in ("mean_jct_s", "p95_jct_s", "ttd_s", "moves")}
 
 
 def print_replay(console: Console, results: Sequence[Result]) -> None:

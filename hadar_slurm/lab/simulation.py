@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +11,6 @@ from rich.table import Table
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Journal
 from hadar_slurm.lab.checks import number_of
@@ -38,16 +36,11 @@ def failures_of(
     """Return the failures of nodes; none without a mean time between failures."""
     if mtbf_hours is None:
         return ()
-    number_of("--node-mtbf-hours", mtbf_hours, above=True)
-    number_of("--node-repair-hours", repair_hours, above=True)
+    mtbf_s = number_of("--node-mtbf-hours", mtbf_hours, above=True) * _HOUR_S
+    repair_s = number_of("--node-repair-hours", repair_hours, above=True) * _HOUR_S
     begins_s = min(spec.submitted_s for spec in specs)
-    return draw_failures(
-        nodes,
-        mtbf_s=mtbf_hours * _HOUR_S,
-        repair_s=repair_hours * _HOUR_S,
-        until_s=begins_s + _FAILURES_FOR_BOUNDS * least.ttd_gang_s,
-        seed=seed,
-    )
+    until_s = begins_s + _FAILURES_FOR_BOUNDS * least.ttd_gang_s
+    return draw_failures(nodes, mtbf_s=mtbf_s, repair_s=repair_s, until_s=until_s, seed=seed)
 
 
 def run_with_bar(
@@ -59,8 +52,14 @@ def run_with_bar(
     journal: Path | None,
 ) -> Result:
     """Return the result of one run; show its progress, and write its rounds to a journal."""
+    file = Journal(journal) if journal else None
+    try:
+        if file:
+            file.open()
+    except OSError as error:
+        raise ConfigError(f"--journal {journal}: {error.strerror}") from error
     with (
-        _journal(journal) as file,
+        closing(file) if file else nullcontext(),
         Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -71,35 +70,14 @@ def run_with_bar(
         ) as progress,
     ):
         task = progress.add_task(policy, total=len(specs))
-
-        def record(line: RoundRecord) -> None:
-            if file:
-                file.write(line)
-
         return run_experiment(
             specs,
             nodes,
             make_policy(policy, utility=utility),
             settings,
             on_progress=lambda done: progress.update(task, completed=done),
-            on_round=record,
+            on_round=file.write if file else None,
         )
-
-
-@contextmanager
-def _journal(path: Path | None) -> Iterator[Journal | None]:
-    if path is None:
-        yield None
-        return
-    file = Journal(path)
-    try:
-        file.open()
-    except OSError as error:
-        raise ConfigError(f"--journal {path}: {error.strerror}") from error
-    try:
-        yield file
-    finally:
-        file.close()
 
 
 def as_tree(result: Result, least: Bounds) -> dict[str, object]:
@@ -108,14 +86,12 @@ def as_tree(result: Result, least: Bounds) -> dict[str, object]:
         "policy jobs completed ttd_s mean_jct_s p50_jct_s p95_jct_s p99_jct_s mean_queueing_s "
         "max_wait_s mean_ftf max_ftf utilization utilization_by_type cru moves rounds"
     )
+    bounds = "ttd_gang_s ttd_forking_s mean_jct_s mean_jct_gang_s"
     timings = "decision_ms_p50 decision_ms_p99 cpu_s"
     return {
         **{name: getattr(result, name) for name in names.split()},
         "utilization_by_type": dict(result.utilization_by_type),
-        "bound_ttd_gang_s": least.ttd_gang_s,
-        "bound_ttd_forking_s": least.ttd_forking_s,
-        "bound_mean_jct_s": least.mean_jct_s,
-        "bound_mean_jct_gang_s": least.mean_jct_gang_s,
+        **{f"bound_{name}": getattr(least, name) for name in bounds.split()},
         **{name: getattr(result, name) for name in timings.split()},
     }
 
@@ -146,10 +122,7 @@ def show(result: Result, least: Bounds, is_forked: bool) -> None:
         *((f"{name} held", f"{share:.1%}") for name, share in result.utilization_by_type.items()),
         ("moves", str(result.moves)),
         ("rounds", str(result.rounds)),
-        (
-            "decision p50 / p99",
-            f"{result.decision_ms_p50:.1f} / {result.decision_ms_p99:.1f} ms",
-        ),
+        ("decision p50 / p99", f"{result.decision_ms_p50:.1f} / {result.decision_ms_p99:.1f} ms"),
         ("CPU time", f"{result.cpu_s:.1f} s"),
     ):
         table.add_row(name, text)

@@ -17,7 +17,7 @@ from hadar_slurm.slurm.client.job_record import JobRecord, record_of
 from hadar_slurm.slurm.client.parse import HOLDING_STATES
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.status.ended import EndedJob, ended_by_journal
-from hadar_slurm.status.explain import NAMED, Explanation
+from hadar_slurm.status.explain import NAMED
 from hadar_slurm.status.journal_search import newest_with
 from hadar_slurm.status.status import current
 
@@ -44,11 +44,10 @@ class SlurmRecord:
     @property
     def words(self) -> str | None:
         """Return the job's state in words, None if Slurm was not asked."""
-        if not self.was_asked:
-            return None
         if self.fault:
             return f"unknown: {self.fault}"
-        return self.record.words if self.record else "no such job"
+        missing = "no such job" if self.was_asked else None
+        return self.record.words if self.record else missing
 
     @property
     def knows_it_ended(self) -> bool:
@@ -75,11 +74,8 @@ def _names(job: str) -> tuple[str, ...]:
 
 def find_job(lines: Sequence[Line], job: str) -> tuple[str, Line | None]:
     """Return a job's name in the last rounds, and the line that has it."""
-    for name in _names(job):
-        for line in lines:
-            if name in line.get("jobs", {}):
-                return name, line
-    return job, None
+    found = ((name, line) for name in _names(job) for line in lines if name in line.get("jobs", {}))
+    return next(found, (job, None))
 
 
 def search_journal(
@@ -94,8 +90,7 @@ def search_journal(
     saw_nothing = not any("jobs" in last for last in current(lines))
     found = None
     with suppress(OSError):
-        if saw_nothing or not is_live:
-            found = newest_with(path, _names(job))
+        found = newest_with(path, _names(job)) if saw_nothing or not is_live else None
     if found is None:
         return job, None, None
     name, line = found
@@ -104,16 +99,8 @@ def search_journal(
     return (job, None, None) if is_live else (name, line, ended_by_journal(name, line))
 
 
-def answer_for(
-    lines: Sequence[Line],
-    job: str,
-    slurm: SlurmRecord,
-    found: Explanation | None,
-    ended: EndedJob | None,
-) -> Answer:
-    """Return what is known of a job."""
-    if ended is not None or found is not None:
-        return Answer.ENDED if ended is not None else Answer.FOUND
+def answer_for(lines: Sequence[Line], job: str, slurm: SlurmRecord) -> Answer:
+    """Return what is known of a job that can neither be explained nor has ended."""
     if _tasks(lines, job):
         return Answer.ARRAY
     if slurm.record is not None and not slurm.record.by_accounting:

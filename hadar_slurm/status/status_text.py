@@ -79,10 +79,10 @@ def status_parts(
     life: Mapping[str, object], found: ClusterStatus | None, fault: str, standing: Standing
 ) -> list[RenderableType]:
     """Return the lines and tables to print."""
-    names = life["enforces"]
-    assert isinstance(names, list)
     parts: list[RenderableType] = []
     if life["alive"]:
+        names = life["enforces"]
+        assert isinstance(names, list)
         where = f"enforces in {', '.join(names)}" if names else "enforces nowhere"
         parts.append(f"hadard is alive: process {life['pid']}, cluster {life['cluster']}, {where}")
     parts += map(Text, warnings(life, standing))

@@ -13,13 +13,8 @@ from hadar_slurm.submit.decision import Call, Decision, why_left
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
 
 
-def call_for(
-    request: SbatchRequest, environment: Mapping[str, str], *, is_parsable: bool = False
-) -> Call:
-    """Return the call for a request; raises JobSpecError naming the invalid value.
-
-    `is_parsable` adds --parsable, with which sbatch prints only the job's id.
-    """
+def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsable: bool) -> Call:
+    """Return the call, with --parsable if asked for; raises JobSpecError for an invalid value."""
     call = _call(request, environment)
     if not is_parsable:
         return call

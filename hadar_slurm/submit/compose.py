@@ -38,15 +38,10 @@ def compose(request: SbatchRequest, description: Description, *, is_held: bool) 
 
 
 def check_exports(request: SbatchRequest) -> None:
-    """Raise JobSpecError if --export hides from a forked job's tasks that they are copies.
-
-    Each task would then train all steps.
-    """
-    exported = request.values.get("export")
-    if not exported:
-        return
+    """Raise JobSpecError if --export hides the copies' variables: each would train all steps."""
+    exported = request.values.get("export") or "ALL"
     names = {part.partition("=")[0].strip() for part in exported.split(",")}
-    needed = {COPIES_VARIABLE, SPOOL_VARIABLE, ASSIGNMENTS_VARIABLE}
-    if "ALL" not in {name.upper() for name in names} and not needed <= names:
-        missing = ", ".join(sorted(needed - names))
-        raise JobSpecError(f"--export={exported} hides {missing}: add that, or ALL")
+    missing = {COPIES_VARIABLE, SPOOL_VARIABLE, ASSIGNMENTS_VARIABLE} - names
+    if missing and "ALL" not in {name.upper() for name in names}:
+        hidden = ", ".join(sorted(missing))
+        raise JobSpecError(f"--export={exported} hides {hidden}: add that, or ALL")

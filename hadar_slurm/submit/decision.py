@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from hadar_slurm.submit.gpu_options import PER_TASK
+from hadar_slurm.submit.gpu_options import PER_TASK, other_resources
 from hadar_slurm.submit.request import NO_HADAR, SbatchRequest
 
 if TYPE_CHECKING:
@@ -47,23 +47,15 @@ class Call(NamedTuple):
     # The GPUs of the job's partition, if known.
     cluster: Cluster | None = None
 
-    @property
-    def is_held(self) -> bool:
-        """Return whether the job is submitted held, for hadard to release."""
-        return self.decision.taken
-
 
 def why_left(request: SbatchRequest) -> str:
-    """Return why the options leave the job to plain Slurm; "" if they do not.
-
-    With a --hadar-... option, options that hadard cannot serve are refused later.
-    """
+    """Return why the options leave the job to plain Slurm; "" if they do not."""
     if NO_HADAR in request.flags:
         return "--no-hadar is given"
     if request.unreadable:
         return request.unreadable
     if request.own:
-        return ""
+        return ""  # options that hadard cannot serve are refused later
     if request.has_components:
         return "it is a heterogeneous job"
     why = _why_not_any_gpus(request)
@@ -92,9 +84,11 @@ def why_place_chosen(request: SbatchRequest) -> str:
 def _why_not_any_gpus(request: SbatchRequest) -> str:
     """Return why the request is not for a number of GPUs of any type."""
     asked = request.gpus
-    by_task = [option.name for option in asked if option.name in PER_TASK]
-    if by_task:
-        return f"--{by_task[0]} is given; hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
+    for option in asked:
+        if option.name in PER_TASK:
+            return (
+                f"--{option.name} is given; hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
+            )
     if not sum(option.number for option in asked):
         return "no GPUs are requested"
     named = [gpu_type for option in asked for gpu_type in option.gpu_types]
@@ -102,5 +96,5 @@ def _why_not_any_gpus(request: SbatchRequest) -> str:
         return f"a GPU type is named ({', '.join(named)})"
     if len(asked) > 1:
         return f"GPUs are requested twice, with --{asked[0].name} and --{asked[1].name}"
-    others = request.other_resources
+    others = other_resources(request.values)
     return f"{others} requests other resources too" if others else ""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.job import Shape, uniform_shapes
+from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
 from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import JobSpecError
@@ -36,7 +36,7 @@ def describe(
     wants = own.get("checkpoint", "no").lower()
     if wants not in ("yes", "no"):
         raise JobSpecError(f"{PREFIX}checkpoint {wants!r}: expected yes or no")
-    forks = "copies" in own
+    forks, cost = "copies" in own, own.get("restart-cost")
     if forks:
         shape, wants = _shape_of_copy(request, gpus, shape), "yes"
     if "steps" not in own and (forks or not request.limit_s or "throughput" in own):
@@ -50,16 +50,13 @@ def describe(
         gpus=gpus,
         shape=shape,
         checkpoint=wants == "yes" and "no-requeue" not in request.values,
-        restart_cost_s=(
-            _number(own["restart-cost"], "restart-cost") if "restart-cost" in own else None
-        ),
+        restart_cost_s=None if cost is None else _number(cost, "restart-cost"),
         comment=request.values.get("comment", ""),
         throughputs=_throughputs(own["throughput"]) if "throughput" in own else {},
         workload=_workload(request, estimator.table),
     )
-    if not forks:
-        return found
-    return replace(found, copies=_copies(own["copies"], found, estimator, cluster))
+    copies = _copies(own["copies"], found, estimator, cluster) if forks else 1
+    return replace(found, copies=copies)
 
 
 def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
@@ -92,14 +89,10 @@ def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
     if per_node is not None:
         nodes = _nodes(request)
         return per_node * nodes, Shape(nodes, per_node)
-    if "gpus" in asked:
-        return asked["gpus"], None
-    for name in PER_TASK:
-        if name in asked:
-            raise JobSpecError(
-                f"--{name} is given: give the total number of GPUs with {PREFIX}gang"
-            )
-    return 1, None
+    by_task = next((name for name in PER_TASK if name in asked), "")
+    if by_task and "gpus" not in asked:
+        raise JobSpecError(f"--{by_task} is given: give the total number of GPUs with {PREFIX}gang")
+    return asked.get("gpus", 1), None
 
 
 def _nodes(request: SbatchRequest) -> int:
@@ -128,22 +121,20 @@ def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Sh
 def _copies(
     asked: str, description: Description, estimator: Estimator, cluster: Cluster | None
 ) -> int:
-    """Return the most copies of a job: the smaller of `asked` and the number of suitable nodes.
+    """Return the smaller of `asked` and the number of suitable nodes.
 
     A node suits if it has enough GPUs of one type on which the job has a throughput above 0.
     """
     is_auto = asked.lower() == "auto"
+    if is_auto and cluster is None:
+        raise JobSpecError(f"{PREFIX}copies auto: sinfo does not list the nodes; give a number")
     most = AUTO_COPIES if is_auto else _whole(asked, "copies")
     if cluster is None:
-        if is_auto:
-            raise JobSpecError(f"{PREFIX}copies auto: sinfo does not list the nodes; give a number")
         return most
+    gpus = description.gpus
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
     suits = [
-        any(
-            count >= description.gpus and throughputs.on(gpu_type, description.gpus) > 0
-            for gpu_type, count in node.gpus
-        )
+        any(count >= gpus and throughputs.on(gpu_type, gpus) > 0 for gpu_type, count in node.gpus)
         for node in cluster.nodes
     ]
     return max(1, min(most, sum(suits)))
@@ -167,16 +158,14 @@ def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
 
 
 def unknown_model(description: Description, table: ThroughputTable) -> str | None:
-    """Return a note for the user if the model's throughput is not known, else None."""
+    """Return a note for the user if the model's throughput is not known."""
     name = description.workload
     if not name or name.startswith(_OF_A_JOB) or table.throughputs(name) is not None:
         return None
     known = {workload.lower(): workload for workload in table.workloads}
-    near = difflib.get_close_matches(name.lower(), known, n=5, cutoff=0.3)
-    names = ", ".join(known[n] for n in near)
-    return f"{name!r} is not in the throughput table: its throughput will be measured" + (
-        f"; similar names: {names}" if names else ""
-    )
+    near = [known[n] for n in difflib.get_close_matches(name.lower(), known, n=5, cutoff=0.3)]
+    similar = f"; similar names: {', '.join(near)}" if near else ""
+    return f"{name!r} is not in the throughput table: its throughput will be measured{similar}"
 
 
 def summary(description: Description, request: SbatchRequest, table: ThroughputTable) -> str:
@@ -204,7 +193,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _throughputs(text: str) -> dict[str, float]:
-    throughputs: dict[str, float] = {}
+    throughputs = {}
     for part in text.split(","):
         gpu_type, equals, value = part.partition("=")
         if not (gpu_type and equals):
@@ -223,18 +212,15 @@ def _number(text: str, what: str) -> float:
 
 def check_fits(description: Description, cluster: Cluster) -> None:
     """Raise JobSpecError unless the empty cluster could hold the gang."""
-    gpu_types = {str(gpu_type).lower(): str(gpu_type) for gpu_type in cluster.gpus_by_type}
+    known = {gpu_type.lower() for gpu_type in cluster.gpus_by_type}
     for gpu_type in description.throughputs:
-        if gpu_type not in gpu_types:
-            raise JobSpecError(
-                f"GPU type {gpu_type!r} is not in this cluster, which has "
-                f"{', '.join(gpu_types.values())}"
-            )
-    shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
+        if gpu_type not in known:
+            names = ", ".join(cluster.gpus_by_type)
+            raise JobSpecError(f"GPU type {gpu_type!r} is not in this cluster, which has {names}")
     most = [max(count for _, count in node.gpus) for node in cluster.nodes]
-    for shape in shapes:
-        if sum(count >= shape.gpus_per_node for count in most) >= shape.nodes:
-            return
+    shapes = description.shapes
+    if any(sum(count >= s.gpus_per_node for count in most) >= s.nodes for s in shapes):
+        return
     layouts = ", ".join(str(shape) for shape in shapes)
     raise JobSpecError(
         f"no nodes of this cluster can hold the gang {layouts} (GPUs per node x nodes): it has "

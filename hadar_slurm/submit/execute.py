@@ -32,13 +32,10 @@ def run(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str])
     """Run sbatch, and return its status and the last word it printed."""
     import subprocess
 
+    variables = {**environment, **sbatch.variables}
     try:
         done = subprocess.run(
-            argv,
-            executable=sbatch.path,
-            env={**environment, **sbatch.variables},
-            stdout=subprocess.PIPE,
-            check=False,
+            argv, executable=sbatch.path, env=variables, stdout=subprocess.PIPE, check=False
         )
     except OSError as error:
         raise SbatchNotFound(f"cannot execute {sbatch.path}: {error.strerror}") from error

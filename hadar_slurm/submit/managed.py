@@ -42,23 +42,18 @@ def managed_call(
     notes = [unknown] if unknown else []
     if "copies" in request.own and description.copies == 1:
         notes.append("only one node suits a copy: submitted as an ordinary job")
-    variables = _paths(beat)
+    variables = {}
+    if beat is not None:
+        # The directories that the job shares with hadard.
+        variables[SPOOL_VARIABLE] = str(user_reports(Path(beat.spool), os.getuid()))
+        if beat.assignments:
+            variables[ASSIGNMENTS_VARIABLE] = beat.assignments
     variables = {name: text for name, text in variables.items() if name not in environment}
     if is_held and description.copies > 1:
         check_exports(request)
         variables[COPIES_VARIABLE] = str(description.copies)
     argv = compose(request, description, is_held=is_held)
     return Call(argv, decision, variables, tuple(notes), description, own_cluster)
-
-
-def _paths(beat: Heartbeat | None) -> dict[str, str]:
-    """Return the variables with the directories that a job shares with hadard."""
-    if beat is None:
-        return {}
-    variables = {SPOOL_VARIABLE: str(user_reports(Path(beat.spool), os.getuid()))}
-    if beat.assignments:
-        variables[ASSIGNMENTS_VARIABLE] = beat.assignments
-    return variables
 
 
 def load_estimator() -> Estimator:

@@ -49,22 +49,14 @@ _SHORT_NAMES = {
 # A colon separates the components of a heterogeneous job; kept as an option of that name.
 COMPONENT = ":"
 # Variables that give sbatch options which hadar-sbatch reads. They override the script.
-_VARIABLES = {
+_NAMED_ALIKE = """
+    clusters constraint exclusive export gpus gpus-per-node gpus-per-task gres no-requeue open-mode
+    partition reservation
+    """
+_VARIABLES = {f"SBATCH_{name.upper().replace('-', '_')}": name for name in _NAMED_ALIKE.split()} | {
     "SBATCH_ARRAY_INX": "array",
-    "SBATCH_CLUSTERS": "clusters",
-    "SLURM_CLUSTERS": "clusters",
-    "SBATCH_CONSTRAINT": "constraint",
-    "SBATCH_EXCLUSIVE": "exclusive",
-    "SBATCH_EXPORT": "export",
-    "SBATCH_GPUS": "gpus",
-    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
-    "SBATCH_GPUS_PER_TASK": "gpus-per-task",
-    "SBATCH_GRES": "gres",
-    "SBATCH_NO_REQUEUE": "no-requeue",
-    "SBATCH_OPEN_MODE": "open-mode",
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_RESERVATION": "reservation",
     "SBATCH_TIMELIMIT": "time",
+    "SLURM_CLUSTERS": "clusters",
 }
 
 
@@ -92,11 +84,10 @@ def split_options(
         word = words[position]
         if word == COMPONENT:
             options.append(SbatchOption(COMPONENT, None, (word,)))
-            position += 1
-            continue
-        if word == "--" or not word.startswith("-") or word == "-":
+        elif word in ("-", "--") or not word.startswith("-"):
             break
-        options += _parse_word(word, words[position + 1 : position + 2], with_value)
+        else:
+            options += _parse_word(word, words[position + 1 : position + 2], with_value)
         position += len(options[-1].words)
     return options, list(words[position:])
 
@@ -115,13 +106,14 @@ def _parse_word(
 ) -> Iterator[SbatchOption]:
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
-        name = _full_name(name)
-        if equals:
-            yield SbatchOption(name, value, (word,))
-        elif (name in LONG_WITH_VALUE or name in with_value) and following:
+        if name not in _LONG:
+            # An unambiguous abbreviation stands for the full name, as in getopt_long.
+            meant = [full for full in _LONG if full.startswith(name)]
+            name = meant[0] if len(meant) == 1 else name
+        if not equals and following and (name in LONG_WITH_VALUE or name in with_value):
             yield SbatchOption(name, following[0], (word, following[0]))
         else:
-            yield SbatchOption(name, None, (word,))
+            yield SbatchOption(name, value if equals else None, (word,))
         return
     # A cluster such as -HN2: every letter is an option until one takes a value.
     for index, letter in enumerate(word[1:], start=1):
@@ -135,11 +127,3 @@ def _parse_word(
         else:
             yield SbatchOption(name, following[0], (word, following[0]))
         return
-
-
-def _full_name(name: str) -> str:
-    """Return the full name of an unambiguous abbreviation, as getopt_long does."""
-    if name in _LONG:
-        return name
-    meant = [full for full in _LONG if full.startswith(name)]
-    return meant[0] if len(meant) == 1 else name

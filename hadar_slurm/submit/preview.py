@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from hadar_slurm.core.cluster import Cluster, GpuType
-from hadar_slurm.core.job import uniform_shapes
-from hadar_slurm.core.throughput import Throughputs
-from hadar_slurm.core.throughput_model import Estimate
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.decision import Call
@@ -38,66 +35,49 @@ class TypePreview:
 
 def choices(description: Description, cluster: Cluster, estimator: Estimator) -> list[TypePreview]:
     """Return a preview of each GPU type of the cluster, the fastest first."""
-    gpu_types = cluster.gpus_by_type
-    throughputs = estimator.throughputs(description, "", gpu_types)
-    estimates = estimator.estimates(description, "", gpu_types)
-    steps = estimator.total_steps(description, throughputs)
-    found = [
-        _choice(description, throughputs, steps, estimates.get(gpu_type.lower()), cluster, gpu_type)
-        for gpu_type in gpu_types
-    ]
+    found = [_choice(description, cluster, estimator, name) for name in cluster.gpus_by_type]
     return sorted(found, key=lambda one: (one.hours is None, one.hours, one.gpu_type))
 
 
 def _choice(
-    description: Description,
-    throughputs: Throughputs,
-    steps: int,
-    estimate: Estimate | None,
-    cluster: Cluster,
-    gpu_type: GpuType,
+    description: Description, cluster: Cluster, estimator: Estimator, gpu_type: GpuType
 ) -> TypePreview:
     gpus = cluster.gpus_by_type[gpu_type]
+    throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
     on_nodes = [count for node in cluster.nodes for here, count in node.gpus if here == gpu_type]
-    shapes = (description.shape,) if description.shape else uniform_shapes(description.gpus)
     speeds = [
         throughputs.on(gpu_type, shape.num_gpus, is_spread=shape.nodes > 1)
-        for shape in shapes
+        for shape in description.shapes
         if sum(count >= shape.gpus_per_node for count in on_nodes) >= shape.nodes
     ]
     if not speeds:
         return TypePreview(gpu_type, gpus, why_not="too few for the gang")
     speed = max(speeds)
+    estimate = estimator.estimates(description, "", cluster.gpus_by_type).get(gpu_type.lower())
     if speed <= 0 or estimate is None:
         why_not = "no throughput is given" if estimate is None else "does not fit"
         return TypePreview(gpu_type, gpus, why_not=why_not)
-    return TypePreview(
-        gpu_type,
-        gpus,
-        speed if description.steps else None,
-        steps / speed / 3600,
-        estimate.origin,
-        round(math.exp(estimate.spread), 2),
-    )
+    steps_per_s = speed if description.steps else None
+    hours = estimator.total_steps(description, throughputs) / speed / 3600
+    spread = round(math.exp(estimate.spread), 2)
+    return TypePreview(gpu_type, gpus, steps_per_s, hours, estimate.origin, spread)
 
 
 def as_json(
     call: Call, estimator: Estimator, job: str | None = None, cluster: str | None = None
 ) -> str:
     """Return one JSON object with the call and, once submitted, the job's id."""
-    return json.dumps(
-        {
-            "job": job,
-            "cluster": cluster,
-            "taken": call.decision.taken,
-            "why": call.decision.why,
-            "is_held": call.is_held,
-            "sbatch": call.argv,
-            "environment": dict(call.variables),
-            "notes": call.notes,
-            "choices": [asdict(choice) for choice in _choices(call, estimator)],
-        }
-    )
+    tree = {
+        "job": job,
+        "cluster": cluster,
+        **call.decision._asdict(),
+        "is_held": call.decision.taken,
+        "sbatch": call.argv,
+        "environment": dict(call.variables),
+        "notes": call.notes,
+        "choices": [asdict(choice) for choice in _choices(call, estimator)],
+    }
+    return json.dumps(tree)
 
 
 def as_text(call: Call, estimator: Estimator) -> str:

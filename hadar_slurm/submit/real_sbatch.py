@@ -42,27 +42,26 @@ def find_sbatch(environment: Mapping[str, str], own_path: str) -> RealSbatch:
     `own_path` is the file of this program. Raises SbatchNotFound with the reason and the remedy.
     """
     named = environment.get(SBATCH_VARIABLE, "")
-    if named:
+    if "/" in named:
         path = _named(named, environment, own_path)
     else:
-        path = next(_candidates("sbatch", environment, own_path), "")
-        if not path:
-            raise SbatchNotFound(f"no sbatch on PATH but hadar-sbatch itself: {_REMEDY}")
+        path = next(_candidates(named or "sbatch", environment, own_path), "")
+    if not path:
+        setting = f"{SBATCH_VARIABLE}={named} is not on PATH, or is hadar-sbatch itself"
+        fault = setting if named else "no sbatch on PATH but hadar-sbatch itself"
+        raise SbatchNotFound(f"{fault}: {_REMEDY}")
     variables = {}
-    if _may_be_wrapper(path):
+    content = _content(path)
+    # A script, or a program that names hadar-sbatch, could execute it.
+    if content.startswith(b"#!") or b"hadar-sbatch" in content:
         tried = [*_tried(environment), _identity(path)]
         variables[TRIED_VARIABLE] = f"{environment.get('SLURM_JOB_ID', '')}/{':'.join(tried)}"
     return RealSbatch(path, variables)
 
 
 def _named(named: str, environment: Mapping[str, str], own_path: str) -> str:
-    """Return the path of the program that HADAR_SBATCH names."""
+    """Return the path that HADAR_SBATCH names, checked."""
     setting = f"{SBATCH_VARIABLE}={named}"
-    if "/" not in named:
-        path = next(_candidates(named, environment, own_path), "")
-        if not path:
-            raise SbatchNotFound(f"{setting} is not on PATH, or is hadar-sbatch itself: {_REMEDY}")
-        return path
     if not named.startswith("/"):
         raise SbatchNotFound(f"{setting} is a relative path: {_REMEDY}")
     if not os.path.exists(named):
@@ -81,11 +80,8 @@ def _candidates(name: str, environment: Mapping[str, str], own_path: str) -> Ite
     tried = _tried(environment)
     for place in environment.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(place, name)
-        if (
-            _is_program(path)
-            and not _is_hadar_sbatch(path, own_path)
-            and _identity(path) not in tried
-        ):
+        is_other = _is_program(path) and not _is_hadar_sbatch(path, own_path)
+        if is_other and _identity(path) not in tried:
             yield path
 
 
@@ -99,12 +95,6 @@ def _is_hadar_sbatch(path: str, own_path: str) -> bool:
         return True
     text = _content(path)
     return text.startswith(b"#!") and _ENTRY_POINT in text
-
-
-def _may_be_wrapper(path: str) -> bool:
-    """Return whether a program could execute hadar-sbatch: a script, or one that names it."""
-    content = _content(path)
-    return content.startswith(b"#!") or b"hadar-sbatch" in content
 
 
 def _content(path: str) -> bytes:

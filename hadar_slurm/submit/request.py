@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.submit.gpu_options import GpuOption, gpu_options, other_resources
+from hadar_slurm.submit.gpu_options import GpuOption, gpu_options
 from hadar_slurm.submit.options import COMPONENT, SbatchOption, options_in, split_options
 from hadar_slurm.submit.script import read_directives
 from hadar_slurm.submit.time_limit import parse_time_limit
@@ -44,16 +44,7 @@ standard error says whether hadard places the job, or why not; --quiet and --par
 The same options may be given in the script on #HADAR lines; the command line wins. All other
 options are sbatch's and are passed on unchanged; `sbatch --help` lists them."""
 
-KNOWN = (
-    "model",
-    "batch-size",
-    "throughput",
-    "steps",
-    "gang",
-    "copies",
-    "checkpoint",
-    "restart-cost",
-)
+KNOWN = tuple("model batch-size throughput steps gang copies checkpoint restart-cost".split())
 DRY_RUN, JSON, NO_HADAR, HELP = "hadar-dry-run", "hadar-json", "no-hadar", "hadar-help"
 FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)
 _WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
@@ -92,11 +83,6 @@ class SbatchRequest(_Words):
     def gpus(self) -> Sequence[GpuOption]:
         """Return sbatch's options that request GPUs."""
         return gpu_options(self.values)
-
-    @property
-    def other_resources(self) -> str:
-        """Return sbatch's option that requests generic resources other than GPUs, or ""."""
-        return other_resources(self.values)
 
     @cached_property
     def limit_s(self) -> float:

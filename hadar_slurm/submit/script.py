@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from hadar_slurm.errors import JobSpecError
 
-_STANDARD_INPUT = ("", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 # Above sbatch's limit (`max_script_size`, 4 MiB).
 _MOST_BYTES = 1 << 26
 # The characters of C's isspace() within a line.
@@ -27,14 +26,16 @@ def read_script(name: str, directory: str) -> str:
     descriptor = _descriptor(name)
     try:
         if descriptor is not None:
-            return _text(_replayed(descriptor))
-        path = find_script(name, directory, os.environ.get("PATH", ""))
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return ""  # a named pipe cannot be read twice, and has no descriptor to replace
-        with open(path, "rb") as file:
-            return _text(file.read(_MOST_BYTES))
+            content = _replayed(descriptor)
+        else:
+            path = find_script(name, directory, os.environ.get("PATH", ""))
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return ""  # a named pipe cannot be read twice, and has no descriptor to replace
+            with open(path, "rb") as file:
+                content = file.read(_MOST_BYTES)
     except OSError:
         return ""
+    return content.decode("utf-8", errors="surrogateescape")
 
 
 def find_script(name: str, directory: str, search: str) -> str:
@@ -51,8 +52,7 @@ def find_script(name: str, directory: str, search: str) -> str:
 
 
 def _descriptor(name: str) -> int | None:
-    """Return the file descriptor that a script is read from, None for an ordinary path."""
-    if name in _STANDARD_INPUT:
+    if name in ("", "/dev/stdin"):
         return 0
     for folder in ("/dev/fd/", "/proc/self/fd/"):
         number = name.removeprefix(folder)
@@ -72,10 +72,6 @@ def _replayed(descriptor: int) -> bytes:
         file.seek(0)
         os.dup2(copy, descriptor)
     return content
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", errors="surrogateescape")
 
 
 def read_directives(text: str, mark: str) -> list[str]:

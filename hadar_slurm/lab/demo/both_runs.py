@@ -50,27 +50,23 @@ def both_runs(
 ) -> tuple[list[JobRun], list[JobRun]]:
     """Run the workload without and with hadard; hadard's journal and log go to `output`."""
     environment = job_environment(cluster.environment())
-    daemon = Daemon(
-        fresh_directory(scratch / "hadard"),
-        environment,
-        {
-            **CONFIG,
-            "policy": policy,
-            "slurm_conf": cluster.slurm_conf,
-            "run_dir": environment["HADAR_RUN_DIR"],
-            "spool_dir": cluster.directory / "spool",
-            "state_dir": scratch / "state",
-            "disable_file": scratch / "disabled",
-        },
-    )
+    config = {
+        **CONFIG,
+        "policy": policy,
+        "slurm_conf": cluster.slurm_conf,
+        "run_dir": environment["HADAR_RUN_DIR"],
+        "spool_dir": cluster.directory / "spool",
+        "state_dir": scratch / "state",
+        "disable_file": scratch / "disabled",
+    }
+    daemon = Daemon(fresh_directory(scratch / "hadard"), environment, config)
 
     def run(name: str, *, with_hadar: bool) -> list[JobRun]:
         jobs = fresh_directory(scratch / ("hadar" if with_hadar else "plain"))
         submitter = Submitter(environment, jobs, with_hadar, tells_steps)
+        runner = cluster.runner()
         with _progress(console, name, len(workload.jobs)) as show:
-            return run_jobs(
-                workload.jobs, submitter, cluster.runner(), limit_s=_LIMIT_S, on_progress=show
-            )
+            return run_jobs(workload.jobs, submitter, runner, limit_s=_LIMIT_S, on_progress=show)
 
     plain = run("plain Slurm", with_hadar=False)
     try:
@@ -95,12 +91,9 @@ def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[Dem
             console=console,
         ) as progress:
             task = progress.add_task(name, total=total, running=0)
-            yield lambda tally: progress.update(
-                task, completed=tally.finished, running=tally.running
-            )
+            yield lambda by: progress.update(task, completed=by.finished, running=by.running)
         return
-    begun_s = time.monotonic()
-    printed_s = -_LINE_EVERY_S
+    begun_s, printed_s = time.monotonic(), -_LINE_EVERY_S
 
     def show(tally: DemoTally) -> None:
         nonlocal printed_s
