@@ -10,7 +10,7 @@ from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import JobSpec, Shape
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.errors import TraceError
-from hadar_slurm.lab.traces.model import Tally, Trace
+from hadar_slurm.lab.traces.model import Skipped, Trace
 
 
 def check_fits(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> None:
@@ -21,17 +21,19 @@ def check_fits(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -
 
 def without_unfit(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> Trace:
     """Return the trace without jobs that can never run; they are counted as skipped."""
-    left_out = Tally()
-    unfit = set()
-    for job, why in _unfit(trace.jobs, cluster, rules or GangRules()):
-        unfit.add(job.job_id)
-        left_out.add("fits on no nodes of the cluster", f"{trace.place(job)}: {why}")
+    unfit = {
+        job.job_id: f"{trace.place(job)}: {why}"
+        for job, why in _unfit(trace.jobs, cluster, rules or GangRules())
+    }
+    if not unfit:
+        return trace
+    first = next(iter(unfit.values()))
     jobs = tuple(job for job in trace.jobs if job.job_id not in unfit)
     if not jobs:
-        first = left_out.skipped()[0].first
         raise TraceError(f"no job of the trace fits the cluster, such as {first}")
+    left_out = Skipped("fits on no nodes of the cluster", len(unfit), first)
     places = {job.job_id: trace.place(job) for job in jobs}
-    return replace(trace, jobs=jobs, places=places, skipped=left_out.skipped(trace.skipped))
+    return replace(trace, jobs=jobs, places=places, skipped=(*trace.skipped, left_out))
 
 
 def _unfit(

@@ -35,11 +35,14 @@ def read_gavel(
         place = f"{origin}:{number}"
         columns = text.rstrip("\r\n").split("\t")
         if len(columns) != _COLUMNS:
-            raise TraceError(_wrong_columns(place, len(columns), is_first=not jobs))
+            other = "ElasticFlow's CSV (job_id,submission_time,...) or of sacct -P (JobID|User|...)"
+            hint = "; was the line cut?" if jobs else f", or the heading of {other}"
+            raise TraceError(
+                f"{place}: {len(columns)} columns, expected {_COLUMNS} with tabs{hint}"
+            )
         name = columns[_WORKLOAD].strip()
-        throughputs = known.get(name)
-        if throughputs is None:
-            throughputs = known[name] = _throughputs(name, table, place)
+        if name not in known:
+            known[name] = _throughputs(name, table, place)
         arrival_s = seconds(columns[_ARRIVAL], place, "arrival")
         if arrival_s < last_s:
             raise TraceError(
@@ -54,7 +57,7 @@ def read_gavel(
                 job_id=job_id,
                 num_gpus=gang_size(columns[_GANG], place),
                 total_steps=steps(columns[_STEPS], place),
-                throughputs=throughputs,
+                throughputs=known[name],
                 submitted_s=arrival_s,
                 restart_cost_s=restart_cost_s,
                 workload=name,
@@ -80,16 +83,11 @@ def as_gavel_trace(jobs: Iterable[JobSpec]) -> str:
             f"job {wrong[0].job_id}: workload {shown(wrong[0].workload)} cannot be written to a "
             "trace; expected a name on one line, without tabs"
         )
-    lines = (
+    return "".join(
         f"{job.workload}\ttrain\tjob\t--steps\t0\t{job.total_steps}\t{job.num_gpus}\t1\t-1.000000\t"
-        f"{_number(job.submitted_s)}\n"
+        f"{job.submitted_s if job.submitted_s % 1 else int(job.submitted_s)!r}\n"
         for job in jobs
     )
-    return "".join(lines)
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
 
 
 def _throughputs(workload: str, table: ThroughputTable, place: str) -> Throughputs:
@@ -101,13 +99,3 @@ def _throughputs(workload: str, table: ThroughputTable, place: str) -> Throughpu
             f"{known}, ...; give another table with --throughputs"
         )
     return throughputs
-
-
-def _wrong_columns(place: str, number: int, *, is_first: bool) -> str:
-    message = f"{place}: {number} columns, expected {_COLUMNS} with tabs"
-    if is_first:
-        return (
-            f"{message}, or the heading of ElasticFlow's CSV (job_id,submission_time,...) or of "
-            "sacct -P (JobID|User|...)"
-        )
-    return f"{message}; was the line cut?"

@@ -58,9 +58,10 @@ def parse_trace(
     form = form_of(text)
     if form == "gavel":
         return read_gavel(lines, table, origin, restart_cost_s=restart_cost_s)
-    gpu_types = tuple(cluster.gpus_by_type) if cluster else ()
-    speeds = SpeedTable(table, reference, gpu_speeds or {}, gpu_types)
     read = read_sacct if form == "sacct" else read_elasticflow
+    speeds = SpeedTable(
+        table, reference, gpu_speeds or {}, tuple(cluster.gpus_by_type) if cluster else ()
+    )
     return read(lines, speeds, origin, restart_cost_s=restart_cost_s)
 
 

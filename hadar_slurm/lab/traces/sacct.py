@@ -162,14 +162,12 @@ def parse_time(text: str) -> int | None:
 
 def _heading(text: str, place: str) -> list[str]:
     heading = [name.strip().lower() for name in text.split("|")]
-    missing = [name for name in _NEEDED if name not in heading]
-    if missing:
+    if missing := [name for name in _NEEDED if name not in heading]:
         raise TraceError(
             f"{place}: no field {', '.join(missing)} in the heading; expected what sacct -P -o "
             f"{_SPELLED} prints, with its heading (no -n)"
         )
-    twice = [name for name in heading if name and heading.count(name) > 1]
-    if twice:
+    if twice := [name for name in heading if name and heading.count(name) > 1]:
         raise TraceError(f"{place}: field {twice[0]} twice in the heading; name it once in -o")
     return heading
 

@@ -1,7 +1,7 @@
 """Throughputs of jobs in traces without them: recorded time and relative speeds of GPU types.
 
-The recorded time of a job on its recorded GPUs is its work. Its throughput on other GPU types
-follows from the relative speed for its model, by the first of these sources that has one:
+The recorded time of a job is its work. Its throughput on other GPU types follows from the relative
+speed for its model, by the first of these sources that has one:
 
 1. a speed given by the user (`parse_gpu_speeds`);
 2. a workload of exactly this name in the throughput table: the ratio of its rows for the gang;
@@ -248,10 +248,7 @@ def _ratio(throughputs: Throughputs, gpu_type: str, anchor: str) -> float | None
 def _ratios(
     on: Mapping[str, tuple[float, float]], ran_on: frozenset[str], *, was_spread: bool
 ) -> dict[str, GangThroughput]:
-    """Return the rates of a workload's own rows `on` types, relative to the recorded one.
-
-    None if the rows lack a type it ran on.
-    """
+    """Return a workload's own rates relative to the recorded one; empty if a type lacks a row."""
     pace = min(on[gpu_type][was_spread] for gpu_type in ran_on) if ran_on <= on.keys() else 0.0
     if pace <= 0:
         return {}
