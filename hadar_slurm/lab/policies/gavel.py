@@ -160,17 +160,14 @@ def isolated_throughputs(demand: GavelDemand) -> Floats:
 def search_horizon(shortest_s: float) -> float:
     """Return the horizon at which Gavel's halving ends if all >= `shortest_s` are feasible."""
     low, end = _HORIZON_S
-    found: float | None = None
-    while found is None:
+    while True:
         high = end
         while _HORIZON_GAP * low < high:
             middle = (low + high) / 2.0
-            if middle >= shortest_s:
-                found = high = middle
-            else:
-                low = middle
+            low, high = (low, middle) if middle >= shortest_s else (middle, high)
+        if high < end:
+            return high
         low, end = end, end * _HORIZON_GROWTH
-    return found
 
 
 def _most_level(demand: GavelDemand, throughputs: Floats) -> Inside:

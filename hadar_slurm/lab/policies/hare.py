@@ -99,10 +99,8 @@ def plan_offline(
 ) -> Timetable:
     """Return the better of the timetables by the program's order and by the order without it."""
     relaxed = relax(jobs, limits=limits)
-    found = [
-        list_schedule(jobs, rank, switch_s=switch_s)
-        for rank in (relaxed.rank, lambda job, _: order_without_program(jobs[job]))
-    ]
+    ranks = (relaxed.rank, lambda job, _: order_without_program(jobs[job]))
+    found = [list_schedule(jobs, rank, switch_s=switch_s) for rank in ranks]
     return min(found, key=lambda timetable: timetable.weighted_s(jobs))
 
 
@@ -174,12 +172,8 @@ class Relaxation:
         return self.midpoints_s[job][round_]
 
 
-class _Row(NamedTuple):
-    """A row of the program: columns with their factors, and the least value."""
-
-    columns: ArrayLike
-    values: ArrayLike
-    least: float
+# A row of the program: columns, their factors, and the least value.
+_Row = tuple[ArrayLike, ArrayLike, float]
 
 
 def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Relaxation:
@@ -197,8 +191,8 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         first, last = int(offsets[n]), int(offsets[n + 1]) - 1
         lower[first] = job.arrival_s / unit_s + least_s[n] / 2
         least = rest + least_s[n] / 2
-        rows += [_Row((column, column + 1), (-1.0, 1.0), least) for column in range(first, last)]
-        rows.append(_Row((num_rounds + n, last), (1.0, -1.0), rest))
+        rows += [((column, column + 1), (-1.0, 1.0), least) for column in range(first, last)]
+        rows.append(((num_rounds + n, last), (1.0, -1.0), rest))
     cost = np.concatenate((np.zeros(num_rounds), [job.weight for job in jobs]))
     of_job = np.repeat(np.arange(num_jobs), np.diff(offsets))
     arrivals = np.array([job.arrival_s for job in jobs])[of_job] / unit_s
@@ -212,8 +206,8 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         found = solve_lp(
             LinearProgram.of(
                 cost,
-                [(i, row.columns, row.values) for i, row in enumerate(rows)],
-                row_lower=np.array([row.least for row in rows]),
+                [(i, columns, values) for i, (columns, values, _) in enumerate(rows)],
+                row_lower=np.array([least for _, _, least in rows]),
                 row_upper=np.full(len(rows), math.inf),
                 lower=lower,
             ),
@@ -231,7 +225,7 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
 
 def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floats) -> bool:
     """Add the most violated inequality over prefixes by midpoint of tasks that arrive late."""
-    worst, chosen = _TOLERANCE, None
+    worst, chosen = _TOLERANCE, list[_Row]()
     order = np.argsort(middle, kind="stable")
     for from_ in np.unique(arrivals):
         members = order[arrivals[order] >= from_]
@@ -241,9 +235,9 @@ def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floa
         place = int(np.argmax(lack))
         if lack[place] > worst:
             worst, first = float(lack[place]), members[: place + 1]
-            chosen = _Row(first, size[first] / float(least[place]), 1.0)
-    rows += [chosen] if chosen else []
-    return chosen is not None
+            chosen = [(first, size[first] / float(least[place]), 1.0)]
+    rows += chosen
+    return bool(chosen)
 
 
 def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
@@ -261,13 +255,9 @@ def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
     worth = (row, n, -1.0)
     priced = (row, num_jobs + m, train_s[n, m] / unit_s)
     total = (last, num_jobs + np.arange(num_gpus), 1.0)
-    found = solve_lp(
-        LinearProgram.of(
-            np.concatenate((-count / count.sum(), np.zeros(num_gpus))),
-            [worth, priced, total],
-            row_lower=np.append(np.zeros(last), 1.0),
-            row_upper=np.append(np.full(last, math.inf), 1.0),
-        )
-    )
+    cost = np.append(-count / count.sum(), np.zeros(num_gpus))
+    lower, upper = np.append(np.zeros(last), 1.0), np.append(np.full(last, math.inf), 1.0)
+    rows = [worth, priced, total]
+    found = solve_lp(LinearProgram.of(cost, rows, row_lower=lower, row_upper=upper))
     prices = np.maximum(found.x[num_jobs:], 0.0)
     return np.asarray(prices / prices.sum())

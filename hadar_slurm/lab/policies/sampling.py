@@ -70,16 +70,15 @@ class Sampling:
     def _share_out(self, allocator: Allocator, order: Sequence[Job]) -> int:
         """Place jobs by new shares; return the number of categories examined."""
         jobs = list(_admitted(allocator, order))
-        if not jobs:
-            return 0
-        found = share(
+        names = "\n".join(sorted(job.job_id for job in jobs))
+        found = jobs and share(
             _market(allocator, jobs),
-            seed=_seed(jobs),
+            seed=int.from_bytes(hashlib.sha256(names.encode()).digest()[:8], "big"),
             categories=self.categories,
             held=np.array([len(held_by(job).copies) for job in jobs]),
             limits=self.limits,
         )
-        if found is None:
+        if not found:
             return 0
         _place(allocator, jobs, found.counts)
         return found.categories
@@ -112,11 +111,10 @@ def _admitted(allocator: Allocator, order: Sequence[Job]) -> Iterator[Job]:
     left = {gpu_type: allocator.room(gpu_type) for gpu_type in allocator.gpu_types}
     for job in queue:
         size = job.spec.num_gpus
-        for gpu_type in _types_of(allocator, job):
-            if left[gpu_type] >= size:
-                left[gpu_type] -= size
-                yield job
-                break
+        fitting = (gpu_type for gpu_type in _types_of(allocator, job) if left[gpu_type] >= size)
+        if gpu_type := next(fitting, None):
+            left[gpu_type] -= size
+            yield job
 
 
 def _types_of(allocator: Allocator, job: Job) -> Sequence[GpuType]:
@@ -152,11 +150,6 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
         sync_s=sync_s,
         room=np.array([allocator.room(gpu_type) for gpu_type in allocator.gpu_types]),
     )
-
-
-def _seed(jobs: Sequence[Job]) -> int:
-    names = "\n".join(sorted(job.job_id for job in jobs))
-    return int.from_bytes(hashlib.sha256(names.encode()).digest()[:8], "big")
 
 
 def _place(allocator: Allocator, jobs: Sequence[Job], counts: Counts) -> None:

@@ -43,9 +43,7 @@ class Tiresias:
         return serve_by_plenty(allocator, order)
 
     def _queue_key(self, job: Job) -> tuple[int, bool, float]:
-        has_run = bool(job.progress.service_by_type)
-        service_gpu_s = job.progress.service_gpu_s if has_run else 0.0
-        queue = bisect_right(self.limits_gpu_s, service_gpu_s)
+        queue = bisect_right(self.limits_gpu_s, job.progress.service_gpu_s)
         return (queue, job.phase is Phase.QUEUED, job.spec.submitted_s)
 
 
