@@ -50,8 +50,7 @@ class AdaptiveSrpt:
         ended_s = {k: end_s for k, end_s in machine.ended_s.items() if k in snapshot.by_id}
         machine = replace(machine, ended_s=ended_s)
         waiting = [job for job in allocator.jobs if not allocator.stay(job)]
-        waiting.sort(key=lambda job: machine.place(job.job_id))
-        for job in waiting:
+        for job in sorted(waiting, key=lambda job: machine.place(job.job_id)):
             if not allocator.has_room:
                 break
             allocator.start(job, allocator.by_speed(job))
@@ -103,8 +102,7 @@ class Machine:
 
 def _size(job: Job, allocator: Allocator) -> float:
     """Return a job's GPU-seconds on its fastest type; 0 if it trains on none."""
-    throughputs = (allocator.throughput(job, gpu_type) for gpu_type in allocator.by_speed(job))
-    best = max(throughputs, default=0.0)
+    best = max((allocator.throughput(job, k) for k in allocator.by_speed(job)), default=0.0)
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0
 
 

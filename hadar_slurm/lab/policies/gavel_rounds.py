@@ -5,12 +5,12 @@ module turns them into rounds:
 
 * A job's priority on a type is its share over the time it received there since the shares were
   last computed. That time starts at half a round, so new shares take effect at once.
-* Types are served in a fixed order, the jobs of each type by priority, ties by deficit (share x
-  time passed, less time received, summed over all computations so far), then by share, then by
-  order of jobs. A job that already has GPUs, does not run on the type or does not fit is skipped.
-* Shares are recomputed when jobs or GPUs have changed, `least_gap_s` after the last computation at
-  the earliest. Only then are times reset. Gavel's simulator reads a last computation at time 0 as
-  none, so shares from time 0 are recomputed at the first change.
+* Types are served in a fixed order, the jobs of each type by priority, then by deficit (share x
+  time passed, less time received, since the beginning), share and order of jobs. A job that already
+  has GPUs, does not run on the type or does not fit is skipped.
+* Shares are recomputed, and times reset, when jobs or GPUs have changed, but only `least_gap_s`
+  after the last computation. Shares from time 0 are recomputed at the first change, since Gavel's
+  simulator reads a last computation at time 0 as none.
 
 Two more rules of Gavel's simulator apply only under its gang rules (`GangRules.counts_spread`
 false) and if `is_strict`: a job that arrived since the last computation gets no GPUs, though its

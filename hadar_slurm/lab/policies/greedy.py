@@ -9,9 +9,8 @@ ahead or counts the cost of a migration; a job that keeps its type keeps its nod
 * `las`, least attained service first (Tiresias, NSDI'19, without its queues): GPU-seconds received
   so far, all types counting alike.
 
-Ties go to the lower job id. Jobs whose reserved type has no fitting nodes left, and jobs that did
-not fit, take the remaining GPUs in the same order: those they run on, their fastest type with room,
-or mixed types.
+Ties go to the lower job id. Jobs without fitting nodes take the remaining GPUs in the same order:
+those they run on, their fastest type with room, or mixed types.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Hare's offline planner: rounds of tasks on several GPU types, minimising weighted JCT.
 
 Source: Hare (HPDC'22; IEEE Transactions on Cloud Computing 12(4), 2024): *relaxed fixed-scale
-synchronisation*. A job trains in rounds of a fixed number of tasks. All tasks of a round train and
-synchronise before the next round, but need neither run at the same time nor on distinct GPUs, so
-convergence is that of synchronous SGD. Only the abstracts are openly available; program and bound
-below are reconstructed.
+synchronisation*. All tasks of a round of a job train and synchronise before the next round, but
+need neither run at the same time nor on distinct GPUs, so convergence is that of synchronous SGD.
+Only the abstracts are openly available; program and bound below are reconstructed.
 
 Arrivals, weights and sizes are known. On GPU m a task of job n trains T_nm seconds, then
 synchronises S_nm seconds, during which the GPU may run the next task. Switching a GPU between jobs
@@ -16,15 +15,15 @@ costs `switch_s`: seconds by default, milliseconds with Hare's fast switching.
 
       sum_A b M >= a b(A) + b(A)^2 / 2,
 
-  since at no time more than 1 of priced GPU is in use. With equal prices these are Queyranne's
-  inequalities for parallel machines; we add the prices of the makespan program. The most violated
-  inequality is added until none is violated. Tasks are served by midpoint.
+  since at most 1 of priced GPU is in use. With equal prices these are Queyranne's inequalities for
+  parallel machines; we add the prices of the makespan program. The most violated inequality is
+  added until none is violated. Tasks are served by midpoint.
 * *Order without a program* (our own). Jobs by work on the mean GPU, all rounds, over weight.
 * *List scheduling.* Tasks in that order, each on the GPU that ends it first, with backfill while a
   task waits for that GPU. The better of both orders is used.
 
 Hare proves sum w C <= alpha (2 + alpha) optimum, alpha being the largest ratio of a job's slowest
-to its fastest GPU. As details differ here, `benchmarks/hare.py` checks it on random instances.
+to its fastest GPU. `benchmarks/hare.py` checks it here on random instances.
 """
 
 from __future__ import annotations
@@ -257,7 +256,8 @@ def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
     total = (last, num_jobs + np.arange(num_gpus), 1.0)
     cost = np.append(-count / count.sum(), np.zeros(num_gpus))
     lower, upper = np.append(np.zeros(last), 1.0), np.append(np.full(last, math.inf), 1.0)
-    rows = [worth, priced, total]
-    found = solve_lp(LinearProgram.of(cost, rows, row_lower=lower, row_upper=upper))
+    found = solve_lp(
+        LinearProgram.of(cost, [worth, priced, total], row_lower=lower, row_upper=upper)
+    )
     prices = np.maximum(found.x[num_jobs:], 0.0)
     return np.asarray(prices / prices.sum())

@@ -50,5 +50,5 @@ def _with_assumed_length(job: Job, gpu_types: Sequence[GpuType]) -> Job:
         return job
     trained_s = normalised_service(job, gpu_types) / size
     steps = max(1, math.ceil(job.spec.throughputs.best(gpu_types, size) * max(_LEAST_S, trained_s)))
-    spec = replace(job.spec, total_steps=steps)
-    return replace(job, spec=spec, progress=replace(job.progress, steps_done=0.0))
+    progress = replace(job.progress, steps_done=0.0)
+    return replace(job, spec=replace(job.spec, total_steps=steps), progress=progress)

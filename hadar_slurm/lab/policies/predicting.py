@@ -1,10 +1,9 @@
 """Wraps a policy so that it plans with erroneous predictions of the jobs' steps.
 
-It measures how prediction errors affect policies that need sizes: with `Predicting(policy, 0.5)`
-the total of each job is off by up to +/- 50 %, uniformly distributed (our choice; published
-predictors have other distributions). The error depends on the job id alone, so it is equal in every
-round and for every policy. The prediction of a job that has exceeded it is doubled until it is
-above the steps done.
+With `Predicting(policy, 0.5)` the total of each job is off by up to +/- 50 %, uniformly distributed
+(our choice; published predictors have other distributions). The error depends on the job id alone,
+so it is equal in every round and for every policy. The prediction of a job that has exceeded it is
+doubled until it is above the steps done.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ class Tiresias:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(unknown_lengths(snapshot), round_)
-        order = sorted(allocator.jobs, key=self._queue_key)
-        return serve_by_plenty(allocator, order)
+        return serve_by_plenty(allocator, sorted(allocator.jobs, key=self._queue_key))
 
     def _queue_key(self, job: Job) -> tuple[int, bool, float]:
         queue = bisect_right(self.limits_gpu_s, job.progress.service_gpu_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hadar_slurm.core.cluster import Cluster, GpuType
@@ -15,16 +15,13 @@ from hadar_slurm.lab.traces.model import Skipped, Trace
 
 def check_fits(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> None:
     """Raise TraceError naming file, line and remedy for the first job that can never run."""
-    for job, why in _unfit(trace.jobs, cluster, rules or GangRules()):
+    for job, why in _unfit(trace, cluster, rules):
         raise TraceError(f"{trace.place(job)}: job {job.job_id}: {why}")
 
 
 def without_unfit(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> Trace:
     """Return the trace without jobs that can never run; they are counted as skipped."""
-    unfit = {
-        job.job_id: f"{trace.place(job)}: {why}"
-        for job, why in _unfit(trace.jobs, cluster, rules or GangRules())
-    }
+    unfit = {job.job_id: f"{trace.place(job)}: {why}" for job, why in _unfit(trace, cluster, rules)}
     if not unfit:
         return trace
     first = next(iter(unfit.values()))
@@ -37,12 +34,12 @@ def without_unfit(trace: Trace, cluster: Cluster, rules: GangRules | None = None
 
 
 def _unfit(
-    jobs: Iterable[JobSpec], cluster: Cluster, rules: GangRules
-) -> Iterable[tuple[JobSpec, str]]:
+    trace: Trace, cluster: Cluster, rules: GangRules | None
+) -> Iterator[tuple[JobSpec, str]]:
     """Yield the jobs that can never run, with the reason; equal jobs are checked once."""
-    room = _Room.of(cluster, rules)
+    room = _Room.of(cluster, rules or GangRules())
     answers: dict[object, str] = {}
-    for job in jobs:
+    for job in trace.jobs:
         key = (job.num_gpus, job.shapes, _types(job, cluster, is_spread=False),
                _types(job, cluster, is_spread=True))  # fmt: skip
         if key not in answers:
@@ -52,10 +49,8 @@ def _unfit(
 
 
 def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
-    has = (
-        ", ".join(f"{count} {gpu_type}" for gpu_type, count in cluster.gpus_by_type.items())
-        or "no GPU"
-    )
+    gpus = [f"{count} {gpu_type}" for gpu_type, count in cluster.gpus_by_type.items()]
+    has = ", ".join(gpus) or "no GPU"
     if not _types(job, cluster, is_spread=False):
         known = ", ".join(job.throughputs.gpu_types) or "none"
         return (
@@ -71,11 +66,8 @@ def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
 
 
 def _types(job: JobSpec, cluster: Cluster, *, is_spread: bool) -> frozenset[GpuType]:
-    on = job.throughputs.on
-    gpu_types = cluster.gpus_by_type
-    return frozenset(
-        gpu_type for gpu_type in gpu_types if on(gpu_type, job.num_gpus, is_spread=is_spread) > 0
-    )
+    on, size, gpu_types = job.throughputs.on, job.num_gpus, cluster.gpus_by_type
+    return frozenset(k for k in gpu_types if on(k, size, is_spread=is_spread) > 0)
 
 
 @dataclass(frozen=True)
@@ -97,22 +89,13 @@ class _Room:
         """Return whether the empty cluster has nodes for a gang of this shape."""
         is_spread = shape.nodes > 1 and self.rules.counts_spread
         gpu_types = _types(job, cluster, is_spread=is_spread)
+        nodes = [self.nodes[gpu_type].items() for gpu_type in gpu_types]
+        most = sum if self.rules.may_mix_types else lambda parts: max(parts, default=0)
         if not self.rules.is_uniform:
-            totals = [sum(n * nodes for (n, _), nodes in self.nodes[k].items()) for k in gpu_types]
-            return self._is_enough(totals, job.num_gpus)
-        alone = [self._num_nodes(gpu_type, shape.gpus_per_node) for gpu_type in gpu_types]
-        mixed = [
-            self._num_nodes(gpu_type, shape.gpus_per_node, only_pure=True) for gpu_type in gpu_types
+            return most([sum(n * k for (n, _), k in of_type) for of_type in nodes]) >= job.num_gpus
+        large = [
+            [(k, pure) for (n, pure), k in of_type if n >= shape.gpus_per_node] for of_type in nodes
         ]
-        return max(alone, default=0) >= shape.nodes or self._is_enough(mixed, shape.nodes)
-
-    def _num_nodes(self, gpu_type: GpuType, gpus: int, *, only_pure: bool = False) -> int:
-        return sum(
-            number
-            for (count, is_pure), number in self.nodes[gpu_type].items()
-            if count >= gpus and (is_pure or not only_pure)
-        )
-
-    def _is_enough(self, parts: list[int], wanted: int) -> bool:
-        most = sum(parts) if self.rules.may_mix_types else max(parts, default=0)
-        return most >= wanted
+        alone = max((sum(k for k, _ in of_type) for of_type in large), default=0)
+        mixed = most([sum(k for k, is_pure in of_type if is_pure) for of_type in large])
+        return max(alone, mixed) >= shape.nodes

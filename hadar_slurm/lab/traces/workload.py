@@ -1,12 +1,10 @@
 """Random workloads: the mix reported for Hadar, and that of Gavel's generator.
 
 `draw` returns numbers in [0, 1), such as `random.Random(seed).random`, whose sequence is equal in
-every version of Python.
-
-Sizes are drawn as time on the reference type and converted to steps by the throughput table. Only
-workloads with a row for gangs get a gang; others have one GPU. Arrivals have exponential gaps,
-rounded down to seconds, the first at 0; with a mean gap of 0 all jobs arrive at 0. For a load in
-per cent of a cluster, scale the gaps (`study.compare.scale_to_load`).
+every version of Python. Sizes are drawn as time on the reference type and converted to steps by the
+throughput table. Only workloads with a row for gangs get a gang; others have one GPU. Arrivals have
+exponential gaps, rounded down to seconds, the first at 0; with a mean gap of 0 all jobs arrive at
+0. For a load in per cent of a cluster, scale the gaps (`study.compare.scale_to_load`).
 """
 
 from __future__ import annotations
