@@ -111,8 +111,7 @@ def read_workload(
         specs = _generated(text, reading.table, seed, _GAP_S if has_arrivals else 0.0)[:first]
         return _with_costs(specs, reading.costs), []
     table, cluster, reference = reading.table, reading.cluster, reading.reference
-    found = read_text(Path(text), TraceError)
-    speeds = reading.gpu_speeds
+    found, speeds = read_text(Path(text), TraceError), reading.gpu_speeds
     trace = parse_trace(found, text, table, cluster, reference=reference, gpu_speeds=speeds)
     trace = trace.first(first)
     for rules in reading.rules:

@@ -7,13 +7,12 @@ non-preemptive schedule (Phillips, Stein and Wein, Math. Programming 82, 1998):
 
 * The machine is as fast as all GPUs together; a job's size on it is its GPU-seconds on its fastest
   type. It serves the job with the least work left, and adds jobs as they arrive.
-* On the cluster jobs start in the order of their (past or future) ends on that machine, without
-  preemption and with backfill. A gang takes its fastest type with room and as few nodes as it can;
-  A-SRPT's rule for when to wait for a better placement is not published.
+* On the cluster jobs start in the order of their ends on that machine, without preemption and with
+  backfill. A gang takes its fastest type with room and as few nodes as it can; A-SRPT's rule for
+  when to wait for a better placement is not published.
 
-Sizes are `JobSpec.total_steps`: on Slurm the user's prediction; `predicting.py` adds errors.
-The machine's state is carried from round to round. After a restart it begins with the jobs of the
-snapshot.
+Sizes are `JobSpec.total_steps`: on Slurm the user's prediction; `predicting.py` adds errors. After
+a restart the machine begins with the jobs of the snapshot.
 """
 
 from __future__ import annotations

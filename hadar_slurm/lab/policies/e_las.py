@@ -38,9 +38,8 @@ class Elas:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(unknown_lengths(snapshot), round_)
-        jobs = snapshot.by_id
-        order = sorted(allocator.jobs, key=lambda job: self._queue_key(jobs[job.job_id]))
-        return serve_by_plenty(allocator, order)
+        key = {job.job_id: self._queue_key(job) for job in snapshot.jobs}
+        return serve_by_plenty(allocator, sorted(allocator.jobs, key=lambda job: key[job.job_id]))
 
     def _queue_key(self, job: Job) -> tuple[int, float, bool, float]:
         service_gpu_s = job.progress.service_gpu_s

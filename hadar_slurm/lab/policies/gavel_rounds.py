@@ -189,11 +189,8 @@ class _Ledger:
             rows = {job_id: row for row, job_id in enumerate(ids)}
         ledger = replace(before, books=books, jobs=jobs, rows=rows, now_s=snapshot.now_s)
         times_s = ledger._times_given_s(snapshot, snapshot.now_s - before.now_s)
-        books = replace(
-            books,
-            received_s=books.received_s + times_s,
-            steps_done=np.array([job.progress.steps_done for job in jobs]),
-        )
+        steps_done = np.array([job.progress.steps_done for job in jobs])
+        books = replace(books, received_s=books.received_s + times_s, steps_done=steps_done)
         return replace(ledger, books=books, capacity=open_gpus(snapshot, gpu_types))
 
     def _times_given_s(self, snapshot: Snapshot, passed_s: float) -> Floats:

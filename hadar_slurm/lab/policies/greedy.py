@@ -48,10 +48,7 @@ def attained_service(job: Job, _gpu_types: tuple[GpuType, ...]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """Jobs by a key, the lowest first, each on its fastest type with room.
-
-    Without `knows_lengths` job durations are hidden from it (`unknown_lengths`).
-    """
+    """Jobs by rising key, each on its fastest type; job durations only if `knows_lengths`."""
 
     name: str
     key: Callable[[Job, tuple[GpuType, ...]], float]

@@ -113,7 +113,6 @@ class _State:
     """A job's tasks left to start in its round, their earliest start, the round, its end."""
 
     job: RoundJob
-
     left: int
     ready_s: float
     round: int = 0
@@ -216,10 +215,8 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         if not sum(_add_violated(rows, middle, size, arrivals) for size in sizes):
             break
     late_s = sum(job.weight * job.arrival_s for job in jobs)
-    midpoints = np.split(middle * unit_s, offsets[1:-1])
-    return Relaxation(
-        tuple(tuple(part.tolist()) for part in midpoints), found.objective * unit_s - late_s
-    )
+    midpoints_s = tuple(tuple(p.tolist()) for p in np.split(middle * unit_s, offsets[1:-1]))
+    return Relaxation(midpoints_s, found.objective * unit_s - late_s)
 
 
 def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floats) -> bool:

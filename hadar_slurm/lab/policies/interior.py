@@ -54,9 +54,8 @@ class ShareProgram:
     gangs: Floats
     # (types,) positive.
     capacity: Floats
-    # (jobs, types)
+    # (jobs, types), like the throughputs.
     cost: Floats | None = None
-    # (jobs, types)
     throughputs: Floats | None = None
     # (jobs,)
     needs: Floats | None = None

@@ -1,8 +1,7 @@
 """Assumed job durations, for policies that do not know the true ones.
 
-The node assignment, common to all policies, weighs a gang's remaining time before it migrates it to
-fewer nodes. A policy without durations therefore plans on a snapshot that hides them
-(`unknown_lengths`).
+The node assignment of all policies weighs a gang's remaining time before it migrates it to fewer
+nodes. A policy without durations plans on a snapshot that hides them (`unknown_lengths`).
 """
 
 from __future__ import annotations

@@ -52,5 +52,4 @@ def predicted(job: Job, error: float) -> Job:
 def factor(job_id: JobId, error: float) -> float:
     """Return prediction over truth for a job, uniform in [1 - error, 1 + error]."""
     digest = hashlib.sha256(str(job_id).encode()).digest()
-    drawn = int.from_bytes(digest[:8], "big") / 2**63 - 1.0
-    return max(_LEAST, 1.0 + error * drawn)
+    return max(_LEAST, 1.0 + error * (int.from_bytes(digest[:8], "big") / 2**63 - 1.0))

@@ -1,8 +1,7 @@
 """Policy `sampling`: numbers of copies and GPU types of each job that minimise the mean JCT.
 
 Source: "Sampling-based multi-job placement" (IEEE TPDS 35(6), 2024). `sharing.py` computes the
-numbers of workers by job and type, and states which parts are reconstructed. There a job has at
-least one worker. Here:
+numbers of workers by job and type, at least one a job, and states what is reconstructed. Here:
 
 * A *worker* is a copy of the job as HadarE forks it, so the plan also runs on Slurm: a whole gang
   on one node; copies share the steps in proportion to their throughputs.
@@ -11,9 +10,8 @@ least one worker. Here:
 * *Restarts.* A job's present types count as 5 % faster, and the present numbers of copies are one
   of the categories examined, since a migration costs a restart.
 
-Shares are recomputed at the start of a round when jobs have changed or half an hour has passed. The
-GPUs that are left go to queued jobs; during a round only queued jobs get GPUs. The job ids seed the
-sample: the same jobs give the same sample.
+Shares are recomputed at the start of a round when jobs have changed or half an hour has passed; the
+GPUs that are left, and those freed during a round, go to queued jobs. The job ids seed the sample.
 """
 
 from __future__ import annotations

@@ -192,8 +192,7 @@ def exchanged(market: Market, counts: Counts) -> tuple[Share, set[tuple[int, ...
     Two jobs, or a job and the idle GPUs, exchange a lot of one type for none, one or several of
     another. A lot has the size of some job's worker; it is several workers of smaller jobs.
     """
-    counts, passed, tried = counts.copy(), set(), 0
-    deals = _deals(len(market.room))
+    counts, passed, tried, deals = counts.copy(), set(), 0, _deals(len(market.room))
     lots = np.unique(market.units)
     sizes = [np.where(lot % market.units == 0, lot // market.units, 0) for lot in lots]
     for _ in range(_MAX_EXCHANGES):

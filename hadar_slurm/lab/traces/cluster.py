@@ -101,8 +101,8 @@ def parse_cluster_file(text: str, origin: str) -> Cluster:
     try:
         file = ClusterFile.model_validate(tree)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        faults = [_fault(fault["loc"], fault, root, origin) for fault in found[:_MAX_FAULTS]]
+        found = error.errors(include_url=False)[:_MAX_FAULTS]
+        faults = (_fault(fault["loc"], fault, root, origin) for fault in found)
         raise ConfigError("; ".join(faults)) from error
     return Cluster.of(_nodes(file, root, origin))
 
@@ -116,10 +116,8 @@ def _nodes(file: ClusterFile, root: yaml.Node | None, origin: str) -> Iterable[N
         place = f"{origin}:{_line(root, ('nodes', index, 'name'))}"
         for name in _names(entry.name, place):
             if name in places:
-                raise ConfigError(
-                    f"{place}: node {name} is already listed in {places[name]}; list it once, with "
-                    "all its GPUs"
-                )
+                fault = f"is already listed in {places[name]}; list it once, with all its GPUs"
+                raise ConfigError(f"{place}: node {name} {fault}")
             places[name] = place
             num_gpus += sum(gpus.values())
             if len(places) > MAX_NODES or num_gpus > MAX_GPUS:
@@ -152,10 +150,8 @@ def _names(pattern: str, place: str) -> Iterable[str]:
             raise ValueError(f"letters, digits, ._- and ranges of at most {MAX_NODES} names")
         names = [str(name) for name in NodeSet(pattern, resolver=RESOLVER_NOGROUP)]
     except (NodeSetException, ValueError) as error:
-        raise ConfigError(
-            f"{place}: node name {reprlib.repr(pattern)}: expected a name or a pattern such as "
-            f"n[1-5]: {error}"
-        ) from error
+        want = f"expected a name or a pattern such as n[1-5]: {error}"
+        raise ConfigError(f"{place}: node name {reprlib.repr(pattern)}: {want}") from error
     if not names:
         raise ConfigError(f"{place}: node name {pattern!r}: expected a name such as n[1-5]")
     return names

@@ -35,10 +35,8 @@ def read_elasticflow(
         if not job_id:
             raise TraceError(f"{place}: job_id is empty; every job needs a unique one")
         if job_id in places:
-            raise TraceError(
-                f"{place}: job_id {shown(job_id)} is already used in {places[job_id]}; give each "
-                "job a unique one"
-            )
+            used = f"already used in {places[job_id]}; give each job a unique one"
+            raise TraceError(f"{place}: job_id {shown(job_id)} is {used}")
         places[job_id] = place
         jobs.append(_job(job_id, row, place, speeds, restart_cost_s))
     if not jobs:
@@ -96,9 +94,8 @@ def _job(
     total_steps = steps(row["num_iteration"], place, "num_iteration")
     duration_s = seconds(row["duration"], place, "duration")
     if duration_s < _LEAST_S:
-        raise TraceError(
-            f"{place}: duration {row['duration']!r}: expected seconds above 0; remove the job"
-        )
+        want = "expected seconds above 0; remove the job"
+        raise TraceError(f"{place}: duration {row['duration']!r}: {want}")
     pace, ran_on = total_steps / duration_s, (speeds.reference,)
     return JobSpec(
         job_id=job_id,

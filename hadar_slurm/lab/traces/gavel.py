@@ -45,9 +45,8 @@ def read_gavel(
             known[name] = _throughputs(name, table, place)
         arrival_s = seconds(columns[_ARRIVAL], place, "arrival")
         if arrival_s < last_s:
-            raise TraceError(
-                f"{place}: arrival {arrival_s:g} s is before the line above's; sort the trace"
-            )
+            fault = "is before the line above's; sort the trace"
+            raise TraceError(f"{place}: arrival {arrival_s:g} s {fault}")
         last_s = arrival_s
         num_weighted += columns[_WEIGHT].strip() not in ("1", "1.0")
         job_id = JobId(str(len(jobs)))
@@ -72,9 +71,8 @@ def read_gavel(
 def as_gavel_trace(jobs: Iterable[JobSpec]) -> str:
     """Return jobs as a trace in Gavel's format, by arrival.
 
-    It keeps workload, steps, gang size and arrival; ids become line numbers. The command is a
-    placeholder that needs no data. Gavel's simulator reads the trace too. Raises TraceError for a
-    workload that does not fit on a line.
+    It keeps workload, steps, gang size and arrival. The command is a placeholder; Gavel's simulator
+    reads the trace too. Raises TraceError for a workload that does not fit on a line.
     """
     jobs = sorted(jobs, key=lambda job: job.submitted_s)
     wrong = [job for job in jobs if not job.workload.strip() or not job.workload.isprintable()]

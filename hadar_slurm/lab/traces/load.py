@@ -14,14 +14,13 @@ from hadar_slurm.lab.traces.elasticflow import read_elasticflow
 from hadar_slurm.lab.traces.fields import split_lines
 from hadar_slurm.lab.traces.fit import check_fits, without_unfit
 from hadar_slurm.lab.traces.gavel import as_gavel_trace, read_gavel
-from hadar_slurm.lab.traces.model import Skipped, Trace
+from hadar_slurm.lab.traces.model import Trace
 from hadar_slurm.lab.traces.sacct import read_sacct
 from hadar_slurm.lab.traces.speeds import DEFAULT_REFERENCE, SpeedTable, parse_gpu_speeds
 
 __all__ = [
     "DEFAULT_REFERENCE",
     "FORMS",
-    "Skipped",
     "Trace",
     "as_gavel_trace",
     "check_fits",

@@ -47,9 +47,8 @@ def read_sacct(
 ) -> Trace:
     """Return a workload from Slurm's history, times in seconds from the first submission.
 
-    JobID, Submit, ElapsedRaw, AllocTRES and State are required; User, ReqTRES and JobName are
-    optional. GPUs without a type count as the reference type of `speeds`, which also gives the
-    speeds of other types. Raises TraceError with file, line, value and remedy.
+    JobID, Submit, ElapsedRaw, AllocTRES and State are required. GPUs without a type count as the
+    reference type of `speeds`. Raises TraceError with file, line, value and remedy.
     """
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
@@ -88,7 +87,13 @@ def _records(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tup
         if not heading:
             heading = _heading(text, place)
             continue
-        values = _values(text, heading, place)
+        values = text.split("|")
+        if len(values) != len(heading):
+            raise TraceError(
+                f"{place}: {len(values)} fields, expected {len(heading)} as in the heading; was "
+                "the line cut, or is there a | or a line break within a value? Leave out fields "
+                "that users write freely, such as JobName and Comment"
+            )
         if [value.lower() for value in values] == heading:
             left_out.add("repeated heading", place)
             continue
@@ -170,17 +175,6 @@ def _heading(text: str, place: str) -> list[str]:
     if twice := [name for name in heading if name and heading.count(name) > 1]:
         raise TraceError(f"{place}: field {twice[0]} twice in the heading; name it once in -o")
     return heading
-
-
-def _values(text: str, heading: Sequence[str], place: str) -> list[str]:
-    values = text.split("|")
-    if len(values) != len(heading):
-        raise TraceError(
-            f"{place}: {len(values)} fields, expected {len(heading)} as in the heading; was the "
-            "line cut, or is there a | or a line break within a value? Leave out fields that users "
-            "write freely, such as JobName and Comment"
-        )
-    return values
 
 
 def _usable(record: Record, place: str) -> tuple[str, Gpus]:

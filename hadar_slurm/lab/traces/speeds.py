@@ -155,14 +155,10 @@ class SpeedTable:
             self._speeds[key] = _look_up(gpu_type.lower(), known)
         return self._speeds[key]
 
-    def unknown(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
-        """Return the types among `gpu_types` and the cluster's without a relative speed."""
-        names = {name.lower(): name for name in (*gpu_types, *self.gpu_types)}
-        return tuple(sorted(name for lower, name in names.items() if not self.speed(lower, None)))
-
     def note(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
-        """Return a sentence on the `unknown` types, if any."""
-        unknown = self.unknown(gpu_types)
+        """Return a sentence on types, the cluster's too, without a relative speed, if any."""
+        names = {name.lower(): name for name in (*gpu_types, *self.gpu_types)}
+        unknown = sorted(name for lower, name in names.items() if not self.speed(lower, None))
         if not unknown:
             return ()
         return (
