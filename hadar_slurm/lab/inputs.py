@@ -17,23 +17,14 @@ from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.throughput import ThroughputTable, parse_table
 from hadar_slurm.errors import ConfigError, TraceError, UsageError
 from hadar_slurm.lab.traces.cluster import is_cluster_file, parse_cluster, parse_cluster_file
-from hadar_slurm.lab.traces.load import (
-    DEFAULT_REFERENCE,
-    check_fits,
-    parse_trace,
-    without_unfit,
-)
+from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, check_fits, parse_trace, without_unfit
 from hadar_slurm.lab.traces.restart import RestartCosts
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
 from hadar_slurm.resources import data_file
 
 # Options of every command that reads traces.
-TableOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Throughput table in hadar's or Gavel's format (default: the shipped table)."
-    ),
-]
+_TABLE_HELP = "Throughput table in hadar's or Gavel's format (default: the shipped table)."
+TableOption = Annotated[Path | None, typer.Option(help=_TABLE_HELP)]
 ReferenceOption = Annotated[
     str, typer.Option(help="GPU type of the durations in a trace without GPU types.")
 ]
@@ -117,33 +108,26 @@ def read_workload(
     Raises UsageError with file, line, value and remedy.
     """
     if is_generated(text):
-        specs = _generated(text, reading.table, seed, has_arrivals=has_arrivals)[:first]
+        specs = _generated(text, reading.table, seed, _GAP_S if has_arrivals else 0.0)[:first]
         return _with_costs(specs, reading.costs), []
-    trace = parse_trace(
-        read_text(Path(text), TraceError),
-        text,
-        reading.table,
-        reading.cluster,
-        reference=reading.reference,
-        gpu_speeds=reading.gpu_speeds,
-    ).first(first)
+    table, cluster, reference = reading.table, reading.cluster, reading.reference
+    found, speeds = read_text(Path(text), TraceError), reading.gpu_speeds
+    trace = parse_trace(found, text, table, cluster, reference=reference, gpu_speeds=speeds)
+    trace = trace.first(first)
     for rules in reading.rules:
         if reading.leaves_out_unfit:
-            trace = without_unfit(trace, reading.cluster, rules)
+            trace = without_unfit(trace, cluster, rules)
         else:
-            check_fits(trace, reading.cluster, rules)
-    said = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
-    return _with_costs(trace.jobs, reading.costs), said
+            check_fits(trace, cluster, rules)
+    notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
+    return _with_costs(trace.jobs, reading.costs), notes
 
 
-def _generated(
-    text: str, table: ThroughputTable, seed: int, *, has_arrivals: bool
-) -> list[JobSpec]:
+def _generated(text: str, table: ThroughputTable, seed: int, gap_s: float) -> list[JobSpec]:
     match = _GENERATED.fullmatch(text.removeprefix(GENERATE))
     if match is None or match[1] not in GENERATORS:
         names = ", ".join(complete_workload(GENERATE))
         raise UsageError(f"{text!r}: expected a generator and a number of jobs: {names}")
-    gap_s = _GAP_S if has_arrivals else 0.0
     return generate(match[1], int(match[2]), Random(seed).random, table, mean_gap_s=gap_s)
 
 

@@ -7,13 +7,12 @@ non-preemptive schedule (Phillips, Stein and Wein, Math. Programming 82, 1998):
 
 * The machine is as fast as all GPUs together; a job's size on it is its GPU-seconds on its fastest
   type. It serves the job with the least work left, and adds jobs as they arrive.
-* On the cluster jobs start in the order of their (past or future) ends on that machine, without
-  preemption and with backfill. A gang takes its fastest type with room and as few nodes as it can;
-  A-SRPT's rule for when to wait for a better placement is not published.
+* On the cluster jobs start in the order of their ends on that machine, without preemption and with
+  backfill. A gang takes its fastest type with room and as few nodes as it can; A-SRPT's rule for
+  when to wait for a better placement is not published.
 
-Sizes are `JobSpec.total_steps`: on Slurm the user's prediction; `predicting.py` adds errors.
-The machine's state is carried from round to round. After a restart it begins with the jobs of the
-snapshot.
+Sizes are `JobSpec.total_steps`: on Slurm the user's prediction; `predicting.py` adds errors. After
+a restart the machine begins with the jobs of the snapshot.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ class AdaptiveSrpt:
         ended_s = {k: end_s for k, end_s in machine.ended_s.items() if k in snapshot.by_id}
         machine = replace(machine, ended_s=ended_s)
         waiting = [job for job in allocator.jobs if not allocator.stay(job)]
-        waiting.sort(key=lambda job: machine.place(job.job_id))
-        for job in waiting:
+        for job in sorted(waiting, key=lambda job: machine.place(job.job_id)):
             if not allocator.has_room:
                 break
             allocator.start(job, allocator.by_speed(job))
@@ -103,8 +101,7 @@ class Machine:
 
 def _size(job: Job, allocator: Allocator) -> float:
     """Return a job's GPU-seconds on its fastest type; 0 if it trains on none."""
-    throughputs = (allocator.throughput(job, gpu_type) for gpu_type in allocator.by_speed(job))
-    best = max(throughputs, default=0.0)
+    best = max((allocator.throughput(job, k) for k in allocator.by_speed(job)), default=0.0)
     return job.spec.num_gpus * job.spec.total_steps / best if best > 0 else 0.0
 
 

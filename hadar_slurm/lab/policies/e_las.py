@@ -6,12 +6,12 @@ is not openly available. Our reconstruction:
 
 * Attained service A is GPUs x seconds. As in Tiresias (NSDI'19, section 3.3) a job drops one queue
   at 3,250 and one at 7,200 of these GPU-seconds; queues are served in order.
-* A job's epoch progress rate is p / A, p being the fraction of its epochs that is done: its steps
-  over the steps that its user asked for. At this rate it needs (1 - p) A / p more, and in a queue
-  the job that needs the least goes first. A job without progress counts as needing nothing.
+* A job's epoch progress rate is p / A, p being its steps over the steps that its user asked for. At
+  this rate it needs (1 - p) A / p more, and in a queue the job that needs the least goes first. A
+  job without progress counts as needing nothing.
 
-So the number of epochs is known, from the user's script, but the duration of an epoch is not. Like
-Tiresias the policy does not distinguish GPU types; each job takes the type with most free GPUs.
+Like Tiresias the policy does not distinguish GPU types; each job takes the type with most free
+GPUs.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class Elas:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(unknown_lengths(snapshot), round_)
-        jobs = snapshot.by_id
-        order = sorted(allocator.jobs, key=lambda job: self._queue_key(jobs[job.job_id]))
-        return serve_by_plenty(allocator, order)
+        key = {job.job_id: self._queue_key(job) for job in snapshot.jobs}
+        return serve_by_plenty(allocator, sorted(allocator.jobs, key=lambda job: key[job.job_id]))
 
     def _queue_key(self, job: Job) -> tuple[int, float, bool, float]:
         service_gpu_s = job.progress.service_gpu_s

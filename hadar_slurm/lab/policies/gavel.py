@@ -3,7 +3,7 @@
 Source: Gavel (OSDI'20, section 4) and its published simulator; the variants that know throughputs
 ("perf"). An objective turns a `GavelDemand` into shares X, one row a job and one column a GPU type,
 with X >= 0, at most all of a job's time in its row and a type's GPUs, sum of gang x X, in its
-column. `gavel_rounds` turns the shares into rounds.
+column. `gavel_rounds` turns the shares into rounds. Jobs have no weights here; Gavel's are 1.
 
 With gang sizes s, rates T and steps left R of job m:
 
@@ -17,8 +17,6 @@ With gang sizes s, rates T and steps left R of job m:
   bisect on the ratio with one linear program per step.
 * fifo: in order of arrival each job takes the fastest type with room. A job that trains on no type
   with room is skipped; the first job for which no type has room ends the list.
-
-Jobs have no weights here; Gavel's weights are 1.
 """
 
 from __future__ import annotations
@@ -160,17 +158,14 @@ def isolated_throughputs(demand: GavelDemand) -> Floats:
 def search_horizon(shortest_s: float) -> float:
     """Return the horizon at which Gavel's halving ends if all >= `shortest_s` are feasible."""
     low, end = _HORIZON_S
-    found: float | None = None
-    while found is None:
+    while True:
         high = end
         while _HORIZON_GAP * low < high:
             middle = (low + high) / 2.0
-            if middle >= shortest_s:
-                found = high = middle
-            else:
-                low = middle
+            low, high = (low, middle) if middle >= shortest_s else (middle, high)
+        if high < end:
+            return high
         low, end = end, end * _HORIZON_GROWTH
-    return found
 
 
 def _most_level(demand: GavelDemand, throughputs: Floats) -> Inside:

@@ -5,12 +5,12 @@ module turns them into rounds:
 
 * A job's priority on a type is its share over the time it received there since the shares were
   last computed. That time starts at half a round, so new shares take effect at once.
-* Types are served in a fixed order, the jobs of each type by priority, ties by deficit (share x
-  time passed, less time received, summed over all computations so far), then by share, then by
-  order of jobs. A job that already has GPUs, does not run on the type or does not fit is skipped.
-* Shares are recomputed when jobs or GPUs have changed, `least_gap_s` after the last computation at
-  the earliest. Only then are times reset. Gavel's simulator reads a last computation at time 0 as
-  none, so shares from time 0 are recomputed at the first change.
+* Types are served in a fixed order, the jobs of each type by priority, then by deficit (share x
+  time passed, less time received, since the beginning), share and order of jobs. A job that already
+  has GPUs, does not run on the type or does not fit is skipped.
+* Shares are recomputed, and times reset, when jobs or GPUs have changed, but only `least_gap_s`
+  after the last computation. Shares from time 0 are recomputed at the first change, since Gavel's
+  simulator reads a last computation at time 0 as none.
 
 Two more rules of Gavel's simulator apply only under its gang rules (`GangRules.counts_spread`
 false) and if `is_strict`: a job that arrived since the last computation gets no GPUs, though its
@@ -142,12 +142,12 @@ class _Books:
 
     def at(self, rows: Sequence[int]) -> _Books:
         """Return the books with these rows in this order, a zero row for each -1."""
-
         wanted = np.array(rows, dtype=int)
         old = [getattr(self, field_.name) for field_ in fields(self)]
-        zeros = [np.zeros((1, *array.shape[1:]), dtype=array.dtype) for array in old]
-        both = zip(old, zeros, strict=True)
-        return _Books(*(np.concatenate(arrays)[wanted] for arrays in both))
+        padded = [
+            np.append(array, np.zeros_like(array, shape=(1, *array.shape[1:])), 0) for array in old
+        ]
+        return _Books(*(array[wanted] for array in padded))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -189,11 +189,8 @@ class _Ledger:
             rows = {job_id: row for row, job_id in enumerate(ids)}
         ledger = replace(before, books=books, jobs=jobs, rows=rows, now_s=snapshot.now_s)
         times_s = ledger._times_given_s(snapshot, snapshot.now_s - before.now_s)
-        books = replace(
-            books,
-            received_s=books.received_s + times_s,
-            steps_done=np.array([job.progress.steps_done for job in jobs]),
-        )
+        steps_done = np.array([job.progress.steps_done for job in jobs])
+        books = replace(books, received_s=books.received_s + times_s, steps_done=steps_done)
         return replace(ledger, books=books, capacity=open_gpus(snapshot, gpu_types))
 
     def _times_given_s(self, snapshot: Snapshot, passed_s: float) -> Floats:
@@ -209,9 +206,8 @@ class _Ledger:
                 throughput = job.allocation.throughput(job.spec.throughputs, counts_spread=False)
                 steps = round(job.progress.steps_done - self.books.steps_done[row])
                 given_s = steps / throughput if throughput > 0 else 0.0
-            for gang in job.allocation.gangs:
-                for slot, _ in gang.slots:
-                    times_s[row, self.gpu_types.index(slot.gpu_type)] = given_s
+            held = {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}
+            times_s[row, [self.gpu_types.index(gpu_type) for gpu_type in held]] = given_s
         return times_s
 
     def is_due(self, least_gap_s: float) -> bool:
@@ -234,24 +230,22 @@ class _Ledger:
         isolated_s = books.isolated_s + (books.steps_left - steps_left) / before
         is_fallback = False
         if rows.size:
+            specs = [self.jobs[row].spec for row in rows]
+            age_s = self.now_s - np.array([spec.submitted_s for spec in specs])
             demand = GavelDemand(
-                gangs=np.array([self.jobs[row].spec.num_gpus for row in rows], dtype=float),
+                gangs=np.array([spec.num_gpus for spec in specs], dtype=float),
                 throughputs=throughputs[np.ix_(rows, columns)],
                 steps_left=np.maximum(1.0, steps_left[rows]),
-                age_s=np.maximum(
-                    0.0, self.now_s - np.array([self.jobs[row].spec.submitted_s for row in rows])
-                ),
+                age_s=np.maximum(0.0, age_s),
                 isolated_s=isolated_s[rows],
                 capacity=capacity[columns],
             )
             isolated[rows] = isolated_throughputs(demand)
             # A new job's past is assumed to have had the present isolated rate.
-            past_s = np.where(
-                books.is_known[rows], isolated_s[rows], books.steps_done[rows] / isolated[rows]
-            )
-            isolated_s[rows] = past_s
+            new_s = books.steps_done[rows] / isolated[rows]
+            isolated_s[rows] = np.where(books.is_known[rows], isolated_s[rows], new_s)
             try:
-                found = OBJECTIVES[objective](replace(demand, isolated_s=past_s))
+                found = OBJECTIVES[objective](replace(demand, isolated_s=isolated_s[rows]))
             except SolverError:
                 is_fallback, found = True, equal_shares(demand)
             shares[np.ix_(rows, columns)] = found.astype(np.float32)
@@ -297,8 +291,6 @@ def _order_of_types(gpu_types: Sequence[GpuType], throughputs: Floats) -> tuple[
 
 
 # The entry points.
-max_min = without_options(partial(Gavel, "max-min"))
-makespan = without_options(partial(Gavel, "makespan"))
-max_sum = without_options(partial(Gavel, "max-sum"))
-ftf = without_options(partial(Gavel, "ftf"))
-fifo = without_options(partial(Gavel, "fifo"))
+max_min, makespan, max_sum, ftf, fifo = (
+    without_options(partial(Gavel, objective)) for objective in OBJECTIVES
+)

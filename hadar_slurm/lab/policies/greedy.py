@@ -9,9 +9,8 @@ ahead or counts the cost of a migration; a job that keeps its type keeps its nod
 * `las`, least attained service first (Tiresias, NSDI'19, without its queues): GPU-seconds received
   so far, all types counting alike.
 
-Ties go to the lower job id. Jobs whose reserved type has no fitting nodes left, and jobs that did
-not fit, take the remaining GPUs in the same order: those they run on, their fastest type with room,
-or mixed types.
+Ties go to the lower job id. Jobs without fitting nodes take the remaining GPUs in the same order:
+those they run on, their fastest type with room, or mixed types.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ def attained_service(job: Job, _gpu_types: tuple[GpuType, ...]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """Jobs by a key, the lowest first, each on its fastest type with room.
-
-    Without `knows_lengths` job durations are hidden from it (`unknown_lengths`).
-    """
+    """Jobs by rising key, each on its fastest type; job durations only if `knows_lengths`."""
 
     name: str
     key: Callable[[Job, tuple[GpuType, ...]], float]

@@ -1,10 +1,9 @@
 """Hare's offline planner: rounds of tasks on several GPU types, minimising weighted JCT.
 
 Source: Hare (HPDC'22; IEEE Transactions on Cloud Computing 12(4), 2024): *relaxed fixed-scale
-synchronisation*. A job trains in rounds of a fixed number of tasks. All tasks of a round train and
-synchronise before the next round, but need neither run at the same time nor on distinct GPUs, so
-convergence is that of synchronous SGD. Only the abstracts are openly available; program and bound
-below are reconstructed.
+synchronisation*. All tasks of a round of a job train and synchronise before the next round, but
+need neither run at the same time nor on distinct GPUs, so convergence is that of synchronous SGD.
+Only the abstracts are openly available; program and bound below are reconstructed.
 
 Arrivals, weights and sizes are known. On GPU m a task of job n trains T_nm seconds, then
 synchronises S_nm seconds, during which the GPU may run the next task. Switching a GPU between jobs
@@ -16,15 +15,15 @@ costs `switch_s`: seconds by default, milliseconds with Hare's fast switching.
 
       sum_A b M >= a b(A) + b(A)^2 / 2,
 
-  since at no time more than 1 of priced GPU is in use. With equal prices these are Queyranne's
-  inequalities for parallel machines; we add the prices of the makespan program. The most violated
-  inequality is added until none is violated. Tasks are served by midpoint.
+  since at most 1 of priced GPU is in use. With equal prices these are Queyranne's inequalities for
+  parallel machines; we add the prices of the makespan program. The most violated inequality is
+  added until none is violated. Tasks are served by midpoint.
 * *Order without a program* (our own). Jobs by work on the mean GPU, all rounds, over weight.
 * *List scheduling.* Tasks in that order, each on the GPU that ends it first, with backfill while a
   task waits for that GPU. The better of both orders is used.
 
 Hare proves sum w C <= alpha (2 + alpha) optimum, alpha being the largest ratio of a job's slowest
-to its fastest GPU. As details differ here, `benchmarks/hare.py` checks it on random instances.
+to its fastest GPU. `benchmarks/hare.py` checks it here on random instances.
 """
 
 from __future__ import annotations
@@ -99,10 +98,8 @@ def plan_offline(
 ) -> Timetable:
     """Return the better of the timetables by the program's order and by the order without it."""
     relaxed = relax(jobs, limits=limits)
-    found = [
-        list_schedule(jobs, rank, switch_s=switch_s)
-        for rank in (relaxed.rank, lambda job, _: order_without_program(jobs[job]))
-    ]
+    ranks = (relaxed.rank, lambda job, _: order_without_program(jobs[job]))
+    found = [list_schedule(jobs, rank, switch_s=switch_s) for rank in ranks]
     return min(found, key=lambda timetable: timetable.weighted_s(jobs))
 
 
@@ -116,7 +113,6 @@ class _State:
     """A job's tasks left to start in its round, their earliest start, the round, its end."""
 
     job: RoundJob
-
     left: int
     ready_s: float
     round: int = 0
@@ -174,12 +170,8 @@ class Relaxation:
         return self.midpoints_s[job][round_]
 
 
-class _Row(NamedTuple):
-    """A row of the program: columns with their factors, and the least value."""
-
-    columns: ArrayLike
-    values: ArrayLike
-    least: float
+# A row of the program: columns, their factors, and the least value.
+_Row = tuple[ArrayLike, ArrayLike, float]
 
 
 def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Relaxation:
@@ -197,8 +189,8 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         first, last = int(offsets[n]), int(offsets[n + 1]) - 1
         lower[first] = job.arrival_s / unit_s + least_s[n] / 2
         least = rest + least_s[n] / 2
-        rows += [_Row((column, column + 1), (-1.0, 1.0), least) for column in range(first, last)]
-        rows.append(_Row((num_rounds + n, last), (1.0, -1.0), rest))
+        rows += [((column, column + 1), (-1.0, 1.0), least) for column in range(first, last)]
+        rows.append(((num_rounds + n, last), (1.0, -1.0), rest))
     cost = np.concatenate((np.zeros(num_rounds), [job.weight for job in jobs]))
     of_job = np.repeat(np.arange(num_jobs), np.diff(offsets))
     arrivals = np.array([job.arrival_s for job in jobs])[of_job] / unit_s
@@ -212,8 +204,8 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         found = solve_lp(
             LinearProgram.of(
                 cost,
-                [(i, row.columns, row.values) for i, row in enumerate(rows)],
-                row_lower=np.array([row.least for row in rows]),
+                [(i, columns, values) for i, (columns, values, _) in enumerate(rows)],
+                row_lower=np.array([least for _, _, least in rows]),
                 row_upper=np.full(len(rows), math.inf),
                 lower=lower,
             ),
@@ -223,15 +215,13 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
         if not sum(_add_violated(rows, middle, size, arrivals) for size in sizes):
             break
     late_s = sum(job.weight * job.arrival_s for job in jobs)
-    midpoints = np.split(middle * unit_s, offsets[1:-1])
-    return Relaxation(
-        tuple(tuple(part.tolist()) for part in midpoints), found.objective * unit_s - late_s
-    )
+    midpoints_s = tuple(tuple(p.tolist()) for p in np.split(middle * unit_s, offsets[1:-1]))
+    return Relaxation(midpoints_s, found.objective * unit_s - late_s)
 
 
 def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floats) -> bool:
     """Add the most violated inequality over prefixes by midpoint of tasks that arrive late."""
-    worst, chosen = _TOLERANCE, None
+    worst, chosen = _TOLERANCE, list[_Row]()
     order = np.argsort(middle, kind="stable")
     for from_ in np.unique(arrivals):
         members = order[arrivals[order] >= from_]
@@ -241,9 +231,9 @@ def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floa
         place = int(np.argmax(lack))
         if lack[place] > worst:
             worst, first = float(lack[place]), members[: place + 1]
-            chosen = _Row(first, size[first] / float(least[place]), 1.0)
-    rows += [chosen] if chosen else []
-    return chosen is not None
+            chosen = [(first, size[first] / float(least[place]), 1.0)]
+    rows += chosen
+    return bool(chosen)
 
 
 def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
@@ -261,13 +251,10 @@ def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
     worth = (row, n, -1.0)
     priced = (row, num_jobs + m, train_s[n, m] / unit_s)
     total = (last, num_jobs + np.arange(num_gpus), 1.0)
+    cost = np.append(-count / count.sum(), np.zeros(num_gpus))
+    lower, upper = np.append(np.zeros(last), 1.0), np.append(np.full(last, math.inf), 1.0)
     found = solve_lp(
-        LinearProgram.of(
-            np.concatenate((-count / count.sum(), np.zeros(num_gpus))),
-            [worth, priced, total],
-            row_lower=np.append(np.zeros(last), 1.0),
-            row_upper=np.append(np.full(last, math.inf), 1.0),
-        )
+        LinearProgram.of(cost, [worth, priced, total], row_lower=lower, row_upper=upper)
     )
     prices = np.maximum(found.x[num_jobs:], 0.0)
     return np.asarray(prices / prices.sum())

@@ -7,9 +7,8 @@ is Hare without its relaxed synchronisation, and a round of training is the sche
 * *Order.* Jobs by the GPU-seconds they still need on the mean GPU of the cluster (at harmonic-mean
   speed), the least first: the order without a program, all weights being 1.
 * *List scheduling.* In that order each job takes the GPUs with which it ends first, including the
-  wait for the jobs before it and a restart. A job that would start now gets GPUs of that type; the
-  others wait for theirs, and running jobs keep their GPUs until then (our own rule: without it
-  there were fifteen times as many migrations).
+  wait for the jobs before it and a restart. A running job keeps its GPUs until it would start on
+  others (our own rule: without it there were fifteen times as many migrations).
 * *Work conservation* (our own). The GPUs that are left go to queued jobs, in the same order, each
   on its fastest type with room; a job can migrate later.
 """

@@ -68,11 +68,10 @@ def _serve(allocator: Allocator, jobs: Iterable[Job]) -> None:
         pairs += [(-advantage, place, gpu_type, job) for gpu_type, advantage in suits.items()]
     served = set()
     for _, place, gpu_type, job in sorted(pairs, key=lambda pair: pair[:3]):
-        if place in served:
-            continue
         # A running job may keep its GPUs even where no job can start, e.g. on a drained node.
-        if allocator.choose(job, gpu_type) or (
-            allocator.runs_on(job) == gpu_type and allocator.keep(job)
+        if place not in served and (
+            allocator.choose(job, gpu_type)
+            or (allocator.runs_on(job) == gpu_type and allocator.keep(job))
         ):
             served.add(place)
 

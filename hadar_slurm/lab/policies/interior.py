@@ -1,10 +1,9 @@
 """Interior point for programs over shares: the fraction of time of each job on each GPU type.
 
 Gavel (OSDI'20) solves its programs with ECOS. Many shares can be optimal (for its makespan policy
-any feasible ones are), so results depend on *which* of them the solver returns: a simplex gives a
-corner, another interior point method another inner point, and whole runs differ by several per
-cent. This is the method of ECOS, written from the publications, for programs of this form only, in
-which one row per GPU type and an optional common level couple the jobs:
+any feasible ones are), so results depend on *which* of them the solver returns: with another solver
+whole runs differ by several per cent. This is the method of ECOS, written from the publications,
+for programs in which one row per GPU type and an optional common level couple the jobs:
 
 * the homogeneous self-dual embedding (Ye, Todd, Mizuno, 1994), which needs no feasible start and
   proves infeasibility;
@@ -55,9 +54,8 @@ class ShareProgram:
     gangs: Floats
     # (types,) positive.
     capacity: Floats
-    # (jobs, types)
+    # (jobs, types), like the throughputs.
     cost: Floats | None = None
-    # (jobs, types)
     throughputs: Floats | None = None
     # (jobs,)
     needs: Floats | None = None

@@ -1,8 +1,7 @@
 """Assumed job durations, for policies that do not know the true ones.
 
-The node assignment, common to all policies, weighs a gang's remaining time before it migrates it to
-fewer nodes. A policy without durations therefore plans on a snapshot that hides them
-(`unknown_lengths`).
+The node assignment of all policies weighs a gang's remaining time before it migrates it to fewer
+nodes. A policy without durations plans on a snapshot that hides them (`unknown_lengths`).
 """
 
 from __future__ import annotations
@@ -50,5 +49,5 @@ def _with_assumed_length(job: Job, gpu_types: Sequence[GpuType]) -> Job:
         return job
     trained_s = normalised_service(job, gpu_types) / size
     steps = max(1, math.ceil(job.spec.throughputs.best(gpu_types, size) * max(_LEAST_S, trained_s)))
-    spec = replace(job.spec, total_steps=steps)
-    return replace(job, spec=spec, progress=replace(job.progress, steps_done=0.0))
+    progress = replace(job.progress, steps_done=0.0)
+    return replace(job, spec=replace(job.spec, total_steps=steps), progress=progress)

@@ -1,10 +1,9 @@
 """Wraps a policy so that it plans with erroneous predictions of the jobs' steps.
 
-It measures how prediction errors affect policies that need sizes: with `Predicting(policy, 0.5)`
-the total of each job is off by up to +/- 50 %, uniformly distributed (our choice; published
-predictors have other distributions). The error depends on the job id alone, so it is equal in every
-round and for every policy. The prediction of a job that has exceeded it is doubled until it is
-above the steps done.
+With `Predicting(policy, 0.5)` the total of each job is off by up to +/- 50 %, uniformly distributed
+(our choice; published predictors have other distributions). The error depends on the job id alone,
+so it is equal in every round and for every policy. The prediction of a job that has exceeded it is
+doubled until it is above the steps done.
 """
 
 from __future__ import annotations
@@ -53,5 +52,4 @@ def predicted(job: Job, error: float) -> Job:
 def factor(job_id: JobId, error: float) -> float:
     """Return prediction over truth for a job, uniform in [1 - error, 1 + error]."""
     digest = hashlib.sha256(str(job_id).encode()).digest()
-    drawn = int.from_bytes(digest[:8], "big") / 2**63 - 1.0
-    return max(_LEAST, 1.0 + error * drawn)
+    return max(_LEAST, 1.0 + error * (int.from_bytes(digest[:8], "big") / 2**63 - 1.0))

@@ -1,8 +1,7 @@
 """Policy `sampling`: numbers of copies and GPU types of each job that minimise the mean JCT.
 
 Source: "Sampling-based multi-job placement" (IEEE TPDS 35(6), 2024). `sharing.py` computes the
-numbers of workers by job and type, and states which parts are reconstructed. There a job has at
-least one worker. Here:
+numbers of workers by job and type, at least one a job, and states what is reconstructed. Here:
 
 * A *worker* is a copy of the job as HadarE forks it, so the plan also runs on Slurm: a whole gang
   on one node; copies share the steps in proportion to their throughputs.
@@ -11,9 +10,8 @@ least one worker. Here:
 * *Restarts.* A job's present types count as 5 % faster, and the present numbers of copies are one
   of the categories examined, since a migration costs a restart.
 
-Shares are recomputed at the start of a round when jobs have changed or half an hour has passed. The
-GPUs that are left go to queued jobs; during a round only queued jobs get GPUs. The job ids seed the
-sample: the same jobs give the same sample.
+Shares are recomputed at the start of a round when jobs have changed or half an hour has passed; the
+GPUs that are left, and those freed during a round, go to queued jobs. The job ids seed the sample.
 """
 
 from __future__ import annotations
@@ -70,16 +68,15 @@ class Sampling:
     def _share_out(self, allocator: Allocator, order: Sequence[Job]) -> int:
         """Place jobs by new shares; return the number of categories examined."""
         jobs = list(_admitted(allocator, order))
-        if not jobs:
-            return 0
-        found = share(
+        names = "\n".join(sorted(job.job_id for job in jobs))
+        found = jobs and share(
             _market(allocator, jobs),
-            seed=_seed(jobs),
+            seed=int.from_bytes(hashlib.sha256(names.encode()).digest()[:8], "big"),
             categories=self.categories,
             held=np.array([len(held_by(job).copies) for job in jobs]),
             limits=self.limits,
         )
-        if found is None:
+        if not found:
             return 0
         _place(allocator, jobs, found.counts)
         return found.categories
@@ -112,11 +109,10 @@ def _admitted(allocator: Allocator, order: Sequence[Job]) -> Iterator[Job]:
     left = {gpu_type: allocator.room(gpu_type) for gpu_type in allocator.gpu_types}
     for job in queue:
         size = job.spec.num_gpus
-        for gpu_type in _types_of(allocator, job):
-            if left[gpu_type] >= size:
-                left[gpu_type] -= size
-                yield job
-                break
+        fitting = (gpu_type for gpu_type in _types_of(allocator, job) if left[gpu_type] >= size)
+        if gpu_type := next(fitting, None):
+            left[gpu_type] -= size
+            yield job
 
 
 def _types_of(allocator: Allocator, job: Job) -> Sequence[GpuType]:
@@ -152,11 +148,6 @@ def _market(allocator: Allocator, jobs: Sequence[Job]) -> Market:
         sync_s=sync_s,
         room=np.array([allocator.room(gpu_type) for gpu_type in allocator.gpu_types]),
     )
-
-
-def _seed(jobs: Sequence[Job]) -> int:
-    names = "\n".join(sorted(job.job_id for job in jobs))
-    return int.from_bytes(hashlib.sha256(names.encode()).digest()[:8], "big")
 
 
 def _place(allocator: Allocator, jobs: Sequence[Job], counts: Counts) -> None:

@@ -1,32 +1,28 @@
 """The numbers of GPUs of each type on which each job should train, for the least mean JCT.
 
-Source: "Sampling-based multi-job placement" (IEEE TPDS 35(6), 2024): proportional workload
-assignment, categories of feasible solutions, matching markets inside them, categories sampled
-instead of listed. Only its abstract is openly available; the parts below use its names and are our
-reconstruction.
+Source: "Sampling-based multi-job placement" (IEEE TPDS 35(6), 2024). Only its abstract is openly
+available; the parts below use its names and are our reconstruction.
 
-* *Proportional workload.* Workers of one job get samples in proportion to their throughputs rho, so
-  all end together: job i trains for work_i / sum rho. The communication of K_i workers (a ring
-  all-reduce) adds sync_i (K_i - 1) / K_i seconds. J_i is the sum.
-* *Category.* All solutions with the same numbers of workers (K_1, ..., K_S), each at least 1. The
-  communication is then fixed, and only sum work_i / R_i matters, R_i being job i's total
-  throughput. (Our addition: a job has fewer workers where the types on which it trains run out.)
+* *Proportional workload.* Workers of one job get samples in proportion to their throughputs rho:
+  job i trains for work_i / sum rho. The communication of K_i workers (a ring all-reduce) adds
+  sync_i (K_i - 1) / K_i seconds. J_i is the sum.
+* *Category.* All solutions with the same numbers of workers (K_1, ..., K_S), each at least 1. Only
+  sum work_i / R_i matters in it, R_i being job i's total throughput. (Our addition: a job has fewer
+  workers where the types on which it trains run out.)
 * *Matching market.* Inside a category, a worker of type r is worth work_i rho_ir / R_i^2 to job i:
   its reduction of J_i, to first order. Prices at which demand for every type equals supply are the
   duals of the assignment program; its corner is the matching. R_i and the matching alternate for a
   few iterations. (Valuing a worker by its throughput alone would maximise total throughput.)
-* *Exchanges* (our addition). A fast worker is worth several slow ones, so the next better solution
-  is often many workers away, and all paths of single transfers there go through worse ones: with
-  one V100 and eight K80s, jobs of 1, 6 and 2 workers may have to become jobs of 6, 1 and 2. So jobs
-  exchange one worker of a type for up to eight of another, or transfer it, across categories, as
-  long as it helps; then the market of the new category is solved, and so on.
+* *Exchanges* (our addition). A fast worker is worth several slow ones, so single transfers do not
+  reach better solutions: with one V100 and eight K80s, jobs of 1, 6 and 2 workers may have to
+  become jobs of 6, 1 and 2. So jobs exchange one worker of a type for up to eight of another, or
+  transfer it, across categories, as long as it helps; then the new category's market is solved.
 * *Sampling.* The best numbers for equal workers are K_i ~ sqrt(weight_i), weight_i = work_i / mean
   rho_i, by Lagrange multipliers. The search starts there, and again at categories drawn around it
   (job prioritising). The best result is used.
 
 Our additions: workers are counted by GPU type, which is exact for identical GPUs of a type; a
-worker may be a gang of several GPUs. Where gang sizes differ, the assignment program is solved in
-integers, since the linear one would return fractions of gangs.
+worker may be a gang. Where gang sizes differ, the assignment program is solved in integers.
 """
 
 from __future__ import annotations
@@ -93,15 +89,14 @@ class Market:
 
 
 class Share(NamedTuple):
-    """A solution, and the effort to find it."""
+    """A solution: `counts` (jobs, types) of workers, its mean JCT, and the effort to find it.
 
-    # (jobs, types) workers.
+    `categories` were solved or reached by an exchange; `evaluations` are mean JCTs computed.
+    """
+
     counts: Counts
-    # Mean JCT.
     mean_s: float
-    # Categories examined: their market was solved, or an exchange reached them.
     categories: int
-    # Allocations whose mean JCT was computed.
     evaluations: int
 
 
@@ -145,21 +140,16 @@ def solve_category(
 ) -> Share | None:
     """Return the best matching with `kappa` workers by job; None if the market has none."""
     pace = kappa * market.mean_speeds
-    best: Share | None = None
-    before: Counts | None = None
-    evaluations = 0
-    for _ in range(_TURNS):
+    found: list[Share] = []
+    for turn in range(1, _TURNS + 1):
         values = market.work[:, None] * market.speeds / np.maximum(pace, 1e-300)[:, None] ** 2
         counts = _match(market, kappa, values, limits)
-        if counts is None or (before is not None and np.array_equal(counts, before)):
+        if counts is None or (found and np.array_equal(counts, found[-1].counts)):
             break
-        before = counts
-        mean_s = float(market.jcts_s(counts).mean())
-        evaluations += 1
-        if best is None or mean_s < best.mean_s:
-            best = Share(counts, mean_s, 1, evaluations)
+        found.append(Share(counts, float(market.jcts_s(counts).mean()), 1, turn))
         pace = (counts * market.speeds).sum(axis=1)
-    return best and best._replace(evaluations=evaluations)
+    best = min(found, key=lambda share: share.mean_s, default=None)
+    return best and best._replace(evaluations=len(found))
 
 
 def square_root_rule(market: Market) -> Floats:
@@ -202,8 +192,7 @@ def exchanged(market: Market, counts: Counts) -> tuple[Share, set[tuple[int, ...
     Two jobs, or a job and the idle GPUs, exchange a lot of one type for none, one or several of
     another. A lot has the size of some job's worker; it is several workers of smaller jobs.
     """
-    counts, passed, tried = counts.copy(), set(), 0
-    deals = _deals(len(market.room))
+    counts, passed, tried, deals = counts.copy(), set(), 0, _deals(len(market.room))
     lots = np.unique(market.units)
     sizes = [np.where(lot % market.units == 0, lot // market.units, 0) for lot in lots]
     for _ in range(_MAX_EXCHANGES):
@@ -278,21 +267,18 @@ def _match(
     cells = np.arange(num_jobs * num_types)
     job, gpu_type = np.divmod(cells, num_types)
     upper = np.where(market.speeds > 0, np.minimum(market.most_on, kappa[:, None]), 0)
-    scale = max(float(values.max(initial=0.0)), 1e-300)
+    program = LinearProgram.of(
+        -values.ravel() / max(float(values.max(initial=0.0)), 1e-300),
+        [(job, cells, 1.0), (num_jobs + gpu_type, cells, market.units[job])],
+        # At least one worker; fewer than kappa where the types that a job needs run out.
+        row_lower=np.append(np.ones(num_jobs), np.zeros(num_types)),
+        row_upper=np.append(kappa, market.room).astype(float),
+        upper=upper.ravel().astype(float),
+        # With single-GPU workers a corner of the linear program is integral.
+        integer=None if (market.units == 1).all() else np.ones(len(cells), dtype=bool),
+    )
     try:
-        found = solve_lp(
-            LinearProgram.of(
-                -values.ravel() / scale,
-                [(job, cells, 1.0), (num_jobs + gpu_type, cells, market.units[job])],
-                # At least one worker; fewer than kappa where the types that a job needs run out.
-                row_lower=np.concatenate((np.ones(num_jobs), np.zeros(num_types))),
-                row_upper=np.concatenate((kappa.astype(float), market.room.astype(float))),
-                upper=upper.ravel().astype(float),
-                # With single-GPU workers a corner of the linear program is integral.
-                integer=None if (market.units == 1).all() else np.ones(len(cells), dtype=bool),
-            ),
-            limits=limits,
-        )
+        found = solve_lp(program, limits=limits)
     except SolverError:
         return None
     return np.rint(found.x).astype(np.int64).reshape(num_jobs, num_types)

@@ -1,17 +1,16 @@
 """Policy `tiresias`: discretised two-dimensional least attained service.
 
 Source: Tiresias (NSDI'19, section 3.3, Discretized 2D-LAS) and its published simulator. A job's
-attained service is GPUs x seconds. It begins in queue 0 and drops one queue at each limit that it
-has reached; the limits are the simulator's, 3,250 and 7,200 GPU-seconds. Queues are served in
-order; within a queue running jobs go first, then FIFO. A job that does not fit is skipped; running
-jobs that get no GPUs are preempted.
+attained service is GPUs x seconds. It drops one queue at each limit that it has reached; the limits
+are the simulator's, 3,250 and 7,200 GPU-seconds. Queues are served in order; within a queue running
+jobs go first, then FIFO. A job that does not fit is skipped; running jobs without GPUs are
+preempted.
 
 Not implemented: the promotion of starved jobs to queue 0, which is off in the simulator's defaults,
 and the placement by a profile of the model's tensors, which no trace here has.
 
 Tiresias knows one GPU type. Here a job that is to run keeps its GPUs if it can; any other takes the
-type with the most free GPUs (ties to the first by name) on which it fits and trains, regardless of
-its throughput there.
+type with the most free GPUs (ties to the first by name) on which it fits and trains.
 """
 
 from __future__ import annotations
@@ -39,13 +38,10 @@ class Tiresias:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(unknown_lengths(snapshot), round_)
-        order = sorted(allocator.jobs, key=self._queue_key)
-        return serve_by_plenty(allocator, order)
+        return serve_by_plenty(allocator, sorted(allocator.jobs, key=self._queue_key))
 
     def _queue_key(self, job: Job) -> tuple[int, bool, float]:
-        has_run = bool(job.progress.service_by_type)
-        service_gpu_s = job.progress.service_gpu_s if has_run else 0.0
-        queue = bisect_right(self.limits_gpu_s, service_gpu_s)
+        queue = bisect_right(self.limits_gpu_s, job.progress.service_gpu_s)
         return (queue, job.phase is Phase.QUEUED, job.spec.submitted_s)
 
 

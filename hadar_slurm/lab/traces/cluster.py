@@ -68,9 +68,8 @@ def parse_cluster(text: str, *, gpus_per_node: int) -> Cluster:
             raise ConfigError(f"cluster {part!r}: expected COUNTxTYPE, such as 20xV100")
         left = int(count) if len(count) < 10 else MAX_GPUS + 1
         if not 1 <= left <= MAX_GPUS:
-            raise ConfigError(
-                f"cluster {part!r}: expected COUNTxTYPE with 1 to {MAX_GPUS} GPUs, such as 20xV100"
-            )
+            want = f"COUNTxTYPE with 1 to {MAX_GPUS} GPUs, such as 20xV100"
+            raise ConfigError(f"cluster {part!r}: expected {want}")
         gpu_type = spellings.setdefault(gpu_type.lower(), gpu_type)
         while left > 0:
             nodes.append(Node.of(f"n{len(nodes) + 1}", {gpu_type: min(left, gpus_per_node)}))
@@ -97,15 +96,13 @@ def parse_cluster_file(text: str, origin: str) -> Cluster:
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
-        raise ConfigError(
-            f"{origin}: expected `nodes:` and a list, such as "
-            "`- {name: n[1-5], gpus: {V100: 4}}`"
-        )
+        example = "`- {name: n[1-5], gpus: {V100: 4}}`"
+        raise ConfigError(f"{origin}: expected `nodes:` and a list, such as {example}")
     try:
         file = ClusterFile.model_validate(tree)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        faults = [_fault(fault["loc"], fault, root, origin) for fault in found[:_MAX_FAULTS]]
+        found = error.errors(include_url=False)[:_MAX_FAULTS]
+        faults = (_fault(fault["loc"], fault, root, origin) for fault in found)
         raise ConfigError("; ".join(faults)) from error
     return Cluster.of(_nodes(file, root, origin))
 
@@ -115,21 +112,17 @@ def _nodes(file: ClusterFile, root: yaml.Node | None, origin: str) -> Iterable[N
     places: dict[str, str] = {}
     num_gpus = 0
     for index, entry in enumerate(file.nodes):
-        place = f"{origin}:{_line(root, ('nodes', index, 'gpus'))}"
-        gpus = _gpus(entry.gpus, spellings, place)
+        gpus = _gpus(entry.gpus, spellings, f"{origin}:{_line(root, ('nodes', index, 'gpus'))}")
         place = f"{origin}:{_line(root, ('nodes', index, 'name'))}"
         for name in _names(entry.name, place):
             if name in places:
-                raise ConfigError(
-                    f"{place}: node {name} is already listed in {places[name]}; list it once, with "
-                    "all its GPUs"
-                )
+                fault = f"is already listed in {places[name]}; list it once, with all its GPUs"
+                raise ConfigError(f"{place}: node {name} {fault}")
             places[name] = place
             num_gpus += sum(gpus.values())
             if len(places) > MAX_NODES or num_gpus > MAX_GPUS:
-                raise ConfigError(
-                    f"{place}: expected at most {MAX_NODES} nodes and {MAX_GPUS} GPUs in all"
-                )
+                limits = f"{MAX_NODES} nodes and {MAX_GPUS} GPUs in all"
+                raise ConfigError(f"{place}: expected at most {limits}")
             yield Node.of(name, gpus)
 
 
@@ -138,9 +131,8 @@ def _gpus(gpus: Mapping[str, int], spellings: dict[str, str], place: str) -> dic
     counts: dict[str, int] = {}
     for gpu_type, count in gpus.items():
         if not _TYPE.fullmatch(gpu_type):
-            raise ConfigError(
-                f"{place}: GPU type {gpu_type!r}: expected a name such as V100 or 1g.5gb"
-            )
+            want = "expected a name such as V100 or 1g.5gb"
+            raise ConfigError(f"{place}: GPU type {gpu_type!r}: {want}")
         if not 1 <= count <= MAX_GPUS:
             raise ConfigError(f"{place}: {gpu_type}: {count}: expected 1 or more GPUs on each node")
         gpu_type = spellings.setdefault(gpu_type.lower(), gpu_type)
@@ -158,10 +150,8 @@ def _names(pattern: str, place: str) -> Iterable[str]:
             raise ValueError(f"letters, digits, ._- and ranges of at most {MAX_NODES} names")
         names = [str(name) for name in NodeSet(pattern, resolver=RESOLVER_NOGROUP)]
     except (NodeSetException, ValueError) as error:
-        raise ConfigError(
-            f"{place}: node name {reprlib.repr(pattern)}: expected a name or a pattern such as "
-            f"n[1-5]: {error}"
-        ) from error
+        want = f"expected a name or a pattern such as n[1-5]: {error}"
+        raise ConfigError(f"{place}: node name {reprlib.repr(pattern)}: {want}") from error
     if not names:
         raise ConfigError(f"{place}: node name {pattern!r}: expected a name such as n[1-5]")
     return names
@@ -169,16 +159,10 @@ def _names(pattern: str, place: str) -> Iterable[str]:
 
 def _num_values(ranges: str) -> int:
     """Return an upper bound of the number of values of `1-5,8`, without expanding it."""
-    total = 0
-    for part in ranges.split(","):
-        bounds = [int(number) for number in re.findall("[0-9]+", part)[:2] if len(number) < 10]
-        total += max(bounds) - min(bounds) + 1 if len(bounds) == 2 else 1
-        if any(len(number) >= 10 for number in re.findall("[0-9]+", part)):
-            return MAX_NODES + 1
-    return total
-
-
-# YAML, with lines.
+    if re.search("[0-9]{10}", ranges):
+        return MAX_NODES + 1
+    bounds = [list(map(int, re.findall("[0-9]+", part)[:2])) for part in ranges.split(",")]
+    return sum(max(pair) - min(pair) + 1 if len(pair) == 2 else 1 for pair in bounds)
 
 
 def _tree(node: yaml.Node | None, origin: str) -> object:
@@ -219,9 +203,8 @@ def _line(root: yaml.Node | None, place: tuple[int | str, ...]) -> int:
             node = node.value[step]
             line = node.start_mark.line + 1
             continue
-        found = None
-        if isinstance(node, yaml.MappingNode):
-            found = next((pair for pair in node.value if pair[0].value == str(step)), None)
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        found = next((pair for pair in pairs if pair[0].value == str(step)), None)
         if found is None:
             break
         node, line = found[1], found[0].start_mark.line + 1

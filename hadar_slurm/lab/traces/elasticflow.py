@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from hadar_slurm.core.cluster import JobId
@@ -34,10 +35,8 @@ def read_elasticflow(
         if not job_id:
             raise TraceError(f"{place}: job_id is empty; every job needs a unique one")
         if job_id in places:
-            raise TraceError(
-                f"{place}: job_id {shown(job_id)} is already used in {places[job_id]}; give each "
-                "job a unique one"
-            )
+            used = f"already used in {places[job_id]}; give each job a unique one"
+            raise TraceError(f"{place}: job_id {shown(job_id)} is {used}")
         places[job_id] = place
         jobs.append(_job(job_id, row, place, speeds, restart_cost_s))
     if not jobs:
@@ -52,39 +51,33 @@ def read_elasticflow(
 def _rows(lines: Sequence[str], origin: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield (place, values by column) of every line that is not blank."""
     reader = csv.reader(lines, strict=True)
-    heading: list[str] | None = None
-    first = 1
-    while True:
-        try:
-            values = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise TraceError(f"{origin}:{first}: not CSV: {error}; was the line cut?") from error
-        place, first = f"{origin}:{first}", reader.line_num + 1
-        if not any(value.strip() for value in values):
-            continue
-        if heading is None:
-            heading = _heading(values, place)
-        elif len(values) != len(heading):
-            raise TraceError(
-                f"{place}: {len(values)} columns, expected {len(heading)} as in the heading; was "
-                "the line cut?"
-            )
-        else:
-            yield place, dict(zip(heading, values, strict=True))
+    heading: list[str] = []
+    place = f"{origin}:1"
+    try:
+        for values in reader:
+            if any(value.strip() for value in values):
+                if not heading:
+                    heading = _heading(values, place)
+                elif len(values) == len(heading):
+                    yield place, dict(zip(heading, values, strict=True))
+                else:
+                    raise TraceError(
+                        f"{place}: {len(values)} columns, expected {len(heading)} as in the "
+                        "heading; was the line cut?"
+                    )
+            place = f"{origin}:{reader.line_num + 1}"
+    except csv.Error as error:
+        raise TraceError(f"{place}: not CSV: {error}; was the line cut?") from error
 
 
 def _heading(values: Sequence[str], place: str) -> list[str]:
     heading = [value.strip().lower() for value in values]
-    missing = [name for name in _NEEDED if name not in heading]
-    if missing:
+    if missing := [name for name in _NEEDED if name not in heading]:
         raise TraceError(
             f"{place}: no column {', '.join(missing)} in the heading; expected at least "
             f"{','.join(_NEEDED)}"
         )
-    twice = [name for name in _NEEDED if heading.count(name) > 1]
-    if twice:
+    if twice := [name for name in _NEEDED if heading.count(name) > 1]:
         raise TraceError(f"{place}: column {', '.join(twice)} twice in the heading; keep one")
     return heading
 
@@ -101,19 +94,14 @@ def _job(
     total_steps = steps(row["num_iteration"], place, "num_iteration")
     duration_s = seconds(row["duration"], place, "duration")
     if duration_s < _LEAST_S:
-        raise TraceError(
-            f"{place}: duration {row['duration']!r}: expected seconds above 0; remove the job"
-        )
+        want = "expected seconds above 0; remove the job"
+        raise TraceError(f"{place}: duration {row['duration']!r}: {want}")
+    pace, ran_on = total_steps / duration_s, (speeds.reference,)
     return JobSpec(
         job_id=job_id,
         num_gpus=num_gpus,
         total_steps=total_steps,
-        throughputs=speeds.throughputs(
-            name,
-            num_gpus=num_gpus,
-            steps_per_s=total_steps / duration_s,
-            ran_on=(speeds.reference,),
-        ),
+        throughputs=speeds.throughputs(name, num_gpus=num_gpus, steps_per_s=pace, ran_on=ran_on),
         submitted_s=seconds(row["submission_time"], place, "submission_time"),
         restart_cost_s=restart_cost_s,
         workload=name,
@@ -122,10 +110,10 @@ def _job(
 
 def _notes(jobs: Sequence[JobSpec], speeds: SpeedTable) -> tuple[str, ...]:
     """Return notes on the assumed speeds of the models."""
-    by_family: dict[str, set[str]] = {}
+    by_family: dict[str, set[str]] = defaultdict(set)
     for name in {job.workload for job in jobs}:
         model = name.partition(" (batch size")[0]
-        by_family.setdefault(speeds.family(name) or "the mean of all models", set()).add(model)
+        by_family[speeds.family(name) or "the mean of all models"].add(model)
     families = "; ".join(
         f"{family} for {', '.join(sorted(models))}" for family, models in sorted(by_family.items())
     )

@@ -44,13 +44,12 @@ def seconds(text: str, place: str, what: str) -> float:
     """Return a time in seconds, 0 or more."""
     if len(text) <= _FEW_DIGITS and text.isdecimal():
         return float(text)
-    _check_length(text, f"{place}: {what}", "a number, 0 or more")
-    value = parse_number(text, f"{place}: {what}", TraceError)
+    what = f"{place}: {what}"
+    _check_length(text, what, "a number, 0 or more")
+    value = parse_number(text, what, TraceError)
     if value > MAX_TIME_S:
-        raise TraceError(
-            f"{place}: {what} {text!r}: expected seconds, at most {MAX_TIME_S:g}; are these "
-            "milliseconds?"
-        )
+        limit = f"expected seconds, at most {MAX_TIME_S:g}; are these milliseconds?"
+        raise TraceError(f"{what} {text!r}: {limit}")
     return value
 
 

@@ -2,65 +2,70 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import JobSpec, Shape
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.errors import TraceError
-from hadar_slurm.lab.traces.model import Tally, Trace
+from hadar_slurm.lab.traces.model import Skipped, Trace
+
+# Numbers of nodes by type and (GPUs of the type, whether the node has this type only).
+_Nodes = dict[GpuType, Counter[tuple[int, bool]]]
 
 
 def check_fits(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> None:
     """Raise TraceError naming file, line and remedy for the first job that can never run."""
-    for job, why in _unfit(trace.jobs, cluster, rules or GangRules()):
+    for job, why in _unfit(trace, cluster, rules):
         raise TraceError(f"{trace.place(job)}: job {job.job_id}: {why}")
 
 
 def without_unfit(trace: Trace, cluster: Cluster, rules: GangRules | None = None) -> Trace:
     """Return the trace without jobs that can never run; they are counted as skipped."""
-    left_out = Tally()
-    unfit = set()
-    for job, why in _unfit(trace.jobs, cluster, rules or GangRules()):
-        unfit.add(job.job_id)
-        left_out.add("fits on no nodes of the cluster", f"{trace.place(job)}: {why}")
+    unfit = {job.job_id: f"{trace.place(job)}: {why}" for job, why in _unfit(trace, cluster, rules)}
+    if not unfit:
+        return trace
+    first = next(iter(unfit.values()))
     jobs = tuple(job for job in trace.jobs if job.job_id not in unfit)
     if not jobs:
-        first = left_out.skipped()[0].first
         raise TraceError(f"no job of the trace fits the cluster, such as {first}")
+    left_out = Skipped("fits on no nodes of the cluster", len(unfit), first)
     places = {job.job_id: trace.place(job) for job in jobs}
-    return replace(trace, jobs=jobs, places=places, skipped=left_out.skipped(trace.skipped))
+    return replace(trace, jobs=jobs, places=places, skipped=(*trace.skipped, left_out))
 
 
 def _unfit(
-    jobs: Iterable[JobSpec], cluster: Cluster, rules: GangRules
-) -> Iterable[tuple[JobSpec, str]]:
+    trace: Trace, cluster: Cluster, rules: GangRules | None
+) -> Iterator[tuple[JobSpec, str]]:
     """Yield the jobs that can never run, with the reason; equal jobs are checked once."""
-    room = _Room.of(cluster, rules)
+    rules = rules or GangRules()
+    nodes: _Nodes = defaultdict(Counter)
+    for node in cluster.nodes:
+        for gpu_type, count in node.gpus:
+            nodes[gpu_type][count, node.has_one_type] += 1
     answers: dict[object, str] = {}
-    for job in jobs:
-        key = (job.num_gpus, job.shapes, _types(job, cluster, is_spread=False),
-               _types(job, cluster, is_spread=True))  # fmt: skip
+    for job in trace.jobs:
+        gpu_types = [_types(job, cluster, is_spread=is_spread) for is_spread in (False, True)]
+        key = (job.num_gpus, job.shapes, *gpu_types)
         if key not in answers:
-            answers[key] = _why_not(job, cluster, room)
+            answers[key] = _why_not(job, cluster, rules, nodes)
         if answers[key]:
             yield job, answers[key]
 
 
-def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
-    has = (
-        ", ".join(f"{count} {gpu_type}" for gpu_type, count in cluster.gpus_by_type.items())
-        or "no GPU"
-    )
+def _why_not(job: JobSpec, cluster: Cluster, rules: GangRules, nodes: _Nodes) -> str:
+    gpus = [f"{count} {gpu_type}" for gpu_type, count in cluster.gpus_by_type.items()]
+    has = ", ".join(gpus) or "no GPU"
     if not _types(job, cluster, is_spread=False):
         known = ", ".join(job.throughputs.gpu_types) or "none"
         return (
             f"it runs with {job.num_gpus} GPUs on none of the cluster's types ({has}), only on "
             f"{known}; give another --cluster, --throughputs or --gpu-speeds"
         )
-    if any(room.holds(job, shape, cluster) for shape in job.shapes):
+    if any(_has_nodes(job, shape, cluster, rules, nodes) for shape in job.shapes):
         return ""
     return (
         f"no nodes hold its gang of {job.num_gpus} GPUs; the cluster has {has} on "
@@ -69,48 +74,21 @@ def _why_not(job: JobSpec, cluster: Cluster, room: _Room) -> str:
 
 
 def _types(job: JobSpec, cluster: Cluster, *, is_spread: bool) -> frozenset[GpuType]:
-    on = job.throughputs.on
-    gpu_types = cluster.gpus_by_type
-    return frozenset(
-        gpu_type for gpu_type in gpu_types if on(gpu_type, job.num_gpus, is_spread=is_spread) > 0
-    )
+    on, size, gpu_types = job.throughputs.on, job.num_gpus, cluster.gpus_by_type
+    return frozenset(k for k in gpu_types if on(k, size, is_spread=is_spread) > 0)
 
 
-@dataclass(frozen=True)
-class _Room:
-    """Numbers of nodes by type and (GPUs of the type, whether the node has this type only)."""
-
-    rules: GangRules
-    nodes: dict[GpuType, Counter[tuple[int, bool]]]
-
-    @classmethod
-    def of(cls, cluster: Cluster, rules: GangRules) -> _Room:
-        nodes: dict[GpuType, Counter[tuple[int, bool]]] = {}
-        for node in cluster.nodes:
-            for gpu_type, count in node.gpus:
-                nodes.setdefault(gpu_type, Counter())[count, node.has_one_type] += 1
-        return cls(rules, nodes)
-
-    def holds(self, job: JobSpec, shape: Shape, cluster: Cluster) -> bool:
-        """Return whether the empty cluster has nodes for a gang of this shape."""
-        is_spread = shape.nodes > 1 and self.rules.counts_spread
-        gpu_types = _types(job, cluster, is_spread=is_spread)
-        if not self.rules.is_uniform:
-            totals = [sum(n * nodes for (n, _), nodes in self.nodes[k].items()) for k in gpu_types]
-            return self._is_enough(totals, job.num_gpus)
-        alone = [self._num_nodes(gpu_type, shape.gpus_per_node) for gpu_type in gpu_types]
-        mixed = [
-            self._num_nodes(gpu_type, shape.gpus_per_node, only_pure=True) for gpu_type in gpu_types
-        ]
-        return max(alone, default=0) >= shape.nodes or self._is_enough(mixed, shape.nodes)
-
-    def _num_nodes(self, gpu_type: GpuType, gpus: int, *, only_pure: bool = False) -> int:
-        return sum(
-            number
-            for (count, is_pure), number in self.nodes[gpu_type].items()
-            if count >= gpus and (is_pure or not only_pure)
-        )
-
-    def _is_enough(self, parts: list[int], wanted: int) -> bool:
-        most = sum(parts) if self.rules.may_mix_types else max(parts, default=0)
-        return most >= wanted
+def _has_nodes(
+    job: JobSpec, shape: Shape, cluster: Cluster, rules: GangRules, nodes: _Nodes
+) -> bool:
+    """Return whether the empty cluster has nodes for a gang of this shape."""
+    gpu_types = _types(job, cluster, is_spread=shape.nodes > 1 and rules.counts_spread)
+    found = [nodes[gpu_type].items() for gpu_type in gpu_types]
+    most: Callable[[list[int]], int] = sum if rules.may_mix_types else partial(max, default=0)
+    if not rules.is_uniform:
+        return most([sum(n * k for (n, _), k in of_type) for of_type in found]) >= job.num_gpus
+    size = shape.gpus_per_node
+    large = [[(k, is_pure) for (n, is_pure), k in of_type if n >= size] for of_type in found]
+    alone = max((sum(k for k, _ in of_type) for of_type in large), default=0)
+    mixed = most([sum(k for k, is_pure in of_type if is_pure) for of_type in large])
+    return max(alone, mixed) >= shape.nodes

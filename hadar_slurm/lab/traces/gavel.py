@@ -35,16 +35,18 @@ def read_gavel(
         place = f"{origin}:{number}"
         columns = text.rstrip("\r\n").split("\t")
         if len(columns) != _COLUMNS:
-            raise TraceError(_wrong_columns(place, len(columns), is_first=not jobs))
+            other = "ElasticFlow's CSV (job_id,submission_time,...) or of sacct -P (JobID|User|...)"
+            hint = "; was the line cut?" if jobs else f", or the heading of {other}"
+            raise TraceError(
+                f"{place}: {len(columns)} columns, expected {_COLUMNS} with tabs{hint}"
+            )
         name = columns[_WORKLOAD].strip()
-        throughputs = known.get(name)
-        if throughputs is None:
-            throughputs = known[name] = _throughputs(name, table, place)
+        if name not in known:
+            known[name] = _throughputs(name, table, place)
         arrival_s = seconds(columns[_ARRIVAL], place, "arrival")
         if arrival_s < last_s:
-            raise TraceError(
-                f"{place}: arrival {arrival_s:g} s is before the line above's; sort the trace"
-            )
+            fault = "is before the line above's; sort the trace"
+            raise TraceError(f"{place}: arrival {arrival_s:g} s {fault}")
         last_s = arrival_s
         num_weighted += columns[_WEIGHT].strip() not in ("1", "1.0")
         job_id = JobId(str(len(jobs)))
@@ -54,7 +56,7 @@ def read_gavel(
                 job_id=job_id,
                 num_gpus=gang_size(columns[_GANG], place),
                 total_steps=steps(columns[_STEPS], place),
-                throughputs=throughputs,
+                throughputs=known[name],
                 submitted_s=arrival_s,
                 restart_cost_s=restart_cost_s,
                 workload=name,
@@ -69,9 +71,8 @@ def read_gavel(
 def as_gavel_trace(jobs: Iterable[JobSpec]) -> str:
     """Return jobs as a trace in Gavel's format, by arrival.
 
-    It keeps workload, steps, gang size and arrival; ids become line numbers. The command is a
-    placeholder that needs no data. Gavel's simulator reads the trace too. Raises TraceError for a
-    workload that does not fit on a line.
+    It keeps workload, steps, gang size and arrival. The command is a placeholder; Gavel's simulator
+    reads the trace too. Raises TraceError for a workload that does not fit on a line.
     """
     jobs = sorted(jobs, key=lambda job: job.submitted_s)
     wrong = [job for job in jobs if not job.workload.strip() or not job.workload.isprintable()]
@@ -80,16 +81,11 @@ def as_gavel_trace(jobs: Iterable[JobSpec]) -> str:
             f"job {wrong[0].job_id}: workload {shown(wrong[0].workload)} cannot be written to a "
             "trace; expected a name on one line, without tabs"
         )
-    lines = (
+    return "".join(
         f"{job.workload}\ttrain\tjob\t--steps\t0\t{job.total_steps}\t{job.num_gpus}\t1\t-1.000000\t"
-        f"{_number(job.submitted_s)}\n"
+        f"{job.submitted_s if job.submitted_s % 1 else int(job.submitted_s)!r}\n"
         for job in jobs
     )
-    return "".join(lines)
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
 
 
 def _throughputs(workload: str, table: ThroughputTable, place: str) -> Throughputs:
@@ -101,13 +97,3 @@ def _throughputs(workload: str, table: ThroughputTable, place: str) -> Throughpu
             f"{known}, ...; give another table with --throughputs"
         )
     return throughputs
-
-
-def _wrong_columns(place: str, number: int, *, is_first: bool) -> str:
-    message = f"{place}: {number} columns, expected {_COLUMNS} with tabs"
-    if is_first:
-        return (
-            f"{message}, or the heading of ElasticFlow's CSV (job_id,submission_time,...) or of "
-            "sacct -P (JobID|User|...)"
-        )
-    return f"{message}; was the line cut?"

@@ -14,14 +14,13 @@ from hadar_slurm.lab.traces.elasticflow import read_elasticflow
 from hadar_slurm.lab.traces.fields import split_lines
 from hadar_slurm.lab.traces.fit import check_fits, without_unfit
 from hadar_slurm.lab.traces.gavel import as_gavel_trace, read_gavel
-from hadar_slurm.lab.traces.model import Skipped, Trace
+from hadar_slurm.lab.traces.model import Trace
 from hadar_slurm.lab.traces.sacct import read_sacct
 from hadar_slurm.lab.traces.speeds import DEFAULT_REFERENCE, SpeedTable, parse_gpu_speeds
 
 __all__ = [
     "DEFAULT_REFERENCE",
     "FORMS",
-    "Skipped",
     "Trace",
     "as_gavel_trace",
     "check_fits",
@@ -58,9 +57,10 @@ def parse_trace(
     form = form_of(text)
     if form == "gavel":
         return read_gavel(lines, table, origin, restart_cost_s=restart_cost_s)
-    gpu_types = tuple(cluster.gpus_by_type) if cluster else ()
-    speeds = SpeedTable(table, reference, gpu_speeds or {}, gpu_types)
     read = read_sacct if form == "sacct" else read_elasticflow
+    speeds = SpeedTable(
+        table, reference, gpu_speeds or {}, tuple(cluster.gpus_by_type) if cluster else ()
+    )
     return read(lines, speeds, origin, restart_cost_s=restart_cost_s)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hadar_slurm.core.cluster import JobId
@@ -59,16 +59,13 @@ class Tally:
     """Counts skipped records by reason, in order of first occurrence."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, str]] = {}
+        self._found: dict[str, Skipped] = {}
 
     def add(self, reason: str, example: str) -> None:
         """Count one record; `example` is its place and name."""
-        count, first = self._found.get(reason, (0, example))
-        self._found[reason] = (count + 1, first)
+        before = self._found.get(reason, Skipped(reason, 0, example))
+        self._found[reason] = replace(before, count=before.count + 1)
 
-    def skipped(self, before: Iterable[Skipped] = ()) -> tuple[Skipped, ...]:
-        """Return all counts, after those of `before`."""
-        return (
-            *before,
-            *(Skipped(reason, count, first) for reason, (count, first) in self._found.items()),
-        )
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Return all counts."""
+        return tuple(self._found.values())

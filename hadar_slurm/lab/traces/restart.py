@@ -1,8 +1,7 @@
 """The cost of migrating a job, in seconds: one figure for all, or one per model.
 
-The preset `sia` has the penalties that Sia's scheduler uses (SOSP'23, artifact at commit aaf7a0d:
-DeepSpeech2 25 s, ResNet-50 on ImageNet 250 s, ResNet-18 on CIFAR-10 30 s, BERT 120 s, YOLOv3 45 s,
-any other 30 s).
+The preset `sia` has the penalties that Sia's scheduler uses (SOSP'23, artifact at commit aaf7a0d;
+`ResNet-50` is ImageNet, `ResNet-18` is CIFAR-10).
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from __future__ import annotations
 import re
 from calendar import monthrange, timegm
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from hadar_slurm.core.cluster import JobId
@@ -39,19 +38,8 @@ _UNKNOWN = frozenset({"", "unknown", "none", "n/a"})
 _GOING_ON = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING"})
 
 Record = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Gpus:
-    """The GPUs of a record: by type, and `num_untyped` that count as the reference type."""
-
-    by_type: Mapping[str, int]
-    num_untyped: int
-    num_nodes: int
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_type.values()) + self.num_untyped
+# The GPUs of a record by type; those of type "" count as the reference type.
+Gpus = Mapping[str, int]
 
 
 def read_sacct(
@@ -59,58 +47,24 @@ def read_sacct(
 ) -> Trace:
     """Return a workload from Slurm's history, times in seconds from the first submission.
 
-    JobID, Submit, ElapsedRaw, AllocTRES and State are required; User, ReqTRES and JobName are
-    optional. GPUs without a type count as the reference type of `speeds`, which also gives the
-    speeds of other types. Raises TraceError with file, line, value and remedy.
+    JobID, Submit, ElapsedRaw, AllocTRES and State are required. GPUs without a type count as the
+    reference type of `speeds`. Raises TraceError with file, line, value and remedy.
     """
-    heading: list[str] | None = None
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
-    seen: dict[str, tuple[str, str]] = {}
     left_out = Tally()
     counts: Counter[str] = Counter()
     gpu_types: set[str] = set()
-    for number, text in enumerate(lines, start=1):
-        place = f"{origin}:{number}"
-        if not text.strip():
-            continue
-        if heading is None:
-            heading = _heading(text, place)
-            continue
-        values = _values(text, heading, place)
-        if [value.lower() for value in values] == heading:
-            left_out.add("repeated heading", place)
-            continue
-        record = dict(zip(heading, values, strict=True))
-        name = record["jobid"].strip()
-        example = f"{place}: {name}"
-        if _STEP_ID.fullmatch(name):
-            left_out.add("steps of jobs (sacct -X lists none)", example)
-            continue
-        if not _JOB_ID.fullmatch(name):
-            raise TraceError(
-                f"{place}: JobID {shown(name)}: expected a Slurm job id, such as 123, 123_4 or "
-                "123+0"
-            )
-        if name in seen:
-            first_place, first_text = seen[name]
-            if text == first_text:
-                left_out.add("repeated record", example)
-                continue
-            raise TraceError(
-                f"{place}: JobID {name} is already used in {first_place}, with other values; leave "
-                "-D (--duplicates) out of sacct, and keep one record of each job"
-            )
-        seen[name] = (place, text)
+    for place, record in _records(lines, origin, left_out):
+        job_id = JobId(record["jobid"].strip())
         why_not, gpus = _usable(record, place)
         if why_not:
-            left_out.add(why_not, example)
+            left_out.add(why_not, f"{place}: {job_id}")
             continue
-        gpu_types.update(gpus.by_type)
-        job_id = JobId(name)
+        gpu_types.update(gpus)
         places[job_id] = place
         jobs.append(_job(job_id, record, gpus, place, speeds, restart_cost_s))
-        counts.update(_assumptions(record, gpus, name))
+        counts.update(_assumptions(record, gpus, job_id))
     skipped = left_out.skipped()
     if not jobs:
         reasons = "".join(f"; {part}" for part in skipped)
@@ -118,9 +72,50 @@ def read_sacct(
             f"{origin}: no job in it that held GPUs{reasons}; does AccountingStorageTRES in "
             "slurm.conf name gres/gpu?"
         )
-    return Trace(
-        "sacct", by_arrival(jobs), places, skipped, _notes(counts, jobs, gpu_types, speeds)
-    )
+    notes = _notes(counts, jobs, gpu_types - {""}, speeds)
+    return Trace("sacct", by_arrival(jobs), places, skipped, notes)
+
+
+def _records(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tuple[str, Record]]:
+    """Yield (place, fields) of the records of jobs, each job once; count others in `left_out`."""
+    heading: list[str] = []
+    seen: dict[str, tuple[str, str]] = {}
+    for number, text in enumerate(lines, start=1):
+        place = f"{origin}:{number}"
+        if not text.strip():
+            continue
+        if not heading:
+            heading = _heading(text, place)
+            continue
+        values = text.split("|")
+        if len(values) != len(heading):
+            raise TraceError(
+                f"{place}: {len(values)} fields, expected {len(heading)} as in the heading; was "
+                "the line cut, or is there a | or a line break within a value? Leave out fields "
+                "that users write freely, such as JobName and Comment"
+            )
+        if [value.lower() for value in values] == heading:
+            left_out.add("repeated heading", place)
+            continue
+        record = dict(zip(heading, values, strict=True))
+        name = record["jobid"].strip()
+        if _STEP_ID.fullmatch(name):
+            left_out.add("steps of jobs (sacct -X lists none)", f"{place}: {name}")
+        elif not _JOB_ID.fullmatch(name):
+            raise TraceError(
+                f"{place}: JobID {shown(name)}: expected a Slurm job id, such as 123, 123_4 or "
+                "123+0"
+            )
+        elif name not in seen:
+            seen[name] = (place, text)
+            yield place, record
+        elif text == seen[name][1]:
+            left_out.add("repeated record", f"{place}: {name}")
+        else:
+            raise TraceError(
+                f"{place}: JobID {name} is already used in {seen[name][0]}, with other values; "
+                "leave -D (--duplicates) out of sacct, and keep one record of each job"
+            )
 
 
 def parse_gpus(text: str, place: str, what: str = "AllocTRES") -> dict[str, int]:
@@ -172,30 +167,17 @@ def parse_time(text: str) -> int | None:
 
 def _heading(text: str, place: str) -> list[str]:
     heading = [name.strip().lower() for name in text.split("|")]
-    missing = [name for name in _NEEDED if name not in heading]
-    if missing:
+    if missing := [name for name in _NEEDED if name not in heading]:
         raise TraceError(
             f"{place}: no field {', '.join(missing)} in the heading; expected what sacct -P -o "
             f"{_SPELLED} prints, with its heading (no -n)"
         )
-    twice = [name for name in heading if name and heading.count(name) > 1]
-    if twice:
+    if twice := [name for name in heading if name and heading.count(name) > 1]:
         raise TraceError(f"{place}: field {twice[0]} twice in the heading; name it once in -o")
     return heading
 
 
-def _values(text: str, heading: Sequence[str], place: str) -> list[str]:
-    values = text.split("|")
-    if len(values) != len(heading):
-        raise TraceError(
-            f"{place}: {len(values)} fields, expected {len(heading)} as in the heading; was the "
-            "line cut, or is there a | or a line break within a value? Leave out fields that users "
-            "write freely, such as JobName and Comment"
-        )
-    return values
-
-
-def _usable(record: Record, place: str) -> tuple[str, _Gpus]:
+def _usable(record: Record, place: str) -> tuple[str, Gpus]:
     """Return why a record is no job to replay ("" if it is one), and its GPUs."""
     elapsed_s = _elapsed_s(record, place)
     submitted = record["submit"].strip()
@@ -205,15 +187,14 @@ def _usable(record: Record, place: str) -> tuple[str, _Gpus]:
             "unset SLURM_TIME_FORMAT for sacct, or set it to %s"
         )
     gpus = _gpus(record, place)
-    if elapsed_s == 0 and record.get("start", "").strip().lower() in _UNKNOWN:
-        return "never started", gpus
-    if elapsed_s == 0:
-        return "ran for less than a second", gpus
-    if gpus.total == 0:
-        return "held no GPU", gpus
-    if parse_time(submitted) is None:
-        return "time of submission not known", gpus
-    return "", gpus
+    has_start = record.get("start", "").strip().lower() not in _UNKNOWN
+    faults = {
+        "never started": elapsed_s == 0 and not has_start,
+        "ran for less than a second": elapsed_s == 0,
+        "held no GPU": not gpus,
+        "time of submission not known": parse_time(submitted) is None,
+    }
+    return next((fault for fault, is_so in faults.items() if is_so), ""), gpus
 
 
 def _elapsed_s(record: Record, place: str) -> int:
@@ -224,45 +205,36 @@ def _elapsed_s(record: Record, place: str) -> int:
     return parse_count(text, f"{place}: ElapsedRaw", TraceError)
 
 
-def _gpus(record: Record, place: str) -> _Gpus:
+def _gpus(record: Record, place: str) -> Gpus:
     """Return the allocated GPUs of a record, with the requested types if they lack types."""
     given, asked = record["alloctres"], record.get("reqtres", "")
     held = parse_gpus(given, place) if given.strip() else parse_gpus(asked, place, "ReqTRES")
-    untyped = held.pop("", 0)
-    if untyped and not held:
+    if held.keys() == {""}:
         wanted = parse_gpus(asked, place, "ReqTRES")
-        if sum(wanted.values()) == untyped and "" not in wanted:
-            held, untyped = wanted, 0
-    return _Gpus(held, untyped, _num_nodes(given))
-
-
-def _num_nodes(tres: str) -> int:
-    count = _NUM_NODES.search(tres)
-    return int(count[1]) if count else 1
+        if sum(wanted.values()) == held[""] and "" not in wanted:
+            return wanted
+    return held
 
 
 def _job(
-    job_id: JobId,
-    record: Record,
-    gpus: _Gpus,
-    place: str,
-    speeds: SpeedTable,
-    restart_cost_s: float,
+    job_id: JobId, record: Record, gpus: Gpus, place: str, speeds: SpeedTable, restart_cost_s: float
 ) -> JobSpec:
     submitted_s = parse_time(record["submit"].strip())
     assert submitted_s is not None, "unusable records were sorted out"
-    workload = _workload(record, speeds)
-    ran_on = {*gpus.by_type, *((speeds.reference,) if gpus.num_untyped else ())}
+    # The first of job name, account and partition that the table of rates has.
+    names = (record.get(key, "").strip() for key in ("jobname", "account", "partition"))
+    workload = next((name for name in names if name and speeds.names(name)), "")
+    num_gpus, nodes = sum(gpus.values()), _NUM_NODES.search(record["alloctres"])
     return JobSpec(
         job_id=job_id,
-        num_gpus=gpus.total,
+        num_gpus=num_gpus,
         total_steps=_elapsed_s(record, place),
         throughputs=speeds.throughputs(
             workload,
-            num_gpus=gpus.total,
+            num_gpus=num_gpus,
             steps_per_s=1.0,
-            ran_on=ran_on,
-            was_spread=1 < gpus.num_nodes <= gpus.total,
+            ran_on={gpu_type or speeds.reference for gpu_type in gpus},
+            was_spread=nodes is not None and 1 < int(nodes[1]) <= num_gpus,
         ),
         submitted_s=float(submitted_s),
         restart_cost_s=restart_cost_s,
@@ -272,25 +244,16 @@ def _job(
     )
 
 
-def _workload(record: Record, speeds: SpeedTable) -> str:
-    """Return the first of job name, account and partition that the table of rates has."""
-    names = (record.get(key, "").strip() for key in ("jobname", "account", "partition"))
-    return next((name for name in names if name and speeds.names(name)), "")
-
-
-# Assumptions.
-
-
-def _assumptions(record: Record, gpus: _Gpus, name: str) -> Iterable[str]:
+def _assumptions(record: Record, gpus: Gpus, name: str) -> Iterable[str]:
     state = record["state"].split(maxsplit=1)[:1]
     word = state[0].upper() if state else "UNKNOWN"
     if word in _GOING_ON:
         yield "going on"
     elif word != "COMPLETED":
         yield f"state {word}"
-    if gpus.num_untyped:
+    if "" in gpus:
         yield "untyped"
-    if len(gpus.by_type) + bool(gpus.num_untyped) > 1:
+    if len(gpus) > 1:
         yield "mixed"
     if "+" in name:
         yield "het"
@@ -304,12 +267,9 @@ def _notes(
         "each job trains for as long as it held its GPUs; other GPU types have the mean relative "
         "speeds of the throughput table's models" + f", or those of {named}" * bool(named)
     ]
-    ends = ", ".join(
-        f"{count} {key.removeprefix('state ')}"
-        for key, count in sorted(counts.items())
-        if key.startswith("state ")
-    )
-    if ends:
+    states = [key for key in sorted(counts) if key.startswith("state ")]
+    if states:
+        ends = ", ".join(f"{counts[key]} {key.removeprefix('state ')}" for key in states)
         notes.append(f"jobs that did not complete, with their run time: {ends}")
     sentences = (
         ("going on", "jobs that had not ended, with their run time so far"),

@@ -1,7 +1,7 @@
 """Throughputs of jobs in traces without them: recorded time and relative speeds of GPU types.
 
-The recorded time of a job on its recorded GPUs is its work. Its throughput on other GPU types
-follows from the relative speed for its model, by the first of these sources that has one:
+The recorded time of a job is its work. Its throughput on other GPU types follows from the relative
+speed for its model, by the first of these sources that has one:
 
 1. a speed given by the user (`parse_gpu_speeds`);
 2. a workload of exactly this name in the throughput table: the ratio of its rows for the gang;
@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -33,29 +34,15 @@ DEFAULT_REFERENCE = "V100"
 _MOST = 1e6
 
 # Prefixes of model names, in lower case without punctuation; the longest match decides.
-_FAMILIES: Mapping[str, str] = {
-    "alexnet": "ResNet-50",
-    "densenet": "ResNet-50",
-    "efficientnet": "ResNet-50",
-    "inception": "ResNet-50",
-    "mobilenet": "ResNet-50",
-    "resnet": "ResNet-50",
-    "resnext": "ResNet-50",
-    "vgg": "ResNet-50",
-    "resnet18": "ResNet-18",
-    "bert": "Transformer",
-    "gpt": "Transformer",
-    "roberta": "Transformer",
-    "t5": "Transformer",
-    "transformer": "Transformer",
-    "deepspeech": "LM",
-    "gnmt": "LM",
-    "lstm": "LM",
-    "dcgan": "CycleGAN",
-    "ncf": "Recommendation",
-    "neumf": "Recommendation",
-    "recoder": "Recommendation",
+_PREFIXES: Mapping[str, str] = {
+    "ResNet-50": "alexnet densenet efficientnet inception mobilenet resnet resnext vgg",
+    "ResNet-18": "resnet18",
+    "Transformer": "bert gpt roberta t5 transformer",
+    "LM": "deepspeech gnmt lstm",
+    "CycleGAN": "dcgan",
+    "Recommendation": "ncf neumf recoder",
 }
+_FAMILIES = {start: family for family, starts in _PREFIXES.items() for start in starts.split()}
 
 # Samples/s on one GPU at each GPU's largest batch, relative to a V100: Sia (SOSP'23),
 # github.com/siasosp23/artifacts at aaf7a0d; ResNet-50 on ImageNet, ResNet-18 on CIFAR-10, and BERT
@@ -68,9 +55,7 @@ _SIA: Mapping[str, Mapping[str, float]] = {
 }
 # Other spellings, by Slurm's AutoDetect and by users.
 _SPELLINGS: Mapping[str, str] = {
-    "rtx-2080-ti": "rtx2080ti",
-    "2080ti": "rtx2080ti",
-    "2080-ti": "rtx2080ti",
+    **dict.fromkeys(("rtx-2080-ti", "2080ti", "2080-ti"), "rtx2080ti"),
     "rtx-6000": "rtx6000",
 }
 
@@ -109,6 +94,11 @@ class SpeedTable:
     given: Mapping[str, float] = field(default_factory=dict)
     # Types for which jobs need rates, in the cluster's spelling; the table's types if empty.
     gpu_types: tuple[str, ...] = ()
+    # Caches: speeds by type and family, throughputs by job type relative to the recorded one, and
+    # throughputs by job type and recorded steps/s.
+    _speeds: dict[tuple[str, str | None], float | None] = field(default_factory=dict, init=False)
+    _relative: dict[object, dict[str, GangThroughput]] = field(default_factory=dict, init=False)
+    _throughputs: dict[object, Throughputs] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.given.get(self.reference.lower(), 1.0) != 1.0:
@@ -135,29 +125,22 @@ class SpeedTable:
         job_type = (name.lower(), num_gpus, types, was_spread)
         key = (job_type, steps_per_s)
         if key not in self._throughputs:
-            relative = self._relative.get(job_type)
-            if relative is None:
-                relative = self._find_relative(name, num_gpus, types, was_spread=was_spread)
-                self._relative[job_type] = relative
-            self._throughputs[key] = Throughputs.of(
-                {
-                    (gpu_type, num_gpus): GangThroughput(
-                        throughput.together * steps_per_s,
-                        None if throughput.spread is None else throughput.spread * steps_per_s,
-                    )
-                    for gpu_type, throughput in relative.items()
-                }
-            )
+            if job_type not in self._relative:
+                found = self._find_relative(name, num_gpus, types, was_spread=was_spread)
+                self._relative[job_type] = found
+            rows = {}
+            for gpu_type, (together, spread) in self._relative[job_type].items():
+                spread = None if spread is None else spread * steps_per_s
+                rows[gpu_type, num_gpus] = GangThroughput(together * steps_per_s, spread)
+            self._throughputs[key] = Throughputs.of(rows)
         return self._throughputs[key]
 
     def family(self, name: str) -> str | None:
         """Return the table's model whose relative speeds apply; None for the mean of all."""
         plain = _plain(name)
-        own = {_plain(model): model for model in self._families}
-        if plain in own:
-            return own[plain]
-        fits = [start for start in _FAMILIES if plain.startswith(start)]
-        family = _FAMILIES[max(fits, key=len)] if fits else None
+        if own := [model for model in self._families if _plain(model) == plain]:
+            return own[-1]
+        family = _FAMILIES.get(max(filter(plain.startswith, _FAMILIES), key=len, default=""))
         return family if family in self._families else None
 
     def names(self, name: str) -> bool:
@@ -172,14 +155,10 @@ class SpeedTable:
             self._speeds[key] = _look_up(gpu_type.lower(), known)
         return self._speeds[key]
 
-    def unknown(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
-        """Return the types among `gpu_types` and the cluster's without a relative speed."""
-        names = {name.lower(): name for name in (*gpu_types, *self.gpu_types)}
-        return tuple(sorted(name for lower, name in names.items() if not self.speed(lower, None)))
-
     def note(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
-        """Return a sentence on the `unknown` types, if any."""
-        unknown = self.unknown(gpu_types)
+        """Return a sentence on types, the cluster's too, without a relative speed, if any."""
+        names = {name.lower(): name for name in (*gpu_types, *self.gpu_types)}
+        unknown = sorted(name for lower, name in names.items() if not self.speed(lower, None))
         if not unknown:
             return ()
         return (
@@ -187,96 +166,46 @@ class SpeedTable:
             f"ran on it can run on it; give --gpu-speeds {unknown[0]}=SPEED",
         )
 
-    @cached_property
-    def _speeds(self) -> dict[tuple[str, str | None], float | None]:
-        return {}
-
-    @cached_property
-    def _relative(self) -> dict[object, dict[str, GangThroughput]]:
-        """Throughputs relative to the recorded one, cached for equal jobs."""
-        return {}
-
-    @cached_property
-    def _throughputs(self) -> dict[object, Throughputs]:
-        return {}
-
     def _find_relative(
         self, name: str, num_gpus: int, ran_on: frozenset[str], *, was_spread: bool
     ) -> dict[str, GangThroughput]:
         """Return the rates on every type, relative to the recorded one."""
-        gpu_types = {
-            gpu_type.lower() for gpu_type in self.gpu_types or (*self._table_types, self.reference)
-        }
-        throughputs = self._by_family(name, gpu_types | ran_on, ran_on, was_spread=was_spread)
+        gpu_types = self.gpu_types or (*self._table_types, self.reference)
+        wanted = ran_on.union(gpu_type.lower() for gpu_type in gpu_types)
+        family = self.family(name)
+        speeds = {gpu_type: self.speed(gpu_type, family) or 0.0 for gpu_type in wanted}
+        pace = min((speeds[gpu_type] for gpu_type in ran_on if speeds[gpu_type]), default=0.0)
+        found: dict[str, GangThroughput] = {}
+        for gpu_type, speed in speeds.items():
+            if (speed and pace) or gpu_type in ran_on:
+                value = speed / pace if speed and pace else 1.0
+                rates = (value / SPREAD_FACTOR, value) if was_spread else (value,)
+                found[gpu_type] = GangThroughput(*rates)
         rows = self.table.throughputs(name)
         if rows is not None:
-            throughputs.update(
-                self._by_rows(rows, num_gpus, gpu_types, ran_on, was_spread=was_spread)
-            )
-        return throughputs
-
-    def _by_family(
-        self, name: str, gpu_types: Iterable[str], ran_on: frozenset[str], *, was_spread: bool
-    ) -> dict[str, GangThroughput]:
-        family = self.family(name)
-        recorded = [self.speed(gpu_type, family) for gpu_type in ran_on]
-        pace = min((speed for speed in recorded if speed), default=None)
-        found: dict[str, GangThroughput] = {}
-        for gpu_type in gpu_types:
-            speed = self.speed(gpu_type, family)
-            if speed and pace:
-                found[gpu_type] = _throughput(speed / pace, was_spread=was_spread)
-            elif gpu_type in ran_on:
-                found[gpu_type] = _throughput(1.0, was_spread=was_spread)
+            on = {
+                gpu_type: (rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
+                for gpu_type in wanted
+                if gpu_type not in self.given and (row := _match(gpu_type, rows.gpu_types))
+            }
+            found |= _ratios(on, ran_on, was_spread=was_spread)
         return found
-
-    def _by_rows(
-        self,
-        rows: Throughputs,
-        num_gpus: int,
-        gpu_types: Iterable[str],
-        ran_on: frozenset[str],
-        *,
-        was_spread: bool,
-    ) -> dict[str, GangThroughput]:
-        """Return relative rates by the workload's own rows; none if they lack a type it ran on."""
-        row_of = {gpu_type: _match(gpu_type, rows.gpu_types) for gpu_type in (*gpu_types, *ran_on)}
-        on = {
-            gpu_type: (rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
-            for gpu_type, row in row_of.items()
-            if row is not None and gpu_type not in self.given
-        }
-        if not ran_on <= on.keys():
-            return {}
-        pace = min(on[gpu_type][was_spread] for gpu_type in ran_on)
-        ratios = {
-            gpu_type: GangThroughput(together / pace, spread / pace)
-            for gpu_type, (together, spread) in (on.items() if pace > 0 else ())
-        }
-        is_sane = all(max(together, spread or 0.0) < _MOST for together, spread in ratios.values())
-        return ratios if is_sane else {}
-
-    # Families.
 
     def _of_family(self, family: str | None) -> Mapping[str, float]:
         """Return the known speeds by type for a family, or for models without one."""
         reference = self.reference.lower()
         if family is not None and (base := _look_up(reference, self._families[family])):
             return {gpu_type: speed / base for gpu_type, speed in self._families[family].items()}
-        ratios: dict[str, list[float]] = {}
+        ratios: dict[str, list[float]] = defaultdict(list)
         for own in self._families.values():
             if base := _look_up(reference, own):
                 for gpu_type, speed in own.items():
-                    ratios.setdefault(gpu_type, []).append(speed / base)
+                    ratios[gpu_type].append(speed / base)
         return {gpu_type: _geometric_mean(values) for gpu_type, values in ratios.items()}
 
     @cached_property
     def _table_types(self) -> tuple[str, ...]:
-        return tuple(
-            sorted(
-                {k for throughputs in self.table.workloads.values() for k in throughputs.gpu_types}
-            )
-        )
+        return tuple(sorted({k for row in self.table.workloads.values() for k in row.gpu_types}))
 
     @cached_property
     def _models(self) -> frozenset[str]:
@@ -285,63 +214,54 @@ class SpeedTable:
     @cached_property
     def _families(self) -> dict[str, dict[str, float]]:
         """Speeds by type of every model of the table, relative to the table's anchor type."""
-        anchor = _SIA_ANCHOR if _SIA_ANCHOR in self._table_types else next(
-            iter(self._table_types), ""
-        )  # fmt: skip
+        types = self._table_types
+        anchor = _SIA_ANCHOR if _SIA_ANCHOR in types else next(iter(types), "")
         ratios: dict[str, dict[str, list[float]]] = {}
         for name, throughputs in self.table.workloads.items():
-            family = ratios.setdefault(name.partition(" (batch size")[0], {})
+            family = ratios.setdefault(name.partition(" (batch size")[0], defaultdict(list))
             for gpu_type in throughputs.gpu_types:
-                ratio = _ratio(throughputs, gpu_type, anchor)
-                if ratio:
-                    family.setdefault(gpu_type, []).append(ratio)
+                if ratio := _ratio(throughputs, gpu_type, anchor):
+                    family[gpu_type].append(ratio)
         families = {
             model: {gpu_type: _geometric_mean(values) for gpu_type, values in gpu_types.items()}
             for model, gpu_types in ratios.items()
         }
         if anchor == _SIA_ANCHOR:
-            for model, gpu_types in families.items():
-                for gpu_type, speed in _sia(model).items():
-                    gpu_types.setdefault(gpu_type, speed)
+            measured = _SIA.values()
+            mean = {k: _geometric_mean([row[k] for row in measured]) for k in _SIA["ResNet-50"]}
+            families = {model: {**_SIA.get(model, mean), **own} for model, own in families.items()}
         return families
 
 
 def _ratio(throughputs: Throughputs, gpu_type: str, anchor: str) -> float | None:
     """Return the ratio of two types' rates for the smallest gang measured on both."""
-    sizes = {size for (_, size), _ in throughputs.rows}
-    both = (
-        (throughputs.on(gpu_type, size), throughputs.on(anchor, size)) for size in sorted(sizes)
-    )
+    sizes, on = sorted({size for (_, size), _ in throughputs.rows}), throughputs.on
+    both = ((on(gpu_type, size), on(anchor, size)) for size in sizes)
     ratios = (one / other for one, other in both if one > 0 and other > 0)
     return next((ratio for ratio in ratios if 1 / _MOST < ratio < _MOST), None)
 
 
-def _sia(model: str) -> dict[str, float]:
-    if model in _SIA:
-        return dict(_SIA[model])
-    gpu_types = {gpu_type for measured in _SIA.values() for gpu_type in measured}
-    return {
-        gpu_type: _geometric_mean([row[gpu_type] for row in _SIA.values()])
-        for gpu_type in sorted(gpu_types)
-    }
-
-
-def _throughput(value: float, *, was_spread: bool) -> GangThroughput:
-    return GangThroughput(value / SPREAD_FACTOR, value) if was_spread else GangThroughput(value)
+def _ratios(
+    on: Mapping[str, tuple[float, float]], ran_on: frozenset[str], *, was_spread: bool
+) -> dict[str, GangThroughput]:
+    """Return a workload's own rates relative to the recorded one; empty if a type lacks a row."""
+    pace = min(on[gpu_type][was_spread] for gpu_type in ran_on) if ran_on <= on.keys() else 0.0
+    if pace <= 0:
+        return {}
+    is_sane = all(max(rates) / pace < _MOST for rates in on.values())
+    found = {k: GangThroughput(one / pace, spread / pace) for k, (one, spread) in on.items()}
+    return found if is_sane else {}
 
 
 def _look_up(gpu_type: str, known: Mapping[str, float]) -> float | None:
     """Return a type's speed by its name, by a known name in it, or as a slice of a GPU."""
     if gpu_type in known:
         return known[gpu_type]
-    cut = _MIG.search(gpu_type)
-    if cut:
-        whole = _match(gpu_type[: cut.start()] or _MIG_WHOLE, (*known, *_NUM_SLICES))
-        speed = None if whole is None else known.get(whole)
-        slices = _NUM_SLICES.get(whole or "", 7)
-        return None if speed is None else speed * int(cut[1]) / slices
-    name = _match(gpu_type, known)
-    return None if name is None else known[name]
+    if cut := _MIG.search(gpu_type):
+        whole = _match(gpu_type[: cut.start()] or _MIG_WHOLE, (*known, *_NUM_SLICES)) or ""
+        speed = known.get(whole)
+        return None if speed is None else speed * int(cut[1]) / _NUM_SLICES.get(whole, 7)
+    return known.get(_match(gpu_type, known) or "")
 
 
 def _match(gpu_type: str, known: Iterable[str]) -> str | None:
@@ -362,6 +282,5 @@ def _plain(name: str) -> str:
     return re.sub("[^0-9a-z]+", "", name.partition(" (batch size")[0].lower())
 
 
-def _geometric_mean(values: Iterable[float]) -> float:
-    logs = [math.log(value) for value in values]
-    return math.exp(math.fsum(logs) / len(logs))
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))

@@ -1,18 +1,16 @@
 """Random workloads: the mix reported for Hadar, and that of Gavel's generator.
 
 `draw` returns numbers in [0, 1), such as `random.Random(seed).random`, whose sequence is equal in
-every version of Python.
-
-Sizes are drawn as time on the reference type and converted to steps by the throughput table. Only
-workloads with a row for gangs get a gang; others have one GPU. Arrivals have exponential gaps,
-rounded down to seconds, the first at 0; with a mean gap of 0 all jobs arrive at 0. For a load in
-per cent of a cluster, scale the gaps (`study.compare.scale_to_load`).
+every version of Python. Sizes are drawn as time on the reference type and converted to steps by the
+throughput table. Only workloads with a row for gangs get a gang; others have one GPU. Arrivals have
+exponential gaps, rounded down to seconds, the first at 0; with a mean gap of 0 all jobs arrive at
+0. For a load in per cent of a cluster, scale the gaps (`study.compare.scale_to_load`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TypeVar
 
@@ -40,11 +38,8 @@ HADAR_SIZES: Mapping[str, tuple[float, float, tuple[str, ...]]] = {
 
 # Gavel's (OSDI'20, scheduler/utils.py at c4fa400): probabilities of gang sizes, and of the ranges
 # of the base-10 logarithm of a job's minutes.
-GAVEL_GANGS: tuple[tuple[float, int], ...] = ((0.70, 1), (0.10, 2), (0.15, 4), (0.05, 8))
-GAVEL_MINUTES: tuple[tuple[float, tuple[float, float]], ...] = (
-    (0.8, (1.5, 3.0)),
-    (0.2, (3.0, 4.0)),
-)
+GAVEL_GANGS = ((0.70, 1), (0.10, 2), (0.15, 4), (0.05, 8))
+GAVEL_MINUTES = ((0.8, (1.5, 3.0)), (0.2, (3.0, 4.0)))
 
 
 def hadar_jobs(
@@ -62,15 +57,15 @@ def hadar_jobs(
     generator, up to `max_gang`. Raises UsageError if the table lacks a model of the mix.
     """
     classes = list(HADAR_SIZES.values())
-    jobs: list[JobSpec] = []
-    for arrival_s in _arrivals(number, draw, mean_gap_s):
+
+    def one() -> tuple[str, int, float]:
         least, most, models = classes[_below(draw, len(classes))]
         names = _workloads(models[_below(draw, len(models))], table, reference)
         name = names[_below(draw, len(names))]
         gang = _gang(draw, name, table, reference, max_gang)
-        gpu_s = (least + (most - least) * draw()) * _HOUR_S
-        jobs.append(_job(len(jobs), name, gang, gpu_s / gang, arrival_s, table, reference))
-    return jobs
+        return name, gang, (least + (most - least) * draw()) * _HOUR_S / gang
+
+    return _jobs(_arrivals(number, draw, mean_gap_s), one, table, reference)
 
 
 def gavel_jobs(
@@ -92,23 +87,19 @@ def gavel_jobs(
     names = [name for name in table.workloads if _throughput(table, name, reference, 1) > 0]
     if not names:
         raise UsageError(f"no workload of the throughput table has a rate on one {reference}")
-    jobs: list[JobSpec] = []
-    for arrival_s in _arrivals(number, draw, mean_gap_s):
+
+    def one() -> tuple[str, int, float]:
         name = names[_below(draw, len(names))]
         gang = _gang(draw, name, table, reference, max_gang)
-        if whole_hours is None:
-            low, high = _pick(draw, GAVEL_MINUTES)
-            run_s = 60.0 * 10.0 ** (low + (high - low) * draw())
-        else:
-            run_s = _HOUR_S * (1 + _below(draw, whole_hours))
-        jobs.append(_job(len(jobs), name, gang, run_s, arrival_s, table, reference))
-    return jobs
+        if whole_hours is not None:
+            return name, gang, _HOUR_S * (1 + _below(draw, whole_hours))
+        low, high = _pick(draw, GAVEL_MINUTES)
+        return name, gang, 60.0 * 10.0 ** (low + (high - low) * draw())
+
+    return _jobs(_arrivals(number, draw, mean_gap_s), one, table, reference)
 
 
-GENERATORS: Mapping[str, Callable[..., list[JobSpec]]] = {
-    "hadar": hadar_jobs,
-    "gavel": gavel_jobs,
-}
+GENERATORS: Mapping[str, Callable[..., list[JobSpec]]] = {"hadar": hadar_jobs, "gavel": gavel_jobs}
 
 
 def generate(
@@ -169,21 +160,25 @@ def _throughput(table: ThroughputTable, name: str, reference: str, gang: int) ->
     return (table.throughputs(name) or Throughputs()).on(reference, gang)
 
 
-def _job(
-    number: int,
-    name: str,
-    gang: int,
-    run_s: float,
-    arrival_s: float,
+def _jobs(
+    arrivals_s: Iterable[float],
+    draw_job: Callable[[], tuple[str, int, float]],
     table: ThroughputTable,
     reference: str,
-) -> JobSpec:
-    throughputs = table.throughputs(name) or Throughputs()
-    return JobSpec(
-        job_id=JobId(str(number)),
-        num_gpus=gang,
-        total_steps=max(1, round(run_s * throughputs.on(reference, gang))),
-        throughputs=throughputs,
-        submitted_s=arrival_s,
-        workload=name,
-    )
+) -> list[JobSpec]:
+    """Return a job for each arrival; `draw_job` returns workload, gang size and run time."""
+    jobs: list[JobSpec] = []
+    for arrival_s in arrivals_s:
+        name, gang, run_s = draw_job()
+        throughputs = table.throughputs(name) or Throughputs()
+        jobs.append(
+            JobSpec(
+                job_id=JobId(str(len(jobs))),
+                num_gpus=gang,
+                total_steps=max(1, round(run_s * throughputs.on(reference, gang))),
+                throughputs=throughputs,
+                submitted_s=arrival_s,
+                workload=name,
+            )
+        )
+    return jobs
