@@ -114,7 +114,7 @@ def _job(job: Job) -> Line:
         "steps_done": round(job.progress.steps_done, 3),
         "restarts": job.progress.restarts,
         "holds": _copies(job.allocation),
-        "rates": {
+        "throughputs": {
             gpu_type: float(f"{throughput:.5g}")
             for gpu_type in spec.throughputs.gpu_types
             if (throughput := spec.throughputs.on(gpu_type, spec.num_gpus)) > 0
@@ -150,10 +150,16 @@ def snapshot_of(line: Line) -> Snapshot:
     )
 
 
+def throughputs_of(job: Line) -> Mapping[str, float]:
+    """Return a job's throughputs by GPU type; hadard 0.2 wrote them under the key `rates`."""
+    found: Mapping[str, float] = job.get("throughputs", job.get("rates", {}))
+    return found
+
+
 def _job_from(job_id: JobId, tree: Line) -> Job:
     throughputs = {
         (gpu_type, tree["gpus"]): GangThroughput(throughput)
-        for gpu_type, throughput in tree.get("rates", {}).items()
+        for gpu_type, throughput in throughputs_of(tree).items()
     }
     spec = JobSpec(
         job_id=job_id,

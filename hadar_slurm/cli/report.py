@@ -28,6 +28,7 @@ from hadar_slurm.journal import Line, read_with_older
 from hadar_slurm.lab.study.experiment import Result, run_experiment
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.status.report import Report, Reporter
+from hadar_slurm.status.status import json_names
 
 PLAIN = "slurm"
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -73,7 +74,8 @@ def report(
     results = _replayed(*workload, found, is_quiet=as_json) if workload else []
     if as_json:
         replays = {result.policy: _figures(result) for result in results}
-        typer.echo(json.dumps({**asdict(found), "replay": replays}))
+        tree = asdict(found, dict_factory=json_names)
+        typer.echo(json.dumps({**tree, "replay": replays}))
     else:
         _print(Console(highlight=False, soft_wrap=True), found, results)
 
@@ -149,7 +151,7 @@ def _print(console: Console, found: Report, results: Sequence[Result]) -> None:
     for heading in ("managed, GPU hours", "unmanaged", "idle"):
         table.add_column(heading, justify="right")
     for gpu_type, hours in found.gpu_hours.items():
-        table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.ours, hours.others, hours.idle)))
+        table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.managed, hours.others, hours.idle)))
     console.print(table)
     if not results:
         return

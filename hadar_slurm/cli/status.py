@@ -21,7 +21,7 @@ from hadar_slurm.journal import Line, read_last
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.status.health import Standing, standing_of
-from hadar_slurm.status.status import ClusterStatus, current, status_of
+from hadar_slurm.status.status import ClusterStatus, current, json_names, status_of
 from hadar_slurm.status.words import round_words, span
 
 # Only the most frequent remarks are shown.
@@ -50,7 +50,7 @@ def status(
             **life,
             **asdict(standing),
             "journal": fault,
-            "last": asdict(found) if found else None,
+            "last": asdict(found, dict_factory=json_names) if found else None,
         }
         typer.echo(json.dumps(tree))
     else:
@@ -139,7 +139,7 @@ def status_parts(
         table.add_column(heading, justify="left" if heading == "GPU type" else "right")
     for gpu_type, use in found.gpus.items():
         price = found.prices.get(gpu_type)
-        counts = (use.total, use.ours, use.others, use.free, use.closed)
+        counts = (use.total, use.managed, use.others, use.free, use.closed)
         table.add_row(gpu_type, *map(str, counts), "" if price is None else f"{price:.3g}")
     parts.append(table)
     jobs = ", ".join(f"{count} {phase}" for phase, count in found.jobs.items())

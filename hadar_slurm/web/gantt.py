@@ -235,14 +235,14 @@ def _drawn(
         top=bar.top,
         height=height,
         is_thin=bar.row.height < 9,
-        title=_said(segment, names, clock),
+        title=_title(segment, names, clock),
         job_id=segment.job_id,
         id_class=id_class if has_room else "",
         middle=_percent((left + right) / 2),
     )
 
 
-def _said(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock) -> str:
+def _title(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock) -> str:
     begin, end = clock.moment(segment.start_s), clock.moment(segment.end_s)
     times = f"{begin} to {end}, {duration(segment.end_s - segment.start_s)}"
     if segment.job_id == OTHERS:

@@ -97,9 +97,9 @@ class History:
     def __init__(self, *, max_bars: int = MAX_BARS) -> None:
         self.strange = 0
         self._max_bars = max_bars
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self.now = Now()
         self.begins_s = 0.0
         self.is_epoch = True
@@ -124,7 +124,7 @@ class History:
         try:
             if line["version"] != VERSION:
                 raise ValueError(f"journal version {line['version']!r}")
-            self._take_in(line, row_of(line), holds_of(line))
+            self._add_valid(line, row_of(line), holds_of(line))
         except DAMAGE:
             self.strange += 1
             return False
@@ -182,10 +182,10 @@ class History:
 
     # Taking in a line.
 
-    def _take_in(self, line: Line, row: RoundRow, holds: Holds) -> None:
+    def _add_valid(self, line: Line, row: RoundRow, holds: Holds) -> None:
         mode, now_s = row.mode, row.time_s
         if not self.is_empty and now_s < self.now.time_s - limit_s(line):
-            self._begin_anew()
+            self._reset()
         if self.is_empty:
             self.begins_s = now_s
             self.is_epoch = bool(mode)
@@ -195,7 +195,7 @@ class History:
         if "nodes" in line:
             self._lines[mode] = line
             self._book(self._books.setdefault(mode, Segments()), line, holds, now_s)
-        self.now = self._stand(line, now_s)
+        self.now = self._summary(line, now_s)
         self.partitions.update(map(partition_of, self.now.jobs.values()))
         if "nodes" in line:
             others: Holds = {}
@@ -235,7 +235,7 @@ class History:
                 self._lines.pop(mode, None)
                 self._last_s.pop(mode)
 
-    def _stand(self, line: Line, now_s: float) -> Now:
+    def _summary(self, line: Line, now_s: float) -> Now:
         lines = self._lines
         jobs: dict[str, Line] = {}
         waiting: dict[str, str] = {}
