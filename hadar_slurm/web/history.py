@@ -164,8 +164,7 @@ class History:
         """Return the share of a type's GPU time held by managed jobs, None if there was none."""
         held = total = 0.0
         for point, until_s in self.spans(from_s, to_s):
-            gpus = point.gpus.get(gpu_type)
-            if gpus:
+            if gpus := point.gpus.get(gpu_type):
                 lasts_s = until_s - max(point.time_s, from_s)
                 held += gpus.held * lasts_s
                 total += gpus.total * lasts_s
@@ -221,8 +220,7 @@ class History:
                 elif action["do"] == "start":
                     _start(book, job_id, copy, Gang.of(slots_of(action["gang"])), now_s)
         for job_id in book.open:
-            job = line["jobs"].get(job_id)
-            if job is not None:
+            if (job := line["jobs"].get(job_id)) is not None:
                 self.names[job_id] = (str(job["user"]), str(job["workload"]))
 
     def _forget(self, now_s: float, length_s: float) -> None:
@@ -248,9 +246,7 @@ class History:
                 for name, value in lines[mode]["figures"].items()
                 if name.startswith("price.")
             }
-        copies: Counter[str] = Counter()
-        for job_id, _ in self.gangs():
-            copies[jobs[job_id]["phase"] if job_id in jobs else "running"] += 1
+        phases = (jobs[k]["phase"] if k in jobs else "running" for k, _ in self.gangs())
         nodes = lines[by_reach(lines)[0]]["nodes"] if lines else {}
         return Now(
             time_s=now_s,
@@ -261,7 +257,7 @@ class History:
             jobs=jobs,
             waiting=waiting,
             planned=frozenset(job for seen in lines.values() for job in seen["plan"] or ()),
-            copies=dict(copies),
+            copies=dict(Counter(phases)),
             forked={k: v for seen in lines.values() for k, v in forked_jobs(seen).items()},
             number=int(line["round"]),
             gpus=self._gpus(nodes),

@@ -54,8 +54,7 @@ class _Supply:
         if key not in self._found:
             total: Counter[str] = Counter()
             for name in self._nodes if key is None else key:
-                node = self._nodes.get(name)
-                if node is not None and node["open"]:
+                if (node := self._nodes.get(name)) is not None and node["open"]:
                     for gpu_type, count in node["gpus"].items():
                         total[gpu_type.lower()] += count
             self._found[key] = total
