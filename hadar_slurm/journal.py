@@ -147,7 +147,7 @@ def snapshot_of(line: Line) -> Snapshot:
 
 def throughputs_of(job: Line) -> Mapping[str, float]:
     """Return a job's throughputs by GPU type; hadard 0.2 wrote them under the key `rates`."""
-    found: Mapping[str, float] = job.get("throughputs", job.get("rates", {}))
+    found: Mapping[str, float] = job.get("throughputs" if "throughputs" in job else "rates", {})
     return found
 
 

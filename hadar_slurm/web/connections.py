@@ -184,12 +184,10 @@ class Connections:
         text = bytearray()
         while True:
             seen = max(0, len(text) - 3)
-            block = await reader.read(_BLOCK)
-            if not block:
+            if not (block := await reader.read(_BLOCK)):
                 raise EOFError("the client is gone")
             text += block
-            end = _HEAD_ENDS.search(text, seen)
-            if end is not None and end.end() <= self._limits.head_bytes:
+            if (end := _HEAD_ENDS.search(text, seen)) and end.end() <= self._limits.head_bytes:
                 return bytes(text[: end.end()])
             if len(text) > self._limits.head_bytes:
                 return None

@@ -158,5 +158,4 @@ def partition_of(job: Line | None) -> str:
 
 def forked_jobs(line: Line) -> dict[str, Forked]:
     """Return the copies of every forked job; raises one of DAMAGE for a damaged line."""
-    found = {job_id: forked_of(line, job_id) for job_id in line["jobs"]}
-    return {job_id: forked for job_id, forked in found.items() if forked is not None}
+    return {job_id: forked for job_id in line["jobs"] if (forked := forked_of(line, job_id))}
