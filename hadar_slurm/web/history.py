@@ -320,9 +320,8 @@ def _start(book: Segments, job_id: JobId, copy: int, gang: Gang, now_s: float) -
 def _hold(book: Segments, holds: Holds, now_s: float) -> None:
     """Set the gangs that all jobs hold now."""
     held = [(job_id, copy) for job_id, copies in book.open.items() for copy in copies]
-    for job_id, copy in held:
-        if (job_id, copy) not in holds:
-            book.stop(job_id, copy, now_s)
+    for job_id, copy in (each for each in held if each not in holds):
+        book.stop(job_id, copy, now_s)
     for (job_id, copy), gang in holds.items():
         _start(book, job_id, copy, gang, now_s)
 
