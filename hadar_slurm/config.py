@@ -40,8 +40,7 @@ def _absolute(path: Path) -> Path:
 
 def _known_policy(name: str) -> str:
     """Refuse a name that no installed package registers as a policy (policies/registry.py)."""
-    names = entry_points(group="hadar_slurm.policies").names
-    if name not in names:
+    if name not in (names := entry_points(group="hadar_slurm.policies").names):
         raise ValueError(f"expected one of {', '.join(sorted(names))}")
     return name
 
@@ -192,9 +191,7 @@ def _line(root: yaml.Node | None, place: tuple[int | str, ...]) -> int:
     """Return the line, counted from 1, of the key at `place`."""
     node, line = root, 1
     for step in place:
-        if not isinstance(node, yaml.MappingNode):
-            break
-        for key, value in node.value:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
             if key.value == str(step):
                 node, line = value, key.start_mark.line + 1
                 break

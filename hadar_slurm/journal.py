@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from io import FileIO
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +59,15 @@ def as_line(record: RoundRecord) -> Line:
 def gang_tree(gang: Gang) -> dict[str, dict[str, int]]:
     """Return a gang as `{node: {gpu type: count}}`."""
     tree: dict[str, dict[str, int]] = {}
-    for slot, count in gang.slots:
-        tree.setdefault(slot.node, {})[slot.gpu_type] = count
+    for slot, number in gang.slots:
+        tree.setdefault(slot.node, {})[slot.gpu_type] = number
     return tree
 
 
 def gang_from_tree(tree: Mapping[str, Mapping[str, int]]) -> Gang:
     """Return the gang in `{node: {gpu type: count}}`."""
     return Gang.of(
-        {(n, gpu_type): count for n, gpus in tree.items() for gpu_type, count in gpus.items()}
+        {(n, gpu_type): number for n, gpus in tree.items() for gpu_type, number in gpus.items()}
     )
 
 
@@ -80,9 +80,7 @@ def _seen(snapshot: Snapshot) -> Line:
         },
         "occupied": gang_tree(Gang(snapshot.occupied)),
         "jobs": {job.job_id: _job(job) for job in snapshot.jobs},
-        "ended": {
-            end.job_id: {"phase": str(end.phase), "end_s": end.end_s} for end in snapshot.ended
-        },
+        "ended": {e.job_id: {"phase": str(e.phase), "end_s": e.end_s} for e in snapshot.ended},
         **({"rules": rules} if rules else {}),
     }
 
@@ -114,7 +112,7 @@ def _job(job: Job) -> Line:
         "steps_done": round(job.progress.steps_done, 3),
         "restarts": job.progress.restarts,
         "holds": _copies(job.allocation),
-        "rates": {
+        "throughputs": {
             gpu_type: float(f"{throughput:.5g}")
             for gpu_type in spec.throughputs.gpu_types
             if (throughput := spec.throughputs.on(gpu_type, spec.num_gpus)) > 0
@@ -141,19 +139,22 @@ def snapshot_of(line: Line) -> Snapshot:
         cluster=cluster,
         jobs=[_job_from(JobId(name), tree) for name, tree in line["jobs"].items()],
         occupied=dict(gang_from_tree(line["occupied"]).slots),
-        ended=[
-            Ended(JobId(name), Phase(end["phase"]), end["end_s"])
-            for name, end in line["ended"].items()
-        ],
+        ended=[Ended(JobId(k), Phase(v["phase"]), v["end_s"]) for k, v in line["ended"].items()],
         # A later version may know rules that this one does not.
         rules=GangRules(**{k: v for k, v in line.get("rules", {}).items() if k in _RULES}),
     )
 
 
+def throughputs_of(job: Line) -> Mapping[str, float]:
+    """Return a job's throughputs by GPU type; hadard 0.2 wrote them under the key `rates`."""
+    found: Mapping[str, float] = job.get("throughputs" if "throughputs" in job else "rates", {})
+    return found
+
+
 def _job_from(job_id: JobId, tree: Line) -> Job:
     throughputs = {
         (gpu_type, tree["gpus"]): GangThroughput(throughput)
-        for gpu_type, throughput in tree.get("rates", {}).items()
+        for gpu_type, throughput in throughputs_of(tree).items()
     }
     spec = JobSpec(
         job_id=job_id,
@@ -302,11 +303,15 @@ def read_last(path: Path, number: int) -> list[Line]:
 
 def read_with_older(path: Path) -> Iterator[Line]:
     """Yield the rounds of a journal's rotated files and of the journal, the oldest first."""
-    files = [path]
-    while (file := path.with_name(f"{path.name}.{len(files)}")).exists():
-        files.append(file)
-    for file in reversed(files):
+    for file in reversed([*files_of(path)]):
         yield from read_journal(file)
+
+
+def files_of(path: Path) -> Iterator[Path]:
+    """Yield a journal's path and its rotated files, the newest first."""
+    yield path
+    numbered = (path.with_name(f"{path.name}.{number}") for number in count(1))
+    yield from takewhile(Path.exists, numbered)
 
 
 def texts_backwards(path: Path) -> Iterator[bytes]:

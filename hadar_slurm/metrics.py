@@ -42,8 +42,7 @@ class Segments:
 
     def stop(self, job_id: JobId, copy: int, end_s: float) -> None:
         """End a copy's segment if it has one."""
-        copies = self.open.get(job_id, {})
-        if copy in copies:
+        if copy in (copies := self.open.get(job_id, {})):
             gang, start_s = copies.pop(copy)
             self.found.append(Segment(job_id, gang, start_s, end_s, copy))
             if not copies:

@@ -20,6 +20,7 @@ from hadar_slurm.errors import UsageError
 from hadar_slurm.journal import read_with_older
 from hadar_slurm.lab.replay import figures, print_replay, replayed
 from hadar_slurm.status.report import Report, Reporter
+from hadar_slurm.status.status import json_names
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _HOUR_S = 3600.0
@@ -65,7 +66,8 @@ def report(
     results = replayed(*workload, found.policies[-1], is_quiet=as_json) if workload else []
     if as_json:
         replays = {result.policy: figures(result) for result in results}
-        typer.echo(json.dumps({**asdict(found), "replay": replays}))
+        tree = asdict(found, dict_factory=json_names)
+        typer.echo(json.dumps({**tree, "replay": replays}))
     else:
         console = Console(highlight=False, soft_wrap=True)
         _print(console, found)
@@ -106,5 +108,5 @@ def _print(console: Console, found: Report) -> None:
     for heading in ("managed, GPU hours", "unmanaged", "idle"):
         table.add_column(heading, justify="right")
     for gpu_type, hours in found.gpu_hours.items():
-        table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.ours, hours.others, hours.idle)))
+        table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.managed, hours.others, hours.idle)))
     console.print(table)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
 from hadar_slurm.config import read_config_to_answer
-from hadar_slurm.status.status import status_of
+from hadar_slurm.status.status import json_names, status_of
 from hadar_slurm.status.status_text import last_lines, life_of, standing_by, status_parts
 
 
@@ -29,7 +29,7 @@ def status(
     lines, fault = last_lines(journal or chosen.journal)
     found, standing = status_of(lines), standing_by(life, lines, now_s)
     if as_json:
-        last = asdict(found) if found else None
+        last = asdict(found, dict_factory=json_names) if found else None
         typer.echo(json.dumps({**life, **asdict(standing), "journal": fault, "last": last}))
     else:
         console = Console(highlight=False, soft_wrap=True)
@@ -37,3 +37,5 @@ def status(
             console.print(part)
     if not life["alive"]:
         raise typer.Exit(1)
+        last = asdict(found, dict_factory=json_names) if found else None
+        typer.echo(json.dumps({**life, **asdict(standing), "journal": fault, "last": last}))

@@ -17,7 +17,6 @@ from hadar_slurm.daemon.supervisor import notify
 from hadar_slurm.daemon.world import Life, World, backend_of, make_directory, modes
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.journal import Journal
-from hadar_slurm.policies.policy import Policy
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
 from hadar_slurm.slurm.control.modes import Mode
@@ -64,7 +63,9 @@ def run_with(
         config.journal, max_bytes=config.journal_megabytes * 1e6, keep=config.journal_files
     )
     problems = Problems()
-    _log_start(config, slurm, cluster, policy)
+    places = ", ".join([config.mode, *(f"{name}: {m}" for name, m in config.partitions.items())])
+    text = "hadard %s on cluster %s, policy %s, %s, through %s"
+    log.info(text, __version__, cluster.name, policy.name, places, slurm.name)
     rounds = partial(
         run_rounds, length_s=config.round_seconds, now_s=world.now_s, clock=time.perf_counter
     )
@@ -123,12 +124,6 @@ def _gather(problems: Problems, config: Config, backends: Sequence[SlurmBackend]
     first.ledger.retry()
     problems.set(Problem.LEDGER, first.ledger.fault)
     problems.set(Problem.PROFILE, first.profile.fault if first.profile else "")
-
-
-def _log_start(config: Config, slurm: SlurmAdapter, cluster: Site, policy: Policy) -> None:
-    places = ", ".join([config.mode, *(f"{name}: {m}" for name, m in config.partitions.items())])
-    text = "hadard %s on cluster %s, policy %s, %s, through %s"
-    log.info(text, __version__, cluster.name, policy.name, places, slurm.name)
 
 
 @contextmanager

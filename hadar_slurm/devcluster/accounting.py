@@ -97,13 +97,12 @@ def start(
     """Start the server and slurmdbd, and register the cluster, an account and `user` in it."""
     _create_database(directory, binaries["mariadbd"], user)
     address = f"{directory}/database/socket"
-    server = [
-        *("setsid", "--fork", binaries["mariadbd"], *_server_words(directory, user)),
-        f"--socket={address}",
+    server = ["setsid", "--fork", binaries["mariadbd"], *_server_words(directory, user)]
+    files = (
         f"--pid-file={directory}/pid/mariadbd.pid",
         f"--log-error={directory}/log/mariadbd/log",
-    ]
-    start_daemon(server, directory, name="mariadbd")
+    )
+    start_daemon([*server, f"--socket={address}", *files], directory, name="mariadbd")
     _wait_for(directory, "mariadbd", lambda: _listens(socket.AF_UNIX, address))
     start_daemon([binaries["slurmdbd"]], directory, variables={"MYSQL_UNIX_PORT": address})
     _wait_for(directory, "slurmdbd", lambda: _slurmdbd_serves(directory, port))

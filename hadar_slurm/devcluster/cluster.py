@@ -296,9 +296,8 @@ class LocalCluster:
         if not wait_until(all_idle, timeout_s):
             states = self._node_states()
             waiting = [n.name for n in self.nodes if states.get(n.name) != "idle"]
-            raise self._failed_to_start(
-                waiting[0] if states and waiting else "slurmctld", timeout_s
-            )
+            late = waiting[0] if states and waiting else "slurmctld"
+            raise self._failed_to_start(late, timeout_s)
 
     def _failed_to_start(self, daemon: str, after_s: float | None = None) -> ClusterError:
         tail = log_tail(self.directory, daemon)

@@ -75,8 +75,7 @@ def parse_nodes(text: str) -> tuple[NodeShape, ...]:
     """
     gpus: list[dict[str, int]] = []
     for entry in text.split(","):
-        match = _ENTRY.fullmatch(entry.strip())
-        if match is None:
+        if (match := _ENTRY.fullmatch(entry.strip())) is None:
             raise ConfigError(f"{entry.strip()!r} in {text!r} is not a node: {_ACCEPTED}")
         gpus += [_parse_gpus(match[2], text)] * int(match[1] or 1)
     return _checked(tuple(NodeShape(f"n{i}", each) for i, each in enumerate(gpus, 1)))
@@ -85,8 +84,7 @@ def parse_nodes(text: str) -> tuple[NodeShape, ...]:
 def _parse_gpus(entry: str, text: str) -> dict[str, int]:
     gpus: dict[str, int] = {}
     for part in entry.split("+"):
-        match = _GPUS.fullmatch(part.strip())
-        if match is None:
+        if (match := _GPUS.fullmatch(part.strip())) is None:
             raise ConfigError(f"{part.strip()!r} in {text!r} is not a node: {_ACCEPTED}")
         if match[1] in gpus:
             raise ConfigError(f"{entry.strip()!r} in {text!r} names {match[1]} twice: add them up")

@@ -127,12 +127,11 @@ def start_daemon(
     name = name or node or Path(argv[0]).name
     home = directory / "log" / name
     run = partial(subprocess.run, stdin=subprocess.DEVNULL, start_new_session=True, check=False)
+    run = partial(run, timeout=_START_LIMIT_S)
     # An open stream would block a reader of our output until its end, for example pytest.
     with (home / "out").open("ab") as sink:
         try:
-            status = run(
-                argv, stdout=sink, stderr=sink, cwd=home, env=environment, timeout=_START_LIMIT_S
-            ).returncode
+            status = run(argv, stdout=sink, stderr=sink, cwd=home, env=environment).returncode
         except subprocess.TimeoutExpired:
             raise ClusterError(
                 f"{name} did not start within {_START_LIMIT_S:g} s: {log_tail(directory, name)}"
@@ -158,12 +157,10 @@ def processes_of(directory: Path) -> list[Process]:
     """
     seen = {process.pid: process for process in _all_processes()}
     name = cluster_name(directory)
-    nodes = {
-        pid: node for pid, p in seen.items() if (node := _node_of(p, directory, name)) is not None
-    }
-    while new := {
-        pid: nodes[p.parent] for pid, p in seen.items() if pid not in nodes and p.parent in nodes
-    }:
+    found = {pid: _node_of(process, directory, name) for pid, process in seen.items()}
+    nodes = {pid: node for pid, node in found.items() if node is not None}
+    children = {pid: process.parent for pid, process in seen.items()}
+    while new := {k: nodes[p] for k, p in children.items() if k not in nodes and p in nodes}:
         nodes |= new
     pid = os.getpid()
     while pid in seen:

@@ -90,9 +90,7 @@ class Lease:
         try:
             tree = json.loads(text)
             good_for_s = min(max(0.0, float(tree["good_for_s"])), 3600.0)
-            token, host, boot, process = (
-                str(tree[key]) for key in ("token", "host", "boot", "process")
-            )
+            token, host, boot, process = (str(tree[k]) for k in "token host boot process".split())
             renewed_s = float(tree["renewed_s"])
             return Holder(token, host, boot, int(tree["pid"]), process, good_for_s, renewed_s)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -117,8 +115,7 @@ class Lease:
         """Wait until a lease has not been renewed for as long as it is good."""
         deadline_s = time.monotonic() + other.good_for_s + EVERY_S
         while time.monotonic() < deadline_s and not is_stopping():
-            now = self._other()
-            if now is None:
+            if (now := self._other()) is None:
                 return
             if other.host == socket.gethostname() or now != other:
                 raise self._taken_by(now)

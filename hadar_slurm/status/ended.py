@@ -31,10 +31,8 @@ class EndedJob:
 
 def ended_by_slurm(job: str, record: JobRecord) -> EndedJob:
     """Return how a job has ended according to Slurm's record."""
-    phase, source = (
-        str(final_phase(record.state)),
-        "accounting" if record.by_accounting else "slurm",
-    )
+    phase = str(final_phase(record.state))
+    source = "accounting" if record.by_accounting else "slurm"
     return EndedJob(JobId(job), phase, source, record.state, record.exit_code, record.ended_s)
 
 

@@ -95,6 +95,8 @@ def explain(
     job = snapshot.by_id.get(job_id)
     if job is None:
         return None
+    throughput = sum(gang.throughput(job.spec.throughputs) for gang in job.allocation.gangs)
+    is_running = job.phase is not Phase.QUEUED
     found = Explanation(
         job=job_id,
         phase=job.phase,
@@ -112,12 +114,11 @@ def explain(
         held={str(number): gang_tree(gang) for number, gang in job.allocation.copies},
         remarks=job.remarks,
         forked=forked_of(line, job_id),
-        ends_in_s=_ends_in_s(job),
+        ends_in_s=job.steps_left / throughput if is_running and throughput > 0 else None,
     )
     planned = (line["plan"] or {}).get(job_id)
-    if job.phase is not Phase.QUEUED or planned or not forecasts:
+    if is_running or planned or not forecasts:
         return found
-
     round_s = float(line["length_s"])
     forecast = partial(
         begins, policy=policy, awaited=job_id, round_s=round_s, clock=clock, limit_s=limit_s
@@ -141,22 +142,16 @@ def _expected(job: Job, begun: Mapping[JobId, Begin]) -> Expected | None:
     return Expected(begin.in_s, begin.in_s + job.steps_left / throughput, gang_tree(begin.gang))
 
 
-def _ends_in_s(job: Job) -> float | None:
-    throughput = sum(gang.throughput(job.spec.throughputs) for gang in job.allocation.gangs)
-    return job.steps_left / throughput if throughput > 0 and job.phase is not Phase.QUEUED else None
-
-
 def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ...]:
     """Return a job's forecast on each GPU type of the cluster, the fastest first."""
     free: Counter[GpuType] = Counter()
-    nodes = snapshot.cluster.by_name
     left = snapshot.plannable_capacity
     for other in snapshot.plannable:
         for gang in other.allocation.gangs if other.phase is not Phase.QUEUED else ():
             for slot, count in gang.slots:
                 left[slot] -= count
     for slot, count in left.items():
-        if nodes[slot.node].is_schedulable and job.may_use(slot.node):
+        if snapshot.cluster.by_name[slot.node].is_schedulable and job.may_use(slot.node):
             free[slot.gpu_type] += count
     choices = []
     for gpu_type in snapshot.cluster.gpus_by_type:

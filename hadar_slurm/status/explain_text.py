@@ -50,10 +50,8 @@ def print_explanation(
         _print_copies(console, found.forked, found.time_s, age_s)
     if found.ends_in_s is not None and not differs:
         left_s = found.ends_in_s - age_s
-        words = (
-            f"should have ended {span(-left_s)} ago" if left_s < 0 else f"ends in {span(left_s)}"
-        )
-        console.print(f"it {words} unless migrated")
+        ends = f"should have ended {span(-left_s)} ago" if left_s < 0 else f"ends in {span(left_s)}"
+        console.print(f"it {ends} unless migrated")
     console.print(_choices(found))
     if found.reason and not differs:
         _print_forecast(console, found, standing)
@@ -70,8 +68,7 @@ def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float)
             state = "pinned" if copy.is_pinned else speed
             table.add_row(str(copy.number), copy.task, ", ".join(copy.gang), gpus, state)
         console.print(table)
-    averaged = averages_words(forked, time_s + age_s)
-    if averaged:
+    if averaged := averages_words(forked, time_s + age_s):
         console.print(f"its copies were {averaged}")
 
 
@@ -80,13 +77,9 @@ def _choices(found: Explanation) -> Table:
     for heading in ("GPU type", "steps/s", "takes", "free now", "price"):
         table.add_column(heading, justify="left" if heading == "GPU type" else "right")
     for choice in found.choices:
-        table.add_row(
-            choice.gpu_type,
-            f"{choice.steps_per_s:.4g}",
-            span(choice.lasts_s),
-            str(choice.free),
-            "" if choice.price is None else f"{choice.price:.3g}",
-        )
+        price = "" if choice.price is None else f"{choice.price:.3g}"
+        throughput, lasts = f"{choice.steps_per_s:.4g}", span(choice.lasts_s)
+        table.add_row(choice.gpu_type, throughput, lasts, str(choice.free), price)
     return table
 
 
@@ -109,8 +102,8 @@ def _print_forecast(console: Console, found: Explanation, standing: Standing) ->
     else:
         console.print(f"if no other jobs arrive, {_sentence(found.expected, age_s)}")
     if found.if_moved is not None:
-        sentence = _sentence(found.if_moved, age_s)
-        console.print(f"with --hadar-checkpoint=yes, {sentence}, or sooner if migrated")
+        start = _sentence(found.if_moved, age_s)
+        console.print(f"with --hadar-checkpoint=yes, {start}, or sooner if migrated")
 
 
 def _sentence(expected: Expected, age_s: float) -> str:

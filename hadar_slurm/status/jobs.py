@@ -73,10 +73,9 @@ def forked_of(line: Line, job_id: str) -> Forked | None:
     copies = []
     for number, gang in sorted(job["holds"].items(), key=lambda item: int(item[0])):
         copy = measured.get(number, {})
-        throughput, is_pinned = _number(copy.get("steps_per_s")), copy.get("pinned") is True
-        copies.append(
-            CopyState(int(number), str(copy.get("task", "")), gang, throughput, is_pinned)
-        )
+        task, is_pinned = str(copy.get("task", "")), copy.get("pinned") is True
+        throughput = _number(copy.get("steps_per_s"))
+        copies.append(CopyState(int(number), task, gang, throughput, is_pinned))
     averages, averaged_s = _number(facts.get("averages")), _number(facts.get("averaged_s"))
     return Forked(tuple(copies), None if averages is None else int(averages), averaged_s)
 

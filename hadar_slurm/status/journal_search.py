@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
-from hadar_slurm.journal import VERSION, Line, texts_backwards
+from hadar_slurm.journal import VERSION, Line, files_of, texts_backwards
 
 
 def newest_with(path: Path, names: Sequence[str]) -> tuple[str, Line] | None:
@@ -16,7 +16,8 @@ def newest_with(path: Path, names: Sequence[str]) -> tuple[str, Line] | None:
     Damaged lines are skipped. Raises OSError if a file cannot be read.
     """
     marks = [f"{json.dumps(name)}:".encode() for name in names]
-    for text in _lines_backwards(path):
+    files = (file for file in files_of(path) if file.exists())
+    for text in chain.from_iterable(map(texts_backwards, files)):
         if not any(mark in text for mark in marks):
             continue
         try:
@@ -27,14 +28,3 @@ def newest_with(path: Path, names: Sequence[str]) -> tuple[str, Line] | None:
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return None
-
-
-def _lines_backwards(path: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a journal and of its rotated files, the newest first."""
-    if path.exists():
-        yield from texts_backwards(path)
-    for number in count(1):
-        older = path.with_name(f"{path.name}.{number}")
-        if not older.exists():
-            return
-        yield from texts_backwards(older)

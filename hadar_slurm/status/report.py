@@ -21,7 +21,7 @@ _MOST_ROUNDS = 2.0
 class GpuHours:
     """GPU hours of one type: of managed jobs, of other jobs, and idle on open nodes."""
 
-    ours: float = 0.0
+    managed: float = 0.0
     others: float = 0.0
     idle: float = 0.0
 
@@ -110,7 +110,7 @@ class Reporter:
         hours = max(0.0, lasted_s) / _HOUR_S
         for gpu_type, use in use_of(seen).items() if seen else ():
             old = self._hours.get(gpu_type, GpuHours())
-            new = (old.ours + use.ours * hours, old.others + use.others * hours)
+            new = (old.managed + use.managed * hours, old.others + use.others * hours)
             self._hours[gpu_type] = GpuHours(*new, old.idle + use.free * hours)
 
     def workload(self) -> tuple[list[JobSpec], Cluster] | None:

@@ -17,7 +17,7 @@ class TypeUse:
     """The GPUs of one type: with managed jobs, with others, free, and free on closed nodes."""
 
     total: int = 0
-    ours: int = 0
+    managed: int = 0
     others: int = 0
     free: int = 0
     closed: int = 0
@@ -44,6 +44,11 @@ class ClusterStatus:
     errors: tuple[str, ...] = ()
     # Jobs by remark, such as why a job is not migrated.
     remarks: Mapping[str, int] = field(default_factory=dict)
+
+
+def json_names(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Return fields by their names in JSON, where `managed` is `ours`; a `dict_factory`."""
+    return {"ours" if name == "managed" else name: value for name, value in pairs}
 
 
 def status_of(lines: Sequence[Line]) -> ClusterStatus | None:
@@ -95,7 +100,7 @@ def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
     GPUs that one mode's line counts as occupied may be held by a job of another mode.
     """
     first = lines[0]
-    ours = _held(lines)
+    managed = _held(lines)
     used = _held([first])
     used.update(dict(gang_from_tree(first.get("occupied", {})).slots))
     found: dict[GpuType, TypeUse] = {}
@@ -104,7 +109,7 @@ def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
             slot, before = Slot(name, GpuType(gpu_type)), found.get(gpu_type, TypeUse())
             idle = total - used[slot]
             free, closed = (idle, 0) if node["open"] else (0, idle)
-            here = (total, ours[slot], used[slot] - ours[slot], free, closed)
+            here = (total, managed[slot], used[slot] - managed[slot], free, closed)
             found[slot.gpu_type] = TypeUse(*map(add, astuple(before), here))
     return dict(sorted(found.items()))
 

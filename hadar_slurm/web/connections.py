@@ -114,7 +114,7 @@ class Connections:
 
     async def _serve(self, to_end: asyncio.Event, is_ready: threading.Event) -> None:
         server = await asyncio.start_server(
-            self._meet, sock=self._listener, backlog=_ACCEPTED_AT_ONCE, limit=_BLOCK
+            self._handle, sock=self._listener, backlog=_ACCEPTED_AT_ONCE, limit=_BLOCK
         )
         # asyncio's backlog also bounds its accepts per turn; only the system's queue may be large.
         self._listener.listen(_BACKLOG)
@@ -122,12 +122,12 @@ class Connections:
         await to_end.wait()
         # A closing asyncio server forgets connections that are accepted but not yet handled.
         asyncio.get_running_loop().remove_reader(self._listener)
-        await self._hang_up_all()
+        await self._close_all()
         server.close()
         for line in (self._pages, self._metrics):
             line.pool.shutdown(wait=True, cancel_futures=True)
 
-    async def _hang_up_all(self) -> None:
+    async def _close_all(self) -> None:
         """Close every connection, also those accepted but not yet handled."""
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             # A task cancelled before it has begun would leave its connection open.
@@ -138,7 +138,7 @@ class Connections:
             await asyncio.wait(others, timeout=_LINGER_S)
         await asyncio.sleep(0)  # lets the last aborted connections close
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client."""
         task = asyncio.current_task()
         assert task is not None
@@ -146,7 +146,7 @@ class Connections:
         client = _Client(str(peer[0]), task, writer.transport)
         self._clients[client] = None
         if len(self._clients) > self._limits.connections:
-            self._hang_up_one([other for other in self._clients if not other.is_answered])
+            self._close_oldest([other for other in self._clients if not other.is_answered])
         try:
             await self._answer(client, reader, writer)
         except (OSError, TimeoutError, EOFError, asyncio.CancelledError):
@@ -162,11 +162,11 @@ class Connections:
         async with asyncio.timeout(self._limits.head_s):
             head = await self._head(reader)
         client.is_answered = True
-        answer = await self._made(client.task, head)
+        answer = await self._response(client.task, head)
         client.is_answered = False
         self._sending[client] = None
         if len(self._sending) > self._limits.sending:
-            self._hang_up_one(list(self._sending))
+            self._close_oldest(list(self._sending))
         # drain() waits until the system has taken all of the answer.
         writer.transport.set_write_buffer_limits(high=0)
         async with asyncio.timeout(self._limits.send_s):
@@ -184,17 +184,15 @@ class Connections:
         text = bytearray()
         while True:
             seen = max(0, len(text) - 3)
-            block = await reader.read(_BLOCK)
-            if not block:
+            if not (block := await reader.read(_BLOCK)):
                 raise EOFError("the client is gone")
             text += block
-            end = _HEAD_ENDS.search(text, seen)
-            if end is not None and end.end() <= self._limits.head_bytes:
+            if (end := _HEAD_ENDS.search(text, seen)) and end.end() <= self._limits.head_bytes:
                 return bytes(text[: end.end()])
             if len(text) > self._limits.head_bytes:
                 return None
 
-    async def _made(self, task: asyncio.Task[None], head: bytes | None) -> bytes:
+    async def _response(self, task: asyncio.Task[None], head: bytes | None) -> bytes:
         """Return the answer, made in a thread; refuse if too many requests wait."""
         if head is None:
             return self._site.refuse(
@@ -211,7 +209,7 @@ class Connections:
         finally:
             line.waiting.discard(task)
 
-    def _hang_up_one(self, clients: Sequence[_Client]) -> None:
+    def _close_oldest(self, clients: Sequence[_Client]) -> None:
         """Close the oldest connection of the address with the most."""
         numbers = Counter(client.host for client in clients)
         most = max(numbers.values(), default=0)

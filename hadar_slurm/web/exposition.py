@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 
 from hadar_slurm import __version__
 from hadar_slurm.state.problems import Problem
-from hadar_slurm.web.counts import ENDS, MODES, PHASES, REASONS, Counts, Histogram, counted
+from hadar_slurm.web.counts import ENDS, MODES, PHASES, REASONS, Counts, counted
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.history import History, Now
 from hadar_slurm.web.lines import partition_of
@@ -94,8 +94,8 @@ def _ages(history: History, now_s: float) -> Iterator[Metric]:
     yield _gauge("last_round_age_seconds", "Age of the last round.", max(0.0, now_s - now.time_s))
     yield _gauge("round_length_seconds", "Configured length of a round.", now.length_s)
     if now.seen_s is not None:
-        words = "Age of the last complete snapshot."
-        yield _gauge("snapshot_age_seconds", words, max(0.0, now_s - now.seen_s))
+        age_s = max(0.0, now_s - now.seen_s)
+        yield _gauge("snapshot_age_seconds", "Age of the last complete snapshot.", age_s)
 
 
 def _state(history: History, now: Now) -> Iterator[Metric]:
@@ -114,8 +114,7 @@ def _state(history: History, now: Now) -> Iterator[Metric]:
     reasons = counted(names, tuple(REASONS.values()))
     yield _gauge("waiting_jobs", "Jobs without GPUs in the plan, by the reason.", reasons, "reason")
     copies = {phase: now.copies.get(phase, 0) for phase in PHASES}
-    words = "Gangs held; a forked job has one for each copy."
-    yield _gauge("copies", words, copies, "state")
+    yield _gauge("copies", "Gangs held; a forked job has one for each copy.", copies, "state")
     gpus = {
         (gpu_type, state): float(getattr(count, state))
         for gpu_type, count in now.gpus.items()
@@ -133,11 +132,9 @@ def _state(history: History, now: Now) -> Iterator[Metric]:
 
 def _of_hadard(history: History, counts: Counts) -> Iterator[Metric]:
     """Yield the metrics that simulations and older journals lack."""
-    held = [row.held for row in history.rounds if row.held is not None]
-    if held:
+    if held := [row.held for row in history.rounds if row.held is not None]:
         yield _gauge("held_jobs", "Jobs that hadard holds.", held[-1])
-    expired = [row.expired for row in history.rounds if row.expired is not None]
-    if expired:
+    if expired := [row.expired for row in history.rounds if row.expired is not None]:
         yield _counter("holds_expired", "Jobs released by the reaper.", expired[-1])
     if any(row.averages is not None for row in history.rounds):
         yield _counter("averages", "Parameter averagings of forked jobs.", counts.averages)
@@ -155,10 +152,11 @@ def _counted(counts: Counts) -> Iterator[Metric]:
     yield _counter("slurm_commands", words, commands, "command", "answer")
     ended = counted(counts.ended.elements(), ENDS)
     yield _counter("ended_jobs", "Jobs that have ended.", ended, "state")
-    words = "Duration of a round without waiting."
-    yield _histogram("round_duration_seconds", words, counts.round_s)
-    words = "Duration of the policy's decision."
-    yield _histogram("solver_duration_seconds", words, counts.plan_s)
+    for name, words, seen in (
+        ("hadar_round_duration_seconds", "Duration of a round without waiting.", counts.round_s),
+        ("hadar_solver_duration_seconds", "Duration of the policy's decision.", counts.plan_s),
+    ):
+        yield HistogramMetricFamily(name, words, buckets=seen.cumulated(), sum_value=seen.sum_s)
 
 
 def _gauge(name: str, words: str, values: _Values, *labels: str) -> Metric:
@@ -177,9 +175,3 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: _Values) ->
         labels = (key,) if isinstance(key, str) else key
         family.add_metric([clean(label) for label in labels], float(value))
     return family
-
-
-def _histogram(name: str, words: str, seen: Histogram) -> Metric:
-    return HistogramMetricFamily(
-        f"hadar_{name}", words, buckets=seen.cumulated(), sum_value=seen.sum_s
-    )

@@ -49,7 +49,7 @@ class Follower:
         with self._reading:
             try:
                 for text in self._tail.lines():
-                    self._take_in(text, counts=counts)
+                    self._add(text, counts=counts)
             except OSError as error:
                 self._tail.fault = error.strerror or str(error)
 
@@ -67,7 +67,7 @@ class Follower:
         while not self._to_end.wait(self._every_s):
             self.poll()
 
-    def _take_in(self, text: bytes, *, counts: bool) -> None:
+    def _add(self, text: bytes, *, counts: bool) -> None:
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):

@@ -170,8 +170,7 @@ def _rows(nodes: Mapping[str, Line]) -> tuple[list[Row], int]:
     for gpu_type in gpu_types:
         top += _HEAD
         for node in sorted(nodes, key=natural_key):
-            number = int(nodes[node]["gpus"].get(gpu_type, 0))
-            if number:
+            if number := int(nodes[node]["gpus"].get(gpu_type, 0)):
                 rows.append(Row(node, gpu_type, number, bool(nodes[node]["open"]), top, height))
                 top += number * height + _GAP
     return rows, top + _AXIS
@@ -184,16 +183,12 @@ def _bars(rows: Sequence[Row], segments: Iterable[Segment]) -> list[_Bar]:
     bars: list[_Bar] = []
     for segment in sorted(segments, key=lambda s: (s.start_s, s.end_s, s.job_id, s.copy)):
         for (node, gpu_type), number in segment.gang.slots:
-            row = by_slot.get((node, gpu_type))
-            if row is None:
+            if (row := by_slot.get((node, gpu_type))) is None:
                 continue
             free = free_from[node, gpu_type]
             # Late observations may overlap; then the GPUs that are free soonest are used.
-            order = sorted(
-                range(row.num_gpus),
-                key=lambda i: (max(0.0, free[i] - segment.start_s - _TOUCH_S), i),
-            )
-            taken = sorted(order[:number])
+            waits_s = [max(0.0, free_s - segment.start_s - _TOUCH_S) for free_s in free]
+            taken = sorted(sorted(range(row.num_gpus), key=waits_s.__getitem__)[:number])
             for index in taken:
                 free[index] = segment.end_s
             # In a run of consecutive numbers, a number less its place is the same.
@@ -235,14 +230,14 @@ def _drawn(
         top=bar.top,
         height=height,
         is_thin=bar.row.height < 9,
-        title=_said(segment, names, clock),
+        title=_title(segment, names, clock),
         job_id=segment.job_id,
         id_class=id_class if has_room else "",
         middle=_percent((left + right) / 2),
     )
 
 
-def _said(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock) -> str:
+def _title(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock) -> str:
     begin, end = clock.moment(segment.start_s), clock.moment(segment.end_s)
     times = f"{begin} to {end}, {duration(segment.end_s - segment.start_s)}"
     if segment.job_id == OTHERS:

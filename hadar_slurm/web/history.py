@@ -97,9 +97,9 @@ class History:
     def __init__(self, *, max_bars: int = MAX_BARS) -> None:
         self.strange = 0
         self._max_bars = max_bars
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self.now = Now()
         self.begins_s = 0.0
         self.is_epoch = True
@@ -124,7 +124,7 @@ class History:
         try:
             if line["version"] != VERSION:
                 raise ValueError(f"journal version {line['version']!r}")
-            self._take_in(line, row_of(line), holds_of(line))
+            self._add_valid(line, row_of(line), holds_of(line))
         except DAMAGE:
             self.strange += 1
             return False
@@ -164,8 +164,7 @@ class History:
         """Return the share of a type's GPU time held by managed jobs, None if there was none."""
         held = total = 0.0
         for point, until_s in self.spans(from_s, to_s):
-            gpus = point.gpus.get(gpu_type)
-            if gpus:
+            if gpus := point.gpus.get(gpu_type):
                 lasts_s = until_s - max(point.time_s, from_s)
                 held += gpus.held * lasts_s
                 total += gpus.total * lasts_s
@@ -182,10 +181,10 @@ class History:
 
     # Taking in a line.
 
-    def _take_in(self, line: Line, row: RoundRow, holds: Holds) -> None:
+    def _add_valid(self, line: Line, row: RoundRow, holds: Holds) -> None:
         mode, now_s = row.mode, row.time_s
         if not self.is_empty and now_s < self.now.time_s - limit_s(line):
-            self._begin_anew()
+            self._reset()
         if self.is_empty:
             self.begins_s = now_s
             self.is_epoch = bool(mode)
@@ -195,7 +194,7 @@ class History:
         if "nodes" in line:
             self._lines[mode] = line
             self._book(self._books.setdefault(mode, Segments()), line, holds, now_s)
-        self.now = self._stand(line, now_s)
+        self.now = self._summary(line, now_s)
         self.partitions.update(map(partition_of, self.now.jobs.values()))
         if "nodes" in line:
             others: Holds = {}
@@ -221,8 +220,7 @@ class History:
                 elif action["do"] == "start":
                     _start(book, job_id, copy, Gang.of(slots_of(action["gang"])), now_s)
         for job_id in book.open:
-            job = line["jobs"].get(job_id)
-            if job is not None:
+            if (job := line["jobs"].get(job_id)) is not None:
                 self.names[job_id] = (str(job["user"]), str(job["workload"]))
 
     def _forget(self, now_s: float, length_s: float) -> None:
@@ -235,7 +233,7 @@ class History:
                 self._lines.pop(mode, None)
                 self._last_s.pop(mode)
 
-    def _stand(self, line: Line, now_s: float) -> Now:
+    def _summary(self, line: Line, now_s: float) -> Now:
         lines = self._lines
         jobs: dict[str, Line] = {}
         waiting: dict[str, str] = {}
@@ -248,9 +246,7 @@ class History:
                 for name, value in lines[mode]["figures"].items()
                 if name.startswith("price.")
             }
-        copies: Counter[str] = Counter()
-        for job_id, _ in self.gangs():
-            copies[jobs[job_id]["phase"] if job_id in jobs else "running"] += 1
+        phases = (jobs[k]["phase"] if k in jobs else "running" for k, _ in self.gangs())
         nodes = lines[by_reach(lines)[0]]["nodes"] if lines else {}
         return Now(
             time_s=now_s,
@@ -261,7 +257,7 @@ class History:
             jobs=jobs,
             waiting=waiting,
             planned=frozenset(job for seen in lines.values() for job in seen["plan"] or ()),
-            copies=dict(copies),
+            copies=dict(Counter(phases)),
             forked={k: v for seen in lines.values() for k, v in forked_jobs(seen).items()},
             number=int(line["round"]),
             gpus=self._gpus(nodes),
@@ -324,9 +320,8 @@ def _start(book: Segments, job_id: JobId, copy: int, gang: Gang, now_s: float) -
 def _hold(book: Segments, holds: Holds, now_s: float) -> None:
     """Set the gangs that all jobs hold now."""
     held = [(job_id, copy) for job_id, copies in book.open.items() for copy in copies]
-    for job_id, copy in held:
-        if (job_id, copy) not in holds:
-            book.stop(job_id, copy, now_s)
+    for job_id, copy in (each for each in held if each not in holds):
+        book.stop(job_id, copy, now_s)
     for (job_id, copy), gang in holds.items():
         _start(book, job_id, copy, gang, now_s)
 

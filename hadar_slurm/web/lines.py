@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.journal import Line
+from hadar_slurm.journal import Line, throughputs_of
 from hadar_slurm.status.jobs import Forked, forked_of
 from hadar_slurm.web.words import clean
 
@@ -136,8 +136,9 @@ def holds_of(line: Line) -> Holds:
         if not job.keys() >= _JOB_KEYS:
             raise ValueError(f"job {job_id} is incomplete")
         _whole(job["gpus"])
-        if not all(0 <= float(rate) < math.inf for rate in job.get("rates", {}).values()):
-            raise ValueError(f"{job['rates']!r} are no throughputs")
+        throughputs = throughputs_of(job)
+        if not all(0 <= float(steps_per_s) < math.inf for steps_per_s in throughputs.values()):
+            raise ValueError(f"{throughputs!r} are no throughputs")
         texts = [job.get("partition", ""), *job.get("remarks", ()), *job.get("nodes", ())]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"job {job_id}: partition, remarks or nodes are no text")
@@ -157,5 +158,4 @@ def partition_of(job: Line | None) -> str:
 
 def forked_jobs(line: Line) -> dict[str, Forked]:
     """Return the copies of every forked job; raises one of DAMAGE for a damaged line."""
-    found = {job_id: forked_of(line, job_id) for job_id in line["jobs"]}
-    return {job_id: forked for job_id, forked in found.items() if forked is not None}
+    return {job_id: forked for job_id in line["jobs"] if (forked := forked_of(line, job_id))}

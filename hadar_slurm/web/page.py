@@ -7,6 +7,7 @@ prepared here; all markup is in `templates`, which escape all text from a journa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -259,11 +260,7 @@ def _choices(
 
 def _first(nodes: Mapping[str, Line]) -> dict[str, Line]:
     """Return the nodes that fit in a chart."""
-    found: dict[str, Line] = {}
-    room = MAX_GPUS
-    for name, node in nodes.items():
-        room -= sum(node["gpus"].values())
-        if room < 0:
-            break
-        found[name] = node
-    return found
+    totals = accumulate(sum(node["gpus"].values()) for node in nodes.values())
+    return dict(
+        pair for pair, total in zip(nodes.items(), totals, strict=True) if total <= MAX_GPUS
+    )

@@ -35,7 +35,7 @@ class Pulse:
     def problems(self, now_s: float) -> dict[str, str]:
         """Return the problems of a live hadard by kind."""
         beat = self.beat
-        return dict(beat.problems) if beat is not None and beat.is_fresh(now_s) else {}
+        return dict(beat.problems) if beat and beat.is_fresh(now_s) else {}
 
     def __enter__(self) -> Pulse:
         self._thread.start()
@@ -47,8 +47,7 @@ class Pulse:
         self._thread.join(_WAIT_S)
 
     def _run(self) -> None:
-        while True:
+        self.poll()
+        self._has_read.set()
+        while not self._to_end.wait(self._every_s):
             self.poll()
-            self._has_read.set()
-            if self._to_end.wait(self._every_s):
-                return

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.journal import Line
+from hadar_slurm.journal import Line, throughputs_of
 
 
 def throughput_ratios(
@@ -27,7 +27,7 @@ def throughput_ratios(
     weights: Counter[str] = Counter()
     for job_id, gang in held:
         job = jobs.get(job_id, {})
-        throughputs = {name.lower(): float(rate) for name, rate in job.get("rates", {}).items()}
+        throughputs = {name.lower(): float(x) for name, x in throughputs_of(job).items()}
         own = min((throughputs.get(name.lower(), 0.0) for name in gang.gpus_by_type), default=0.0)
         if own <= 0:
             continue
@@ -54,8 +54,7 @@ class _Supply:
         if key not in self._found:
             total: Counter[str] = Counter()
             for name in self._nodes if key is None else key:
-                node = self._nodes.get(name)
-                if node is not None and node["open"]:
+                if (node := self._nodes.get(name)) is not None and node["open"]:
                     for gpu_type, count in node["gpus"].items():
                         total[gpu_type.lower()] += count
             self._found[key] = total

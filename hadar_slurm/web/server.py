@@ -112,8 +112,7 @@ class Server:
 
         Addresses are accepted: an attack by DNS rebinding uses a name.
         """
-        name = _host_name(host)
-        if name is None:
+        if (name := _host_name(host)) is None:
             return False
         with suppress(ValueError):
             ipaddress.ip_address(name)

@@ -102,12 +102,12 @@ class Clock:
     def ticks(self, from_s: float, to_s: float, *, most: int) -> Iterator[tuple[float, str]]:
         """Yield at most `most` round points in time, each with its label."""
         lasts_s = to_s - from_s
-        fits = (step for step in _STEPS_S if lasts_s / step <= most)
-        step_s = next(fits, _STEPS_S[-1])
+        step_s = next((step for step in _STEPS_S if lasts_s / step <= most), _STEPS_S[-1])
         if lasts_s / step_s > most:
             step_s *= math.ceil(lasts_s / step_s / most)
         # By the wall clock, so that steps of hours and days begin at midnight.
-        ahead_s = self._ahead_s(from_s)
+        ahead = self._local(from_s).utcoffset() if self.is_epoch else None
+        ahead_s = ahead.total_seconds() if ahead else 0.0
         time_s = math.ceil((from_s + ahead_s) / step_s) * step_s - ahead_s
         while time_s <= to_s:
             yield time_s, self._label(time_s, step_s)
@@ -124,7 +124,3 @@ class Clock:
 
     def _local(self, time_s: float) -> datetime:
         return datetime.fromtimestamp(time_s, self.zone).astimezone(self.zone)
-
-    def _ahead_s(self, time_s: float) -> float:
-        ahead = self._local(time_s).utcoffset() if self.is_epoch else None
-        return ahead.total_seconds() if ahead else 0.0

@@ -81,6 +81,16 @@ def test_the_line_is_the_one_documented(tmp_path: Path) -> None:
     assert text == golden("round.jsonl", text)
 
 
+def test_throughputs_of_an_old_line_are_read() -> None:
+    """Version 0.2 wrote a job's throughputs as `rates`."""
+    line = as_line(RECORD)
+    new = snapshot_of(line)
+    for job in line["jobs"].values():
+        job["rates"] = job.pop("throughputs")
+    assert any(job["rates"] for job in line["jobs"].values())
+    assert snapshot_of(line) == new
+
+
 def test_every_field_is_documented() -> None:
     """docs/journal.md speaks of every field of a line."""
     page = (Path(__file__).parents[2] / "docs" / "journal.md").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from builders import a_cluster, a_job, a_plan, a_snapshot
 
@@ -11,7 +11,7 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Line, as_line
-from hadar_slurm.status.status import TypeUse, status_of
+from hadar_slurm.status.status import TypeUse, json_names, status_of
 
 NODES = a_cluster("2xV100,2xV100+2xK80,1xP100", closed=["n3"])
 
@@ -85,6 +85,11 @@ def test_several_modes_make_one_picture() -> None:
     assert found.gpus["V100"] == TypeUse(4, 2, 0, 2, 0)
     assert found.jobs == {"running": 2}
     assert (found.round, found.time_s) == (4, 101.0)
+
+
+def test_managed_gpus_keep_their_name_in_json() -> None:
+    tree = asdict(TypeUse(4, 2, 0, 2, 0), dict_factory=json_names)
+    assert tree == {"total": 4, "ours": 2, "others": 0, "free": 2, "closed": 0}
 
 
 def test_a_mode_that_is_no_longer_in_use_is_not_told() -> None:
