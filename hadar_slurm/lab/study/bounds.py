@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
@@ -196,32 +197,24 @@ def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
     unit_s = float(alone_s.mean())
     parts = np.arange(num_parts)
     # Columns: fraction of each job on each type, then T. Rows: jobs, types, x <= T.
-    rows = [jobs, num_jobs + gpu_types, num_jobs + np.arange(num_types)]
-    columns = [parts, parts, np.full(num_types, num_parts)]
-    values = [np.ones(num_parts), work.share[jobs, gpu_types] / unit_s, -np.ones(num_types)]
-    lower, upper = [np.ones(num_jobs)], [np.full(num_jobs, math.inf)]
-    num_limits = num_types + (num_jobs if is_gang else 0)
+    blocks: list[tuple[ArrayLike, ArrayLike, ArrayLike]] = [
+        (jobs, parts, 1.0),
+        (num_jobs + gpu_types, parts, work.share[jobs, gpu_types] / unit_s),
+        (num_jobs + np.arange(num_types), num_parts, -1.0),
+    ]
     if is_gang:
         first = num_jobs + num_types
-        rows += [first + jobs, first + np.arange(num_jobs)]
-        columns += [parts, np.full(num_jobs, num_parts)]
-        values += [alone_s / unit_s, -np.ones(num_jobs)]
-    lower.append(np.full(num_limits, -math.inf))
-    upper.append(np.zeros(num_limits))
-    found = solve_lp(
-        LinearProgram(
-            cost=np.append(np.zeros(num_parts), 1.0),
-            rows=np.concatenate(rows).astype(np.int32),
-            columns=np.concatenate(columns).astype(np.int32),
-            values=np.concatenate(values),
-            row_lower=np.concatenate(lower),
-            row_upper=np.concatenate(upper),
-            lower=np.zeros(num_parts + 1),
-            upper=np.full(num_parts + 1, math.inf),
-        ),
-        method=Method.INTERIOR if num_jobs > _MANY_JOBS else Method.CHOOSE,
-        limits=_LIMITS,
+        blocks.append((first + jobs, parts, alone_s / unit_s))
+        blocks.append((first + np.arange(num_jobs), num_parts, -1.0))
+    limits = np.zeros(num_types + (num_jobs if is_gang else 0))
+    program = LinearProgram.of(
+        np.append(np.zeros(num_parts), 1.0),
+        blocks,
+        row_lower=np.append(np.ones(num_jobs), limits - math.inf),
+        row_upper=np.append(np.full(num_jobs, math.inf), limits),
     )
+    method = Method.INTERIOR if num_jobs > _MANY_JOBS else Method.CHOOSE
+    found = solve_lp(program, method=method, limits=_LIMITS)
     done = np.zeros((num_jobs, num_types))
     done[jobs, gpu_types] = np.maximum(found.x[:-1], 0.0)
     done /= done.sum(axis=1, keepdims=True)
@@ -303,19 +296,13 @@ def _highest(value: Callable[[Floats], tuple[float, Floats]], start: Floats) -> 
         cuts = np.hstack([np.array(slopes) / -unit, np.ones((len(slopes), 1))])
         matrix = np.vstack([cuts, np.append(np.ones(num), 0.0)])
         rows, columns = np.indices(matrix.shape)
-        found = solve_lp(
-            LinearProgram(
-                cost=np.append(np.zeros(num), -1.0),
-                rows=rows.ravel().astype(np.int32),
-                columns=columns.ravel().astype(np.int32),
-                values=matrix.ravel(),
-                row_lower=np.append(np.full(len(slopes), -math.inf), 1.0),
-                row_upper=np.append(np.zeros(len(slopes)), 1.0),
-                lower=np.zeros(num + 1),
-                upper=np.full(num + 1, math.inf),
-            ),
-            method=Method.SIMPLEX,
+        program = LinearProgram.of(
+            np.append(np.zeros(num), -1.0),
+            [(rows.ravel(), columns.ravel(), matrix.ravel())],
+            row_lower=np.append(np.full(len(slopes), -math.inf), 1.0),
+            row_upper=np.append(np.zeros(len(slopes)), 1.0),
         )
+        found = solve_lp(program, method=Method.SIMPLEX)
         if -found.objective * unit <= best * (1 + _CUT_GAP):
             break
         point = np.maximum(found.x[:num], 0.0)
