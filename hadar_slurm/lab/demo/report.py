@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -60,22 +61,14 @@ def job_table(plain: Sequence[JobRun], hadar: Sequence[JobRun]) -> Table:
     by_name = {run.job.name: run for run in hadar}
     for before in plain:
         after = by_name[before.job.name]
-        table.add_row(
-            before.job.name.removeprefix("demo-"),
-            before.job.workload.replace("batch size ", ""),
-            str(before.job.num_gpus),
-            *_cells(before),
-            *_cells(after),
-        )
+        name = before.job.name.removeprefix("demo-")
+        model = before.job.workload.replace("batch size ", "")
+        table.add_row(name, model, str(before.job.num_gpus), *_cells(before), *_cells(after))
     return table
 
 
 def _cells(run: JobRun) -> tuple[str, str, str]:
-    gpu_types: list[str] = []
-    for segment in run.segments:
-        gpu_type = "+".join(segment.gang.gpus_by_type)
-        if gpu_types[-1:] != [gpu_type]:
-            gpu_types.append(gpu_type)
+    gpu_types = [name for name, _ in groupby("+".join(s.gang.gpus_by_type) for s in run.segments)]
     jct = f"{run.jct_s:.1f} s" if run.has_finished else run.state
     return " ".join(gpu_types), str(max(0, len(run.segments) - 1)), jct
 
@@ -91,17 +84,12 @@ def total_table(plain: Summary, hadar: Summary) -> Table:
         ("mean completion time (JCT)", plain.mean_jct_s, hadar.mean_jct_s),
     ):
         gain = 1 - after / before if before else 0.0
-        table.add_row(
-            name,
-            f"{before:.1f} s",
-            f"{after:.1f} s",
-            f"{abs(gain):.0%} {'less' if gain >= 0 else 'more'}",
-        )
+        change = f"{abs(gain):.0%} {'less' if gain >= 0 else 'more'}"
+        table.add_row(name, f"{before:.1f} s", f"{after:.1f} s", change)
     table.add_row("moves", str(plain.moves), str(hadar.moves), "")
     for gpu_type, share in plain.utilization.items():
-        table.add_row(
-            f"{gpu_type} in use", f"{share:.0%}", f"{hadar.utilization[gpu_type]:.0%}", ""
-        )
+        after = hadar.utilization[gpu_type]
+        table.add_row(f"{gpu_type} in use", f"{share:.0%}", f"{after:.0%}", "")
     return table
 
 
@@ -143,12 +131,10 @@ def summary_tree(
 
 def _run_tree(runs: Sequence[JobRun], capacity: Mapping[str, int]) -> dict[str, object]:
     summary = asdict(summarize_run(runs, capacity))
-    states = Counter(run.state for run in runs)
-    trained_twice = sum(run.steps_trained > run.job.total_steps for run in runs)
     del summary["jobs"]
     return {
         **summary,
         "lost": len(runs) - int(summary["finished"]),
-        "trained_twice": trained_twice,
-        "states": dict(states),
+        "trained_twice": sum(run.steps_trained > run.job.total_steps for run in runs),
+        "states": dict(Counter(run.state for run in runs)),
     }

@@ -67,11 +67,9 @@ def submission(
     Both request the same GPUs, script and limits. Without `tells_steps` the command omits the
     steps, so hadard knows only the time limit, which is equal for all jobs.
     """
-    described = [
-        f"--hadar-model={job.workload}",
-        *([f"--hadar-steps={job.total_steps}"] if tells_steps else []),
-        "--hadar-checkpoint=yes",
-    ]
+    described = [f"--hadar-model={job.workload}", "--hadar-checkpoint=yes"]
+    if tells_steps:
+        described.insert(1, f"--hadar-steps={job.total_steps}")
     return [
         *([*hadar_sbatch, *described] if hadar_sbatch else ["sbatch"]),
         f"--job-name={job.name}",
@@ -146,11 +144,8 @@ def run_jobs(
             states = {key: row.state for key, row in read_queue(runner).items()}
         except SlurmUnavailable:
             states = {}
-        live = {
-            key: states[key]
-            for key in submitted
-            if states.get(key) == "PENDING" or states.get(key) in HOLDING_STATES
-        }
+        alive = {"PENDING", *HOLDING_STATES}
+        live = {key: states[key] for key in submitted if states.get(key) in alive}
         tally.submitted = len(submitted)
         tally.running = sum(state == "RUNNING" for state in live.values())
         tally.finished = len(submitted) - len(live) if states else tally.finished
@@ -171,35 +166,26 @@ def run_jobs(
 def _job_run(
     job: DemoJob, key: JobId, state: str, came_s: float, start_s: float, directory: Path
 ) -> JobRun:
-    lines = _history(directory / "checkpoints" / key / "history.jsonl")
+    path = directory / "checkpoints" / key / "history.jsonl"
+    try:
+        lines: list[Line] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except OSError:
+        lines = []
     # A segment without steps changes neither the total nor the continuity.
     spans = [(int(line["from_step"]), int(line["to_step"])) for line in lines]
+    times_s = [(float(line["start_s"]) - start_s, float(line["end_s"]) - start_s) for line in lines]
+    gangs = [gang_from_tree(line["gpus"]) for line in lines]
     ends = [0, *(end for _, end in spans)]
     return JobRun(
         job,
         key,
         state,
         came_s,
-        max((float(line["end_s"]) - start_s for line in lines), default=came_s),
-        tuple(
-            Segment(
-                key,
-                gang_from_tree(line["gpus"]),
-                float(line["start_s"]) - start_s,
-                float(line["end_s"]) - start_s,
-            )
-            for line in lines
-        ),
+        max((end_s for _, end_s in times_s), default=came_s),
+        tuple(Segment(key, gang, *held) for gang, held in zip(gangs, times_s, strict=True)),
         sum(end - begin for begin, end in spans),
         all(begin == end for (begin, _), end in zip(spans, ends, strict=False)),
     )
-
-
-def _history(path: Path) -> list[Line]:
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return []
 
 
 @dataclass

@@ -31,10 +31,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
@@ -53,15 +55,15 @@ _CUT_GAP = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Lower bounds in seconds; infinite where a job runs on no GPU type of the cluster.
+    """Lower bounds in seconds; infinite where a job runs on no GPU type of the cluster."""
 
-    `ttd_forking_s` and `mean_jct_s` hold for every schedule; `ttd_gang_s` and `mean_jct_gang_s`
-    for those in which a job has one gang at a time.
-    """
-
+    # For one gang per job at a time.
     ttd_gang_s: float
+    # For any number of copies per job.
     ttd_forking_s: float
+    # The squashed area, for every schedule.
     mean_jct_s: float
+    # The highest bound, for one gang per job at a time.
     mean_jct_gang_s: float
 
 
@@ -73,44 +75,20 @@ def bounds(specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = 
     it gangs have the throughput within a node, as in Gavel's rules.
     """
     work = _Work.of(specs, cluster, counts_spread=counts_spread)
-    return Bounds(
-        ttd_gang_s=_ttd_s(work, is_gang=True),
-        ttd_forking_s=_ttd_s(work, is_gang=False),
-        mean_jct_s=_squashed_s(work),
-        mean_jct_gang_s=_mean_jct_gang_s(work),
-    )
+    if not (work.arrival_s.size and work.is_possible):
+        return Bounds(*[math.inf if work.arrival_s.size else 0.0] * 4)
+    squashed_s, gang_s = _mean_jcts_s(work)
+    return Bounds(_ttd_s(work, is_gang=True), _ttd_s(work, is_gang=False), squashed_s, gang_s)
 
 
-def gang_bound_s(
-    specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
-) -> float:
+def gang_bound_s(specs: Sequence[JobSpec], cluster: Cluster) -> float:
     """Return a lower bound on the TTD in seconds, for one gang per job at a time."""
-    return _ttd_s(_Work.of(specs, cluster, counts_spread=counts_spread), is_gang=True)
+    return _ttd_s(_Work.of(specs, cluster), is_gang=True)
 
 
-def forking_bound_s(
-    specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
-) -> float:
+def forking_bound_s(specs: Sequence[JobSpec], cluster: Cluster) -> float:
     """Return a lower bound on the TTD in seconds, for any number of copies per job."""
-    return _ttd_s(_Work.of(specs, cluster, counts_spread=counts_spread), is_gang=False)
-
-
-def mean_jct_bound_s(
-    specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
-) -> float:
-    """Return the squashed-area bound on the mean JCT in seconds, which holds for every schedule.
-
-    Without arrivals: the mean cumulative sum of the jobs' sorted GPU-seconds on their best types,
-    over the number of GPUs. With arrivals: shortest remaining first on the squashed machine.
-    """
-    return _squashed_s(_Work.of(specs, cluster, counts_spread=counts_spread))
-
-
-def mean_jct_gang_bound_s(
-    specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
-) -> float:
-    """Return the highest lower bound on the mean JCT in seconds, without forking."""
-    return _mean_jct_gang_s(_Work.of(specs, cluster, counts_spread=counts_spread))
+    return _ttd_s(_Work.of(specs, cluster), is_gang=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +105,15 @@ class _Work:
     gpus: Floats
 
     @classmethod
-    def of(cls, specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool) -> _Work:
-        gpu_types = tuple(cluster.gpus_by_type)
+    def of(
+        cls, specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
+    ) -> _Work:
+        types = cluster.gpus_by_type
         ordered = sorted(specs, key=lambda spec: spec.submitted_s)
-        alone_s = np.array(
-            [
-                [_alone_s(spec, gpu_type, counts_spread=counts_spread) for gpu_type in gpu_types]
-                for spec in ordered
-            ]
-        ).reshape(len(ordered), len(gpu_types))
+        times = [[_alone_s(spec, name, counts_spread) for name in types] for spec in ordered]
+        alone_s = np.array(times).reshape(len(ordered), len(types))
         gangs = np.array([spec.num_gpus for spec in ordered], dtype=float)
-        gpus = np.array([cluster.gpus_by_type[gpu_type] for gpu_type in gpu_types], dtype=float)
+        gpus = np.array(list(types.values()), dtype=float)
         arrival_s = np.array([spec.submitted_s for spec in ordered], dtype=float)
         return cls(arrival_s, alone_s, gangs[:, None] * alone_s / gpus, gpus)
 
@@ -151,7 +127,7 @@ class _Work:
         return _Work(self.arrival_s[first:], self.alone_s[first:], self.share[first:], self.gpus)
 
 
-def _alone_s(spec: JobSpec, gpu_type: str, *, counts_spread: bool) -> float:
+def _alone_s(spec: JobSpec, gpu_type: str, counts_spread: bool) -> float:
     throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
     if counts_spread and spec.num_gpus > 1:
         throughput = max(throughput, spec.throughputs.on(gpu_type, spec.num_gpus, is_spread=True))
@@ -191,13 +167,9 @@ def _ttd_s(work: _Work, *, is_gang: bool) -> float:
 
 def _above(work: _Work, done: Floats, *, is_gang: bool) -> Floats:
     """Return for each suffix the T of a solution; `done` (jobs, types) are fractions of jobs."""
-    runs = np.isfinite(work.alone_s)
-    share, alone_s = (np.where(runs, times, 0.0) for times in (work.share, work.alone_s))
+    share, alone_s = (np.where(np.isfinite(t), t, 0.0) for t in (work.share, work.alone_s))
     above: Floats = _sums_from(done * share).max(axis=1)
-    if is_gang:
-        longest: Floats = _most_from((done * alone_s).sum(axis=1))
-        above = np.maximum(above, longest)
-    return above
+    return np.maximum(above, _most_from((done * alone_s).sum(axis=1))) if is_gang else above
 
 
 def _below(work: _Work, prices: Floats, waits: Floats, *, is_gang: bool) -> Floats:
@@ -225,32 +197,24 @@ def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
     unit_s = float(alone_s.mean())
     parts = np.arange(num_parts)
     # Columns: fraction of each job on each type, then T. Rows: jobs, types, x <= T.
-    rows = [jobs, num_jobs + gpu_types, num_jobs + np.arange(num_types)]
-    columns = [parts, parts, np.full(num_types, num_parts)]
-    values = [np.ones(num_parts), work.share[jobs, gpu_types] / unit_s, -np.ones(num_types)]
-    lower, upper = [np.ones(num_jobs)], [np.full(num_jobs, math.inf)]
-    num_limits = num_types + (num_jobs if is_gang else 0)
+    blocks: list[tuple[ArrayLike, ArrayLike, ArrayLike]] = [
+        (jobs, parts, 1.0),
+        (num_jobs + gpu_types, parts, work.share[jobs, gpu_types] / unit_s),
+        (num_jobs + np.arange(num_types), num_parts, -1.0),
+    ]
     if is_gang:
         first = num_jobs + num_types
-        rows += [first + jobs, first + np.arange(num_jobs)]
-        columns += [parts, np.full(num_jobs, num_parts)]
-        values += [alone_s / unit_s, -np.ones(num_jobs)]
-    lower.append(np.full(num_limits, -math.inf))
-    upper.append(np.zeros(num_limits))
-    found = solve_lp(
-        LinearProgram(
-            cost=np.append(np.zeros(num_parts), 1.0),
-            rows=np.concatenate(rows).astype(np.int32),
-            columns=np.concatenate(columns).astype(np.int32),
-            values=np.concatenate(values),
-            row_lower=np.concatenate(lower),
-            row_upper=np.concatenate(upper),
-            lower=np.zeros(num_parts + 1),
-            upper=np.full(num_parts + 1, math.inf),
-        ),
-        method=Method.INTERIOR if num_jobs > _MANY_JOBS else Method.CHOOSE,
-        limits=_LIMITS,
+        blocks.append((first + jobs, parts, alone_s / unit_s))
+        blocks.append((first + np.arange(num_jobs), num_parts, -1.0))
+    limits = np.zeros(num_types + (num_jobs if is_gang else 0))
+    program = LinearProgram.of(
+        np.append(np.zeros(num_parts), 1.0),
+        blocks,
+        row_lower=np.append(np.ones(num_jobs), limits - math.inf),
+        row_upper=np.append(np.full(num_jobs, math.inf), limits),
     )
+    method = Method.INTERIOR if num_jobs > _MANY_JOBS else Method.CHOOSE
+    found = solve_lp(program, method=method, limits=_LIMITS)
     done = np.zeros((num_jobs, num_types))
     done[jobs, gpu_types] = np.maximum(found.x[:-1], 0.0)
     done /= done.sum(axis=1, keepdims=True)
@@ -272,22 +236,15 @@ def _most_from(values: Floats) -> Floats:
 # Mean JCT.
 
 
-def _squashed_s(work: _Work) -> float:
-    if not (work.arrival_s.size and work.is_possible):
-        return math.inf if work.arrival_s.size else 0.0
-    return _least_mean_jct_s(work.arrival_s, _sizes(work, np.full(len(work.gpus), 1.0)))
-
-
-def _mean_jct_gang_s(work: _Work) -> float:
-    if not (work.arrival_s.size and work.is_possible):
-        return math.inf if work.arrival_s.size else 0.0
+def _mean_jcts_s(work: _Work) -> tuple[float, float]:
+    """Return the bounds on the mean JCT: for every schedule, and without forking."""
     own_s = float(work.alone_s.min(axis=1).mean())
-    found = [own_s]
+    found = []
     for prices in (np.full(len(work.gpus), 1.0), _best_prices(work)):
         sizes = _sizes(work, prices)
         found.append(_least_mean_jct_s(work.arrival_s, sizes))
         found.append(_least_mean_progress_s(work.arrival_s, sizes) + own_s / 2)
-    return max(found)
+    return found[0], max(own_s, *found)
 
 
 def _sizes(work: _Work, prices: Floats) -> Floats:
@@ -339,19 +296,13 @@ def _highest(value: Callable[[Floats], tuple[float, Floats]], start: Floats) -> 
         cuts = np.hstack([np.array(slopes) / -unit, np.ones((len(slopes), 1))])
         matrix = np.vstack([cuts, np.append(np.ones(num), 0.0)])
         rows, columns = np.indices(matrix.shape)
-        found = solve_lp(
-            LinearProgram(
-                cost=np.append(np.zeros(num), -1.0),
-                rows=rows.ravel().astype(np.int32),
-                columns=columns.ravel().astype(np.int32),
-                values=matrix.ravel(),
-                row_lower=np.append(np.full(len(slopes), -math.inf), 1.0),
-                row_upper=np.append(np.zeros(len(slopes)), 1.0),
-                lower=np.zeros(num + 1),
-                upper=np.full(num + 1, math.inf),
-            ),
-            method=Method.SIMPLEX,
+        program = LinearProgram.of(
+            np.append(np.zeros(num), -1.0),
+            [(rows.ravel(), columns.ravel(), matrix.ravel())],
+            row_lower=np.append(np.full(len(slopes), -math.inf), 1.0),
+            row_upper=np.append(np.zeros(len(slopes)), 1.0),
         )
+        found = solve_lp(program, method=Method.SIMPLEX)
         if -found.objective * unit <= best * (1 + _CUT_GAP):
             break
         point = np.maximum(found.x[:num], 0.0)
@@ -364,11 +315,9 @@ def _least_mean_jct_s(arrival_s: Floats, sizes: Floats) -> float:
     total_s = 0.0
     waiting: list[float] = []
     now_s = 0.0
-    times = [float(time_s) for time_s in arrival_s]
-    for index, size in enumerate(sizes):
-        now_s = max(now_s, times[index])
-        heapq.heappush(waiting, float(size))
-        until_s = times[index + 1] if index + 1 < len(times) else math.inf
+    for size, (came_s, until_s) in _arrivals(arrival_s, sizes):
+        now_s = max(now_s, came_s)
+        heapq.heappush(waiting, size)
         while waiting and now_s < until_s:
             left_s = heapq.heappop(waiting)
             if now_s + left_s <= until_s:
@@ -377,7 +326,7 @@ def _least_mean_jct_s(arrival_s: Floats, sizes: Floats) -> float:
             else:
                 heapq.heappush(waiting, left_s - (until_s - now_s))
                 now_s = until_s
-    return (total_s - float(arrival_s.sum())) / len(times)
+    return (total_s - float(arrival_s.sum())) / len(sizes)
 
 
 def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
@@ -385,13 +334,11 @@ def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
     total_s = 0.0
     # By total size; `left_s` changes.
     waiting: list[tuple[float, int]] = []
-    left_s = [float(size) for size in sizes]
+    left_s: list[float] = sizes.tolist()
     now_s = 0.0
-    times = [float(time_s) for time_s in arrival_s]
-    for index, size in enumerate(sizes):
-        now_s = max(now_s, times[index])
-        heapq.heappush(waiting, (float(size), index))
-        until_s = times[index + 1] if index + 1 < len(times) else math.inf
+    for index, (size, (came_s, until_s)) in enumerate(_arrivals(arrival_s, sizes)):
+        now_s = max(now_s, came_s)
+        heapq.heappush(waiting, (size, index))
         while waiting and now_s < until_s:
             whole_s, job = waiting[0]
             run_s = min(left_s[job], until_s - now_s)
@@ -401,4 +348,9 @@ def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
             now_s += run_s
             if left_s[job] <= 0:
                 heapq.heappop(waiting)
-    return (total_s - float(arrival_s.sum())) / len(times)
+    return (total_s - float(arrival_s.sum())) / len(sizes)
+
+
+def _arrivals(arrival_s: Floats, sizes: Floats) -> Iterator[tuple[float, tuple[float, float]]]:
+    """Return each job's size, its arrival and the next job's arrival."""
+    return zip(sizes.tolist(), pairwise([*arrival_s.tolist(), math.inf]), strict=True)

@@ -20,11 +20,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
@@ -100,15 +99,14 @@ class Cell:
     @property
     def labels(self) -> Record:
         """Return the labels of the run in tables."""
-        workload = self.workload
         return {
-            "trace": workload.name,
-            "jobs": len(workload.specs),
-            "load": workload.load,
-            "seed": workload.seed,
+            "trace": self.workload.name,
+            "jobs": len(self.workload.specs),
+            "load": self.workload.load,
+            "seed": self.workload.seed,
             "cluster": self.cluster_name,
             "rules": self.settings.rules,
-            "restart": workload.restart,
+            "restart": self.workload.restart,
             "round_s": self.settings.round_s,
             "policy": self.policy_name,
         }
@@ -139,12 +137,10 @@ def _specs_digest(specs: Sequence[JobSpec]) -> str:
     tables: dict[int, str] = {}
     empty = Throughputs()
     for spec in specs:
-        rows = tables.get(id(spec.throughputs))
-        if rows is None:
-            rows = tables[id(spec.throughputs)] = hashlib.sha256(
-                repr(spec.throughputs.rows).encode()
-            ).hexdigest()
-        digest.update(f"{replace(spec, throughputs=empty)!r} {rows}\n".encode())
+        key = id(spec.throughputs)
+        if key not in tables:
+            tables[key] = hashlib.sha256(repr(spec.throughputs.rows).encode()).hexdigest()
+        digest.update(f"{replace(spec, throughputs=empty)!r} {tables[key]}\n".encode())
     return digest.hexdigest()
 
 
@@ -205,10 +201,8 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
     jct_bound_s = limits.mean_jct_s if cell.is_forked else limits.mean_jct_gang_s
     if result.completed < result.jobs:
         raise HadarError(f"{result.jobs - result.completed} of {result.jobs} jobs did not end")
-    for what, value_s, least_s in (
-        ("TTD", result.ttd_s, ttd_bound_s),
-        ("mean JCT", result.mean_jct_s, jct_bound_s),
-    ):
+    pairs = {"TTD": (result.ttd_s, ttd_bound_s), "mean JCT": (result.mean_jct_s, jct_bound_s)}
+    for what, (value_s, least_s) in pairs.items():
         if value_s < least_s * (1 - _BOUND_ROUNDING):
             raise HadarError(
                 f"{what} {value_s:g} s is below its lower bound {least_s:g} s: one of them is wrong"
@@ -228,20 +222,13 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
         "status": "done",
         **plain,
         "utilization_by_type": dict(result.utilization_by_type),
-        "bound_ttd_gang_s": limits.ttd_gang_s,
-        "bound_ttd_forking_s": limits.ttd_forking_s,
-        "bound_mean_jct_s": limits.mean_jct_s,
-        "bound_mean_jct_gang_s": limits.mean_jct_gang_s,
-        "ttd_over_bound": _over(result.ttd_s, ttd_bound_s),
-        "mean_jct_over_bound": _over(result.mean_jct_s, jct_bound_s),
+        **{f"bound_{name}": value for name, value in asdict(limits).items()},
+        "ttd_over_bound": result.ttd_s / ttd_bound_s if ttd_bound_s > 0 else None,
+        "mean_jct_over_bound": result.mean_jct_s / jct_bound_s if jct_bound_s > 0 else None,
         "jcts_s": [round(jct.jct_s, 3) for jct in ended],
         "gpu_hours": [_gpu_hours(spec, cell.cluster) for spec in cell.workload.specs],
         "occupancy": occupancy.to_tree(drawn) if drawn else None,
     }
-
-
-def _over(value: float, least: float) -> float | None:
-    return value / least if least > 0 else None
 
 
 def _gpu_hours(spec: JobSpec, cluster: Cluster) -> float:
@@ -272,9 +259,7 @@ def read_record(path: Path) -> Record | None:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(record, dict) or record.get("version") != VERSION:
-        return None
-    return record
+    return record if isinstance(record, dict) and record.get("version") == VERSION else None
 
 
 # Many cells.
@@ -339,7 +324,13 @@ def _in_processes(
                 while waiting and len(workers) < processes:
                     check()
                     index = waiting.pop()
-                    _start(context, index, cells[index], folder, workers)
+                    reader, writer = context.Pipe(duplex=False)
+                    work = cells[index], cell_path(folder, cells[index]), writer
+                    name = str(cells[index])
+                    process = context.Process(target=_work, args=work, name=name, daemon=True)
+                    process.start()
+                    workers.append(_Worker(index, process, reader))
+                    writer.close()
                     watcher.started(index)
                 ready = wait([worker.reader for worker in workers], _POLL_EVERY_S)
                 check()
@@ -353,18 +344,6 @@ def _in_processes(
                         yield worker.index, _collect(cells[worker.index], folder, worker)
         finally:
             _end(workers)
-
-
-def _start(
-    context: ForkServerContext, index: int, cell: Cell, folder: Path, workers: list[_Worker]
-) -> None:
-    reader, writer = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_work, args=(cell, cell_path(folder, cell), writer), name=str(cell), daemon=True
-    )
-    process.start()
-    workers.append(_Worker(index, process, reader))
-    writer.close()
 
 
 def _end(workers: Sequence[_Worker]) -> None:

@@ -167,7 +167,6 @@ def run_experiment(
 
 
 def _with_known_speeds(world: SimBackend, settings: ExperimentSettings) -> Backend:
-    """Return the backend with the settings' knowledge of throughputs."""
     if settings.speeds == ORACLE:
         return world
     published = parse_published(data_file("gpu_speeds.json").read_text(encoding="utf-8"))
@@ -292,16 +291,13 @@ def finish_time_fairness(
         spec = specs[done.job_id]
         present = job_seconds_until(done.end_s) - job_seconds_until(done.submitted_s)
         num_jobs = max(1.0, present / max(done.jct_s, 1e-9))
-        shares = {
-            gpu_type: count / (num_jobs * spec.num_gpus)
+        shares = [
+            (count / (num_jobs * spec.num_gpus), speed)
             for gpu_type, count in cluster.gpus_by_type.items()
-            if spec.throughputs.on(gpu_type, spec.num_gpus) > 0
-        }
-        scale = max(1.0, sum(shares.values()))
-        throughput = sum(
-            share / scale * spec.throughputs.on(gpu_type, spec.num_gpus)
-            for gpu_type, share in shares.items()
-        )
+            if (speed := spec.throughputs.on(gpu_type, spec.num_gpus)) > 0
+        ]
+        scale = max(1.0, sum(share for share, _ in shares))
+        throughput = sum(share / scale * speed for share, speed in shares)
         rho.append(done.jct_s * throughput / spec.total_steps)
     return np.array(rho)
 
@@ -314,5 +310,4 @@ def forked(specs: Sequence[JobSpec], *, max_copies: int, aggregation_s: float) -
 
 
 def _cpu_s() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return sum(os.times()[:4])

@@ -5,7 +5,7 @@ The colours of text and lines are those of matplotlib's settings. Needs the extr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from hadar_slurm.lab.study.occupancy import Occupancy
 from hadar_slurm.lab.study.summary import HOUR_S
@@ -108,13 +107,8 @@ def _separate_jobs(axes: Axes, seen: Occupancy) -> None:
 def _name_jobs(axes: Axes, seen: Occupancy, names: Sequence[str], end_s: float) -> None:
     """Write a job's name in every bar with room for it."""
     for row, jobs in enumerate(seen.jobs):
-        for first, last in _stretches(jobs):
-            if (last - first) * seen.bin_s > _NAME_SHARE * end_s:
+        edges = [0, *(np.flatnonzero(np.diff(jobs)) + 1).tolist(), len(jobs)]
+        for first, last in pairwise(edges):
+            if jobs[first] >= 0 and (last - first) * seen.bin_s > _NAME_SHARE * end_s:
                 middle_s = (first + last) / 2 * seen.bin_s
                 axes.text(middle_s, row, names[jobs[first]], ha="center", va="center", fontsize=7)
-
-
-def _stretches(jobs: NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-    """Yield the bins of a row, first and one past the last, that one job holds."""
-    edges = [0, *(np.flatnonzero(np.diff(jobs)) + 1).tolist(), len(jobs)]
-    return ((first, last) for first, last in pairwise(edges) if jobs[first] >= 0)

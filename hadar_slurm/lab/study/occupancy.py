@@ -10,6 +10,7 @@ import base64
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,13 +64,11 @@ def occupancy(
     jobs = np.full((num_gpus, NUM_BINS), _IDLE, dtype=np.int32)
     free_from = np.full(num_gpus, -np.inf)
     for segment in sorted(segments, key=lambda s: (s.start_s, s.end_s)):
-        first, last = (
-            int(np.ceil((time_s - start_s) / bin_s - 0.5))
-            for time_s in (segment.start_s, segment.end_s)
-        )
-        for slot, count in segment.gang.slots:
+        times_s = segment.start_s, segment.end_s
+        first, last = (int(np.ceil((time_s - start_s) / bin_s - 0.5)) for time_s in times_s)
+        for slot, wanted in segment.gang.slots:
             waits = np.maximum(free_from[rows[slot]] - segment.start_s - _TOUCH_S, 0.0)
-            for row in rows[slot][0] + np.argsort(waits, kind="stable")[:count]:
+            for row in rows[slot][0] + np.argsort(waits, kind="stable")[:wanted]:
                 free_from[row] = segment.end_s
                 jobs[row, max(0, first) : max(0, last)] = numbers[segment.job_id]
     slots = tuple((str(slot.node), str(slot.gpu_type), len(lanes)) for slot, lanes in rows.items())
@@ -89,25 +88,20 @@ def to_tree(seen: Occupancy) -> dict[str, object]:
 
 def from_tree(tree: Mapping[str, object]) -> Occupancy:
     """Return the chart's data in a tree of `to_tree`."""
-    slots = tuple((str(node), str(gpu_type), int(n)) for node, gpu_type, n in _list(tree["slots"]))
+    listed = tree["slots"]
+    assert isinstance(listed, list)
+    slots = tuple((str(node), str(gpu_type), int(n)) for node, gpu_type, n in listed)
     packed = zlib.decompress(base64.b64decode(str(tree["jobs"])))
     jobs = np.frombuffer(packed, dtype="<i4").astype(np.int32)
     return Occupancy(slots, float(str(tree["bin_s"])), jobs.reshape(-1, int(str(tree["bins"]))))
 
 
-def _list(value: object) -> list[tuple[str, str, int]]:
-    assert isinstance(value, list)
-    return value
-
-
 def _rows(cluster: Cluster) -> dict[Slot, list[int]]:
     """Return the chart's rows of every slot: one row per GPU, grouped by type."""
-    rows: dict[Slot, list[int]] = {}
-    count = 0
-    for gpu_type in dict.fromkeys(gpu_type for node in cluster.nodes for gpu_type in node.by_type):
-        for node in cluster.nodes:
-            if gpu_type in node.by_type:
-                num_gpus = node.by_type[gpu_type]
-                rows[Slot(node.name, gpu_type)] = list(range(count, count + num_gpus))
-                count += num_gpus
-    return rows
+    row = count()
+    return {
+        Slot(node.name, gpu_type): list(islice(row, node.by_type[gpu_type]))
+        for gpu_type in dict.fromkeys(name for node in cluster.nodes for name in node.by_type)
+        for node in cluster.nodes
+        if gpu_type in node.by_type
+    }

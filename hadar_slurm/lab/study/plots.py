@@ -63,30 +63,27 @@ _OURS = "hadar"
 _INK, _FAINT, _IDLE = "#010203", "#040506", "#070809"
 _THEME = {_INK: "currentColor", _FAINT: "var(--faint)", _IDLE: "var(--idle)"}
 _WIDTH_IN = 9.6
+_INKED = (
+    "axes.labelcolor",
+    "axes.titlecolor",
+    "text.color",
+    "xtick.labelcolor",
+    "ytick.labelcolor",
+)
 _RC: Any = {
+    **dict.fromkeys(_INKED, _INK),
+    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), _FAINT),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "svg.fonttype": "none",
     "font.family": ["sans-serif"],
     "font.size": 9.5,
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _INK,
-    "axes.titlecolor": _INK,
     "axes.titlesize": 10,
     "axes.titleweight": "normal",
     "axes.titlelocation": "left",
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": _FAINT,
     "grid.linewidth": 0.5,
-    "text.color": _INK,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "figure.facecolor": "none",
-    "legend.frameon": False,
 }
 
 
@@ -100,39 +97,28 @@ def jct_cdf(group: Group, slug: str) -> str:
     with _figure(4.0) as figure:
         axes = figure.subplots()
         least_h = np.inf
-        for entry in _by_jct(group):
+        entries = sorted(group.done, key=lambda entry: _mean(entry, "mean_jct_s"))
+        for entry in entries:
             hours = np.sort(np.concatenate([r["jcts_s"] for r in entry.records])) / HOUR_S
             share = 100.0 * np.arange(1, len(hours) + 1) / len(hours)
             keep = np.unique(np.linspace(0, len(hours) - 1, 250).astype(int))
             _line(axes, entry.policy, hours[keep], share[keep], marker="")
             least_h = min(least_h, float(hours[0]))
-        axes.set_xscale("log")
-        axes.set_xlim(left=max(least_h, 0.02))
-        axes.set_ylim(0, 100)
+        axes.set(xscale="log", xlim=(max(least_h, 0.02), None), ylim=(0, 100))
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         axes.tick_params(axis="x", which="minor", labelbottom=False)
-        axes.set_xlabel("job completion time in hours (logarithmic)")
-        axes.set_ylabel("jobs done, %")
+        axes.set(xlabel="job completion time in hours (logarithmic)", ylabel="jobs done, %")
         _legend(axes, "by mean JCT, best first")
-        means = ", ".join(
-            f"{entry.policy} {_mean(entry, 'mean_jct_s'):.1f} h" for entry in _by_jct(group)
-        )
-        return _svg(
-            figure,
-            slug,
-            "Share of jobs done within a given time",
-            f"Mean completion times: {means}.",
-        )
+        means = ", ".join(f"{e.policy} {_mean(e, 'mean_jct_s'):.1f} h" for e in entries)
+        title = "Share of jobs done within a given time"
+        return _svg(figure, slug, title, f"Mean completion times: {means}.")
 
 
 def trade_off(group: Group, slug: str) -> str:
     """Return a plot of TTD against mean JCT, a point per policy, with both lower bounds."""
     with _figure(4.2) as figure:
         axes = figure.subplots()
-        points = {
-            entry.policy: (_mean(entry, "mean_jct_s"), _mean(entry, "ttd_s"))
-            for entry in group.done
-        }
+        points = {e.policy: (_mean(e, "mean_jct_s"), _mean(e, "ttd_s")) for e in group.done}
         for policy, (jct_h, ttd_h) in points.items():
             look = style(policy)
             axes.plot(jct_h, ttd_h, look.marker, color=look.colour, markersize=8)
@@ -141,51 +127,45 @@ def trade_off(group: Group, slug: str) -> str:
         axes.axvline(bounds_h[0], color=_INK, linewidth=0.8, linestyle=_DASH)
         axes.axhline(bounds_h[1], color=_INK, linewidth=0.8, linestyle=_DASH)
         axes.margins(0.12)
-        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
-        axes.set_xlabel("mean JCT in hours")
-        axes.set_ylabel("TTD in hours")
+        left_h = min(0.0, axes.get_xlim()[0])
+        axes.set(xlim=(left_h, None), xlabel="mean JCT in hours", ylabel="TTD in hours")
         words: Any = {"textcoords": "offset points", "fontsize": 8.5, "style": "italic"}
         top, right = axes.get_ylim()[1], axes.get_xlim()[1]
         axes.annotate("lower bound", (bounds_h[0], top), xytext=(4, -9), **words)
         axes.annotate("lower bound", (right, bounds_h[1]), xytext=(0, -11), ha="right", **words)
         figure.draw_without_rendering()
         _name_points(axes, points, avoid=bounds_h)
-        said = "; ".join(f"{p}: {y:.1f} h and {x:.1f} h" for p, (x, y) in points.items())
-        return _svg(
-            figure,
-            slug,
-            "TTD against mean JCT; the best point is nearest to the crossing of the dashed bounds",
-            f"TTD and mean JCT. {said}. Bounds: {bounds_h[1]:.1f} h and {bounds_h[0]:.1f} h.",
+        title = (
+            "TTD against mean JCT; the best point is nearest to the crossing of the dashed bounds"
         )
+        said = "; ".join(f"{p}: {y:.1f} h and {x:.1f} h" for p, (x, y) in points.items())
+        least = f"Bounds: {bounds_h[1]:.1f} h and {bounds_h[0]:.1f} h."
+        return _svg(figure, slug, title, f"TTD and mean JCT. {said}. {least}")
 
 
 def utilisation(group: Group, slug: str) -> str:
     """Return a plot of the share of each GPU type's time that jobs held, a bar per policy."""
-    rows = list(group.done)
+    rows = group.done
+    shares = {
+        gpu_type: [entry.mean(group.column(f"held_{gpu_type}")) or 0.0 for entry in rows]
+        for gpu_type in group.gpu_types
+    }
+    colours = [style(entry.policy).colour for entry in rows]
     with _figure(0.9 + 0.27 * len(rows)) as figure:
-        panels = figure.subplots(1, len(group.gpu_types), sharey=True, squeeze=False)[0]
-        columns = {c.name: c for c in group.columns}
-        for panel, gpu_type in zip(panels, group.gpu_types, strict=True):
-            shares = [entry.mean(columns[f"held_{gpu_type}"]) or 0.0 for entry in rows]
-            panel.barh(
-                range(len(rows)), shares, height=0.72, color=[style(e.policy).colour for e in rows]
-            )
-            for row, share in enumerate(shares):
+        panels = figure.subplots(1, len(shares), sharey=True, squeeze=False)[0]
+        for panel, (gpu_type, held) in zip(panels, shares.items(), strict=True):
+            panel.barh(range(len(rows)), held, height=0.72, color=colours)
+            for row, share in enumerate(held):
                 panel.text(share + 1.5, row, f"{share:.0f}", va="center", fontsize=8.5)
-            panel.set_xlim(0, 112)
-            panel.set_xticks([0, 50, 100])
-            panel.set_title(f"{gpu_type}, % of time held")
+            panel.set(xlim=(0, 112), xticks=[0, 50, 100], title=f"{gpu_type}, % of time held")
             panel.set_yticks(range(len(rows)), [entry.policy for entry in rows])
             panel.tick_params(axis="y", length=0)
             panel.grid(axis="y", visible=False)
         panels[0].invert_yaxis()
         said = "; ".join(
-            f"{e.policy} "
-            + ", ".join(
-                f"{gpu_type} {e.mean(columns[f'held_{gpu_type}']) or 0:.0f} %"
-                for gpu_type in group.gpu_types
-            )
-            for e in rows
+            f"{entry.policy} "
+            + ", ".join(f"{name} {held[i]:.0f} %" for name, held in shares.items())
+            for i, entry in enumerate(rows)
         )
         return _svg(figure, slug, "Share of each GPU type's time that jobs held", said + ".")
 
@@ -195,11 +175,10 @@ def along(series: Series, name: str, slug: str) -> str:
     with _figure(3.6) as figure:
         axes = figure.subplots()
         lines: dict[str, list[tuple[float, float]]] = {}
-        column = next(c for c in series.points[0][1].columns if c.name == name)
+        column = series.points[0][1].column(name)
         for x, group in series.points:
             for entry in group.done:
-                value = entry.mean(column)
-                if value is not None:
+                if (value := entry.mean(column)) is not None:
                     lines.setdefault(entry.policy, []).append((x, value))
         ordered = sorted(lines.items(), key=lambda item: max(item[1])[1], reverse=True)
         for policy, points in ordered:
@@ -207,17 +186,15 @@ def along(series: Series, name: str, slug: str) -> str:
             _line(axes, policy, np.array(xs), np.array(ys), marker=style(policy).marker)
         xs = tuple(sorted({x for x, _ in series.points}))
         axes.set_xticks(xs, [f"{x:g}" for x in xs])
-        axes.set_ylim(bottom=0.98 if column.name.endswith("over_bound") else 0.0)
-        axes.set_xlabel(series.axis)
-        axes.set_ylabel(column.heading)
+        least = 0.98 if name.endswith("over_bound") else 0.0
+        axes.set(ylim=(least, None), xlabel=series.axis, ylabel=column.heading)
         _legend(axes, "as at the right end")
         said = "; ".join(
             f"{policy}: " + ", ".join(f"{column.text(y)} at {x:g}" for x, y in sorted(points))
             for policy, points in lines.items()
         )
-        return _svg(
-            figure, slug, f"{column.heading} against {series.axis}", f"{column.note} {said}."
-        )
+        title = f"{column.heading} against {series.axis}"
+        return _svg(figure, slug, title, f"{column.note} {said}.")
 
 
 def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
@@ -231,12 +208,9 @@ def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
 
         draw_by_size(figure, seen, np.array(record["gpu_hours"]), until_h=until_h, idle=_IDLE)
         share = 100.0 * float((seen.jobs >= 0).mean())
-        return _svg(
-            figure,
-            slug,
-            f"{entry.policy}: {num_gpus} GPUs over time, the last job ends after {ttd_h:.1f} h",
-            f"One row per GPU, jobs coloured by size, {share:.0f} % of the area held by jobs.",
-        )
+        title = f"{entry.policy}: {num_gpus} GPUs over time, the last job ends after {ttd_h:.1f} h"
+        said = f"One row per GPU, jobs coloured by size, {share:.0f} % of the area held by jobs."
+        return _svg(figure, slug, title, said)
 
 
 # Parts of plots.
@@ -257,34 +231,16 @@ def _mean(entry: PolicyRecords, name: str) -> float:
     return float(np.mean([record[name] for record in entry.records])) / HOUR_S
 
 
-def _by_jct(group: Group) -> list[PolicyRecords]:
-    return sorted(group.done, key=lambda entry: _mean(entry, "mean_jct_s"))
-
-
 def _line(axes: Axes, policy: str, x: Floats, y: Floats, *, marker: str) -> None:
-    look = style(policy)
-    axes.plot(
-        x,
-        y,
-        color=look.colour,
-        linestyle=look.dash,
-        marker=marker,
-        markersize=5.5,
-        linewidth=2.6 if policy == _OURS else 1.6,
-        zorder=3 if policy == _OURS else 2,
-        label=policy,
-    )
+    colour, dash, _ = style(policy)
+    width, layer = (2.6, 3) if policy == _OURS else (1.6, 2)
+    line = axes.plot(x, y, color=colour, linestyle=dash, marker=marker, label=policy)
+    line[0].set(markersize=5.5, linewidth=width, zorder=layer)
 
 
 def _legend(axes: Axes, title: str) -> None:
-    axes.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.02),
-        title=title,
-        alignment="left",
-        handlelength=3.2,
-        title_fontsize=9,
-    )
+    place: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "alignment": "left"}
+    axes.legend(title=title, title_fontsize=9, handlelength=3.2, **place)
 
 
 def _name_points(
@@ -347,7 +303,10 @@ def _svg(figure: Figure, slug: str, title: str, said: str) -> str:
     svg = re.sub(r"font: ([^;\"]*?)([\d.]+px) [^;\"]*", r"font: \1\2 var(--sans)", svg)
     for drawn, shown in _THEME.items():
         svg = svg.replace(drawn, shown)
-    svg = _own_ids(svg, slug)
+    # Ids become unique in the page; unreferenced ones go.
+    wanted = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{slug}-{m[1]}"' if m[1] in wanted else "", svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\1{slug}-", svg)
     box = re.search(r'viewBox="([^"]*)"', svg)
     assert box is not None
     head = (
@@ -356,12 +315,3 @@ def _svg(figure: Figure, slug: str, title: str, said: str) -> str:
         f'<title id="{slug}-t">{escape(title)}</title><desc id="{slug}-d">{escape(said)}</desc>'
     )
     return re.sub(r"^<svg[^>]*>", lambda _: head, svg.strip(), count=1)
-
-
-def _own_ids(svg: str, slug: str) -> str:
-    """Return the SVG with ids unique in the page, and without unreferenced ids."""
-    used = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', svg))
-    wanted = {name for pair in used for name in pair if name}
-    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{slug}-{m[1]}"' if m[1] in wanted else "", svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{slug}-\1)", svg)
-    return re.sub(r'href="#([^"]+)"', rf'href="#{slug}-\1"', svg)

@@ -42,11 +42,9 @@ def code_digest(modules: Iterable[str]) -> str:
     seen: dict[str, str] = {}
     todo = list(modules)
     while todo:
-        name = todo.pop()
-        if name in seen:
-            continue
-        seen[name], imported = _module(name)
-        todo += imported
+        if (name := todo.pop()) not in seen:
+            seen[name], imported = _module(name)
+            todo += imported
     return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()[:16]
 
 
@@ -72,10 +70,8 @@ def _module(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _is_module(name: str) -> bool:
-    if not name.startswith(_PACKAGE + "."):
-        return False
     try:
-        return util.find_spec(name) is not None
+        return name.startswith(_PACKAGE + ".") and util.find_spec(name) is not None
     except ModuleNotFoundError:
         # The parent is a module, not a package: this is a name in it.
         return False

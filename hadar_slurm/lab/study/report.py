@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -57,10 +57,7 @@ def json_text(comparison: Comparison) -> str:
         "title": comparison.title,
         "command": comparison.command,
         "runs": [_short(record) for record in comparison.records],
-        "notes": [
-            {"heading": n.heading, "paragraphs": n.paragraphs, "table": n.table}
-            for n in comparison.notes
-        ],
+        "notes": [asdict(note) for note in comparison.notes],
     }
     return json.dumps(tree, indent=2) + "\n"
 

@@ -18,7 +18,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.lab.study.compare import Cell, StudyWorkload, scale_to_load
-from hadar_slurm.lab.study.experiment import ExperimentSettings, forked
+from hadar_slurm.lab.study.experiment import ExperimentSettings
 from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series, load_series
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.workload import hadar_jobs
@@ -84,21 +84,19 @@ def _mix_of(hours: Sequence[float]) -> list[JobSpec]:
     throughputs = Throughputs.of(
         {(gpu_type, 1): GangThroughput(_STEPS_PER_S * v) for gpu_type, v in NODE_SPEEDS.items()}
     )
-    return forked(
-        [
-            JobSpec(
-                job_id=JobId(str(number)),
-                num_gpus=1,
-                total_steps=round(size * HOUR_S * _STEPS_PER_S),
-                throughputs=throughputs,
-                restart_cost_s=_MIX_RESTART_S,
-                workload="mix",
-            )
-            for number, size in enumerate(hours)
-        ],
+    job = partial(
+        JobSpec,
+        num_gpus=1,
+        throughputs=throughputs,
+        restart_cost_s=_MIX_RESTART_S,
+        workload="mix",
         max_copies=5,
-        aggregation_s=_MIX_AGGREGATION_S,
+        aggregation_cost_s=_MIX_AGGREGATION_S,
     )
+    return [
+        job(job_id=JobId(str(number)), total_steps=round(size * HOUR_S * _STEPS_PER_S))
+        for number, size in enumerate(hours)
+    ]
 
 
 # HadarE's mixes.
@@ -109,64 +107,66 @@ _MIX_POLICIES = ("hadare", "hadar", "hadar-paper", "gavel-max-min")
 def _mix_cells(
     draw: Callable[[int, Random], list[JobSpec]], choices: Choices, _table: ThroughputTable
 ) -> list[Cell]:
-    cluster = parse_cluster(MIX_CLUSTER, gpus_per_node=1)
-    return [
-        Cell(
-            workload=StudyWorkload(
-                name=f"M-{k}",
-                specs=tuple(draw(k, Random(f"M-{k} {seed}"))),
-                seed=seed,
-                restart="10",
-            ),
-            cluster=cluster,
-            cluster_name=MIX_CLUSTER,
-            policy=policy,
-            settings=ExperimentSettings(round_s=180.0),
-        )
+    workload = partial(StudyWorkload, restart="10")
+    workloads = [
+        workload(name=f"M-{k}", specs=tuple(draw(k, Random(f"M-{k} {seed}"))), seed=seed)
         for k in range(1, (choices.first or 12) + 1)
         for seed in choices.seeds or tuple(range(10))
-        for policy in choices.policies or _MIX_POLICIES
     ]
+    return _cells(workloads, MIX_CLUSTER, 1, choices.policies or _MIX_POLICIES, round_s=180.0)
+
+
+def _cells(
+    workloads: Sequence[StudyWorkload],
+    cluster: str,
+    gpus_per_node: int,
+    policies: Sequence[str],
+    *,
+    round_s: float,
+) -> list[Cell]:
+    cell = partial(
+        Cell,
+        cluster=parse_cluster(cluster, gpus_per_node=gpus_per_node),
+        cluster_name=cluster,
+        settings=ExperimentSettings(round_s=round_s),
+    )
+    return [cell(workload=each, policy=policy) for each in workloads for policy in policies]
 
 
 def _mix_notes(groups: Sequence[Group]) -> list[Note]:
-    rows = [("mix", "CRU Gavel", "CRU HadarE", "CRU ratio", "TTD Gavel h", "TTD HadarE h",
-             "speed-up", "TTD cut", "TTD / bound")]  # fmt: skip
+    rows: list[tuple[str, ...]] = [
+        ("mix", "CRU Gavel", "CRU HadarE", "CRU ratio", "TTD Gavel h", "TTD HadarE h", "speed-up",
+         "TTD cut", "TTD / bound")
+    ]  # fmt: skip
     crus: dict[str, list[float]] = {}
     idle: list[float] = []
     gains: dict[str, float] = {}
     least: list[float] = []
     for group in groups:
-        entries = {entry.policy: entry for entry in group.done}
-        for policy, entry in entries.items():
-            crus.setdefault(policy, []).append(_mean(group, entry.policy, "cru") / 100.0)
-        if not {"hadare", "gavel-max-min"} <= set(entries):
+        at = partial(_mean, group)
+        cru = {entry.policy: at(entry.policy, "cru") / 100.0 for entry in group.done}
+        for policy, value in cru.items():
+            crus.setdefault(policy, []).append(value)
+        if not {"hadare", "gavel-max-min"} <= set(cru):
             continue
-        before, after = (_mean(group, p, "ttd_h") for p in ("gavel-max-min", "hadare"))
-        cru = {p: _mean(group, p, "cru") / 100.0 for p in ("gavel-max-min", "hadare")}
-        idle.append(cru["hadare"] - _mean(group, "hadare", "utilization") / 100.0)
+        before, after = at("gavel-max-min", "ttd_h"), at("hadare", "ttd_h")
+        idle.append(cru["hadare"] - at("hadare", "utilization") / 100.0)
         name = str(group.labels["trace"])
         gains[name] = before / after
-        bound_h = after / _mean(group, "hadare", "ttd_over_bound")
+        over = at("hadare", "ttd_over_bound")
+        bound_h = after / over
         least.append(bound_h / before)
+        shares = cru["gavel-max-min"], cru["hadare"]
+        cut = f"{100 * (1 - after / before):.0f} %"
         rows.append(
-            (
-                name,
-                f"{cru['gavel-max-min']:.3f}",
-                f"{cru['hadare']:.3f}",
-                f"{cru['hadare'] / cru['gavel-max-min']:.2f}x",
-                f"{before:.2f}",
-                f"{after:.2f}",
-                f"{before / after:.2f}x",
-                f"{100 * (1 - after / before):.0f} %",
-                f"{_mean(group, 'hadare', 'ttd_over_bound'):.3f}",
-            )
-        )
+            (name, *(f"{share:.3f}" for share in shares), f"{shares[1] / shares[0]:.2f}x",
+             f"{before:.2f}", f"{after:.2f}", f"{before / after:.2f}x", cut, f"{over:.3f}")
+        )  # fmt: skip
     if not gains:
         return [Note("HadarE", ("Run hadare and gavel-max-min to compare them.",))]
     means = {policy: sum(values) / len(values) for policy, values in crus.items()}
     ratio = means["hadare"] / means["gavel-max-min"]
-    cut = 100.0 * (1.0 - sum(1.0 / gain for gain in gains.values()) / len(gains))
+    mean_cut = 100.0 * (1.0 - sum(1.0 / gain for gain in gains.values()) / len(gains))
     possible = 100.0 * (1.0 - sum(least) / len(least))
     best, worst = (pick(gains, key=lambda name: gains[name]) for pick in (max, min))
     others = ", ".join(f"{policy} {cru:.2f}" for policy, cru in means.items())
@@ -177,7 +177,7 @@ def _mix_notes(groups: Sequence[Group]) -> list[Note]:
                 f"Paper (arXiv 2503.10918, abstract): cluster resource utilisation x{PAPER_CRU}, "
                 f"TTD down by {PAPER_TTD_CUTS[0]} % on an AWS cluster and by {PAPER_TTD_CUTS[1]} % "
                 f"on a laboratory's. Here, against Gavel's max-min: CRU x{ratio:.2f} (ratio of the "
-                f"means over the mixes), TTD down by {cut:.0f} % on average, from "
+                f"means over the mixes), TTD down by {mean_cut:.0f} % on average, from "
                 f"{gains[best]:.2f}x faster on {best} to {gains[worst]:.2f}x on {worst}.",
                 f"Mean CRU: {others}. It counts GPUs during restarts and averaging as busy; "
                 f"without that time HadarE's is {sum(idle) / len(idle):.3f} lower.",
@@ -196,11 +196,8 @@ def _mix_notes(groups: Sequence[Group]) -> list[Note]:
 
 
 def _mix_series(groups: Sequence[Group]) -> list[Series]:
-    points = tuple(
-        (float(str(group.labels["trace"]).removeprefix("M-")), group)
-        for group in groups
-        if group.done
-    )
+    done = [group for group in groups if group.done]
+    points = tuple((float(str(g.labels["trace"]).removeprefix("M-")), g) for g in done)
     if len(points) < 2:
         return []
     return [
@@ -216,9 +213,8 @@ def _mix_series(groups: Sequence[Group]) -> list[Series]:
 
 def _mean(group: Group, policy: str, name: str) -> float:
     """Return a policy's mean figure, a column by name."""
-    column = next(column for column in group.columns if column.name == name)
     entry = next(entry for entry in group.done if entry.policy == policy)
-    value = entry.mean(column)
+    value = entry.mean(group.column(name))
     assert value is not None
     return value
 
@@ -254,23 +250,15 @@ def _paper_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
         for load in choices.loads or _PAPER_LOADS:
             scaled = tuple(scale_to_load(specs, cluster, load))
             workloads.append(workload(name=f"hadar{len(specs)}", specs=scaled, load=load))
-    return [
-        Cell(
-            workload=workload,
-            cluster=cluster,
-            cluster_name=PAPER_CLUSTER,
-            policy=policy,
-            settings=ExperimentSettings(round_s=360.0),
-        )
-        for workload in workloads
-        for policy in choices.policies or _PAPER_POLICIES
-    ]
+    policies = choices.policies or _PAPER_POLICIES
+    return _cells(workloads, PAPER_CLUSTER, _PAPER_GPUS_PER_NODE, policies, round_s=360.0)
 
 
 def _paper_notes(groups: Sequence[Group]) -> list[Note]:
-    rows = [("setting", "TTD Gavel / hadar-paper", "TTD Gavel / hadar", "most possible",
-             "JCT Gavel / hadar-paper", "JCT Gavel / hadar", "JCT YARN / hadar", "queueing",
-             "FTF")]  # fmt: skip
+    rows: list[tuple[str, ...]] = [
+        ("setting", "TTD Gavel / hadar-paper", "TTD Gavel / hadar", "most possible",
+         "JCT Gavel / hadar-paper", "JCT Gavel / hadar", "JCT YARN / hadar", "queueing", "FTF")
+    ]  # fmt: skip
     most: list[float] = []
     gains: list[float] = []
     for group in groups:
@@ -279,22 +267,21 @@ def _paper_notes(groups: Sequence[Group]) -> list[Note]:
             continue
         at = partial(_mean, group)
         gavel = "gavel-max-min"
-        possible = at(gavel, "ttd_over_bound")
-        most.append(possible)
+        most.append(at(gavel, "ttd_over_bound"))
         gains.append(at(gavel, "ttd_h") / at("hadar", "ttd_h"))
         load = group.labels["load"]
-        yarn = at("yarn-cs", "mean_jct_h") if "yarn-cs" in have else None
+        paper_ttd = at(gavel, "ttd_h") / at("hadar-paper", "ttd_h")
+        jct_h = {p: at(p, "mean_jct_h") for p in have}
+        over = [(gavel, "hadar-paper"), (gavel, "hadar"), ("yarn-cs", "hadar")]
         rows.append(
             (
                 str(group.labels["trace"]) if load is None else f"{load:g} % load",
-                f"{at(gavel, 'ttd_h') / at('hadar-paper', 'ttd_h'):.2f}x",
-                f"{gains[-1]:.2f}x",
-                f"{possible:.2f}x",
-                f"{at(gavel, 'mean_jct_h') / at('hadar-paper', 'mean_jct_h'):.2f}x",
-                f"{at(gavel, 'mean_jct_h') / at('hadar', 'mean_jct_h'):.2f}x",
-                "-" if yarn is None else f"{yarn / at('hadar', 'mean_jct_h'):.2f}x",
-                _change(at(gavel, "queueing_h"), at("hadar", "queueing_h")),
-                _change(at(gavel, "mean_ftf"), at("hadar", "mean_ftf")),
+                *(f"{gain:.2f}x" for gain in (paper_ttd, gains[-1], most[-1])),
+                *(f"{jct_h[p] / jct_h[q]:.2f}x" if p in have else "-" for p, q in over),
+                *(
+                    _change(at(gavel, name), at("hadar", name))
+                    for name in ("queueing_h", "mean_ftf")
+                ),
             )
         )
     if not most:

@@ -32,31 +32,33 @@ class Column:
         return "-" if value is None or not math.isfinite(value) else f"{value:,.{self.digits}f}"
 
 
-def _of(name: str, *, over: float = 1.0) -> Callable[[Record], float | None]:
-    def get(record: Record) -> float | None:
-        value = record.get(name)
-        return None if value is None else float(value) / over
-
-    return get
-
-
-def _of_type(gpu_type: str) -> Callable[[Record], float | None]:
-    return lambda record: 100.0 * float(record["utilization_by_type"].get(gpu_type, 0.0))
-
-
 _LEAST = "least"
 
 
+def _plain(
+    name: str, heading: str, note: str, digits: int = 1, *, source: str = "", over: float = 1.0
+) -> Column:
+    def get(record: Record) -> float | None:
+        value = record.get(source or name)
+        return None if value is None else float(value) / over
+
+    return Column(name, heading, note, get, digits, _LEAST)
+
+
 def _hours(name: str, heading: str, note: str, source: str, digits: int = 1) -> Column:
-    return Column(name, heading, note, _of(source, over=HOUR_S), digits, _LEAST)
-
-
-def _plain(name: str, heading: str, note: str, digits: int = 1) -> Column:
-    return Column(name, heading, note, _of(name), digits, _LEAST)
+    return _plain(name, heading, note, digits, source=source, over=HOUR_S)
 
 
 def _percent(name: str, heading: str, note: str, best: str = "") -> Column:
     return Column(name, heading, note, lambda record: 100.0 * float(record[name]), 1, best)
+
+
+def _held(gpu_type: str) -> Column:
+    def get(record: Record) -> float:
+        return 100.0 * float(record["utilization_by_type"].get(gpu_type, 0.0))
+
+    note = f"Share of {gpu_type} time until TTD that jobs held."
+    return Column(f"held_{gpu_type}", f"{gpu_type} %", note, get, 0)
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -144,10 +146,8 @@ class PolicyRecords:
     @property
     def status(self) -> str:
         """Return the number of failures as text; empty without failures."""
-        if not self.failed:
-            return ""
-        if not self.records:
-            return "failed"
+        if not (self.failed and self.records):
+            return "failed" if self.failed else ""
         return f"{len(self.failed)} of {len(self.failed) + len(self.records)} failed"
 
 
@@ -171,17 +171,11 @@ class Group:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """Return the columns of the group's table, including those of its GPU types."""
-        held = (
-            Column(
-                f"held_{gpu_type}",
-                f"{gpu_type} %",
-                f"Share of {gpu_type} time until TTD that jobs held.",
-                _of_type(gpu_type),
-                0,
-            )
-            for gpu_type in self.gpu_types
-        )
-        return (*COLUMNS, *held, *LAST_COLUMNS)
+        return (*COLUMNS, *map(_held, self.gpu_types), *LAST_COLUMNS)
+
+    def column(self, name: str) -> Column:
+        """Return the column with this name."""
+        return next(column for column in self.columns if column.name == name)
 
     @property
     def num_seeds(self) -> int:
@@ -190,8 +184,7 @@ class Group:
 
     def best(self, column: Column) -> frozenset[str]:
         """Return the policies with the best printed value of a column; none if all are equal."""
-        shown = {e.policy: e.mean(column) for e in self.done}
-        known = {policy: value for policy, value in shown.items() if value is not None}
+        known = {e.policy: mean for e in self.done if (mean := e.mean(column)) is not None}
         texts = {policy: column.text(value) for policy, value in known.items()}
         if not column.best or len(set(texts.values())) < 2:
             return frozenset()
@@ -206,8 +199,7 @@ class Group:
         load = "" if labels["load"] is None else f" at {labels['load']:g} % load"
         return (
             f"{labels['trace']}{load}: {labels['jobs']} {'job' if labels['jobs'] == 1 else 'jobs'} "
-            f"on {labels['cluster']}, "
-            f"{labels['rules']} rules, restart {labels['restart']} s"
+            f"on {labels['cluster']}, {labels['rules']} rules, restart {labels['restart']} s"
         )
 
 

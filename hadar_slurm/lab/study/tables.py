@@ -48,9 +48,8 @@ class _Bars(Watcher):
 
     def started(self, index: int) -> None:
         cell = self._cells[index]
-        self._tasks[index] = self._progress.add_task(
-            f"  {cell}", total=len(cell.workload.specs), unit="jobs"
-        )
+        num_jobs = len(cell.workload.specs)
+        self._tasks[index] = self._progress.add_task(f"  {cell}", total=num_jobs, unit="jobs")
 
     def progressed(self, index: int, jobs_done: int) -> None:
         self._progress.update(self._tasks[index], completed=jobs_done)
@@ -64,12 +63,9 @@ class _Bars(Watcher):
         if record["status"] != "done":
             self._console.print(f"{self._cells[index]}: {record['error']}", style="red")
         elif not self._console.is_terminal and not was_known:
-            self._console.print(
-                f"{self.num_done}/{len(self._cells)} {self._cells[index]}: "
-                f"{record['took_s']:.0f} s",
-                highlight=False,
-                soft_wrap=True,
-            )
+            text = f"{self.num_done}/{len(self._cells)} {self._cells[index]}"
+            text = f"{text}: {record['took_s']:.0f} s"
+            self._console.print(text, highlight=False, soft_wrap=True)
 
 
 def run_with_bars(
@@ -84,12 +80,8 @@ def run_with_bars(
         try:
             return run_cells(cells, output, processes=processes, watcher=bars)
         except KeyboardInterrupt:
-            console.print(
-                f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; repeat the "
-                "command to resume",
-                soft_wrap=True,
-                highlight=False,
-            )
+            text = f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; repeat the "
+            console.print(text + "command to resume", soft_wrap=True, highlight=False)
             raise typer.Exit(_STOPPED) from None
 
 
@@ -108,9 +100,8 @@ def _bars(cells: Sequence[Cell], console: Console) -> Iterator[_Bars]:
         bars = _Bars(cells, console, progress)
         yield bars
         if bars.num_known:
-            console.print(
-                f"{bars.num_known} of {len(cells)} runs had results already", highlight=False
-            )
+            text = f"{bars.num_known} of {len(cells)} runs had results already"
+            console.print(text, highlight=False)
 
 
 def show(found: Sequence[Group], notes: Sequence[Note]) -> None:
@@ -160,13 +151,8 @@ def _group_table(group: Group, *, has_room: bool) -> Table:
         if not entry.records:
             table.add_row(entry.policy, Text("failed", style="red"))
             continue
-        cells = [
-            Text(
-                column.text(entry.mean(column)),
-                style="bold green" if entry.policy in best[column.name] else "",
-            )
-            for column in columns
-        ]
+        styles = ["bold green" if entry.policy in best[c.name] else "" for c in columns]
+        texts = [column.text(entry.mean(column)) for column in columns]
         name = f"{entry.policy} ({entry.status})" if entry.status else entry.policy
-        table.add_row(name, *cells)
+        table.add_row(name, *map(Text, texts, styles))
     return table

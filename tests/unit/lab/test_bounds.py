@@ -23,8 +23,6 @@ from hadar_slurm.lab.study.bounds import (
     bounds,
     forking_bound_s,
     gang_bound_s,
-    mean_jct_bound_s,
-    mean_jct_gang_bound_s,
 )
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
@@ -71,13 +69,13 @@ def test_a_gang_counts_all_its_gpus() -> None:
 def test_the_squashed_area_by_hand() -> None:
     """GPU-seconds 100, 200 and 300 on two GPUs: the mean of 50, 150 and 300."""
     specs = [a_spec(str(n), steps=n * 1000, throughputs=SPEEDS) for n in (3, 1, 2)]
-    assert mean_jct_bound_s(specs, a_small_cluster("2xV100")) == pytest.approx(500.0 / 3)
+    assert bounds(specs, a_small_cluster("2xV100")).mean_jct_s == pytest.approx(500.0 / 3)
 
 
 def test_the_hybrid_bound_by_hand() -> None:
     """Two equal jobs on one GPU end after 100 and 200 s, which no bound may exceed or miss."""
     specs = [a_spec(str(n), steps=1000, throughputs=SPEEDS) for n in range(2)]
-    assert mean_jct_gang_bound_s(specs, a_small_cluster("1xV100")) == pytest.approx(150.0)
+    assert bounds(specs, a_small_cluster("1xV100")).mean_jct_gang_s == pytest.approx(150.0)
 
 
 def test_late_arrivals_bound_the_end() -> None:
@@ -103,7 +101,7 @@ def test_a_shortest_job_that_comes_late_interrupts() -> None:
         a_spec("1", steps=1000, throughputs=SPEEDS),
         a_spec("2", steps=100, throughputs=SPEEDS, submitted_s=20.0),
     ]
-    assert mean_jct_bound_s(specs, a_small_cluster("1xV100")) == pytest.approx(60.0)
+    assert bounds(specs, a_small_cluster("1xV100")).mean_jct_s == pytest.approx(60.0)
 
 
 def test_a_job_that_runs_nowhere_has_no_finite_bound() -> None:
@@ -123,7 +121,7 @@ def test_rates_across_nodes_count_only_when_asked() -> None:
     specs = [a_spec("1", 2, steps=1000, throughputs=throughputs)]
     cluster = a_small_cluster("4xV100")
     assert gang_bound_s(specs, cluster) == pytest.approx(100.0)
-    assert gang_bound_s(specs, cluster, counts_spread=True) == pytest.approx(50.0)
+    assert bounds(specs, cluster, counts_spread=True).ttd_gang_s == pytest.approx(50.0)
 
 
 @st.composite
@@ -210,8 +208,8 @@ def test_the_bounds_are_the_published_ones(
     """Within 0.1 % of the bounds measured beside Gavel's own simulator on the same traces."""
     specs = _trace(trace)[:jobs]
     cluster = parse_cluster("20xV100,20xP100,20xK80", gpus_per_node=4)
-    bound = {"gang": gang_bound_s, "forking": forking_bound_s, "jct": mean_jct_bound_s}
-    found_s = bound[gpu_type.removeprefix("bound/")](specs, cluster)
+    fields = {"gang": "ttd_gang_s", "forking": "ttd_forking_s", "jct": "mean_jct_s"}
+    found_s = getattr(bounds(specs, cluster), fields[gpu_type.removeprefix("bound/")])
     assert found_s / 3600.0 == pytest.approx(hours, rel=1e-3)
 
 
