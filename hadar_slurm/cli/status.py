@@ -37,5 +37,3 @@ def status(
             console.print(part)
     if not life["alive"]:
         raise typer.Exit(1)
-        last = asdict(found, dict_factory=json_names) if found else None
-        typer.echo(json.dumps({**life, **asdict(standing), "journal": fault, "last": last}))

@@ -100,7 +100,7 @@ def status_parts(
         table.add_column(heading, justify="left" if heading == "GPU type" else "right")
     for gpu_type, use in found.gpus.items():
         price = found.prices.get(gpu_type)
-        counts = (use.total, use.ours, use.others, use.free, use.closed)
+        counts = (use.total, use.managed, use.others, use.free, use.closed)
         table.add_row(gpu_type, *map(str, counts), "" if price is None else f"{price:.3g}")
     parts.append(table)
     jobs = ", ".join(f"{count} {phase}" for phase, count in found.jobs.items())
