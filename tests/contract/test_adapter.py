@@ -206,8 +206,14 @@ def test_how_a_job_has_ended_is_read(slurm_world: SlurmWorld) -> None:
     job = slurm_world.sbatch("--gpus=1", "--requeue")
     until_state(slurm_world, job, "RUNNING")
     slurm_world.settle()
-    make(slurm_world, SignalCheckpoint(job))
-    until_state(slurm_world, job, "FAILED")
+
+    def has_failed() -> bool:
+        state = row(slurm_world, job).state
+        if state == "RUNNING":  # a signal that arrives before the script begins is lost
+            slurm_world.slurm.change([SignalCheckpoint(job)])
+        return state == "FAILED"
+
+    slurm_world.until(has_failed, lambda: str(row(slurm_world, job)))
     assert row(slurm_world, job).exit_status == 10
     make(slurm_world, Requeue(job))
     slurm_world.until(lambda: row(slurm_world, job).is_held_by_user, "requeued and held")

@@ -102,7 +102,7 @@ def test_a_job_on_its_pin_is_pinned_and_an_ended_one_has_ended(site: Site) -> No
     site.occupy(n6="gpu:v100:2")
     site.until_running(*fillers)
     site.start(round_seconds=1)
-    job = site.train({"v100": 50.0}, steps=100, gpus=4)
+    job = site.train({"v100": 50.0}, steps=600, gpus=4)
 
     def is_pinned() -> bool:
         found = told(site, "explain", job)["found"]
