@@ -83,6 +83,7 @@ def main() -> int:
     save(checkpoint, step, model, optimiser)
     tell("done", step)
     say(f"done: {step} steps, loss {float(loss.detach()):.3f}")
+    distributed.barrier()  # a process that leaves while another still trains or saves may abort
     distributed.destroy_process_group()
     return 0
 
