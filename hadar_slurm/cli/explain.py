@@ -14,23 +14,12 @@ from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption, 
 from hadar_slurm.config import read_config_to_answer
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.daemon.world import policy_of
-from hadar_slurm.errors import UsageError
 from hadar_slurm.policies.registry import make_policy
-from hadar_slurm.status.ended import ended_by_slurm
 from hadar_slurm.status.explain import explain as explain_wait
-from hadar_slurm.status.explain_text import print_ended, print_explanation
+from hadar_slurm.status.explain_text import print_explanation, print_known
 from hadar_slurm.status.health import standing_of
-from hadar_slurm.status.job_search import (
-    Answer,
-    SlurmRecord,
-    answer_for,
-    ask_slurm,
-    find_job,
-    search_journal,
-    why_not,
-)
-from hadar_slurm.status.status import current
-from hadar_slurm.status.status_text import last_lines, life_of, problem_lines, warnings
+from hadar_slurm.status.job_search import Answer, search
+from hadar_slurm.status.status_text import life_of
 
 
 def explain(
@@ -52,36 +41,26 @@ def explain(
     or unknown.
     """
     chosen = read_config_to_answer(config)
-    path = journal or chosen.journal
-    lines, fault = last_lines(path)
     now_s = time.time()
-    name, line = find_job(current(lines), job)
-    # A copy of a forked job may have ended while the job goes on.
-    slurm = SlurmRecord(was_asked=False) if journal else ask_slurm(chosen, name)
-    if fault and not slurm.knows_it_ended:
-        raise UsageError(f"the journal {fault}; operators can read it, or give --journal")
-    ended = None
-    if slurm.knows_it_ended and slurm.record is not None:
-        ended = ended_by_slurm(name, slurm.record)
-    elif line is None or slurm.knows_no_such_job:
-        name, line, ended = search_journal(path, lines, job, slurm)
+    job_found = search(chosen, journal or chosen.journal, job, asks_slurm=journal is None)
+    slurm, line, ended = job_found.slurm, job_found.line, job_found.ended
     life = None if journal else life_of(chosen, now_s)
     is_alive = None if life is None else bool(life["alive"])
-    newest = line or next(reversed(lines), None)
+    newest = line or next(reversed(job_found.lines), None)
     standing = standing_of(newest, now_s, hadard_alive=is_alive)
-    differs = line is not None and slurm.differs(line["jobs"].get(name, {}))
     found = None
     if ended is None and line is not None:
         is_own = chosen.policy == line["policy"]
         policy = policy_of(chosen) if is_own else make_policy(line["policy"])
-        forecasts = is_alive is not False and not differs
-        found = explain_wait(line, JobId(name), policy, time.monotonic, limit, forecasts=forecasts)
-    answer = Answer.ENDED if ended else Answer.FOUND if found else answer_for(lines, job, slurm)
+        forecasts = is_alive is not False and not job_found.differs
+        name = JobId(job_found.name)
+        found = explain_wait(line, name, policy, time.monotonic, limit, forecasts=forecasts)
+    answer = Answer.FOUND if found else job_found.answer
     if as_json:
         tree = {
             "answer": answer,
             "slurm": slurm.words,
-            "slurm_differs": differs,
+            "slurm_differs": job_found.differs,
             **asdict(standing),
             "problems": life["problems"] if life else {},
             "found": asdict(found) if found else None,
@@ -90,18 +69,11 @@ def explain(
         typer.echo(json.dumps(tree))
     else:
         console = Console(highlight=False, soft_wrap=True)
-        if slurm.words is not None:
-            console.print(f"Slurm: {slurm.words}", markup=False)
-        if ended is not None:
-            print_ended(console, ended, now_s)
-        elif life is not None:
-            for text in (*warnings(life, standing), *problem_lines(life)):
-                console.print(text, markup=False)
+        print_known(console, slurm.words, ended, life, standing, now_s)
         if found is not None:
-            if differs and slurm.record is not None:
-                console.print(f"changed since that round: it is {slurm.record.state} now")
-            print_explanation(console, found, standing, differs=differs)
+            changed_to = slurm.state if job_found.differs else ""
+            print_explanation(console, found, standing, changed_to=changed_to)
         elif ended is None:
-            console.print(why_not(lines, job, answer, slurm), markup=False)
+            console.print(job_found.why_not, markup=False)
     if answer not in (Answer.FOUND, Answer.ENDED):
         raise typer.Exit(1)

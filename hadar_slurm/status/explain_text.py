@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from rich.console import Console
@@ -11,11 +12,29 @@ from hadar_slurm.status.ended import EndedJob
 from hadar_slurm.status.explain import NAMED, Expected, Explanation
 from hadar_slurm.status.health import Standing
 from hadar_slurm.status.jobs import Forked
+from hadar_slurm.status.status_text import problem_lines, warnings
 from hadar_slurm.status.words import averages_words, round_words, span
 
 
-def print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
-    """Print how and when a job has ended."""
+def print_known(
+    console: Console,
+    slurm: str | None,
+    ended: EndedJob | None,
+    life: Mapping[str, object] | None,
+    standing: Standing,
+    now_s: float,
+) -> None:
+    """Print Slurm's state of a job, and how it has ended or what is wrong with hadard."""
+    if slurm is not None:
+        console.print(f"Slurm: {slurm}", markup=False)
+    if ended is not None:
+        _print_ended(console, ended, now_s)
+    elif life is not None:
+        for text in (*warnings(life, standing), *problem_lines(life)):
+            console.print(text, markup=False)
+
+
+def _print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
     if ended.phase:
         exit_code = f", exit code {ended.exit_code}" if ended.exit_code else ""
         text = f": {ended.phase}" + (f" ({ended.state}{exit_code})" if ended.state else "")
@@ -30,9 +49,11 @@ def print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
 
 
 def print_explanation(
-    console: Console, found: Explanation, standing: Standing, *, differs: bool
+    console: Console, found: Explanation, standing: Standing, *, changed_to: str
 ) -> None:
-    """Print a job's state in a round, and the forecast unless Slurm differs."""
+    """Print a job's state in a round, and the forecast unless Slurm's state differs by now."""
+    if changed_to:
+        console.print(f"changed since that round: it is {changed_to} now")
     age_s = standing.age_s or 0.0
     when = round_words(found.round, found.time_s, standing.age_s)
     gpus = found.gpus if found.forked is None else found.gpus_held or found.gpus
@@ -48,12 +69,12 @@ def print_explanation(
         console.print(f"{found.steps_done:,.0f} of {found.steps_total:,} steps done ({share:.0%})")
     if found.forked is not None:
         _print_copies(console, found.forked, found.time_s, age_s)
-    if found.ends_in_s is not None and not differs:
+    if found.ends_in_s is not None and not changed_to:
         left_s = found.ends_in_s - age_s
         ends = f"should have ended {span(-left_s)} ago" if left_s < 0 else f"ends in {span(left_s)}"
         console.print(f"it {ends} unless migrated")
     console.print(_choices(found))
-    if found.reason and not differs:
+    if found.reason and not changed_to:
         _print_forecast(console, found, standing)
 
 

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import natural_key
-from hadar_slurm.errors import SlurmError
+from hadar_slurm.errors import SlurmError, UsageError
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.journal import Line
 from hadar_slurm.slurm.client.job_record import JobRecord, record_of
 from hadar_slurm.slurm.client.parse import HOLDING_STATES
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.status.ended import EndedJob, ended_by_journal
+from hadar_slurm.status.ended import EndedJob, ended_by_journal, ended_by_slurm
 from hadar_slurm.status.explain import NAMED
 from hadar_slurm.status.journal_search import newest_with
 from hadar_slurm.status.status import current
+from hadar_slurm.status.status_text import last_lines
 
 
 class Answer(StrEnum):
@@ -50,6 +51,11 @@ class SlurmRecord:
         return self.record.words if self.record else missing
 
     @property
+    def state(self) -> str:
+        """Return the job's state by Slurm."""
+        return self.record.state if self.record else ""
+
+    @property
     def knows_it_ended(self) -> bool:
         """Return whether the job has ended."""
         return self.record is not None and not self.record.is_live
@@ -67,71 +73,108 @@ class SlurmRecord:
         return self.was_asked and not self.fault and self.record is None
 
 
-def _names(job: str) -> tuple[str, ...]:
-    """Return a job's possible names in the journal: its own, and that of its array if forked."""
-    return tuple(dict.fromkeys((job, job.partition("_")[0])))
+@dataclass(frozen=True, slots=True)
+class JobSearch:
+    """What the journal and Slurm know of one job."""
+
+    # The job as the user wrote it.
+    job: str
+    # Its name in the journal: that of its array if it is a copy of a forked job.
+    name: str
+    # The last line of each mode.
+    lines: Sequence[Line]
+    # The newest line with the job, if any.
+    line: Line | None
+    # How it has ended, if it has.
+    ended: EndedJob | None
+    slurm: SlurmRecord
+
+    @property
+    def differs(self) -> bool:
+        """Return whether the journal and Slurm disagree on whether the job waits."""
+        return self.line is not None and self.slurm.differs(self.line["jobs"].get(self.name, {}))
+
+    @property
+    def answer(self) -> Answer:
+        """Return what is known of a job that cannot be explained."""
+        if self.ended:
+            return Answer.ENDED
+        if self._tasks:
+            return Answer.ARRAY
+        record = self.slurm.record
+        if record is None or record.by_accounting:
+            return Answer.UNKNOWN
+        return Answer.LEFT if decode_or_none(record.comment) is None else Answer.NOT_TAKEN
+
+    @property
+    def _tasks(self) -> set[str]:
+        """Return the tasks of an array that are separate jobs in the last rounds."""
+        names = (name for line in self.lines for name in line.get("jobs", {}))
+        return {name for name in names if name.startswith(f"{self.job}_")}
+
+    @property
+    def why_not(self) -> str:
+        """Return why the job cannot be explained."""
+        match self.answer:
+            case Answer.ARRAY:
+                tasks = sorted(self._tasks, key=natural_key)
+                named = f"{', '.join(tasks[:NAMED])} ..."
+                return f"job {self.job} is an array of {len(tasks)} jobs: give one of {named}"
+            case Answer.LEFT:
+                return f"job {self.job} is left to Slurm: it was not submitted by hadar-sbatch"
+            case Answer.NOT_TAKEN:
+                return (
+                    f"job {self.job} was submitted by hadar-sbatch, but hadard does not manage it: "
+                    "it was submitted after the last round, hadard does not manage its partition, "
+                    "it uses options that hadard does not support (docs/hadar-sbatch.md), or "
+                    "`hadar leave` removed it"
+                )
+        slurm = " and to Slurm" if self.slurm.knows_no_such_job else ", and Slurm did not answer"
+        return f"job {self.job} is unknown to the journal{slurm}"
 
 
-def find_job(lines: Sequence[Line], job: str) -> tuple[str, Line | None]:
-    """Return a job's name in the last rounds, and the line that has it."""
-    found = ((name, line) for name in _names(job) for line in lines if name in line.get("jobs", {}))
-    return next(found, (job, None))
+def search(config: Config, path: Path, job: str, *, asks_slurm: bool) -> JobSearch:
+    """Look a job up in Slurm, unless the journal is a simulation's, and in a journal.
+
+    Raises UsageError if the journal cannot be read and Slurm does not know that the job has ended.
+    """
+    lines, fault = last_lines(path)
+    names = tuple(dict.fromkeys((job, job.partition("_")[0])))
+    places = ((name, line) for name in names for line in current(lines))
+    named = ((name, line) for name, line in places if name in line.get("jobs", {}))
+    name, line = next(named, (job, None))
+    # A copy of a forked job may have ended while the job goes on.
+    slurm = ask_slurm(config, name) if asks_slurm else SlurmRecord(was_asked=False)
+    if fault and not slurm.knows_it_ended:
+        raise UsageError(f"the journal {fault}; operators can read it, or give --journal")
+    ended = None
+    if slurm.knows_it_ended and slurm.record is not None:
+        ended = ended_by_slurm(name, slurm.record)
+    elif line is None or slurm.knows_no_such_job:
+        name, line, ended = _search_older(path, lines, names, slurm)
+    return JobSearch(job, name, lines, line, ended, slurm)
 
 
-def search_journal(
-    path: Path, lines: Sequence[Line], job: str, slurm: SlurmRecord
+def _search_older(
+    path: Path, lines: Sequence[Line], names: tuple[str, ...], slurm: SlurmRecord
 ) -> tuple[str, Line | None, EndedJob | None]:
     """Return the newest line that names a job, and how the job ended if it has.
 
     A job that the newest round lacks has ended, unless Slurm still has it or that round observed
     nothing.
     """
+    job = names[0]
     is_live = slurm.record is not None and slurm.record.is_live
     saw_nothing = not any("jobs" in last for last in current(lines))
     found = None
     with suppress(OSError):
-        found = newest_with(path, _names(job)) if saw_nothing or not is_live else None
+        found = newest_with(path, names) if saw_nothing or not is_live else None
     if found is None:
         return job, None, None
     name, line = found
     if name in line.get("jobs", {}) and saw_nothing and not slurm.knows_no_such_job:
         return name, line, None
     return (job, None, None) if is_live else (name, line, ended_by_journal(name, line))
-
-
-def answer_for(lines: Sequence[Line], job: str, slurm: SlurmRecord) -> Answer:
-    """Return what is known of a job that can neither be explained nor has ended."""
-    if _tasks(lines, job):
-        return Answer.ARRAY
-    if slurm.record is not None and not slurm.record.by_accounting:
-        described = decode_or_none(slurm.record.comment) is not None
-        return Answer.NOT_TAKEN if described else Answer.LEFT
-    return Answer.UNKNOWN
-
-
-def _tasks(lines: Sequence[Line], job: str) -> set[str]:
-    """Return the tasks of an array that are separate jobs in the last rounds."""
-    names = (name for line in lines for name in line.get("jobs", {}))
-    return {name for name in names if name.startswith(f"{job}_")}
-
-
-def why_not(lines: Sequence[Line], job: str, answer: Answer, slurm: SlurmRecord) -> str:
-    """Return why the job cannot be explained."""
-    if answer is Answer.ARRAY:
-        tasks = _tasks(lines, job)
-        named = sorted(tasks, key=natural_key)[:NAMED]
-        return f"job {job} is an array of {len(tasks)} jobs: give one of {', '.join(named)} ..."
-    if answer is Answer.LEFT:
-        return f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"
-    if answer is Answer.NOT_TAKEN:
-        return (
-            f"job {job} was submitted by hadar-sbatch, but hadard does not manage it: it was "
-            "submitted after the last round, hadard does not manage its partition, it uses options "
-            "that hadard does not support (docs/hadar-sbatch.md), or `hadar leave` removed it"
-        )
-    if slurm.knows_no_such_job:
-        return f"job {job} is unknown to the journal and to Slurm"
-    return f"job {job} is unknown to the journal, and Slurm did not answer"
 
 
 def ask_slurm(config: Config, job: str) -> SlurmRecord:
