@@ -144,7 +144,7 @@ class PySlurm(CommandLine):
         """
         jobs = self._load(self.library.Jobs)
         asked = {}
-        for field in _ASKED.records(*squeue(self.runner, _ASKED.argument, "-r", "-t", "all")):
+        for field in _ASKED.records(*squeue(self.runner, _ASKED, "-r", "-t", "all")):
             if not field["JobID"].isdigit():
                 raise SlurmOutputError("squeue: expected a job's number", repr(field))
             asked[int(field["JobID"])] = field

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, asked_nodes
 from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.updates import Request
 
 _SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
@@ -86,15 +87,15 @@ def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
 
 def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
     """Return each job and array task that Slurm remembers, ended ones included."""
-    rows = parse.parse_queue(*squeue(runner, parse.queue_format, "-r", "-t", "all"))
+    rows = parse.parse_queue(*squeue(runner, parse.QUEUE, "-r", "-t", "all"))
     return {row.key: row for row in rows}
 
 
-def squeue(runner: Runner, argument: Callable[[str], str], *options: str) -> tuple[str, str]:
-    """Return squeue's output for `argument` of a mark, and the mark, which no user can foresee."""
+def squeue(runner: Runner, fields: Fields, *options: str) -> tuple[str, str]:
+    """Return squeue's output for `fields`, and its mark, which no user can foresee."""
     mark = f"#{secrets.token_hex(16)}"
     # -a: jobs in hidden partitions hold GPUs too.
-    return runner.run(["squeue", "-a", "-h", *options, "-O", argument(mark)]), mark
+    return runner.run(["squeue", "-a", "-h", *options, "-O", fields.argument(mark)]), mark
 
 
 def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
