@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
 
-from hadar_slurm.devcluster.config import NodeShape, cluster_name
+from hadar_slurm.devcluster.config import Nodes, cluster_name
 from hadar_slurm.devcluster.processes import log_tail, processes_of, start_daemon, wait_until
 from hadar_slurm.errors import ClusterError
 from hadar_slurm.slurm.client.runner import Runner
@@ -31,21 +31,16 @@ _START_LIMIT_S = 20.0
 _SYSTEM_TABLES = ("mysql_system_tables.sql", "mariadb_system_tables.sql")
 # Small files, and no wait for the disk: nothing in this database outlives the cluster. A server
 # that no longer knows one of the `loose` options goes without it.
-_SERVER_OPTIONS = (
-    "--skip-networking",
-    "--skip-log-bin",
-    "--loose-innodb-buffer-pool-size=64M",
-    "--loose-innodb-lock-wait-timeout=900",
-    "--innodb-data-file-path=ibdata1:1M:autoextend",
-    "--loose-innodb-autoextend-increment=1",
-    "--loose-innodb-log-file-size=4M",
-    "--loose-innodb-flush-log-at-trx-commit=0",
-    "--loose-innodb-flush-method=nosync",
-    "--loose-innodb-doublewrite=0",
-)
+_SERVER_OPTIONS = """
+    --skip-networking --skip-log-bin --loose-innodb-buffer-pool-size=64M
+    --loose-innodb-lock-wait-timeout=900 --innodb-data-file-path=ibdata1:1M:autoextend
+    --loose-innodb-autoextend-increment=1 --loose-innodb-log-file-size=4M
+    --loose-innodb-flush-log-at-trx-commit=0 --loose-innodb-flush-method=nosync
+    --loose-innodb-doublewrite=0
+""".split()
 
 
-def slurm_conf_lines(directory: Path, nodes: Sequence[NodeShape], port: int) -> str:
+def slurm_conf_lines(directory: Path, nodes: Nodes, port: int) -> str:
     """Return what slurm.conf says of accounting where slurmdbd listens on `port`."""
     gpu_types = sorted({gpu_type for node in nodes for gpu_type in node.gpus})
     tres = ",".join(["gres/gpu", *(f"gres/gpu:{gpu_type}" for gpu_type in gpu_types)])
@@ -86,11 +81,6 @@ StorageLoc={_DATABASE}
     conf.write_text(text, encoding="utf-8")
 
 
-def is_configured(directory: Path) -> bool:
-    """Return whether the cluster in `directory` has accounting."""
-    return (directory / "slurmdbd.conf").exists()
-
-
 def start(
     directory: Path, binaries: Mapping[str, str], *, user: str, port: int, runner: Runner
 ) -> None:
@@ -98,11 +88,9 @@ def start(
     _create_database(directory, binaries["mariadbd"], user)
     address = f"{directory}/database/socket"
     server = ["setsid", "--fork", binaries["mariadbd"], *_server_words(directory, user)]
-    files = (
-        f"--pid-file={directory}/pid/mariadbd.pid",
-        f"--log-error={directory}/log/mariadbd/log",
-    )
-    start_daemon([*server, f"--socket={address}", *files], directory, name="mariadbd")
+    server += [f"--socket={address}", f"--pid-file={directory}/pid/mariadbd.pid"]
+    server.append(f"--log-error={directory}/log/mariadbd/log")
+    start_daemon(server, directory, name="mariadbd")
     _wait_for(directory, "mariadbd", lambda: _listens(socket.AF_UNIX, address))
     start_daemon([binaries["slurmdbd"]], directory, variables={"MYSQL_UNIX_PORT": address})
     _wait_for(directory, "slurmdbd", lambda: _slurmdbd_serves(directory, port))
@@ -134,9 +122,8 @@ def _create_database(directory: Path, mariadbd: str, user: str) -> None:
     with log.open("ab") as sink:
         status = run(argv, stdout=sink, stderr=sink).returncode
     if status != 0:
-        raise ClusterError(
-            f"mariadbd cannot create a database: status {status}: {log_tail(directory, 'mariadbd')}"
-        )
+        tail = log_tail(directory, "mariadbd")
+        raise ClusterError(f"mariadbd cannot create a database: status {status}: {tail}")
 
 
 def _system_tables(mariadbd: Path) -> Path:

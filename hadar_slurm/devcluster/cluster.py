@@ -16,17 +16,9 @@ from pathlib import Path
 
 from hadar_slurm.devcluster import accounting as slurmdbd
 from hadar_slurm.devcluster import directory as layout
+from hadar_slurm.devcluster import processes
 from hadar_slurm.devcluster.config import KILL_WAIT_S, NodeShape, cluster_name
-from hadar_slurm.devcluster.processes import (
-    Process,
-    end,
-    find_binaries,
-    free_ports,
-    log_tail,
-    processes_of,
-    start_daemon,
-    wait_until,
-)
+from hadar_slurm.devcluster.processes import Process, free_ports, log_tail, wait_until
 from hadar_slurm.errors import ClusterError, HadarError, SlurmError, SlurmUnavailable, UsageError
 from hadar_slurm.handoff import user_reports
 from hadar_slurm.slurm.client.runner import Runner
@@ -87,7 +79,7 @@ class LocalCluster:
         """
         cluster = cls(layout.absolute(directory), tuple(nodes), accounting)
         layout.check_path(cluster.directory, nodes)
-        binaries = find_binaries(accounting=accounting)
+        binaries = processes.find_binaries(accounting=accounting)
         for tries_left in reversed(range(_PORT_TRIES)):
             try:
                 if cluster.processes():
@@ -98,16 +90,9 @@ class LocalCluster:
                 layout.claim(cluster.directory, cluster.nodes)
                 with cluster._removed_on_failure():
                     ports = choose_ports(len(nodes) + (2 if accounting else 1))
-                    accounting_port = ports[-1] if accounting else None
-                    layout.fill(
-                        cluster.directory,
-                        nodes,
-                        ports[: len(nodes) + 1],
-                        slurmd_timeout_s=slurmd_timeout_s,
-                        version=Runner().run([binaries["slurmctld"], "-V"]),
-                        accounting_port=accounting_port,
-                    )
-                    cluster._start(binaries, accounting_port)
+                    version = Runner().run([binaries["slurmctld"], "-V"])
+                    layout.fill(cluster.directory, nodes, ports, slurmd_timeout_s, version)
+                    cluster._start(binaries, ports[-1] if accounting else None)
                     cluster._wait_until_idle(timeout_s, on_wait)
                 break
             except _PortTaken:
@@ -120,7 +105,7 @@ class LocalCluster:
         """Return the cluster that lies in `directory`, whether or not its daemons run."""
         directory = layout.absolute(directory)
         if os.path.lexists(directory):
-            accounting = slurmdbd.is_configured(directory)
+            accounting = (directory / "slurmdbd.conf").exists()
             return cls(directory, layout.read_nodes(directory), accounting)
         if cls.exists(directory):
             return cls(directory, ())  # someone removed the directory under running daemons
@@ -130,7 +115,7 @@ class LocalCluster:
     def exists(directory: Path) -> bool:
         """Return whether there is anything to stop or remove, be it only processes."""
         directory = layout.absolute(directory)
-        return os.path.lexists(directory) or bool(processes_of(directory))
+        return os.path.lexists(directory) or bool(processes.processes_of(directory))
 
     def __enter__(self) -> LocalCluster:
         return self
@@ -162,7 +147,7 @@ class LocalCluster:
 
     def processes(self) -> list[Process]:
         """Return every process of this cluster: daemons, job steps and jobs."""
-        return processes_of(self.directory)
+        return processes.processes_of(self.directory)
 
     def controller_runs(self) -> bool:
         """Return whether slurmctld runs."""
@@ -191,7 +176,7 @@ class LocalCluster:
         """
         self.runner(timeout_s=10).run(["scancel", "--partition=main"])
         if not wait_until(lambda: not self._of_jobs(), KILL_WAIT_S + 2):
-            end(self._of_jobs, grace_s=0)
+            processes.end(self._of_jobs, grace_s=0)
 
     def _of_jobs(self) -> list[Process]:
         return [process for process in self.processes() if not process.is_daemon]
@@ -202,15 +187,15 @@ class LocalCluster:
             # A controller that does not answer is killed below, and so are its jobs.
             with contextlib.suppress(SlurmError):
                 self.cancel_jobs()
-        end(self._of_jobs, grace_s=0)
-        end(self.processes, grace_s=5)
+        processes.end(self._of_jobs, grace_s=0)
+        processes.end(self.processes, grace_s=5)
         if self.directory.exists():
             layout.remove(self.directory)
 
     def kill_node(self, name: str) -> None:
         """Kill the slurmd of a node, its job steps and its jobs, as after a power failure."""
         self._require_node(name)
-        end(lambda: [p for p in self.processes() if p.node == name], grace_s=0)
+        processes.end(lambda: [p for p in self.processes() if p.node == name], grace_s=0)
 
     def start_node(self, name: str, *, timeout_s: float = 30.0) -> None:
         """Start the slurmd of a node unless it runs, and wait until slurmctld has seen it."""
@@ -218,7 +203,7 @@ class LocalCluster:
         if name not in self._dead_daemons():
             return
         started_s = int(time.time())
-        self._start_slurmd(name, find_binaries())
+        self._start_slurmd(name, processes.find_binaries())
 
         def is_registered() -> bool:
             text = self.runner().run(["scontrol", "--oneliner", "show", "node", name])
@@ -230,12 +215,12 @@ class LocalCluster:
 
     def stop_controller(self) -> None:
         """Stop slurmctld, which saves its jobs and nodes; the nodes and their jobs go on."""
-        end(lambda: [p for p in self.processes() if p.program == "slurmctld"], grace_s=10)
+        processes.end(lambda: [p for p in self.processes() if p.program == "slurmctld"], grace_s=10)
 
     def start_controller(self, *, timeout_s: float = 30.0) -> None:
         """Start slurmctld unless it runs, and wait for an answer; nodes may first be `unknown`."""
         if not self.controller_runs():
-            self._start_slurmctld(find_binaries())
+            self._start_slurmctld(processes.find_binaries())
         if not wait_until(lambda: bool(self._node_states()), timeout_s):
             raise self._failed_to_start("slurmctld", timeout_s)
 
@@ -249,18 +234,17 @@ class LocalCluster:
         try:
             yield
         except BaseException as error:
-            end(self.processes, grace_s=0)
+            processes.end(self.processes, grace_s=0)
             layout.remove(self.directory)
             if isinstance(error, OSError):
                 raise ClusterError(f"cannot start in {self.directory}: {error}") from error
             raise
 
     def _start(self, binaries: Mapping[str, str], accounting_port: int | None) -> None:
-        munge = self.directory / "munge"
-        files = [f"--{name}-file={munge / name}" for name in ("key", "pid", "seed")]
-        files.append(f"--log-file={self.directory / 'log/munged/log'}")
-        argv = [binaries["munged"], "--force", f"--socket={munge / 'socket'}", *files]
-        start_daemon(argv, self.directory)
+        munge, log = self.directory / "munge", self.directory / "log/munged/log"
+        argv = [binaries["munged"], "--force", f"--socket={munge / 'socket'}", f"--log-file={log}"]
+        argv += [f"--{name}-file={munge / name}" for name in ("key", "pid", "seed")]
+        processes.start_daemon(argv, self.directory)
         if accounting_port is not None:
             self._start_accounting(binaries, accounting_port)
         self._start_slurmctld(binaries)
@@ -268,11 +252,11 @@ class LocalCluster:
             self._start_slurmd(node.name, binaries)
 
     def _start_slurmctld(self, binaries: Mapping[str, str]) -> None:
-        start_daemon([binaries["slurmctld"], "-f", str(self.slurm_conf)], self.directory)
+        processes.start_daemon([binaries["slurmctld"], "-f", str(self.slurm_conf)], self.directory)
 
     def _start_slurmd(self, node: str, binaries: Mapping[str, str]) -> None:
         argv = [binaries["slurmd"], "-N", node, "-f", str(self.slurm_conf)]
-        start_daemon(argv, self.directory, node=node)
+        processes.start_daemon(argv, self.directory, node=node)
 
     def _start_accounting(self, binaries: Mapping[str, str], port: int) -> None:
         try:

@@ -53,13 +53,11 @@ class NodeShape:
                     "-, _ and ., beginning with a letter"
                 )
             if type(count) is not int or count < 1:
-                raise ConfigError(
-                    f"node {self.name}: {gpu_type}: {count!r} is not a number of GPUs from 1"
-                )
+                text = f"{gpu_type}: {count!r} is not a number of GPUs from 1"
+                raise ConfigError(f"node {self.name}: {text}")
         if not 1 <= self.num_gpus <= MAX_GPUS_PER_NODE:
-            raise ConfigError(
-                f"node {self.name} has {self.num_gpus} GPUs: give it 1 to {MAX_GPUS_PER_NODE}"
-            )
+            text = f"{self.num_gpus} GPUs: give it 1 to {MAX_GPUS_PER_NODE}"
+            raise ConfigError(f"node {self.name} has {text}")
         object.__setattr__(self, "gpus", MappingProxyType(dict(sorted(self.gpus.items()))))
 
     @property
@@ -68,11 +66,11 @@ class NodeShape:
         return sum(self.gpus.values())
 
 
-def parse_nodes(text: str) -> tuple[NodeShape, ...]:
-    """Return the nodes of a line such as `v100:4,2*p100:4,v100:2+k80:2`, named n1, n2 and so on.
+Nodes = Sequence[NodeShape]
 
-    Commas separate nodes, `+` joins the types of one node and `3*` repeats a node.
-    """
+
+def parse_nodes(text: str) -> tuple[NodeShape, ...]:
+    """Return the nodes of a line such as `v100:4,2*p100:4,v100:2+k80:2`, named n1, n2 and so on."""
     gpus: list[dict[str, int]] = []
     for entry in text.split(","):
         if (match := _ENTRY.fullmatch(entry.strip())) is None:
@@ -100,9 +98,8 @@ def load_nodes(path: Path) -> tuple[NodeShape, ...]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"cannot read nodes from {path}: {' '.join(str(error).split())}"
-        ) from None
+        text = " ".join(str(error).split())
+        raise ConfigError(f"cannot read nodes from {path}: {text}") from None
     _require_keys(content, {"nodes"}, {"nodes"}, str(path))
     if not isinstance(content["nodes"], list):
         raise ConfigError(f"{path}: nodes: {content['nodes']!r} is not a list of nodes")
@@ -123,9 +120,8 @@ def _require_keys(value: object, known: set[str], required: set[str], where: str
     if not isinstance(value, dict) or not required <= value.keys():
         raise ConfigError(f"{where}: {value!r} is not a table with {', '.join(sorted(required))}")
     if unknown := [str(key) for key in value if key not in known]:
-        raise ConfigError(
-            f"{where}: unknown key {', '.join(unknown)}; known: {', '.join(sorted(known))}"
-        )
+        text = f"{', '.join(unknown)}; known: {', '.join(sorted(known))}"
+        raise ConfigError(f"{where}: unknown key {text}")
 
 
 def _checked(nodes: tuple[NodeShape, ...]) -> tuple[NodeShape, ...]:
@@ -147,12 +143,7 @@ def device_path(directory: Path, node: str, gpu_type: str, index: int | str) -> 
 
 
 def slurm_conf_text(
-    directory: Path,
-    nodes: Sequence[NodeShape],
-    ports: Sequence[int],
-    *,
-    user: str,
-    slurmd_timeout_s: int,
+    directory: Path, nodes: Nodes, ports: Sequence[int], *, user: str, slurmd_timeout_s: int
 ) -> str:
     """Return slurm.conf; the first port is slurmctld's, the others belong to the nodes in turn."""
     settings = f"""\
@@ -199,8 +190,7 @@ SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000,sched_interval
 
 def _node_line(node: NodeShape, port: int) -> str:
     # Two cores and 1000 MB a GPU, so that GPUs are what runs out first.
-    cores = max(16, 2 * node.num_gpus)
-    memory_mb = max(8000, 1000 * node.num_gpus)
+    cores, memory_mb = max(16, 2 * node.num_gpus), max(8000, 1000 * node.num_gpus)
     gres = ",".join(f"gpu:{gpu_type}:{count}" for gpu_type, count in node.gpus.items())
     return (
         f"NodeName={node.name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} "
@@ -209,7 +199,7 @@ def _node_line(node: NodeShape, port: int) -> str:
     )
 
 
-def gres_conf_text(directory: Path, nodes: Sequence[NodeShape]) -> str:
+def gres_conf_text(directory: Path, nodes: Nodes) -> str:
     """Return gres.conf, which gives every GPU its fake device."""
     lines = ["AutoDetect=off"]
     for node in nodes:

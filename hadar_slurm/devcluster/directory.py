@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hadar_slurm.devcluster import accounting, config
-from hadar_slurm.devcluster.config import NodeShape
+from hadar_slurm.devcluster.config import Nodes, NodeShape
 from hadar_slurm.errors import ClusterError, UsageError
 
 # Marks a cluster's directory: no directory without this file is ever removed.
@@ -39,7 +39,7 @@ def absolute(directory: Path) -> Path:
     return directory.parent.resolve() / directory.name
 
 
-def check_path(directory: Path, nodes: Sequence[NodeShape]) -> None:
+def check_path(directory: Path, nodes: Nodes) -> None:
     """Raise UsageError for a path that Slurm cannot read from slurm.conf or bind sockets in."""
     if not nodes:
         raise UsageError("a cluster needs at least one node, for example v100:4")
@@ -58,7 +58,7 @@ def check_path(directory: Path, nodes: Sequence[NodeShape]) -> None:
         )
 
 
-def claim(directory: Path, nodes: Sequence[NodeShape]) -> None:
+def claim(directory: Path, nodes: Nodes) -> None:
     """Create and mark the directory; raises ClusterError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -75,9 +75,8 @@ def claim(directory: Path, nodes: Sequence[NodeShape]) -> None:
         raise ClusterError(f"cannot use {directory} for a cluster: {error}") from None
     if others := sorted(path.name for path in directory.iterdir() if path.name != MARKER):
         (directory / MARKER).unlink()
-        raise ClusterError(
-            f"{directory} is not empty (it holds {others[0]}): choose another with --dir"
-        )
+        text = f"{directory} is not empty (it holds {others[0]}): choose another with --dir"
+        raise ClusterError(text)
 
 
 def require_owned(directory: Path) -> None:
@@ -98,25 +97,22 @@ def read_nodes(directory: Path) -> tuple[NodeShape, ...]:
         content = json.loads((directory / MARKER).read_text(encoding="utf-8"))
         return tuple(NodeShape(node["name"], node["gpus"]) for node in content["nodes"])
     except FileNotFoundError:
-        raise ClusterError(
-            f"{directory} is no cluster that hadar started, since it has no {MARKER}: nothing done"
-        ) from None
+        text = f"is no cluster that hadar started, since it has no {MARKER}: nothing done"
+        raise ClusterError(f"{directory} {text}") from None
     except (OSError, ValueError, KeyError, TypeError, UsageError) as error:
         raise ClusterError(f"cannot read {directory / MARKER}: {error}") from None
 
 
 def fill(
-    directory: Path,
-    nodes: Sequence[NodeShape],
-    ports: Sequence[int],
-    *,
-    slurmd_timeout_s: int,
-    version: str,
-    accounting_port: int | None = None,
+    directory: Path, nodes: Nodes, ports: Sequence[int], slurmd_timeout_s: int, version: str
 ) -> None:
-    """Write the configuration for what `slurmctld -V` prints, munge's key and the fake devices."""
+    """Write the configuration for what `slurmctld -V` prints, munge's key and the fake devices.
+
+    The ports are those of slurmctld, of the nodes in turn and, with accounting, of slurmdbd.
+    """
     own = [part for node in nodes for part in (f"slurmd/{node.name}", f"log/{node.name}")]
-    if accounting_port is not None:
+    ports, of_accounting = ports[: len(nodes) + 1], ports[len(nodes) + 1 :]
+    if of_accounting:
         own += accounting.SUBDIRECTORIES
     for name in (*_SUBDIRECTORIES, *own):
         (directory / name).mkdir()
@@ -136,9 +132,9 @@ def fill(
     conf = config.slurm_conf_text(
         directory, nodes, ports, user=user(), slurmd_timeout_s=slurmd_timeout_s
     )
-    if accounting_port is not None:
-        conf += accounting.slurm_conf_lines(directory, nodes, accounting_port)
-        accounting.prepare(directory, accounting_port, user())
+    for port in of_accounting:
+        conf += accounting.slurm_conf_lines(directory, nodes, port)
+        accounting.prepare(directory, port, user())
     gres, cgroup = config.gres_conf_text(directory, nodes), config.cgroup_conf_text(version)
     for name, text in (("slurm", conf), ("gres", gres), ("cgroup", cgroup)):
         path = directory / f"{name}.conf"
@@ -171,6 +167,5 @@ def remove(directory: Path) -> None:
         (directory / MARKER).unlink()
         directory.rmdir()
     except OSError as error:
-        raise ClusterError(
-            f"cannot remove {directory}: {error}; remove it by hand when nothing uses it"
-        ) from None
+        text = f"{error}; remove it by hand when nothing uses it"
+        raise ClusterError(f"cannot remove {directory}: {text}") from None

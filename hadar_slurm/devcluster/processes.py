@@ -133,9 +133,8 @@ def start_daemon(
         try:
             status = run(argv, stdout=sink, stderr=sink, cwd=home, env=environment).returncode
         except subprocess.TimeoutExpired:
-            raise ClusterError(
-                f"{name} did not start within {_START_LIMIT_S:g} s: {log_tail(directory, name)}"
-            ) from None
+            text = f"within {_START_LIMIT_S:g} s: {log_tail(directory, name)}"
+            raise ClusterError(f"{name} did not start {text}") from None
     if status != 0:
         raise ClusterError(f"{name} ended with status {status}: {log_tail(directory, name)}")
 

@@ -10,19 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hadar_slurm.core import throughput_model as model
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
-from hadar_slurm.core.throughput_model import (
-    EXPECTED_S,
-    SPREADS,
-    Estimate,
-    Origin,
-    Prior,
-    ThroughputModel,
-    Workload,
-    estimated_throughputs,
-    parse_published,
-    published_prior,
-)
+from hadar_slurm.core.throughput_model import Estimate, Origin, ThroughputModel, Workload
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.resources import data_file
 
@@ -47,7 +37,7 @@ class Estimator:
     @classmethod
     def shipped(cls, table: ThroughputTable, speeds: ThroughputModel | None = None) -> Estimator:
         """Return an estimator with the package's published speeds."""
-        published = parse_published(data_file("gpu_speeds.json").read_text(encoding="utf-8"))
+        published = model.parse_published(data_file("gpu_speeds.json").read_text(encoding="utf-8"))
         return cls(table, published, speeds or ThroughputModel())
 
     def throughputs(
@@ -81,26 +71,27 @@ class Estimator:
             self._version = self.speeds.version
         here = tuple(gpu_types)
         workload, gpus = workload_of(description, user), description.gpus
-        key: tuple[object, ...] = (gpus, *description.throughputs.items())
-        if not description.throughputs:
+        given = description.throughputs
+        key: tuple[object, ...] = (gpus, *given.items())
+        if not given:
             key = (workload, gpus, here, description.steps, description.limit_s)
-        known = self._known.get(key)
-        if known is None:
-            if description.throughputs:
-                known = _as_given(description)
-            else:
-                prior = self._prior(description, here)
-                known = estimated_throughputs(self.speeds, workload, gpus, here, prior)
-            self._known[key] = known
-        return known
+        if key not in self._known:
+            self._known[key] = (
+                _as_given(description)
+                if given
+                else model.estimated_throughputs(
+                    self.speeds, workload, gpus, here, self._prior(description, here)
+                )
+            )
+        return self._known[key]
 
-    def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> Prior:
+    def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> model.Prior:
         """Return the throughputs assumed before any measurement."""
         gpus = description.gpus
         slowest = _STEPS_A_SECOND
         if description.steps:
-            slowest = description.steps / (description.limit_s or EXPECTED_S)
-        general = published_prior(self.published, gpu_types, gpus, slowest)
+            slowest = description.steps / (description.limit_s or model.EXPECTED_S)
+        general = model.published_prior(self.published, gpu_types, gpus, slowest)
         rows = self.table.throughputs(description.workload)
         if rows is None:
             return general
@@ -114,7 +105,7 @@ class Estimator:
             for name in names
             if name not in listed
         }
-        return Prior(Throughputs.of({**dict(rows.rows), **others}), Origin.PUBLISHED)
+        return model.Prior(Throughputs.of({**dict(rows.rows), **others}), Origin.PUBLISHED)
 
 
 def workload_of(description: Description, user: str) -> Workload:
@@ -125,7 +116,7 @@ def workload_of(description: Description, user: str) -> Workload:
 def _as_given(description: Description) -> Known:
     given = {name.lower(): float(value) for name, value in description.throughputs.items()}
     gangs = {(name, description.gpus): GangThroughput(value) for name, value in given.items()}
-    spread = SPREADS[Origin.GIVEN]
+    spread = model.SPREADS[Origin.GIVEN]
     return Throughputs.of(gangs), {
         name: Estimate(value, Origin.GIVEN, spread) for name, value in given.items()
     }

@@ -31,6 +31,7 @@ from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.restore import NODES_REPORT_WITHIN_S, restore_jobs
 from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
+from hadar_slurm.slurm.observe.array_jobs import Fork
 from hadar_slurm.slurm.observe.copy_facts import copy_facts
 from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
 from hadar_slurm.slurm.observe.throughput_store import Profile
@@ -122,14 +123,16 @@ class SlurmBackend:
         if self._lost:
             self._records(partial(self.ledger.note, self._lost))
             self._plan_signature = frozenset()  # observe again at once
-        if self.mode is Mode.ENFORCE:
-            self._adopt()
-            self._requeue_ended()
-        self._restore()
-        self._release_held_while_starting()
+        seen = self._observation
+        if seen is not None:
+            if self.mode is Mode.ENFORCE:
+                self._adopt(seen)
+                self._requeue_ended(seen)
+            self._restore(seen)
+            self._release_held_while_starting(seen)
         outcomes = self._outcomes([self._on_task(action) for action in actions])
-        if self.mode is Mode.ENFORCE:
-            self._assign_quotas(actions, outcomes)
+        if self.mode is Mode.ENFORCE and seen is not None:
+            self._assign_quotas(actions, outcomes, seen.forks.by_parent)
         return [replace(o, action=a) for a, o in zip(actions, outcomes, strict=True)]
 
     def _outcomes(self, actions: Sequence[Action]) -> Sequence[Outcome]:
@@ -138,14 +141,15 @@ class SlurmBackend:
             return [Outcome(a, Status.SKIPPED, self.command_text(a)) for a in actions]
         if self.mode is Mode.ADVISE:
             return advise(self.slurm, self.ledger, actions, self._features)
-        not_ready = self._observation.signal_not_ready if self._observation is not None else {}
+        seen = self._observation
+        not_ready = seen.signal_not_ready if seen is not None else {}
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
         spool, grace_s = self.settings.spool, self.settings.grace_s
         mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s)
-        if self._observation is not None:
+        if seen is not None:
             # Other jobs have their GPUs now.
-            mover.hold(self._observation.pin_timed_out - {start.job_id for start in starts})
+            mover.hold(seen.pin_timed_out - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
             **{a: Outcome(a, Status.DEFERRED, not_ready[a.job_id]) for a in early},
             **mover.stop([a for a in actions if isinstance(a, Stop) and a not in early]),
@@ -156,10 +160,10 @@ class SlurmBackend:
             if isinstance(action, Start) and outcome.status is Status.DONE:
                 self._pins.begin(action.job_id, now_s)
         failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
-        if self._observation is not None:
-            mover.hold(self._observation.pin_timed_out & failed)
-            self._records(partial(self.ledger.keep, self._observation.alive))
-            self._notify(self._observation.to_notify)
+        if seen is not None:
+            mover.hold(seen.pin_timed_out & failed)
+            self._records(partial(self.ledger.keep, seen.alive))
+            self._notify(seen.to_notify)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def wait(self, until_s: float) -> Wake:
@@ -231,28 +235,29 @@ class SlurmBackend:
     def _on_task(self, action: Action) -> Action:
         return self._observation.forks.on_task(action) if self._observation is not None else action
 
-    def _assign_quotas(self, actions: Sequence[Action], outcomes: Sequence[Outcome]) -> None:
-        if self._observation is None or self._assignments is None:
+    def _assign_quotas(
+        self, actions: Sequence[Action], outcomes: Sequence[Outcome], forks: Mapping[JobId, Fork]
+    ) -> None:
+        if self._assignments is None:
             return
-        forks = self._observation.forks.by_parent
         gangs: dict[JobId, dict[int, Gang]] = {}
         for action, outcome in zip(actions, outcomes, strict=True):
             # A copy that could not be stopped goes on.
             is_there = isinstance(action, Stop) != (outcome.status is Status.DONE)
             if is_there and action.job_id in forks:
                 gangs.setdefault(action.job_id, {})[action.copy] = action.gang
+        slot_s = self.settings.slot_s
         for parent, held in gangs.items():
-            fork = forks[parent]
-            quotas = fork.quotas(held, self.settings.slot_s)
-            assignment = Assignment(int(self.now_s() * 1000), quotas, self.settings.slot_s)
-            self._assignments.put(parent, fork.owner_uid, assignment)
+            quotas = forks[parent].quotas(held, slot_s)
+            assignment = Assignment(int(self.now_s() * 1000), quotas, slot_s)
+            self._assignments.put(parent, forks[parent].owner_uid, assignment)
         self._assignments.keep([parent for parent, fork in forks.items() if fork.is_alive])
 
-    def _restore(self) -> None:
-        if self._observation is None or self._state is None or not self._observation.to_restore:
+    def _restore(self, seen: Observation) -> None:
+        if not seen.to_restore:
             self._restore_delayed_since_s = math.inf
             return
-        if self._state.waits_for_nodes:
+        if self._state is not None and self._state.waits_for_nodes:
             self._restore_delayed_since_s = min(self._restore_delayed_since_s, self.now_s())
             if self.now_s() < self._restore_delayed_since_s + NODES_REPORT_WITHIN_S:
                 return
@@ -260,7 +265,7 @@ class SlurmBackend:
         # Read again: a hold that a user has placed during planning must stay.
         waiting = {
             job: (queue[job], description)
-            for job, (_, description) in self._observation.to_restore.items()
+            for job, (_, description) in seen.to_restore.items()
             if job in queue and queue[job].state == "PENDING"
         }
         for returned in restore_jobs(self.slurm, self.ledger, waiting):
@@ -269,22 +274,21 @@ class SlurmBackend:
             else:
                 log.info("job %s: original request restored, hold released", returned.job)
 
-    def _requeue_ended(self) -> None:
+    def _requeue_ended(self, seen: Observation) -> None:
         """Requeue jobs that USR1 from hadard has ended; the next round places them."""
-        if self._observation is None or not self._observation.ended_by_us:
+        if not seen.ended_by_us:
             return
         queue = self.slurm.queue()
         # Read again: a requeue would restart a job that was cancelled meanwhile.
         rows = [
             queue[job]
-            for job in sorted(self._observation.ended_by_us)
+            for job in sorted(seen.ended_by_us)
             if job in queue and is_ended_by_us(queue[job], self.ledger[job])
         ]
         restarts = {row.key: row.restarts for row in rows}
         held = [row.key for row in rows if row.priority == 0]
-        if not self._records(
-            partial(self.ledger.expect_requeues, restarts, were_ended=True, held=held)
-        ):
+        expect = partial(self.ledger.expect_requeues, restarts, were_ended=True, held=held)
+        if not self._records(expect):
             return
         faults = self.slurm.change([updates.Requeue(row.key) for row in rows]) if rows else []
         for row, fault in zip(rows, faults, strict=True):
@@ -303,28 +307,25 @@ class SlurmBackend:
         self._notified = self._notified & to_notify.keys() | {row.key for row in rows}
         if not rows or not self._may_notify:
             return
-        messages = [
-            updates.Notify(JobId(row.raw_id), message(self.ledger[row.key])) for row in rows
-        ]
-        for fault in self.slurm.change(messages):
+        texts = [(row.raw_id, message(self.ledger[row.key])) for row in rows]
+        for fault in self.slurm.change([updates.Notify(JobId(job), text) for job, text in texts]):
             if isinstance(fault, SlurmRefused):
                 self._may_notify = False
                 log.warning("the output of jobs cannot be written to: %s", fault)
                 return
 
-    def _release_held_while_starting(self) -> None:
+    def _release_held_while_starting(self, seen: Observation) -> None:
         """Release running jobs whose hold raced with their start; the next round checks it."""
-        held = sorted(self._observation.held_while_starting) if self._observation else []
+        held = sorted(seen.held_while_starting)
         for fault in self.slurm.change([updates.Release(job) for job in held]) if held else ():
             if fault is not None:
                 log.warning("cannot take back a hold: %s", fault)
 
-    def _adopt(self) -> None:
-        if self._observation is None or (self.ledger.is_whole and not self._observation.found):
-            return
-        if self._records(partial(self.ledger.adopt, self._observation.found)):
+    def _adopt(self, seen: Observation) -> None:
+        is_known = self.ledger.is_whole and not seen.found
+        if not is_known and self._records(partial(self.ledger.adopt, seen.found)):
             # The ledger has these claims now.
-            self._observation = replace(self._observation, found={})
+            self._observation = replace(seen, found={})
 
     def _note_released(self, queue: Mapping[JobId, QueueRow]) -> None:
         """Note which holds of hadard are gone, so that a later hold counts as the owner's."""
@@ -343,10 +344,8 @@ class SlurmBackend:
 
     def _names_type(self, action: Start) -> bool:
         state = self._state or self.slurm.read()
-        row, keeps_types = state.queue.get(action.job_id), self.slurm.abilities.keeps_types
-        return row is not None and must_name_type(
-            row, action.gang, state.cluster, keeps_types=keeps_types
-        )
+        row, keeps = state.queue.get(action.job_id), self.slurm.abilities.keeps_types
+        return bool(row) and must_name_type(row, action.gang, state.cluster, keeps_types=keeps)
 
     def _pause(self, seconds: float) -> None:
         self.on_wait()

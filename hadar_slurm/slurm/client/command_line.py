@@ -66,18 +66,14 @@ class CommandLine:
 
     def read(self) -> SlurmState:
         """Return the queue, the nodes and the GPUs that jobs hold."""
-        return replace(
-            read_all(self.runner), invents_the_most=scontrol.invents_the_most(self.version)
-        )
+        state = read_all(self.runner)
+        return replace(state, invents_the_most=scontrol.invents_the_most(self.version))
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Attempt every change in order, successive ones of one command in a batch."""
         faults: list[SlurmError | None] = []
-        for is_signal, group in groupby(
-            changes, lambda change: isinstance(change, SignalCheckpoint)
-        ):
-            batch = list(group)
-            faults += self._signal(batch) if is_signal else self._control(batch)
+        for is_signal, group in groupby(changes, lambda c: isinstance(c, SignalCheckpoint)):
+            faults += (self._signal if is_signal else self._control)(list(group))
         return faults
 
     def fair_shares(self) -> Mapping[str, float]:
@@ -132,14 +128,9 @@ class CommandLine:
         except SlurmUnavailable as error:
             return [error] * len(changes)
         *parts, _ = re.split(rf"[^\n]*{mark}[^\n]*\n?", said)
-        faults = [_fault(line, part) for line, part in zip(lines, parts, strict=False)]
+        faults: list[SlurmError | None] = []
+        for line, part in zip(lines, parts, strict=False):
+            words = "; ".join(part.split("\n")).strip("; ")
+            faults += [fault_of(f"scontrol {' '.join(line)}: {words}", words) if words else None]
         unanswered = SlurmUnavailable("scontrol ended before it came to this change")
         return faults + [unanswered] * (len(changes) - len(faults))
-
-
-def _fault(line: Sequence[str], said: str) -> SlurmError | None:
-    """Return the fault of a command from what scontrol said of it; None where it said nothing."""
-    words = "; ".join(said.split("\n")).strip("; ")
-    if not words:
-        return None
-    return fault_of(f"scontrol {' '.join(line)}: {words}", words)

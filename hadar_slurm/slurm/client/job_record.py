@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hadar_slurm.errors import SlurmError, SlurmRefused
-from hadar_slurm.slurm.client.parse import HOLDING_STATES, parse_queue, queue_format
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, QUEUE, parse_queue
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import squeue
 
@@ -48,7 +48,7 @@ def record_of(runner: Runner, job: str) -> JobRecord | None:
     Raises SlurmError where slurmctld cannot be reached. Accounting that is off has no records.
     """
     try:
-        rows = parse_queue(*squeue(runner, queue_format, "-t", "all", "-j", job))
+        rows = parse_queue(*squeue(runner, QUEUE, "-t", "all", "-j", job))
     except SlurmRefused as error:
         if _UNKNOWN not in str(error):
             raise

@@ -25,12 +25,13 @@ from hadar_slurm.slurm.client.updates import Request
 # The type of GPUs to which the site has given none.
 UNTYPED = "gpu"
 
-_QUEUE = Fields(
+QUEUE = Fields(
     "JobArrayID JobID State Reason UserID UserName Partition PriorityLong Dependency ReqNodes "
     "NodeList NumNodes tres-per-node tres-per-job tres-per-task tres-per-socket RestartCnt "
     "SubmitTime StartTime EndTime Reservation HetJobID BatchFlag exit_code QOS",
     "Account Licenses Comment",
 )
+_OTHERWISE = ("tres-per-job", "tres-per-task", "tres-per-socket")
 NOTHING = ("", "N/A", "(null)", "NONE", "None")
 
 # States in which a job holds GPUs, by squeue's long names.
@@ -43,7 +44,7 @@ FAILED_STATES = frozenset(
 
 _OPEN_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # Flags of a node's state that do not exclude new work.
-_HARMLESS_FLAGS = frozenset({"COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+_HARMLESS_FLAGS = frozenset("COMPLETING PLANNED CLOUD DYNAMIC_NORM DYNAMIC_FUTURE".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +124,9 @@ class QueueRow:
         return self.state in ("RUNNING", "CONFIGURING") and self.priority == 0
 
 
-def queue_format(mark: str) -> str:
-    """Return squeue's -O argument; `mark` must be a text that no user can foresee."""
-    return _QUEUE.argument(mark)
-
-
 def parse_queue(text: str, mark: str) -> list[QueueRow]:
-    """Return the jobs in squeue's output for `queue_format(mark)`.
-
-    Raises SlurmOutputError where the output has another form.
-    """
-    return [queue_row(field) for field in _QUEUE.records(text, mark)]
+    """Return the jobs in squeue's output for `QUEUE.argument(mark)`; raises SlurmOutputError."""
+    return [queue_row(field) for field in QUEUE.records(text, mark)]
 
 
 def queue_row(field: Mapping[str, str]) -> QueueRow:
@@ -160,9 +153,7 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
                 nodes=fold_out(known["ReqNodes"]),
             ),
             gpus_per_node=asked_gpus(known["tres-per-node"]),
-            gpus_otherwise=asked_gpus(known["tres-per-job"])
-            + asked_gpus(known["tres-per-task"])
-            + asked_gpus(known["tres-per-socket"]),
+            gpus_otherwise=sum((asked_gpus(known[name]) for name in _OTHERWISE), ()),
             restarts=int(known["RestartCnt"] or 0),
             submitted_s=float(known["SubmitTime"] or 0),
             started_s=float(known["StartTime"] or 0),
@@ -205,7 +196,7 @@ def fold_out(text: str) -> tuple[NodeName, ...]:
     if not text:
         return ()
     try:
-        return tuple(NodeName(name) for name in NodeSet(text, autostep=None))
+        return tuple(map(NodeName, NodeSet(text, autostep=None)))
     except NodeSetException as error:
         raise SlurmOutputError(f"host list: {error}", text) from error
 
@@ -234,16 +225,15 @@ def parse_nodes(text: str) -> list[NodeRow]:
         if not {"Gres", "State"} <= field.keys():
             raise SlurmOutputError(f"scontrol show node: {name} lacks Gres or State", rest)
         partitions, features = field.get("Partitions", ""), field.get("ActiveFeatures", "(null)")
-        rows.append(
-            node_row(
-                name,
-                parse_gpus(field["Gres"], untyped=UNTYPED),
-                field["State"],
-                partitions.split(",") if partitions else (),
-                set(features.split(",")) - {"(null)"},
-                has_reported=field.get("SlurmdStartTime") != "None",
-            )
+        row = node_row(
+            name,
+            parse_gpus(field["Gres"], untyped=UNTYPED),
+            field["State"],
+            partitions.split(",") if partitions else (),
+            set(features.split(",")) - {"(null)"},
+            has_reported=field.get("SlurmdStartTime") != "None",
         )
+        rows.append(row)
     if text.strip() and not rows:
         raise SlurmOutputError("scontrol show node: no node found", text)
     return rows
@@ -328,7 +318,7 @@ def asked_nodes(detail: str, least: str) -> str:
     the ranges of the detail line. A number without a range has no maximum; it is returned with a
     large one, since a request without one would leave an earlier maximum in place.
     """
-    ranges = {number: most for number, most in reversed(_NUM_NODES.findall(detail))}
+    ranges = dict(reversed(_NUM_NODES.findall(detail)))
     number, _, most = least.partition("-")
     return f"{number}-{most}" if most else number + (ranges.get(number) or f"-{_NO_MAXIMUM}")
 

@@ -19,16 +19,9 @@ from typing import Any, Protocol, cast
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import ConfigError, SlurmError, SlurmOutputError, SlurmUnavailable
+from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.parse import (
-    HOLDING_STATES,
-    UNTYPED,
-    NodeRow,
-    QueueRow,
-    asked_nodes,
-    node_row,
-    queue_row,
-)
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow
 from hadar_slurm.slurm.client.runner import Runner, fault_of
 from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.state import SlurmState, squeue
@@ -44,51 +37,18 @@ _ASKED = Fields(
 # Slurm's library cuts lists of array tasks after 64 characters by default.
 _WHOLE_LISTS = {"SLURM_BITSTR_LEN": "0"}
 
+# The fields used of a `pyslurm.Job`. Zero is None, except in a priority or a user id.
+JOB_FIELDS = (
+    "id array_id array_tasks_waiting heterogeneous_id state state_reason user_id user_name "
+    "partition priority allocated_nodes required_nodes excluded_nodes num_nodes max_nodes "
+    "requeue_count submit_time start_time end_time time_limit reservation is_batch_job is_cronjob "
+    "comment"
+).split()
+# The fields used of a `pyslurm.Node`.
+NODE_FIELDS = "name state configured_gres slurmd_start_time partitions active_features".split()
+
 # At most one entry: pyslurm, by the configuration that it was loaded for.
 _loaded: dict[str, Library] = {}
-
-
-class PyslurmJob(Protocol):
-    """The fields used of a `pyslurm.Job`. Zero is None, except in a priority or a user id."""
-
-    id: int
-    array_id: int | None
-    array_tasks_waiting: str | None
-    heterogeneous_id: int | None
-    state: str
-    state_reason: str | None
-    user_id: int
-    user_name: str
-    partition: str
-    priority: int
-    allocated_nodes: str | None
-    required_nodes: str | None
-    excluded_nodes: str | None
-    num_nodes: int | None
-    max_nodes: int | None
-    requeue_count: int | None
-    submit_time: int | None
-    start_time: int | None
-    end_time: int | None
-    time_limit: int | None
-    reservation: str | None
-    is_batch_job: bool
-    is_cronjob: bool
-    comment: str | None
-
-    def get_resource_layout_per_node(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the job's allocation by node."""
-
-
-class NodeRecord(Protocol):
-    """The fields used of a `pyslurm.Node`."""
-
-    name: str
-    state: str
-    configured_gres: Mapping[str, int]
-    slurmd_start_time: int | None
-    partitions: Sequence[str]
-    active_features: Sequence[str]
 
 
 class Library(Protocol):
@@ -124,8 +84,7 @@ class PySlurm(CommandLine):
 
     def nodes(self) -> tuple[NodeRow, ...]:
         """Return every node."""
-        nodes: list[NodeRecord] = self._load(self.library.Nodes)
-        return tuple(map(_node_row, nodes))
+        return tuple(map(_node_row, self._load(self.library.Nodes)))
 
     def read(self) -> SlurmState:
         """Return the queue and the GPUs that jobs hold, both of one instant, and the nodes."""
@@ -144,7 +103,7 @@ class PySlurm(CommandLine):
                 if row.is_live and (job.excluded_nodes or job.is_cronjob)
             ),
             {
-                row.key: asked_nodes(
+                row.key: parse.asked_nodes(
                     f" NumNodes={job.num_nodes}-{job.max_nodes} " if job.max_nodes else "",
                     row.request.num_nodes,
                 )
@@ -160,7 +119,8 @@ class PySlurm(CommandLine):
         After slurmctld has not answered, no further change is tried: each would wait as long.
         """
         faults: list[SlurmError | None] = []
-        for is_call, group in groupby(changes, _is_call):
+        # The library takes plain job numbers only.
+        for is_call, group in groupby(changes, lambda c: type(c) in _CALLS and c.job.isdigit()):
             for batch in [[change] for change in group] if is_call else [list(group)]:
                 if any(isinstance(fault, SlurmUnavailable) for fault in faults):
                     text = "not tried: slurmctld did not answer to the change before"
@@ -176,23 +136,21 @@ class PySlurm(CommandLine):
             return fault_of(f"pyslurm {type(change).__name__} {change.job}: {error}", str(error))
         return None
 
-    def _jobs(self) -> list[tuple[PyslurmJob, QueueRow]]:
+    def _jobs(self) -> list[tuple[Any, QueueRow]]:
         """Return the row of each job, or a row for each pending task of an array, with its job.
 
         The library is read first, then squeue. A job submitted in between appears in the next read;
         a job that Slurm has forgotten in between is left out.
         """
-        jobs: list[PyslurmJob] = self._load(self.library.Jobs)
+        jobs = self._load(self.library.Jobs)
         asked = {}
-        for field in _ASKED.records(*squeue(self.runner, _ASKED.argument, "-r", "-t", "all")):
+        for field in _ASKED.records(*squeue(self.runner, _ASKED, "-r", "-t", "all")):
             if not field["JobID"].isdigit():
                 raise SlurmOutputError("squeue: expected a job's number", repr(field))
             asked[int(field["JobID"])] = field
         # The lookup of a user name takes as long as the rest of a job.
-        users: dict[int, str] = {}
-        for job in jobs:
-            if job.user_id not in users:
-                users[job.user_id] = job.user_name
+        of_users = {job.user_id: job for job in reversed(jobs)}
+        users = {user_id: job.user_name for user_id, job in of_users.items()}
         return [
             (job, row)
             for job in jobs
@@ -208,12 +166,7 @@ class PySlurm(CommandLine):
             raise SlurmUnavailable(f"pyslurm: {error}") from error
 
 
-def _is_call(change: Update) -> bool:
-    """Return whether the library can make a change; it takes plain job numbers only."""
-    return type(change) in _CALLS and change.job.isdigit()
-
-
-def _rows(job: PyslurmJob, asked: Mapping[str, str], user: str) -> list[QueueRow]:
+def _rows(job: Any, asked: Mapping[str, str], user: str) -> list[QueueRow]:
     """Return the row of a job, or one row for each pending task that Slurm keeps as one job."""
     shown = {
         "State": job.state,
@@ -233,7 +186,7 @@ def _rows(job: PyslurmJob, asked: Mapping[str, str], user: str) -> list[QueueRow
         "BatchFlag": "1" if job.is_batch_job else "0",
         "Comment": _comment(job),
     }
-    row = queue_row({**asked, **shown})
+    row = parse.queue_row({**asked, **shown})
     if job.time_limit is None and row.is_live:
         row = replace(row, ended_s=0.0)
     if job.array_tasks_waiting is None:
@@ -254,7 +207,7 @@ def _tasks(text: str) -> Iterator[int]:
         raise SlurmOutputError(f"array tasks: {error}", text) from error
 
 
-def _comment(job: PyslurmJob) -> str:
+def _comment(job: Any) -> str:
     """Return a job's comment; bytes that are not UTF-8 are replaced, as in squeue's output."""
     try:
         return job.comment or ""
@@ -262,25 +215,22 @@ def _comment(job: PyslurmJob) -> str:
         return str(error.object.decode(errors="replace"))
 
 
-def _held_gang(job: PyslurmJob, nodes: Sequence[NodeName]) -> Gang:
+def _held_gang(job: Any, nodes: Sequence[NodeName]) -> Gang:
     """Return the GPUs that a job holds on `nodes`; nodes that it has left are not among them."""
     layout = job.get_resource_layout_per_node()
-    return Gang.of(
-        {
-            (name, gpu_type): count
-            for name in nodes
-            if name in layout
-            for gpu_type, count in _gpus(layout[name]["gres"]).items()
-        }
-    )
+    gpus = {name: _gpus(layout[name]["gres"]) for name in nodes if name in layout}
+    return Gang.of({(name, key): count for name in gpus for key, count in gpus[name].items()})
 
 
-def _node_row(node: NodeRecord) -> NodeRow:
-    # None after a restart of slurmctld: see node_row.
-    has_reported = node.slurmd_start_time is not None
-    gpus, features = _gpus(node.configured_gres), node.active_features
-    return node_row(
-        node.name, gpus, node.state, node.partitions, features, has_reported=has_reported
+def _node_row(node: Any) -> NodeRow:
+    return parse.node_row(
+        node.name,
+        _gpus(node.configured_gres),
+        node.state,
+        node.partitions,
+        node.active_features,
+        # None after a restart of slurmctld: see node_row.
+        has_reported=node.slurmd_start_time is not None,
     )
 
 
@@ -291,7 +241,7 @@ def _gpus(gres: Mapping[str, Any]) -> dict[str, int]:
         first, _, gpu_type = name.partition(":")
         count = given["count"] if isinstance(given, Mapping) else given
         if first == "gpu" and count:
-            found[gpu_type or UNTYPED] = count
+            found[gpu_type or parse.UNTYPED] = count
     return found
 
 
@@ -358,9 +308,9 @@ def _loading(conf: str) -> Iterator[None]:
 def _needed() -> Iterator[str]:
     """Yield the names used of pyslurm, which have changed between its versions."""
     yield from ("RPCError", "Jobs.load", "Nodes.load")
-    yield from ("Job.release", "Job.requeue", "Job.send_signal", "Job.get_resource_layout_per_node")
-    yield from (f"Job.{name}" for name in PyslurmJob.__annotations__)
-    yield from (f"Node.{name}" for name in NodeRecord.__annotations__)
+    methods = ("release", "requeue", "send_signal", "get_resource_layout_per_node")
+    yield from (f"Job.{name}" for name in (*methods, *JOB_FIELDS))
+    yield from (f"Node.{name}" for name in NODE_FIELDS)
 
 
 def _has(module: object, path: str) -> bool:

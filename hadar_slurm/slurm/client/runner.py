@@ -95,9 +95,8 @@ class Runner:
         except FileNotFoundError as error:
             raise SlurmUnavailable(f"{argv[0]} is not installed or not on PATH") from error
         except subprocess.TimeoutExpired as error:
-            raise SlurmUnavailable(
-                f"{argv[0]} gave no answer within {self.timeout_s:g} s"
-            ) from error
+            text = f"{argv[0]} gave no answer within {self.timeout_s:g} s"
+            raise SlurmUnavailable(text) from error
         finally:
             self.on_answer(argv[0], answer)
         return subprocess.CompletedProcess(

@@ -11,26 +11,14 @@ import re
 from ClusterShell.NodeSet import NodeSet
 
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import UNTYPED
-from hadar_slurm.slurm.client.updates import (
-    ClearRequest,
-    DelayStart,
-    Hold,
-    Notify,
-    Prefer,
-    Release,
-    Request,
-    Requeue,
-    SetRequest,
-    SetStartNow,
-    SignalCheckpoint,
-    Update,
-)
+from hadar_slurm.slurm.client.updates import Request, Update
 
 _WORD_OF: dict[type[Update], str] = {
-    Hold: "uhold",
-    Release: "release",
-    Requeue: "requeuehold",
+    updates.Hold: "uhold",
+    updates.Release: "release",
+    updates.Requeue: "requeuehold",
 }
 # Slurm writes gres/gpu:2 from this version on, gres:gpu:2 before it.
 _SLASH_SINCE = (23, 2)
@@ -78,22 +66,22 @@ def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Re
 def command(change: Update) -> list[str]:
     """Return the command that makes one change."""
     match change:
-        case Hold(job) | Release(job) | Requeue(job):
+        case updates.Hold(job) | updates.Release(job) | updates.Requeue(job):
             return ["scontrol", _WORD_OF[type(change)], str(job)]
-        case SignalCheckpoint(job):
+        case updates.SignalCheckpoint(job):
             return ["scancel", "--signal=USR1", "--batch", str(job)]
-        case Prefer(job, features):
+        case updates.Prefer(job, features):
             return ["scontrol", "update", f"JobId={job}", f"Prefer={features}"]
-        case Notify(job, text):
+        case updates.Notify(job, text):
             # scontrol joins the words again.
             return ["scontrol", "notify", str(job), *text.split()]
-        case SetStartNow(job) | DelayStart(job):
-            delay_s = 1 if isinstance(change, SetStartNow) else 60
+        case updates.SetStartNow(job) | updates.DelayStart(job):
+            delay_s = 1 if isinstance(change, updates.SetStartNow) else 60
             return ["scontrol", "update", f"JobId={job}", f"StartTime=now+{delay_s}"]
-        case ClearRequest(job):
+        case updates.ClearRequest(job):
             keys = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList")
             return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in keys)]
-        case SetRequest(job, request, begins_soon):
+        case updates.SetRequest(job, request, begins_soon):
             given = {
                 "NumNodes": request.num_nodes,
                 "ReqNodeList": str(NodeSet.fromlist(list(request.nodes))),

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmRefused
-from hadar_slurm.slurm.client.parse import (
-    HOLDING_STATES,
-    NodeRow,
-    QueueRow,
-    array_throttles,
-    asked_nodes,
-    held_gang,
-    is_set_apart,
-    parse_nodes,
-    parse_queue,
-    queue_format,
-    split_job_details,
-    takes_work,
-)
+from hadar_slurm.slurm.client import parse
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, asked_nodes
 from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.updates import Request
 
 _SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
@@ -93,24 +82,25 @@ class SlurmState:
 
 def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
     """Return whether a node that takes work has not reported since slurmctld's start."""
-    return any(not row.has_reported and takes_work(row.state) for row in nodes)
+    return any(not row.has_reported and parse.takes_work(row.state) for row in nodes)
 
 
 def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
     """Return each job and array task that Slurm remembers, ended ones included."""
-    return {row.key: row for row in parse_queue(*squeue(runner, queue_format, "-r", "-t", "all"))}
+    rows = parse.parse_queue(*squeue(runner, parse.QUEUE, "-r", "-t", "all"))
+    return {row.key: row for row in rows}
 
 
-def squeue(runner: Runner, argument: Callable[[str], str], *options: str) -> tuple[str, str]:
-    """Return squeue's output for `argument` of a mark, and the mark, which no user can foresee."""
+def squeue(runner: Runner, fields: Fields, *options: str) -> tuple[str, str]:
+    """Return squeue's output for `fields`, and its mark, which no user can foresee."""
     mark = f"#{secrets.token_hex(16)}"
     # -a: jobs in hidden partitions hold GPUs too.
-    return runner.run(["squeue", "-a", "-h", *options, "-O", argument(mark)]), mark
+    return runner.run(["squeue", "-a", "-h", *options, "-O", fields.argument(mark)]), mark
 
 
 def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
     """Return every node."""
-    return tuple(parse_nodes(runner.run(["scontrol", "-a", "show", "node", "-o"])))
+    return tuple(parse.parse_nodes(runner.run(["scontrol", "-a", "show", "node", "-o"])))
 
 
 def read_all(runner: Runner) -> SlurmState:
@@ -125,9 +115,10 @@ def read_all(runner: Runner) -> SlurmState:
     if not live:
         return SlurmState(queue, nodes, {})
     known = {row.raw_id for row in queue.values()}
-    details = split_job_details(runner.run(_SHOW_JOBS), known)
+    details = parse.split_job_details(runner.run(_SHOW_JOBS), known)
+    of_row = {row.key: details.get(row.raw_id, "") for row in live}
     gangs = {
-        row.key: held_gang(details.get(row.raw_id) or _detail(runner, row.raw_id), row.nodes)
+        row.key: parse.held_gang(of_row[row.key] or _detail(runner, row.raw_id), row.nodes)
         for row in live
         if row.state in HOLDING_STATES
     }
@@ -136,13 +127,13 @@ def read_all(runner: Runner) -> SlurmState:
         nodes,
         {key: gang for key, gang in gangs.items() if gang.slots},
         # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
-        frozenset(row.key for row in live if is_set_apart(details.get(row.raw_id, ""))),
+        frozenset(key for key, detail in of_row.items() if parse.is_set_apart(detail)),
         {
-            row.key: asked_nodes(details.get(row.raw_id, ""), row.request.num_nodes)
+            row.key: asked_nodes(of_row[row.key], row.request.num_nodes)
             for row in live
             if row.state == "PENDING"
         },
-        throttles=array_throttles(details.get(row.raw_id, "") for row in live),
+        throttles=parse.array_throttles(of_row.values()),
     )
 
 

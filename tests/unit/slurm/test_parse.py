@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.errors import SlurmOutputError, SlurmRefused
+from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.parse import (
     asked_nodes,
     fold_out,
@@ -20,7 +21,6 @@ from hadar_slurm.slurm.client.parse import (
     is_set_apart,
     parse_nodes,
     parse_queue,
-    queue_format,
     split_job_details,
     takes_work,
 )
@@ -96,7 +96,7 @@ def test_an_empty_queue_is_read() -> None:
 
 def test_squeue_is_asked_for_the_fields_that_are_read() -> None:
     """As many as a record has, free text last, each of it closed by the mark."""
-    *fixed, account, licenses, comment = queue_format(MARK).split(",")
+    *fixed, account, licenses, comment = parse.QUEUE.argument(MARK).split(",")
     assert (account, licenses) == (f"Account:{MARK}", f"Licenses:{MARK}")
     assert comment == f"Comment:{MARK}"
     assert all(part.endswith(":|") for part in fixed)

@@ -18,7 +18,7 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmOutputError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client.parse import parse_nodes, parse_queue
-from hadar_slurm.slurm.client.pyslurm import NodeRecord, PySlurm, PyslurmJob
+from hadar_slurm.slurm.client.pyslurm import JOB_FIELDS, NODE_FIELDS, PySlurm
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import (
     ClearRequest,
@@ -77,7 +77,7 @@ def record(
     **given: Any,
 ) -> Any:
     """Return a job as pyslurm shows it: what is not given reads None."""
-    values: dict[str, Any] = {name: None for name in PyslurmJob.__annotations__}
+    values: dict[str, Any] = dict.fromkeys(JOB_FIELDS)
     values |= {
         "id": number,
         "state": state,
@@ -430,7 +430,7 @@ RPCError, Jobs, Nodes = Exception, made("Jobs", "load"), made("Nodes", "load")
 Job, Node = made("Job", *JOB), made("Node", *NODE)
 """
 JOB_PARTS = [
-    *PyslurmJob.__annotations__,
+    *JOB_FIELDS,
     "get_resource_layout_per_node",
     "release",
     "requeue",
@@ -456,7 +456,7 @@ print(json.dumps(answers))
 
 def load_from(directory: Path, *, job: Sequence[str] = JOB_PARTS) -> list[Any]:
     """Write a stand-in for pyslurm, load it in a process, and return that process's answers."""
-    parts = f"JOB, NODE = {job!r}, {list(NodeRecord.__annotations__)!r}\n"
+    parts = f"JOB, NODE = {job!r}, {NODE_FIELDS!r}\n"
     (directory / "pyslurm.py").write_text(parts + MODULE, encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
     ran = subprocess.run(
