@@ -15,7 +15,7 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
 from hadar_slurm.slurm.client.updates import Release
-from hadar_slurm.slurm.control.claim import bears_of_us, has_landed, was_submitted_held
+from hadar_slurm.slurm.control.claim import has_landed, is_changed_by_us
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.control.restore import Returned, Waiting, restore_jobs
@@ -128,11 +128,10 @@ def _leaving(ledger: Ledger, queue: Mapping[JobId, QueueRow]) -> list[JobId]:
 
 def waiting_for_us(rows: Iterable[QueueRow], ledger: Ledger) -> dict[JobId, Waiting]:
     """Return the pending jobs with a hold or pin of hadard, also those under a foreign hold."""
-    waiting: dict[JobId, Waiting] = {}
-    for row in rows:
-        description = decode_or_none(row.comment) if row.state == "PENDING" else None
-        if description is None and row.key not in ledger:
-            continue
-        if bears_of_us(row, ledger, was_submitted_held=was_submitted_held(description)):
-            waiting[row.key] = (row, description)
-    return waiting
+    pending = [(row, decode_or_none(row.comment)) for row in rows if row.state == "PENDING"]
+    return {
+        row.key: (row, description)
+        for row, description in pending
+        if (description is not None or row.key in ledger)
+        and is_changed_by_us(row, description, ledger)
+    }

@@ -19,7 +19,7 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import gres_prefix
 from hadar_slurm.slurm.client.updates import Request, Update
-from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us, was_submitted_held
+from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us
 from hadar_slurm.slurm.control.ledger import Ledger
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
@@ -48,11 +48,7 @@ def restore_jobs(
     operator's) gets its request back and stays held. The next call retries failures.
     """
     wanted = {job: _own_request(*waiting, ledger, slurm) for job, waiting in jobs.items()}
-    foreign = {
-        job
-        for job, (row, description) in jobs.items()
-        if has_foreign_hold(row, ledger, was_submitted_held=was_submitted_held(description))
-    }
+    foreign = {job for job, waiting in jobs.items() if has_foreign_hold(*waiting, ledger)}
     changed = {job: want for job, want in wanted.items() if not _asks(jobs[job][0], want)}
     faults: dict[JobId, str] = {}
     if changed:

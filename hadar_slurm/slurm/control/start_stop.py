@@ -27,7 +27,7 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
-from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us, was_submitted_held
+from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us
 from hadar_slurm.slurm.control.ledger import Ledger
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
@@ -234,9 +234,8 @@ class Mover:
         self, start: Start, row: QueueRow, cluster: Cluster, free: Counter[Slot]
     ) -> str:
         """Return why a pending job must not be pinned now; empty: it may be."""
-        submitted_held = was_submitted_held(decode_or_none(row.comment))
         # A user may have changed the job during the stops; that change stays.
-        if has_foreign_hold(row, self.ledger, was_submitted_held=submitted_held):
+        if has_foreign_hold(row, decode_or_none(row.comment), self.ledger):
             return _FOREIGN_HOLD
         if row.requested_nodes and not is_pinned_by_us(row, self.ledger):
             return "its owner has named nodes for it"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot
+from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
@@ -24,8 +23,8 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, runs_again, why_not_migrated
 from hadar_slurm.slurm.control.claim import (
     Disposition,
-    bears_of_us,
     has_landed,
+    is_changed_by_us,
     is_held_by_us,
     is_pinned_by_us,
     stance,
@@ -47,14 +46,16 @@ _Report = ProgressReport | None
 
 # A begin time within this number of seconds was set by hadard.
 _SOON_S = 10.0
-# Slurm may end the previous run on its nodes for this number of seconds after a foreign requeue.
+# For this number of seconds after a foreign requeue, Slurm may send the end of the last run to its
+# nodes. When a node fails, Slurm requeues the job and tries for 10 s to reach the node; it kills a
+# run that starts there meanwhile in place of the previous one (seen with 22.05.8).
 _LATE_END_S = 15.0
 # One job beyond a learned limit is tried after this number of pin timeouts.
 _RETRY_TIMEOUTS = 5
 _RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Observation:
     """What policies plan from, and what is to be corrected beside their plan.
 
@@ -63,38 +64,22 @@ class Observation:
     """
 
     snapshot: Snapshot
-    # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
-    to_restore: Mapping[JobId, Waiting]
-    # Pending on the nodes of a pin that cannot start them.
-    pin_timed_out: frozenset[JobId]
-    # Jobs with a description or a claim that have not ended.
-    alive: frozenset[JobId]
-    # Claims that the ledger lacks, or has differently.
-    found: Mapping[JobId, Claim]
     forks: Forks
     # Running copies that must not get USR1 yet, and why; a plan stops no other such job.
-    signal_not_ready: Mapping[JobId, str]
-    # Running jobs under a hold of hadard that raced with their start.
-    held_while_starting: frozenset[JobId]
-    # Ended by USR1 from hadard, and to be requeued.
-    ended_by_us: frozenset[JobId] = frozenset()
-    # Running again after that; their output is to report it.
-    to_notify: Mapping[JobId, QueueRow] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Draft:
-    """The parts of an observation that are collected row by row; fields as in Observation."""
-
-    jobs: list[Job] = field(default_factory=list)
-    # Tasks of forked jobs, by array.
-    copies: dict[JobId, list[Task]] = field(default_factory=dict)
-    ended: list[Ended] = field(default_factory=list)
+    signal_not_ready: Mapping[JobId, str] = field(default_factory=dict)
+    # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
     to_restore: dict[JobId, Waiting] = field(default_factory=dict)
+    # Pending on the nodes of a pin that cannot start them.
+    pin_timed_out: set[JobId] = field(default_factory=set)
+    # Jobs with a description or a claim that have not ended.
     alive: set[JobId] = field(default_factory=set)
+    # Claims that the ledger lacks, or has differently.
     found: dict[JobId, Claim] = field(default_factory=dict)
+    # Running jobs under a hold of hadard that raced with their start.
     held_while_starting: set[JobId] = field(default_factory=set)
+    # Ended by USR1 from hadard, and to be requeued.
     ended_by_us: set[JobId] = field(default_factory=set)
+    # Running again after that; their output is to report it.
     to_notify: dict[JobId, QueueRow] = field(default_factory=dict)
 
 
@@ -119,11 +104,14 @@ class SnapshotBuilder:
     limits: Limits = field(init=False)
     _warned: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
-    _pin_timed_out: set[JobId] = field(default_factory=set)
     _forks: Mapping[JobId, Fork] = field(default_factory=dict)
     _reported_s: dict[JobId, float] = field(default_factory=dict)
-    # The state of this observation.
+    # Of this observation; `_copies` are the tasks of forked jobs, by array.
     _state: SlurmState = field(init=False)
+    _now: Observation = field(init=False)
+    _jobs: list[Job] = field(init=False)
+    _copies: dict[JobId, list[Task]] = field(init=False)
+    _ended: list[Ended] = field(init=False)
 
     def __post_init__(self) -> None:
         throttles = Throttles(_RETRY_TIMEOUTS * self.settings.pin_timeout_s)
@@ -132,75 +120,58 @@ class SnapshotBuilder:
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
         self._state = state
-        self._pin_timed_out, self._runnable, self.squatted = set(), {}, set()
+        self._now = Observation(Snapshot(0.0, state.cluster, ()), Forks({}))
+        self._jobs, self._copies, self._ended = [], {}, []
+        self._runnable, self.squatted = {}, set()
         self.limits.learn(state, self.now_s())
-        draft = _Draft()
         for row in state.queue.values():
-            description = self._description(row)
-            if not row.is_live:
-                self._add_ended(draft, row, description)
-            elif description is not None:
-                self._add_described(draft, row, description)
-            elif row.key in self.ledger:
-                # It has no valid description any more.
-                self._add_live(draft, row)
-                if bears_of_us(row, self.ledger, was_submitted_held=False):
-                    draft.to_restore[row.key] = (row, None)
+            self._add(row, self._description(row))
         if self.mode is Mode.ENFORCE:
-            draft.jobs, draft.copies = self.limits.marked(
-                draft.jobs, draft.copies, state.queue, self.now_s()
+            self._jobs, self._copies = self.limits.marked(
+                self._jobs, self._copies, state.queue, self.now_s()
             )
-        forks = self._forks_of(draft.copies)
-        draft.to_restore |= {
-            task.row.key: (task.row, task.description)
-            for task in forks.not_needed
-            if bears_of_us(task.row, self.ledger, was_submitted_held=task.description.is_held)
-        }
-        self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in draft.alive}
-        placeable = [*draft.jobs, *forks.task_jobs]
-        pending = {key for key, row in state.queue.items() if row.state == "PENDING"}
-        self._keep_pins(placeable, pending)
-        snapshot = Snapshot.of(
-            now_s=self.now_s(),
-            cluster=state.cluster,
-            jobs=[*draft.jobs, *forks.jobs],
-            occupied=_occupied(state, placeable),
-            rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
-            ended=[*draft.ended, *forks.ended],
-        )
-        return Observation(
-            snapshot=snapshot,
-            to_restore=draft.to_restore,
-            pin_timed_out=frozenset(self._pin_timed_out - draft.to_restore.keys()),
-            alive=frozenset(draft.alive),
-            found=draft.found,
-            forks=forks,
-            signal_not_ready=_signal_not_ready(forks, pending),
-            held_while_starting=frozenset(draft.held_while_starting),
-            ended_by_us=frozenset(draft.ended_by_us),
-            to_notify=draft.to_notify,
-        )
+        self._add_forks()
+        self._now.pin_timed_out.difference_update(self._now.to_restore)
+        alive = self._now.alive
+        self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in alive}
+        self._add_snapshot()
+        return self._now
 
-    def _add_ended(self, draft: _Draft, row: QueueRow, description: Description | None) -> None:
+    def _add(self, row: QueueRow, description: Description | None) -> None:
+        """Add one row of the queue."""
+        if not row.is_live:
+            self._add_ended(row, description)
+        elif description is not None or row.key in self.ledger:
+            claim = self.ledger[row.key]
+            self._now.alive.add(row.key)
+            if runs_again(row, claim, self.now_s()):
+                self._now.to_notify[row.key] = row
+            if has_landed(row, claim):
+                self._now.held_while_starting.add(row.key)
+            if description is not None:
+                self._add_described(row, description)
+            elif is_changed_by_us(row, None, self.ledger):
+                # It has no valid description any more.
+                self._now.to_restore[row.key] = (row, None)
+
+    def _add_ended(self, row: QueueRow, description: Description | None) -> None:
         may_requeue = self.mode is Mode.ENFORCE and not self.is_off() and row.key not in self.lost
         if may_requeue and is_ended_by_us(row, self.ledger[row.key]):
-            # USR1 from hadard ended it.
-            draft.ended_by_us.add(row.key)
-            draft.alive.add(row.key)
+            self._now.ended_by_us.add(row.key)
+            self._now.alive.add(row.key)
         elif description is not None and (parent := parent_of(row, description)) is not None:
             task = Task(row, description, None, self._report(row))
-            draft.copies.setdefault(parent, []).append(task)
+            self._copies.setdefault(parent, []).append(task)
         elif description is not None:
-            draft.ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
+            self._ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
 
-    def _add_described(self, draft: _Draft, row: QueueRow, description: Description) -> None:
-        """Add a live job with a description: its claim, and the job itself if it is managed."""
-        self._add_live(draft, row)
+    def _add_described(self, row: QueueRow, description: Description) -> None:
+        """Add the claim of a live job with a description, and the job itself if it is managed."""
         claim = self._claim(row, description)
         # The mark of a submission says nothing of holds after the first.
         is_new = description.is_held and row.key not in self.ledger
         if claim != self.ledger[row.key] or is_new:
-            draft.found[row.key] = claim
+            self._now.found[row.key] = claim
         disposition = stance(
             row,
             description,
@@ -211,37 +182,56 @@ class SnapshotBuilder:
             can_run=self._can_run(row, description),
         )
         if disposition is Disposition.RESTORE:
-            draft.to_restore[row.key] = (row, description)
+            self._now.to_restore[row.key] = (row, description)
         is_managed = disposition is Disposition.MANAGE
         parent = parent_of(row, description)
         report = self._report(row) if is_managed or parent is not None else None
         job = self._job(row, description, report) if is_managed else None
         if parent is not None:
-            draft.copies.setdefault(parent, []).append(Task(row, description, job, report))
+            self._copies.setdefault(parent, []).append(Task(row, description, job, report))
         elif job is not None:
-            draft.jobs.append(job)
+            self._jobs.append(job)
 
-    def _add_live(self, draft: _Draft, row: QueueRow) -> None:
-        """Add what every live job needs beside the plan."""
-        claim = self.ledger[row.key]
-        draft.alive.add(row.key)
-        if runs_again(row, claim, self.now_s()):
-            draft.to_notify[row.key] = row
-        if has_landed(row, claim):
-            draft.held_while_starting.add(row.key)
+    def _add_forks(self) -> None:
+        """Add the forked jobs; how copies forgotten by Slurm have ended is kept."""
+        self._forks = {
+            k: Fork.of(k, tasks, self._forks.get(k)) for k, tasks in self._copies.items()
+        }
+        averages = {parent: fork.averages for parent, fork in self._forks.items()}
+        self.averages.observe(averages, self.now_s())
+        self._now.forks = Forks(self._forks)
+        self._now.to_restore |= {
+            task.row.key: (task.row, task.description)
+            for task in self._now.forks.not_needed
+            if is_changed_by_us(task.row, task.description, self.ledger)
+        }
 
-    def _forks_of(self, copies: Mapping[JobId, Sequence[Task]]) -> Forks:
-        """Return the forked jobs; how copies forgotten by Slurm have ended is kept."""
-        forks = {k: Fork.of(k, tasks, self._forks.get(k)) for k, tasks in copies.items()}
-        self.averages.observe({k: fork.averages for k, fork in forks.items()}, self.now_s())
-        self._forks = forks
-        return Forks(forks)
-
-    def _keep_pins(self, jobs: Sequence[Job], pending: set[JobId]) -> None:
-        """Forget the pins of all other jobs."""
+    def _add_snapshot(self) -> None:
+        """Add the snapshot and what depends on all of its jobs; forget the pins of other jobs."""
+        state, forks = self._state, self._now.forks
+        jobs = [*self._jobs, *forks.task_jobs]
+        pending = {key for key, row in state.queue.items() if row.state == "PENDING"}
         starting = {job.job_id for job in jobs if job.phase is Phase.STARTING} & pending
         queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
         self.pins.keep(starting=starting, pending=starting | queued)
+        occupied = state.in_use
+        for job in jobs:
+            if job.job_id in state.gangs:
+                occupied.subtract(dict(state.gangs[job.job_id].slots))
+        self._now.snapshot = Snapshot.of(
+            now_s=self.now_s(),
+            cluster=state.cluster,
+            jobs=[*self._jobs, *forks.jobs],
+            occupied=occupied,
+            rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
+            ended=[*self._ended, *forks.ended],
+        )
+        self._now.signal_not_ready = {
+            job.job_id: job.remarks[-1] if job.remarks else "it is only just starting"
+            for job in forks.task_jobs
+            if job.job_id not in pending
+            and (job.phase is Phase.STARTING or not job.spec.can_checkpoint)
+        }
 
     def _claim(self, row: QueueRow, description: Description) -> Claim:
         """Return the claim that the ledger should have of a job, as far as Slurm shows it."""
@@ -249,11 +239,11 @@ class SnapshotBuilder:
         if row.key in self.ledger:
             # After the owner has released the job, a hold is the owner's.
             return as_seen(claim, row, self.ledger.now_s())
-        is_held = is_held_by_us(row, self.ledger, was_submitted_held=description.is_held)
-        if is_pinned_by_us(row, self.ledger):
-            own = described_request(description, self.slurm)
-            return Claim(is_held=is_held, before=own, pinned=row.requested_nodes)
-        return Claim(is_held=is_held)
+        claim = Claim(is_held=is_held_by_us(row, description, self.ledger))
+        if not is_pinned_by_us(row, self.ledger):
+            return claim
+        own = described_request(description, self.slurm)
+        return replace(claim, before=own, pinned=row.requested_nodes)
 
     def signature(
         self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]
@@ -380,7 +370,7 @@ class SnapshotBuilder:
             row.is_held_by_user or is_delayed or timed_out or self.limits.denies(row)
         )
         if (gang or row.request.is_cleared) and not is_starting and not row.is_held_by_user:
-            self._pin_timed_out.add(row.key)
+            self._now.pin_timed_out.add(row.key)
         return Phase.STARTING if is_starting else Phase.QUEUED
 
     def _started_phase(
@@ -450,16 +440,6 @@ class SnapshotBuilder:
         begins_later = row.restarts == 0 and row.started_s > self.now_s()
         return bool(row.dependency) or (row.is_held_by_user and begins_later)
 
-    def _is_end_under_way(self, row: QueueRow) -> bool:
-        """Return whether Slurm may still send the end of a job's last run to its nodes.
-
-        When a node fails, Slurm requeues the job and tries for 10 s to reach the node. It kills a
-        run that starts there meanwhile in place of the previous one (seen with 22.05.8).
-        """
-        is_foreign_requeue = row.restarts > self.ledger[row.key].requeued
-        # A requeue counts as a submission.
-        return is_foreign_requeue and self.now_s() - row.submitted_s < _LATE_END_S
-
     def _has_pin_timed_out(self, row: QueueRow, gang: Gang) -> bool:
         """Return whether a pending job cannot start, or has not in time, on its pinned nodes."""
         cluster = self._state.cluster
@@ -477,7 +457,10 @@ class SnapshotBuilder:
         """Return the nodes that a job may get; None for all nodes."""
         allowed = self._state.nodes_of(row.partition)
         avoided = self.pins.avoided(row.key, self.now_s())
-        if phase is Phase.QUEUED and self._is_end_under_way(row):
+        is_foreign_requeue = row.restarts > self.ledger[row.key].requeued
+        # A requeue counts as a submission.
+        is_late = is_foreign_requeue and self.now_s() - row.submitted_s < _LATE_END_S
+        if phase is Phase.QUEUED and is_late:
             avoided |= frozenset(row.requested_nodes)
         if not avoided:
             return allowed
@@ -506,25 +489,6 @@ class SnapshotBuilder:
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
         return None
-
-
-def _occupied(state: SlurmState, jobs: Sequence[Job]) -> Counter[Slot]:
-    """Return the GPUs in use that are not held by these jobs."""
-    occupied = state.in_use
-    for job in jobs:
-        if job.job_id in state.gangs:
-            occupied.subtract(dict(state.gangs[job.job_id].slots))
-    return occupied
-
-
-def _signal_not_ready(forks: Forks, pending: set[JobId]) -> dict[JobId, str]:
-    """Return the running copies that must not get USR1 yet, and why."""
-    return {
-        job.job_id: job.remarks[-1] if job.remarks else "it is only just starting"
-        for job in forks.task_jobs
-        if job.job_id not in pending
-        and (job.phase is Phase.STARTING or not job.spec.can_checkpoint)
-    }
 
 
 def _remarks(row: QueueRow, phase: Phase, why_not: str) -> tuple[str, ...]:
