@@ -266,27 +266,20 @@ class SnapshotBuilder:
 
         Nodes that take no work now count too.
         """
-        shapes = self._shapes(row, description)
-        bound = self._bound_types(row)
+        shapes, bound = self._shapes(row, description), self._bound_types(row)
+        throughputs, size = self._throughputs(row, description), description.gpus
         # Thousands of pending jobs differ in a few keys only.
-        throughputs = self._throughputs(row, description)
-        key = (throughputs, description.gpus, shapes, row.partition, bound)
+        key = (throughputs, size, shapes, row.partition, bound)
         if key not in self._runnable:
             allowed = self._state.nodes_of(row.partition)
-            size = description.gpus
             # Of one type, on each node.
             most = [
-                max(
-                    (n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k}),
-                    default=0,
-                )
+                max([0, *(n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k})])
                 for node in self._state.cluster.nodes
                 if allowed is None or node.name in allowed
             ]
-            self._runnable[key] = any(
-                sum(count >= shape.gpus_per_node for count in most) >= shape.nodes
-                for shape in shapes
-            )
+            fits = (sum(n >= shape.gpus_per_node for n in most) >= shape.nodes for shape in shapes)
+            self._runnable[key] = any(fits)
         return self._runnable[key]
 
     def _bound_types(self, row: QueueRow) -> frozenset[str]:
@@ -315,15 +308,9 @@ class SnapshotBuilder:
                 log.warning("job %s is left to Slurm: %s", row.key, error)
             return None
 
-    def _job(self, row: QueueRow, description: Description, report: _Report) -> Job | None:
-        """Return the job as policies see it; None where Slurm alone places it."""
-        gang = self._state.gangs.get(row.key)
-        self._measure(row, description, gang, report)
-        bound = self._bound_types(row)
-        if len(bound) > 1:
-            return None
+    def _spec(self, row: QueueRow, description: Description) -> JobSpec:
         throughputs = self._throughputs(row, description)
-        spec = job_spec(
+        return job_spec(
             row.key,
             description,
             throughputs,
@@ -333,7 +320,17 @@ class SnapshotBuilder:
             user=row.user,
             shapes=self._shapes(row, description),
         )
-        if row.state == "PENDING":
+
+    def _job(self, row: QueueRow, description: Description, report: _Report) -> Job | None:
+        """Return the job as policies see it; None where Slurm alone places it."""
+        gang = self._state.gangs.get(row.key)
+        self._measure(row, description, gang, report)
+        bound = self._bound_types(row)
+        if len(bound) > 1:
+            return None
+        spec = self._spec(row, description)
+        is_pending = row.state == "PENDING"
+        if is_pending:
             gang = self._pinned_gang(row) if self.mode is Mode.ENFORCE else None
             phase = self._pending_phase(row, gang)
         else:
@@ -341,11 +338,14 @@ class SnapshotBuilder:
         if phase is None:
             return None
         claim = self.ledger[row.key]
-        is_known = row.state in _RUN_STATES or claim.ended_run > 0
-        may_migrate = spec.can_checkpoint and is_known
+        may_migrate = spec.can_checkpoint and (row.state in _RUN_STATES or claim.ended_run > 0)
         why_not = why_not_migrated(row, report, claim) if may_migrate else ""
         if why_not and phase is not Phase.STARTING:
             spec = replace(spec, can_checkpoint=False)
+        is_pinned, pinned = phase is Phase.STARTING and is_pending, ""
+        if is_pinned:
+            reason = f": {row.reason}" if row.reason not in NOTHING else ""
+            pinned = f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}"
         return Job(
             spec,
             phase,
@@ -355,8 +355,8 @@ class SnapshotBuilder:
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get(row.user),
             row.partition,
-            _remarks(row, phase, why_not),
-            phase is Phase.STARTING and row.state == "PENDING",
+            tuple(remark for remark in (pinned, why_not) if remark),
+            is_pinned,
         )
 
     def _pending_phase(self, row: QueueRow, gang: Gang | None) -> Phase | None:
@@ -377,13 +377,13 @@ class SnapshotBuilder:
         self, row: QueueRow, gang: Gang | None, report: _Report, spec: JobSpec
     ) -> Phase | None:
         """Return the phase of a job that Slurm has started on the GPUs `gang`."""
-        if gang is None or row.state not in (*_RUN_STATES, "COMPLETING"):
-            return None
-        if gang.num_gpus != spec.num_gpus:
-            # Slurm allocated whole nodes (--exclusive, or an exclusive partition): never migrated.
+        # Other than its GPUs: whole nodes (--exclusive, or an exclusive partition): never migrated.
+        if gang is None or gang.num_gpus != spec.num_gpus:
             return None
         if row.state == "COMPLETING":
             return Phase.STOPPING
+        if row.state not in _RUN_STATES:
+            return None
         # Until it reports, its batch script may have no USR1 handler yet: USR1 would end it.
         has_reported = report is not None and report.restart == row.restarts
         is_early = 0 <= self.now_s() - row.started_s < self.settings.grace_s
@@ -489,12 +489,3 @@ class SnapshotBuilder:
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
         return None
-
-
-def _remarks(row: QueueRow, phase: Phase, why_not: str) -> tuple[str, ...]:
-    """Return remarks on a job for people; `why_not` is why it is not migrated."""
-    found = []
-    if phase is Phase.STARTING and row.state == "PENDING":
-        reason = f": {row.reason}" if row.reason not in NOTHING else ""
-        found.append(f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}")
-    return (*found, why_not) if why_not else tuple(found)
