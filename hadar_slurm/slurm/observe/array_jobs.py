@@ -200,18 +200,19 @@ class Fork:
             can_checkpoint=any(job.spec.can_checkpoint for job in jobs),
         )
         allocation = Allocation.of(held)
+        allowed = [job.allowed_nodes for job in jobs if job.allowed_nodes is not None]
+        starting = [job for job in jobs if job.phase is Phase.STARTING]
         return Job(
             spec,
             phase,
             self._progress(spec, allocation),
             allocation,
-            _common(job.allowed_nodes for job in jobs),
+            frozenset.intersection(*allowed) if allowed else None,
             first.bound_type if not held else None,
             first.fair_share,
             self._partition,
             tuple(f"copy {t.number}: {s}" for t in self.copies if t.job for s in t.job.remarks),
-            phase is Phase.STARTING
-            and all(job.is_pinned for job in jobs if job.phase is Phase.STARTING),
+            phase is Phase.STARTING and all(job.is_pinned for job in starting),
             all(job.left_out for job in jobs),
         )
 
@@ -329,9 +330,3 @@ def final_phase(state: str) -> Phase:
     if state == "COMPLETED":
         return Phase.DONE
     return Phase.FAILED if state in FAILED_STATES else Phase.CANCELLED
-
-
-def _common(places: Iterable[frozenset[NodeName] | None]) -> frozenset[NodeName] | None:
-    """Return the intersection of these sets of nodes; None stands for all nodes."""
-    known = [place for place in places if place is not None]
-    return frozenset.intersection(*known) if known else None
