@@ -42,15 +42,12 @@ class Assignments:
         if before and (before.quotas, before.slot_s) == (assignment.quotas, assignment.slot_s):
             return
         name = assignment_path(self.directory, parent).name
+        content, finish = assignment_text(assignment).encode(), partial(_hand_over, uid=owner_uid)
         try:
             with self._of_job(parent) as folder:
                 try:
                     untrusted_files.replace(
-                        name,
-                        assignment_text(assignment).encode(),
-                        mode=0o400,
-                        dir_fd=folder,
-                        hand_over=partial(_hand_over, uid=owner_uid),
+                        name, content, mode=0o400, dir_fd=folder, hand_over=finish
                     )
                 except OSError:
                     with suppress(OSError):
@@ -72,17 +69,9 @@ class Assignments:
         own = untrusted_files.directory(self.directory, owner_uid=os.geteuid())
         with suppress(OSError), own as place:
             for parent in os.listdir(place):
-                if not parent.isdecimal() or parent in parents:
-                    continue
-                with suppress(OSError):
-                    with untrusted_files.directory(
-                        parent, owner_uid=os.geteuid(), dir_fd=place
-                    ) as folder:
-                        for file in os.listdir(folder):
-                            # A draft may be left by a hadard that was killed.
-                            if file == name or file.startswith(f".{name}."):
-                                os.unlink(file, dir_fd=folder)
-                    os.rmdir(parent, dir_fd=place)
+                if parent.isdecimal() and parent not in parents:
+                    with suppress(OSError):
+                        _remove(parent, name, place)
 
     @contextmanager
     def _of_job(self, parent: JobId) -> Iterator[int]:
@@ -95,6 +84,15 @@ class Assignments:
                 yield folder
 
 
+def _remove(parent: str, name: str, place: int) -> None:
+    """Remove a job's directory; a draft may be left by a hadard that was killed."""
+    with untrusted_files.directory(parent, owner_uid=os.geteuid(), dir_fd=place) as folder:
+        for file in os.listdir(folder):
+            if file == name or file.startswith(f".{name}."):
+                os.unlink(file, dir_fd=folder)
+    os.rmdir(parent, dir_fd=place)
+
+
 def _hand_over(descriptor: int, *, uid: int) -> None:
     """Let only one user read a new file; raises OSError.
 
@@ -105,15 +103,12 @@ def _hand_over(descriptor: int, *, uid: int) -> None:
     try:
         os.fchown(descriptor, uid, -1)
     except PermissionError:
-        os.setxattr(descriptor, _ACL, _access_list(uid))
-
-
-def _access_list(uid: int) -> bytes:
-    entries = [
-        (_USER_OBJ, _READ | _WRITE, _NOBODY),
-        (_USER, _READ, uid),
-        (_GROUP_OBJ, 0, _NOBODY),
-        (_MASK, _READ, _NOBODY),
-        (_OTHER, 0, _NOBODY),
-    ]
-    return struct.pack("<I", _ACL_VERSION) + b"".join(struct.pack("<HHI", *one) for one in entries)
+        entries = [
+            (_USER_OBJ, _READ | _WRITE, _NOBODY),
+            (_USER, _READ, uid),
+            (_GROUP_OBJ, 0, _NOBODY),
+            (_MASK, _READ, _NOBODY),
+            (_OTHER, 0, _NOBODY),
+        ]
+        packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
+        os.setxattr(descriptor, _ACL, struct.pack("<I", _ACL_VERSION) + packed)
