@@ -120,8 +120,3 @@ def has_landed(row: QueueRow, entry: Claim) -> bool:
         and entry.asked_when_held is not None
         and set(row.requested_nodes) == set(entry.asked_when_held)
     )
-
-
-def is_free(row: QueueRow) -> bool:
-    """Return whether no hold is set on a job that runs or is pending."""
-    return row.state == "RUNNING" or (row.state == "PENDING" and row.priority > 0)
