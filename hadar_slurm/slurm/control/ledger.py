@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -69,11 +69,8 @@ class Claim:
     @property
     def of_signals(self) -> Claim:
         """Return an entry with only the facts about our signals."""
-        return Claim(
-            signalled_run=self.signalled_run,
-            signalled_until_s=self.signalled_until_s,
-            ended_run=self.ended_run,
-        )
+        run, until_s, ended = self.signalled_run, self.signalled_until_s, self.ended_run
+        return Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
 
 
 class Ledger:
@@ -95,10 +92,7 @@ class Ledger:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the file if another process (`hadar release`) has written it and it is valid.
-
-        A damaged file counts as missing.
-        """
+        """Read the file if another process (`hadar release`) has written it; skip a damaged one."""
         mark = self._mark_of_file()
         if mark in (None, self._mark):
             return
@@ -142,15 +136,10 @@ class Ledger:
 
     def expect_holds(self, asked: Mapping[JobId, tuple[NodeName, ...]]) -> None:
         """Record that we are about to hold these jobs, which request these nodes."""
-        new = {j: replace(self[j], is_held=True, asked_when_held=asked[j]) for j in asked}
-        self.note(new)
+        self.note({j: replace(self[j], is_held=True, asked_when_held=asked[j]) for j in asked})
 
     def expect_requeues(
-        self,
-        restarts: Mapping[JobId, int],
-        *,
-        were_ended: bool = False,
-        held: Collection[JobId] = (),
+        self, restarts: Mapping[JobId, int], *, were_ended: bool = False, held: Sequence[JobId] = ()
     ) -> None:
         """Record that we are about to requeue and hold jobs, with their numbers of restarts.
 

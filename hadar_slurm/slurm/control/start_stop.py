@@ -177,7 +177,7 @@ class Mover:
     def _has_saved(self, row: QueueRow) -> bool:
         """Return whether this run of the job has reported that its checkpoint is written."""
         report = self._report(row)
-        return report is not None and report.state == "saved" and report.restart == row.restarts
+        return report is not None and (report.state, report.restart) == ("saved", row.restarts)
 
     def _report(self, row: QueueRow) -> ProgressReport | None:
         with suppress(ReportError):
@@ -234,10 +234,7 @@ class Mover:
         return ""
 
     def _pin(self, rows: Mapping[Start, QueueRow], reading: SlurmState) -> dict[Start, bool]:
-        """Make pending jobs request exactly their gangs; they stay held.
-
-        Returns the starts that succeeded, and whether each names its GPU type.
-        """
+        """Make held jobs request their gangs; return the successes, and which name the GPU type."""
         entries = {
             start: replace(
                 self.ledger[start.job_id],
@@ -257,19 +254,15 @@ class Mover:
                 row, start.gang, reading.cluster, keeps_types=self.slurm.abilities.keeps_types
             )
             request = request_for(start.gang, self.slurm.version, names_type=names[start])
+            ask = updates.SetRequest(job, request, begins_soon=row.restarts > 0)
             # Hold again: after a release by its owner since the last read, the job would start
             # without a GPU between the other two changes.
-            batch += [(start, updates.Hold(job)), (start, updates.ClearRequest(job))]
-            begins_soon = row.restarts > 0
-            batch.append((start, updates.SetRequest(job, request, begins_soon=begins_soon)))
+            batch += [(start, c) for c in (updates.Hold(job), updates.ClearRequest(job), ask)]
         failed = self._change(batch)
         return {start: name for start, name in names.items() if start not in failed}
 
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:
-        """Release the jobs whose request Slurm shows: Slurm may ignore an update.
-
-        `pinned` maps each start to whether its request names the GPU type.
-        """
+        """Release the jobs whose request (`_pin`) Slurm shows: Slurm may ignore an update."""
         queue = self._queue() if pinned else {}
         ready: list[Start] = []
         for start, names_type in pinned.items():

@@ -8,7 +8,7 @@ all is in Slurm's queue and in the copies' reports.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -101,12 +101,10 @@ class Fork:
     def of(cls, parent: JobId, tasks: Sequence[Task], before: Fork | None) -> Fork:
         """Return the job of these tasks; `before` is the same job at the last observation."""
         ends = {final_phase(task.row.state) for task in tasks if not task.row.is_live}
-        return cls(
-            parent,
-            tuple(sorted(tasks, key=lambda task: task.number)),
-            frozenset(ends) | (before.ends if before else frozenset()),
-            before is not None and before.is_done,
-        )
+        ordered = tuple(sorted(tasks, key=lambda task: task.number))
+        if before is None:
+            return cls(parent, ordered, frozenset(ends))
+        return cls(parent, ordered, before.ends | ends, before.is_done)
 
     @cached_property
     def copies(self) -> tuple[Task, ...]:
@@ -220,8 +218,8 @@ class Fork:
     def _partition(self) -> str:
         """Return the partitions of the copies that have GPUs, or else of all copies."""
         held = [task for task in self.copies if task.gang is not None]
-        names = [name for task in held or self.copies for name in task.row.partition.split(",")]
-        return ",".join(dict.fromkeys(names))
+        names = ",".join(task.row.partition for task in held or self.copies)
+        return ",".join(dict.fromkeys(names.split(",")))
 
     def _throughputs(self, spec: JobSpec) -> Throughputs:
         """Return the job's steps/s by GPU type: measured by its copies, else as described.
@@ -230,10 +228,10 @@ class Fork:
         the described value does not replace it: noise would make equal jobs differ, and swap GPUs
         every round.
         """
-        measured: dict[str, list[float]] = {}
+        measured: dict[str, list[float]] = defaultdict(list)
         for task in self.copies:
             if task.speed > 0 and task.gang is not None:
-                measured.setdefault(min(task.gang.gpus_by_type).lower(), []).append(task.speed)
+                measured[min(task.gang.gpus_by_type).lower()].append(task.speed)
         if not measured:
             return spec.throughputs
         size = spec.num_gpus

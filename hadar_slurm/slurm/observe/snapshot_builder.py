@@ -17,7 +17,7 @@ from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read
 from hadar_slurm.jobspec.description import MAX_RATE, MIN_RATE, Description, decode, job_spec
 from hadar_slurm.jobspec.estimator import Estimator, workload_of
 from hadar_slurm.slurm.client.fairshare import FairShares
-from hadar_slurm.slurm.client.parse import HOLDING_STATES, NOTHING, UNTYPED, NodeRow, QueueRow
+from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, runs_again, why_not_migrated
@@ -43,6 +43,7 @@ from hadar_slurm.slurm.settings import BackendSettings
 log = logging.getLogger(__name__)
 
 _Report = ProgressReport | None
+_Gang = Gang | None
 
 # A begin time within this number of seconds was set by hadard.
 _SOON_S = 10.0
@@ -235,10 +236,9 @@ class SnapshotBuilder:
 
     def _claim(self, row: QueueRow, description: Description) -> Claim:
         """Return the claim that the ledger should have of a job, as far as Slurm shows it."""
-        claim = self.ledger[row.key]
         if row.key in self.ledger:
             # After the owner has released the job, a hold is the owner's.
-            return as_seen(claim, row, self.ledger.now_s())
+            return as_seen(self.ledger[row.key], row, self.ledger.now_s())
         claim = Claim(is_held=is_held_by_us(row, description, self.ledger))
         if not is_pinned_by_us(row, self.ledger):
             return claim
@@ -251,21 +251,17 @@ class SnapshotBuilder:
         """Return what a plan depends on: the jobs in the queue, and the nodes that take work."""
         marks = {("hadard", "off")} if self.is_off() else set()
         for row in queue.values():
-            is_held = row.state in HOLDING_STATES
             if row.state == "COMPLETING":
                 marks.add((str(row.key), "ending"))
-            elif is_held or (row.state == "PENDING" and self._description(row) is not None):
-                # The start of a job changes no plan.
+            # The start of a job changes no plan.
+            elif row.is_live and (row.state != "PENDING" or self._description(row) is not None):
                 limited = "limited" if self.limits.denies(row) else "there"
                 marks.add((str(row.key), "later" if self._is_for_later(row) else limited))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
 
     def _can_run(self, row: QueueRow, description: Description) -> bool:
-        """Return whether some set of nodes could hold the job, at a known throughput.
-
-        Nodes that take no work now count too.
-        """
+        """Return whether nodes, open to work or not, could hold the job at a known throughput."""
         shapes, bound = self._shapes(row, description), self._bound_types(row)
         throughputs, size = self._throughputs(row, description), description.gpus
         # Thousands of pending jobs differ in a few keys only.
@@ -377,7 +373,7 @@ class SnapshotBuilder:
         self, row: QueueRow, gang: Gang | None, report: _Report, spec: JobSpec
     ) -> Phase | None:
         """Return the phase of a job that Slurm has started on the GPUs `gang`."""
-        # Other than its GPUs: whole nodes (--exclusive, or an exclusive partition): never migrated.
+        # A job with whole nodes (--exclusive, or an exclusive partition) is never migrated.
         if gang is None or gang.num_gpus != spec.num_gpus:
             return None
         if row.state == "COMPLETING":
@@ -394,22 +390,16 @@ class SnapshotBuilder:
     ) -> None:
         """Record the reported steps/s of a run, for the job and for jobs of the same workload."""
         place = Place.of(gang) if gang is not None else None
-        if description.throughputs or report is None or place is None:
+        if description.throughputs or report is None or place is None or row.state != "RUNNING":
             return
-        is_of_now = row.state == "RUNNING" and report.restart == row.restarts
-        is_new = self._reported_s.get(row.key) != report.time_s
-        if is_of_now and is_new and MIN_RATE <= report.steps_per_s <= MAX_RATE:
+        is_new = report.restart == row.restarts and self._reported_s.get(row.key) != report.time_s
+        if is_new and MIN_RATE <= report.steps_per_s <= MAX_RATE:
             self._reported_s[row.key] = report.time_s
             workload = workload_of(description, row.user)
             self.estimator.speeds.measure(workload, place, report.steps_per_s)
 
     def _progress(
-        self,
-        row: QueueRow,
-        description: Description,
-        report: _Report,
-        spec: JobSpec,
-        gang: Gang | None,
+        self, row: QueueRow, description: Description, report: _Report, spec: JobSpec, gang: _Gang
     ) -> Progress:
         """Return a job's progress: by its report, or else by how long it has been running.
 
@@ -456,12 +446,11 @@ class SnapshotBuilder:
     def _allowed_nodes(self, row: QueueRow, phase: Phase) -> frozenset[NodeName] | None:
         """Return the nodes that a job may get; None for all nodes."""
         allowed = self._state.nodes_of(row.partition)
-        avoided = self.pins.avoided(row.key, self.now_s())
-        is_foreign_requeue = row.restarts > self.ledger[row.key].requeued
-        # A requeue counts as a submission.
-        is_late = is_foreign_requeue and self.now_s() - row.submitted_s < _LATE_END_S
-        if phase is Phase.QUEUED and is_late:
-            avoided |= frozenset(row.requested_nodes)
+        now_s, avoided = self.now_s(), self.pins.avoided(row.key, self.now_s())
+        if phase is Phase.QUEUED and row.restarts > self.ledger[row.key].requeued:
+            # A requeue counts as a submission.
+            is_late = now_s - row.submitted_s < _LATE_END_S
+            avoided |= frozenset(row.requested_nodes if is_late else ())
         if not avoided:
             return allowed
         return (allowed or frozenset(r.node.name for r in self._state.nodes)) - avoided
