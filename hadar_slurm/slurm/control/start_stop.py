@@ -65,8 +65,6 @@ class Mover:
 
     def stop(self, stops: Sequence[Stop]) -> Outcomes:
         """Take jobs off their GPUs, all at once, and return the outcome of each."""
-        if not stops:
-            return {}
         reported = self._on_reported_nodes(stops)
         queue = self._queue() if reported else {}
         to_save: dict[Stop, int] = {}
@@ -168,11 +166,10 @@ class Mover:
         except SlurmUnavailable as error:
             self._defer(stops, str(error))
             return []
-        sure = [stop for stop in stops if silent.isdisjoint(stop.gang.gpus_by_node)]
-        for stop in stops:
-            if stop not in sure:
-                self._defer([stop], f"{stop.gang} has a node that has not reported to slurmctld")
-        return sure
+        late = [stop for stop in stops if not silent.isdisjoint(stop.gang.gpus_by_node)]
+        for stop in late:
+            self._defer([stop], f"{stop.gang} has a node that has not reported to slurmctld")
+        return [stop for stop in stops if stop not in late]
 
     def _has_saved(self, row: QueueRow) -> bool:
         """Return whether this run of the job has reported that its checkpoint is written."""
