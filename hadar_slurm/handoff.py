@@ -250,7 +250,7 @@ def _status(process: int) -> Dict[str, int]:
         return {}
 
 
-# The runs, by job and restart, of which this process has looked at the one before.
+# The runs, by job and restart, whose previous run this process has checked.
 _WARNED: Set[Tuple[str, int]] = set()
 
 
@@ -267,12 +267,9 @@ def warn_of_unsaved_run(own: Path, job_id: str, restart: int) -> None:
     except ReportError:
         return
     if before is not None and before.restart < restart and before.state == "running":
-        print(
-            f"hadar: run {before.restart + 1} of job {job_id} ended before it reported a saved "
-            f"checkpoint (at step {before.steps_done}); this is run {restart + 1}",
-            file=sys.stderr,
-            flush=True,
-        )
+        text = f"hadar: run {before.restart + 1} of job {job_id} ended before it reported a saved "
+        text += f"checkpoint (at step {before.steps_done}); this is run {restart + 1}"
+        print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from hadar_slurm.handoff import Assignment, assignment_path, assignment_text
 # Owned by hadard; the copies' users may enter directories whose name they know.
 DIRECTORY_MODE = 0o711
 
+_NAME = assignment_path(Path(), "").name
 # An access list as Linux keeps it (acl(5)): version, then tag, permissions and id of each entry.
 _ACL = "system.posix_acl_access"
 _ACL_VERSION = 2
@@ -41,17 +42,15 @@ class Assignments:
         before = self._written.get(parent)
         if before and (before.quotas, before.slot_s) == (assignment.quotas, assignment.slot_s):
             return
-        name = assignment_path(self.directory, parent).name
         content, finish = assignment_text(assignment).encode(), partial(_hand_over, uid=owner_uid)
+        replace = partial(untrusted_files.replace, mode=0o400, hand_over=finish)
         try:
             with self._of_job(parent) as folder:
                 try:
-                    untrusted_files.replace(
-                        name, content, mode=0o400, dir_fd=folder, hand_over=finish
-                    )
+                    replace(_NAME, content, dir_fd=folder)
                 except OSError:
                     with suppress(OSError):
-                        os.unlink(name, dir_fd=folder)  # the previous one is no longer valid
+                        os.unlink(_NAME, dir_fd=folder)  # the previous one is no longer valid
                     raise
         except OSError as error:
             self._written.pop(parent, None)
@@ -65,13 +64,12 @@ class Assignments:
     def keep(self, parents: Collection[JobId]) -> None:
         """Remove the files that hadard wrote for jobs that no longer exist."""
         self._written = {k: written for k, written in self._written.items() if k in parents}
-        name = assignment_path(self.directory, JobId("0")).name
         own = untrusted_files.directory(self.directory, owner_uid=os.geteuid())
         with suppress(OSError), own as place:
             for parent in os.listdir(place):
                 if parent.isdecimal() and parent not in parents:
                     with suppress(OSError):
-                        _remove(parent, name, place)
+                        _remove(parent, place)
 
     @contextmanager
     def _of_job(self, parent: JobId) -> Iterator[int]:
@@ -84,11 +82,11 @@ class Assignments:
                 yield folder
 
 
-def _remove(parent: str, name: str, place: int) -> None:
+def _remove(parent: str, place: int) -> None:
     """Remove a job's directory; a draft may be left by a hadard that was killed."""
     with untrusted_files.directory(parent, owner_uid=os.geteuid(), dir_fd=place) as folder:
         for file in os.listdir(folder):
-            if file == name or file.startswith(f".{name}."):
+            if file == _NAME or file.startswith(f".{_NAME}."):
                 os.unlink(file, dir_fd=folder)
     os.rmdir(parent, dir_fd=place)
 

@@ -29,17 +29,15 @@ def stance(
     *,
     mode: Mode,
     plans_for: Mode,
-    is_excluding: bool,
-    can_run: bool,
+    fits: bool,
 ) -> Disposition:
     """Classify a described job that is pending or holds GPUs.
 
-    `mode` is that of its partition, `plans_for` that of the current plan. `is_excluding`: the job
-    excludes nodes or is scrontab's. `can_run`: some nodes fit it with a known throughput.
+    `mode` is that of its partition, `plans_for` that of the current plan. `fits`: the job excludes
+    no nodes, is not scrontab's, and some nodes fit it with a known throughput.
     """
-    is_set_apart = description.leaves or is_excluding or row.is_set_apart or not can_run
     names_nodes = bool(row.requested_nodes) and not is_pinned_by_us(row, ledger)
-    is_unmanaged = is_set_apart or names_nodes
+    is_unmanaged = description.leaves or row.is_set_apart or not fits or names_nodes
     is_planned = not is_unmanaged and mode is plans_for
     if row.state != "PENDING":
         # A migration would requeue and release it, and so remove its owner's hold.

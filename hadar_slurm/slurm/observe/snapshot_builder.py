@@ -173,14 +173,10 @@ class SnapshotBuilder:
         is_new = description.is_held and row.key not in self.ledger
         if claim != self.ledger[row.key] or is_new:
             self._now.found[row.key] = claim
+        mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
+        fits = row.key not in self._state.set_apart and self._can_run(row, description)
         disposition = stance(
-            row,
-            description,
-            self.ledger,
-            mode=Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition),
-            plans_for=self.mode,
-            is_excluding=row.key in self._state.set_apart,
-            can_run=self._can_run(row, description),
+            row, description, self.ledger, mode=mode, plans_for=self.mode, fits=fits
         )
         if disposition is Disposition.RESTORE:
             self._now.to_restore[row.key] = (row, description)

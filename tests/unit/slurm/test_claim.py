@@ -68,8 +68,7 @@ def seen(
     *,
     mode: Mode = Mode.ENFORCE,
     plans_for: Mode = Mode.ENFORCE,
-    is_excluding: bool = False,
-    can_run: bool = True,
+    fits: bool = True,
     **description: bool,
 ) -> Disposition:
     """Return the stance on a described job."""
@@ -79,8 +78,7 @@ def seen(
         ledger,
         mode=mode,
         plans_for=plans_for,
-        is_excluding=is_excluding,
-        can_run=can_run,
+        fits=fits,
     )
 
 
@@ -122,8 +120,7 @@ def test_a_free_job_is_slurms_to_start(ledger: Ledger) -> None:
     "choice",
     [
         {"leaves": True},
-        {"is_excluding": True},
-        {"can_run": False},
+        {"fits": False},
         {"mode": Mode.OBSERVE},
         {"mode": Mode.ADVISE},
     ],
