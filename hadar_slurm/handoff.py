@@ -87,10 +87,7 @@ class ProgressReport:
 
 
 def user_reports(reports: Path, uid: int) -> Path:
-    """Return the directory that the jobs of one user report in; the user makes and owns it.
-
-    Users' directories lie side by side in `reports`, which everyone may write to, as in /tmp.
-    """
+    """Return a user's directory of reports, made by the user: `reports` is open to all, as /tmp."""
     return reports / f"u{uid}"
 
 

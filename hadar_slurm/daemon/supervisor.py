@@ -8,10 +8,7 @@ from contextlib import suppress
 
 
 def notify(*words: str) -> None:
-    """Send a notification such as `READY=1` to the service manager, if there is one.
-
-    Errors are ignored: hadard also runs without a service manager.
-    """
+    """Send a notification such as `READY=1` to the service manager, if there is one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

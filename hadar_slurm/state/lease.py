@@ -124,10 +124,7 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Renew the lease if it is time; raises DaemonError when another hadard has taken it over.
-
-        Raises OSError where it cannot be read or written.
-        """
+        """Renew the lease if it is time; raises OSError, and DaemonError where another has it."""
         if 0 <= time.monotonic() - self._written_s < EVERY_S:
             return
         self._refuse(self._other())

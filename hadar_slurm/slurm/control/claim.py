@@ -59,10 +59,7 @@ def stance(
 
 
 def is_changed_by_us(row: QueueRow, description: Description | None, ledger: Ledger) -> bool:
-    """Return whether a pending job has a hold or pin of hadard, or a request that it cleared.
-
-    A foreign hold may be set as well.
-    """
+    """Return whether hadard holds, pinned or cleared a pending job, under a foreign hold or not."""
     return row.state == "PENDING" and (
         is_held_by_us(row, description, ledger)
         or _was_cleared(row, ledger)

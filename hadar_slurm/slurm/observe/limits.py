@@ -49,10 +49,8 @@ class Limits:
         queue: Mapping[JobId, QueueRow],
         now_s: float,
     ) -> tuple[list[Job], dict[JobId, list[Task]]]:
-        """Return jobs and copies of forked jobs, with `left_out` set where a limit has no room.
-
-        Room under a limit goes to jobs in order of submission.
-        """
+        """Return jobs and copies of forked jobs, with `left_out` set where a limit has no room."""
+        # Room under a limit goes to jobs in order of submission.
         every = [*jobs, *(task.job for tasks in copies.values() for task in tasks if task.job)]
         every.sort(key=lambda job: (job.spec.submitted_s, natural_key(job.job_id)))
         pending = [

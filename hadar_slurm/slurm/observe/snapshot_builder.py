@@ -419,22 +419,18 @@ class SnapshotBuilder:
         return Progress(steps, row.restarts, ((GpuType(gpu_type), service_s),))
 
     def _is_for_later(self, row: QueueRow) -> bool:
-        """Return whether a pending job waits for another job or for a begin time of its user.
-
-        The begin time that a requeue sets does not count; hadard changes it.
-        """
+        """Return whether a pending job waits for another job or for a begin time of its user."""
+        # hadard changes the begin time that a requeue sets.
         begins_later = row.restarts == 0 and row.started_s > self.now_s()
         return bool(row.dependency) or (row.is_held_by_user and begins_later)
 
     def _has_pin_timed_out(self, row: QueueRow, gang: Gang) -> bool:
         """Return whether a pending job cannot start, or has not in time, on its pinned nodes."""
-        cluster = self._state.cluster
+        cluster, used, now_s = self._state.cluster, self._state.in_use, self.now_s()
         if any(not cluster.by_name[name].is_schedulable for name in gang.gpus_by_node):
             return True
-        capacity, used = cluster.capacity, self._state.in_use
-        if any(capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
+        if any(cluster.capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
             return True  # foreign jobs have taken the GPUs
-        now_s = self.now_s()
         if row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
             self.pins.avoid(row.key, gang.gpus_by_node, now_s)
         return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
