@@ -38,7 +38,7 @@ class WrongOwner(PermissionError):
 def directory(
     name: Name, *, owner_uid: int | None = None, dir_fd: int | None = None
 ) -> Iterator[int]:
-    """Give a directory's descriptor; raises OSError, WrongOwner unless of `owner_uid` (or None)."""
+    """Give a directory's descriptor; raises OSError, and WrongOwner if not of `owner_uid`."""
     descriptor = os.open(name, _DIRECTORY, dir_fd=dir_fd)
     try:
         _check_owner(descriptor, name, owner_uid)

@@ -59,7 +59,7 @@ def stance(
 
 
 def is_changed_by_us(row: QueueRow, description: Description | None, ledger: Ledger) -> bool:
-    """Return whether hadard holds, pinned or cleared a pending job, under a foreign hold or not."""
+    """Return whether hadard has held, pinned or cleared a pending job, foreign hold or not."""
     return row.state == "PENDING" and (
         is_held_by_us(row, description, ledger)
         or _was_cleared(row, ledger)

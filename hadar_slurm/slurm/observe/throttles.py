@@ -9,7 +9,7 @@ cap. An array's own throttle is read, not learned.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -167,7 +167,7 @@ class Throttles:
         counts_jobs = scope.kind in (Kind.ARRAY, Kind.LICENSES) or "Jobs" in reason
         cap = Cap(0, counts_jobs, reason, now_s, 0)
         # Slurm's reason may be older than the end of a job of the last observation.
-        usage = max(self._used(scope, cap), _used(self._ran, scope, cap))
+        usage = max(self._used(scope, cap), _amount(self._ran.get(scope, []), cap))
         most = usage + _need(denied, cap) - 1
         if scope.kind in _CLOSED:
             most = usage = 0
@@ -185,12 +185,9 @@ class Throttles:
             for scope, cap in self._of(candidate.row):
                 room[scope] -= _need(candidate, cap)
         # One job may be tried beyond these.
+        caps = [(s, cap) for s, cap in self._caps.items() if room[s] >= 0 and not cap.is_exact]
         tries = {
-            scope
-            for scope, cap in self._caps.items()
-            if (self._is_idle(scope, cap) or now_s >= cap.since_s + self.retry_s)
-            and not cap.is_exact
-            and room[scope] >= 0
+            s for s, cap in caps if now_s >= cap.since_s + self.retry_s or self._is_idle(s, cap)
         }
         found: dict[JobId, str] = {}
         for candidate in queued:
@@ -227,11 +224,10 @@ class Throttles:
 
     def _used(self, scope: Scope, cap: Cap) -> int:
         """Return the number of jobs that run under a limit, or of their GPUs."""
-        return _used(self._running, scope, cap)
+        return _amount(self._running.get(scope, []), cap)
 
 
-def _used(running: Mapping[Scope, list[int]], scope: Scope, cap: Cap) -> int:
-    gpus = running.get(scope, [])
+def _amount(gpus: Sequence[int], cap: Cap) -> int:
     return len(gpus) if cap.counts_jobs else sum(gpus)
 
 
