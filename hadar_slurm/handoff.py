@@ -40,12 +40,8 @@ MAX_NUMBER = 1e18  # beyond any count of steps or time; keeps what follows out o
 STATES = ("running", "saved", "done")
 # The numbers that a report may leave out, by type.
 _OPTIONAL_NUMBERS: Dict[str, Callable[[Any], Any]] = {
-    "steps_per_s": float,
-    "time_s": float,
-    "own_steps": int,
-    "aggregation_s": float,
-    "averages": int,
-    "version": int,
+    **dict.fromkeys(("steps_per_s", "time_s", "aggregation_s"), float),
+    **dict.fromkeys(("own_steps", "averages", "version"), int),
 }
 # What reading a malformed report or assignment raises.
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -65,39 +61,33 @@ class AssignmentError(ValueError):
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """The progress that a job reports.
+    """The progress that a job reports."""
 
-    `restart` is Slurm's restart count of the run that wrote it (SLURM_RESTART_COUNT, 0 at
-    first), which distinguishes old and new reports. `steps_done` counts the steps of the whole
-    job; in state `saved`, those in the checkpoint. `steps_per_s` is measured over this run (0: not
-    yet). `time_s` is seconds since the epoch by the job's clock.
-
-    Of a forked job's copy `own_steps` are those of `steps_done` that it has trained since the
-    parameters were last averaged, which no other copy counts; `aggregation_s` is how long that
-    took (0: not yet measured), and `averages` how often two copies or more have been averaged
-    since the training began.
-
-    `listens` promises that USR1 makes this run save and ends none of its processes (`listens_now`).
-    A report without it promises that too: it follows the protocol.
-    """
-
+    # Slurm's restart count of the run that wrote it (SLURM_RESTART_COUNT, 0 at first), which
+    # distinguishes old and new reports.
     restart: int
     state: str
+    # Of the whole job; in state `saved`, those in the checkpoint.
     steps_done: int
+    # Measured over this run; 0: not yet.
     steps_per_s: float = 0.0
+    # In seconds since the epoch by the job's clock.
     time_s: float = 0.0
+    # Of a forked job's copy: the part of `steps_done` that it has trained since the parameters were
+    # last averaged, which no other copy counts.
     own_steps: int = 0
+    # How long averaging the parameters of copies took; 0: not yet measured.
     aggregation_s: float = 0.0
+    # How often two copies or more have been averaged since the training began.
     averages: int = 0
+    # Promises that USR1 makes this run save and ends none of its processes (`listens_now`). A
+    # report without it promises that too: it follows the protocol.
     listens: bool = True
     version: int = VERSION
 
 
 def user_reports(reports: Path, uid: int) -> Path:
-    """Return the directory that the jobs of one user report in; the user makes and owns it.
-
-    Users' directories lie side by side in `reports`, which everyone may write to, as in /tmp.
-    """
+    """Return a user's directory of reports, made by the user: `reports` is open to all, as /tmp."""
     return reports / f"u{uid}"
 
 
@@ -135,13 +125,12 @@ def tell(
     if job is None:
         return
     restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    is_listening = listens_now() if listens is None else listens
+    listens = listens_now() if listens is None else listens
     own = own_reports(os.environ)
     warn_of_unsaved_run(own, job, restart)
+    now_s = time.time()
+    report = ProgressReport(restart, state, steps_done, steps_per_s, now_s, listens=listens)
     try:
-        report = ProgressReport(
-            restart, state, steps_done, steps_per_s, time.time(), listens=is_listening
-        )
         write_report(own, job, report)
     except OSError as error:
         warnings.warn(f"no progress report: {error}", stacklevel=2)  # prints each text once
@@ -159,16 +148,14 @@ def read_report(reports: Path, job_id: str, *, owner_uid: int) -> Optional[Progr
     Raises SquattedError where another user has taken the directory of the job's owner, and
     ReportError for anything else that the owner cannot have written in good faith.
     """
-    return _read_report(user_reports(reports, owner_uid), job_id, owner_uid)
+    return read_own_report(user_reports(reports, owner_uid), job_id, owner_uid)
 
 
-def read_own_report(own: Path, job_id: str) -> Optional[ProgressReport]:
-    """Return the report of a job of this user's, which reports in `own`; like `read_report`."""
-    return _read_report(own, job_id, os.geteuid())
-
-
-def _read_report(own: Path, job_id: str, owner_uid: int) -> Optional[ProgressReport]:
-    path = report_path(own, job_id)
+def read_own_report(
+    own: Path, job_id: str, owner_uid: Optional[int] = None
+) -> Optional[ProgressReport]:
+    """Return the report of a job that reports in `own`, like `read_report`; None: this user's."""
+    path, owner_uid = report_path(own, job_id), os.geteuid() if owner_uid is None else owner_uid
     try:
         with (
             untrusted_files.directory(own, owner_uid=owner_uid) as user_fd,
@@ -221,7 +208,9 @@ def listens_now() -> bool:
     if handler is None or handler in (signal.SIG_DFL, signal.SIG_IGN):
         return False
     batch_script = _batch_script()
-    return batch_script is None or _survives_usr1(batch_script)
+    facts = _status(batch_script) if batch_script is not None else {}
+    bit = 1 << (signal.SIGUSR1 - 1)
+    return not facts or bool((facts.get("SigCgt", 0) | facts.get("SigIgn", 0)) & bit)
 
 
 def _batch_script() -> Optional[int]:
@@ -246,13 +235,6 @@ def _batch_script() -> Optional[int]:
         process = parent
 
 
-def _survives_usr1(process: int) -> bool:
-    """Return whether a process handles or ignores USR1; True where that cannot be seen."""
-    facts = _status(process)
-    bit = 1 << (signal.SIGUSR1 - 1)
-    return not facts or bool((facts.get("SigCgt", 0) | facts.get("SigIgn", 0)) & bit)
-
-
 def _status(process: int) -> Dict[str, int]:
     """Return the parent and the masks of signals of a process; nothing where they are hidden."""
     bases = {"PPid": 10, "SigCgt": 16, "SigIgn": 16}
@@ -265,7 +247,7 @@ def _status(process: int) -> Dict[str, int]:
         return {}
 
 
-# The runs, by job and restart, of which this process has looked at the one before.
+# The runs, by job and restart, whose previous run this process has checked.
 _WARNED: Set[Tuple[str, int]] = set()
 
 
@@ -282,12 +264,9 @@ def warn_of_unsaved_run(own: Path, job_id: str, restart: int) -> None:
     except ReportError:
         return
     if before is not None and before.restart < restart and before.state == "running":
-        print(
-            f"hadar: run {before.restart + 1} of job {job_id} ended before it reported a saved "
-            f"checkpoint (at step {before.steps_done}); this is run {restart + 1}",
-            file=sys.stderr,
-            flush=True,
-        )
+        text = f"hadar: run {before.restart + 1} of job {job_id} ended before it reported a saved "
+        text += f"checkpoint (at step {before.steps_done}); this is run {restart + 1}"
+        print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,7 @@ class WrongOwner(PermissionError):
 def directory(
     name: Name, *, owner_uid: int | None = None, dir_fd: int | None = None
 ) -> Iterator[int]:
-    """Give a descriptor of a directory; raises OSError, and WrongOwner for another user's.
-
-    `owner_uid` of None accepts any owner.
-    """
+    """Give a directory's descriptor; raises OSError, and WrongOwner if not of `owner_uid`."""
     descriptor = os.open(name, _DIRECTORY, dir_fd=dir_fd)
     try:
         _check_owner(descriptor, name, owner_uid)
@@ -51,10 +48,7 @@ def directory(
 
 
 def make_directory(name: Name, mode: int, *, dir_fd: int | None = None) -> None:
-    """Make a directory of this user's with exactly these permissions, or give them to one.
-
-    Raises OSError, and WrongOwner where another user was first.
-    """
+    """Make or change a directory of this user to these permissions; raises OSError, WrongOwner."""
     with suppress(FileExistsError):
         os.mkdir(name, mode & 0o700, dir_fd=dir_fd)
     with directory(name, owner_uid=os.geteuid(), dir_fd=dir_fd) as descriptor:

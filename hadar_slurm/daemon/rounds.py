@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -89,15 +89,10 @@ def run_with(
             rounds(each, policy, partial(record, source=each), max_rounds=1)
         _gather(problems, config, [backend, *beside])
 
-    def signs_of_life() -> SignsOfLife:
-        enforced = modes(config).enforced(backend.slurm.partitions())
-        return SignsOfLife(config, cluster.name, lease, problems, enforced, is_off)
-
-    try:
-        with _signs_of_life(signs_of_life, backend, world.life, is_daemon=not once):
-            rounds(backend, policy, record_all, max_rounds=1 if once else None)
-    finally:
-        journal.close()
+    enforced = () if once else modes(config).enforced(backend.slurm.partitions())
+    signs = SignsOfLife(config, cluster.name, lease, problems, enforced, is_off)
+    with closing(journal), _signs_of_life(signs, backend, world.life, is_daemon=not once):
+        rounds(backend, policy, record_all, max_rounds=1 if once else None)
     return faults
 
 
@@ -128,7 +123,7 @@ def _gather(problems: Problems, config: Config, backends: Sequence[SlurmBackend]
 
 @contextmanager
 def _signs_of_life(
-    make: Callable[[], SignsOfLife], backend: SlurmBackend, life: Life, *, is_daemon: bool
+    signs: SignsOfLife, backend: SlurmBackend, life: Life, *, is_daemon: bool
 ) -> Iterator[None]:
     """Keep the heartbeat fresh while the daemon runs; a single round writes none.
 
@@ -138,7 +133,6 @@ def _signs_of_life(
     if not is_daemon:
         yield
         return
-    signs = make()
     run_dir = signs.config.run_dir
     make_directory(run_dir, "run_dir")
     make_wake_file(run_dir / WAKE_FILE)

@@ -6,15 +6,10 @@ import os
 import socket
 from contextlib import suppress
 
-_VARIABLE = "NOTIFY_SOCKET"
-
 
 def notify(*words: str) -> None:
-    """Send a notification such as `READY=1` to the service manager, if there is one.
-
-    Errors are ignored: hadard also runs without a service manager.
-    """
-    address = os.environ.get(_VARIABLE, "")
+    """Send a notification such as `READY=1` to the service manager, if there is one."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
     # Names that begin with @ are not in the file system: there they begin with a zero byte.

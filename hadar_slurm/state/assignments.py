@@ -17,6 +17,7 @@ from hadar_slurm.handoff import Assignment, assignment_path, assignment_text
 # Owned by hadard; the copies' users may enter directories whose name they know.
 DIRECTORY_MODE = 0o711
 
+_NAME = assignment_path(Path(), "").name
 # An access list as Linux keeps it (acl(5)): version, then tag, permissions and id of each entry.
 _ACL = "system.posix_acl_access"
 _ACL_VERSION = 2
@@ -41,20 +42,15 @@ class Assignments:
         before = self._written.get(parent)
         if before and (before.quotas, before.slot_s) == (assignment.quotas, assignment.slot_s):
             return
-        name = assignment_path(self.directory, parent).name
+        content, finish = assignment_text(assignment).encode(), partial(_hand_over, uid=owner_uid)
+        replace = partial(untrusted_files.replace, mode=0o400, hand_over=finish)
         try:
             with self._of_job(parent) as folder:
                 try:
-                    untrusted_files.replace(
-                        name,
-                        assignment_text(assignment).encode(),
-                        mode=0o400,
-                        dir_fd=folder,
-                        hand_over=partial(_hand_over, uid=owner_uid),
-                    )
+                    replace(_NAME, content, dir_fd=folder)
                 except OSError:
                     with suppress(OSError):
-                        os.unlink(name, dir_fd=folder)  # the previous one is no longer valid
+                        os.unlink(_NAME, dir_fd=folder)  # the previous one is no longer valid
                     raise
         except OSError as error:
             self._written.pop(parent, None)
@@ -68,21 +64,12 @@ class Assignments:
     def keep(self, parents: Collection[JobId]) -> None:
         """Remove the files that hadard wrote for jobs that no longer exist."""
         self._written = {k: written for k, written in self._written.items() if k in parents}
-        name = assignment_path(self.directory, JobId("0")).name
         own = untrusted_files.directory(self.directory, owner_uid=os.geteuid())
         with suppress(OSError), own as place:
             for parent in os.listdir(place):
-                if not parent.isdecimal() or parent in parents:
-                    continue
-                with suppress(OSError):
-                    with untrusted_files.directory(
-                        parent, owner_uid=os.geteuid(), dir_fd=place
-                    ) as folder:
-                        for file in os.listdir(folder):
-                            # A draft may be left by a hadard that was killed.
-                            if file == name or file.startswith(f".{name}."):
-                                os.unlink(file, dir_fd=folder)
-                    os.rmdir(parent, dir_fd=place)
+                if parent.isdecimal() and parent not in parents:
+                    with suppress(OSError):
+                        _remove(parent, place)
 
     @contextmanager
     def _of_job(self, parent: JobId) -> Iterator[int]:
@@ -95,6 +82,15 @@ class Assignments:
                 yield folder
 
 
+def _remove(parent: str, place: int) -> None:
+    """Remove a job's directory; a draft may be left by a hadard that was killed."""
+    with untrusted_files.directory(parent, owner_uid=os.geteuid(), dir_fd=place) as folder:
+        for file in os.listdir(folder):
+            if file == _NAME or file.startswith(f".{_NAME}."):
+                os.unlink(file, dir_fd=folder)
+    os.rmdir(parent, dir_fd=place)
+
+
 def _hand_over(descriptor: int, *, uid: int) -> None:
     """Let only one user read a new file; raises OSError.
 
@@ -105,15 +101,12 @@ def _hand_over(descriptor: int, *, uid: int) -> None:
     try:
         os.fchown(descriptor, uid, -1)
     except PermissionError:
-        os.setxattr(descriptor, _ACL, _access_list(uid))
-
-
-def _access_list(uid: int) -> bytes:
-    entries = [
-        (_USER_OBJ, _READ | _WRITE, _NOBODY),
-        (_USER, _READ, uid),
-        (_GROUP_OBJ, 0, _NOBODY),
-        (_MASK, _READ, _NOBODY),
-        (_OTHER, 0, _NOBODY),
-    ]
-    return struct.pack("<I", _ACL_VERSION) + b"".join(struct.pack("<HHI", *one) for one in entries)
+        entries = [
+            (_USER_OBJ, _READ | _WRITE, _NOBODY),
+            (_USER, _READ, uid),
+            (_GROUP_OBJ, 0, _NOBODY),
+            (_MASK, _READ, _NOBODY),
+            (_OTHER, 0, _NOBODY),
+        ]
+        packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
+        os.setxattr(descriptor, _ACL, struct.pack("<I", _ACL_VERSION) + packed)

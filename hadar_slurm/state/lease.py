@@ -27,7 +27,7 @@ EVERY_S = 5.0
 _MAX_BYTES = 4096
 # Nothing is there, or something else than a small plain file.
 _NO_LEASE = (errno.ENOENT, errno.EFBIG, errno.EINVAL, errno.ELOOP)
-_LOOK_EVERY_S = 0.5
+_POLL_S = 0.5
 # Of two that take over at once, the one that wrote last has it.
 _SETTLE_S = 1.0
 
@@ -76,9 +76,8 @@ class Lease:
     def holder(self) -> Holder | None:
         """Return the holder of a valid lease, or None; raises OSError where it is not known."""
         with untrusted_files.directory(self.spool) as place:
-            trusted = {0, os.geteuid(), os.fstat(place).st_uid}
+            trusted, name = {0, os.geteuid(), os.fstat(place).st_uid}, self.path.name
             try:
-                name = self.path.name
                 uid = os.stat(name, dir_fd=place, follow_symlinks=False).st_uid
                 if uid not in trusted:
                     return None
@@ -104,38 +103,31 @@ class Lease:
         other = self._other()
         is_contested = other is not None and not other.is_gone
         if other is not None and is_contested:
-            self._outwait(other, is_stopping)
+            # Wait until it has not been renewed for as long as it is good.
+            deadline_s = time.monotonic() + other.good_for_s + EVERY_S
+            while time.monotonic() < deadline_s and not is_stopping():
+                if (now := self._other()) is None:
+                    break
+                if other.host == socket.gethostname() or now != other:
+                    self._refuse(now)
+                self.sleep(_POLL_S)
         self._write()
         if is_contested:
             self.sleep(_SETTLE_S)
-        if (quicker := self._other()) is not None:
-            raise self._taken_by(quicker)
+        self._refuse(self._other())
 
-    def _outwait(self, other: Holder, is_stopping: Callable[[], bool]) -> None:
-        """Wait until a lease has not been renewed for as long as it is good."""
-        deadline_s = time.monotonic() + other.good_for_s + EVERY_S
-        while time.monotonic() < deadline_s and not is_stopping():
-            if (now := self._other()) is None:
-                return
-            if other.host == socket.gethostname() or now != other:
-                raise self._taken_by(now)
-            self.sleep(_LOOK_EVERY_S)
-
-    def _taken_by(self, other: Holder) -> DaemonError:
-        return DaemonError(
-            f"another hadard is at work on cluster {self.cluster}: process {other.pid} on "
-            f"{other.host} holds {self.path}; stop it first"
-        )
+    def _refuse(self, other: Holder | None) -> None:
+        if other is not None:
+            raise DaemonError(
+                f"another hadard is at work on cluster {self.cluster}: process {other.pid} on "
+                f"{other.host} holds {self.path}; stop it first"
+            )
 
     def renew(self) -> None:
-        """Renew the lease if it is time; raises DaemonError when another hadard has taken it over.
-
-        Raises OSError where it cannot be read or written.
-        """
+        """Renew the lease if it is time; raises OSError, and DaemonError where another has it."""
         if 0 <= time.monotonic() - self._written_s < EVERY_S:
             return
-        if (other := self._other()) is not None:
-            raise self._taken_by(other)
+        self._refuse(self._other())
         self._write()
 
     def give_up(self) -> None:

@@ -28,13 +28,11 @@ def why_not_migrated(row: QueueRow, report: ProgressReport | None, entry: Claim)
         why = "it has not said in this run that it listens for USR1"
     elif report.state == "done":
         why = "it has reported that it is done"
-    elif not report.listens:
-        why = (
-            "USR1 would end it or find no handler: its program installs none, or its batch script "
-            "neither handles nor ignores USR1"
-        )
-    else:
+    elif report.listens:
         return ""
+    else:
+        why = "USR1 would end it or find no handler: its program installs none, or its batch script"
+        why += " neither handles nor ignores USR1"
     return f"not migrated: {why}"
 
 
@@ -52,8 +50,7 @@ def runs_again(row: QueueRow, entry: Claim, now_s: float) -> bool:
     """Return whether the first run after the one that our signal ended takes messages."""
     return (
         row.state == "RUNNING"
-        and entry.ended_run > 0
-        and entry.ended_run == row.restarts
+        and 0 < entry.ended_run == row.restarts
         and now_s >= row.started_s + TAKES_MESSAGES_AFTER_S
     )
 

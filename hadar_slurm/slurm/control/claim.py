@@ -29,38 +29,28 @@ def stance(
     *,
     mode: Mode,
     plans_for: Mode,
-    is_excluding: bool,
-    can_run: bool,
+    fits: bool,
 ) -> Disposition:
     """Classify a described job that is pending or holds GPUs.
 
-    `mode` is that of its partition, `plans_for` that of the current plan. `is_excluding`: the job
-    excludes nodes or is scrontab's. `can_run`: some nodes fit it with a known throughput.
+    `mode` is that of its partition, `plans_for` that of the current plan. `fits`: the job excludes
+    no nodes, is not scrontab's, and some nodes fit it with a known throughput.
     """
-    is_pinned = is_pinned_by_us(row, ledger)
-    is_unmanaged = (
-        description.leaves
-        or is_excluding
-        or row.is_set_apart
-        or (bool(row.requested_nodes) and not is_pinned)
-        or not can_run
-    )
+    names_nodes = bool(row.requested_nodes) and not is_pinned_by_us(row, ledger)
+    is_unmanaged = description.leaves or row.is_set_apart or not fits or names_nodes
+    is_planned = not is_unmanaged and mode is plans_for
     if row.state != "PENDING":
         # A migration would requeue and release it, and so remove its owner's hold.
-        is_unmanaged = is_unmanaged or row.is_held_as_it_runs
-        return Disposition.IGNORE if is_unmanaged or mode is not plans_for else Disposition.MANAGE
-    has_change_of_us = bears_of_us(row, ledger, was_submitted_held=description.is_held)
+        may_migrate = is_planned and not row.is_held_as_it_runs
+        return Disposition.MANAGE if may_migrate else Disposition.IGNORE
+    is_changed = is_changed_by_us(row, description, ledger)
     if is_unmanaged or mode is not Mode.ENFORCE:
-        if has_change_of_us:
+        if is_changed:
             return Disposition.RESTORE
-        if is_unmanaged or mode is not plans_for or row.priority == 0:
-            return Disposition.IGNORE
-        return Disposition.MANAGE
-    if plans_for is not Mode.ENFORCE:
+        return Disposition.MANAGE if is_planned and row.priority != 0 else Disposition.IGNORE
+    if not is_planned:
         return Disposition.IGNORE
-    if has_change_of_us and not has_foreign_hold(
-        row, ledger, was_submitted_held=description.is_held
-    ):
+    if is_changed and not has_foreign_hold(row, description, ledger):
         return Disposition.MANAGE
     # Cleared under a foreign hold, it would start without its GPUs once that is released. Else it
     # is neither held nor pinned by us: its user released or holds it, or no daemon ran at its
@@ -68,26 +58,18 @@ def stance(
     return Disposition.RESTORE if _was_cleared(row, ledger) else Disposition.IGNORE
 
 
-def was_submitted_held(description: Description | None) -> bool:
-    """Return whether hadar-sbatch submitted the job held for hadard."""
-    return description is not None and description.is_held
-
-
-def bears_of_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
-    """Return whether a pending job has a hold or pin of hadard, or a request that it cleared.
-
-    A foreign hold may be set as well.
-    """
+def is_changed_by_us(row: QueueRow, description: Description | None, ledger: Ledger) -> bool:
+    """Return whether hadard has held, pinned or cleared a pending job, foreign hold or not."""
     return row.state == "PENDING" and (
-        is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
+        is_held_by_us(row, description, ledger)
         or _was_cleared(row, ledger)
         or is_pinned_by_us(row, ledger)
     )
 
 
-def has_foreign_hold(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
+def has_foreign_hold(row: QueueRow, description: Description | None, ledger: Ledger) -> bool:
     """Return whether a job waits under a foreign hold, which hadard must not release."""
-    return row.is_held and not is_held_by_us(row, ledger, was_submitted_held=was_submitted_held)
+    return row.is_held and not is_held_by_us(row, description, ledger)
 
 
 def _was_cleared(row: QueueRow, ledger: Ledger) -> bool:
@@ -96,28 +78,28 @@ def _was_cleared(row: QueueRow, ledger: Ledger) -> bool:
     return row.request.is_cleared and before is not None and not before.is_cleared
 
 
-def is_held_by_us(row: QueueRow, ledger: Ledger, *, was_submitted_held: bool) -> bool:
+def is_held_by_us(row: QueueRow, description: Description | None, ledger: Ledger) -> bool:
     """Return whether hadard, or hadar-sbatch for it, set the hold on a job."""
     if not row.is_held_by_user:
         return False
     if row.key in ledger:
-        entry = ledger[row.key]
         # Slurm holds a job that it cannot start on the nodes of its pin.
-        return entry.is_held or (row.reason == "BadConstraints" and is_pinned_by_us(row, ledger))
+        has_bad_pin = row.reason == "BadConstraints" and is_pinned_by_us(row, ledger)
+        return ledger[row.key].is_held or has_bad_pin
     # Without a ledger, any hold on a job that has run before or names nodes is suspect: no job may
     # wait for a hadard that has lost its record.
     is_suspect = row.restarts > 0 or bool(row.requested_nodes)
+    was_submitted_held = description is not None and description.is_held
     return was_submitted_held or (is_suspect and not ledger.is_whole)
 
 
 def is_pinned_by_us(row: QueueRow, ledger: Ledger) -> bool:
     """Return whether hadard chose the nodes that a job requests."""
-    if not row.requested_nodes:
-        return False
-    if row.key in ledger:
-        # Different nodes are its owner's later choice.
-        return set(row.requested_nodes) == set(ledger[row.key].pinned)
-    return not ledger.is_whole
+    if row.key not in ledger:
+        return bool(row.requested_nodes) and not ledger.is_whole
+    # Different nodes are its owner's later choice.
+    pinned = set(ledger[row.key].pinned)
+    return bool(row.requested_nodes) and set(row.requested_nodes) == pinned
 
 
 def has_landed(row: QueueRow, entry: Claim) -> bool:
@@ -133,8 +115,3 @@ def has_landed(row: QueueRow, entry: Claim) -> bool:
         and entry.asked_when_held is not None
         and set(row.requested_nodes) == set(entry.asked_when_held)
     )
-
-
-def is_free(row: QueueRow) -> bool:
-    """Return whether no hold is set on a job that runs or is pending."""
-    return row.state == "RUNNING" or (row.state == "PENDING" and row.priority > 0)

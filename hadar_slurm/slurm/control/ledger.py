@@ -12,9 +12,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,8 @@ class Claim:
     @property
     def of_signals(self) -> Claim:
         """Return an entry with only the facts about our signals."""
-        return Claim(
-            signalled_run=self.signalled_run,
-            signalled_until_s=self.signalled_until_s,
-            ended_run=self.ended_run,
-        )
+        run, until_s, ended = self.signalled_run, self.signalled_until_s, self.ended_run
+        return Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
 
 
 class Ledger:
@@ -95,20 +92,11 @@ class Ledger:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the file if another process (`hadar release`) has written it and it is valid."""
+        """Read the file if another process (`hadar release`) has written it; skip a damaged one."""
         mark = self._mark_of_file()
-        if mark is not None and mark != self._mark:
-            self._mark = mark
-            self._load()
-
-    def _mark_of_file(self) -> object:
-        with suppress(OSError):
-            facts = self.path.stat()
-            return facts.st_ino, facts.st_mtime_ns, facts.st_size
-        return None
-
-    def _load(self) -> None:
-        """Read the file; a damaged one counts as missing."""
+        if mark in (None, self._mark):
+            return
+        self._mark = mark
         try:
             with untrusted_files.directory(self.path.parent) as place:
                 text = untrusted_files.read(self.path.name, max_bytes=_MAX_BYTES, dir_fd=place)
@@ -120,6 +108,12 @@ class Ledger:
             log.warning("%s: not a ledger that can be read: %r", self.path, error)
             return
         self._entries, self.is_whole = entries, True
+
+    def _mark_of_file(self) -> object:
+        with suppress(OSError):
+            facts = self.path.stat()
+            return facts.st_ino, facts.st_mtime_ns, facts.st_size
+        return None
 
     def __contains__(self, job: JobId) -> bool:
         return job in self._entries
@@ -142,15 +136,10 @@ class Ledger:
 
     def expect_holds(self, asked: Mapping[JobId, tuple[NodeName, ...]]) -> None:
         """Record that we are about to hold these jobs, which request these nodes."""
-        new = {j: replace(self[j], is_held=True, asked_when_held=asked[j]) for j in asked}
-        self.note(new)
+        self.note({j: replace(self[j], is_held=True, asked_when_held=asked[j]) for j in asked})
 
     def expect_requeues(
-        self,
-        restarts: Mapping[JobId, int],
-        *,
-        were_ended: bool = False,
-        held: Collection[JobId] = (),
+        self, restarts: Mapping[JobId, int], *, were_ended: bool = False, held: Sequence[JobId] = ()
     ) -> None:
         """Record that we are about to requeue and hold jobs, with their numbers of restarts.
 
@@ -184,10 +173,9 @@ class Ledger:
         """Return an entry with the current time if it ends our hold."""
         if entry.is_held:
             return replace(entry, released_s=0.0, booted_s=0.0)
-        entry = replace(entry, asked_when_held=None)
         if self[job].is_held:
-            return replace(entry, released_s=self.now_s(), booted_s=self.booted_s)
-        return entry
+            entry = replace(entry, released_s=self.now_s(), booted_s=self.booted_s)
+        return replace(entry, asked_when_held=None)
 
     def _write(self, changed: Mapping[JobId, Claim], gone: Collection[JobId] = ()) -> None:
         """Change these entries alone: another process may have changed others."""
@@ -197,8 +185,8 @@ class Ledger:
                     raise OSError(errno.EWOULDBLOCK, "another program is writing to it")
                 self.refresh()
                 stamped = {job: self._stamped(job, entry) for job, entry in changed.items()}
-                all_entries = {**self._entries, **stamped}
-                entries = {job: all_entries[job] for job in all_entries if job not in gone}
+                merged = {**self._entries, **stamped}
+                entries = {job: entry for job, entry in merged.items() if job not in gone}
                 self._replace(entries)
                 self._mark = self._mark_of_file()
         except OSError as error:
@@ -214,7 +202,11 @@ class Ledger:
                 untrusted_files.give_to_owner_of(place, descriptor)
                 os.fsync(descriptor)
 
-            jobs = {job: _tree(entry) for job, entry in sorted(entries.items())}
+            # An empty `asked_when_held` (no nodes requested) differs from None (no such hold).
+            jobs = {
+                job: {k: v for k, v in asdict(c).items() if v or (k, v) == ("asked_when_held", ())}
+                for job, c in sorted(entries.items())
+            }
             text = json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
             untrusted_files.replace(
                 self.path.name, text.encode(), mode=0o640, dir_fd=place, hand_over=finish
@@ -227,23 +219,15 @@ class Ledger:
                 self._write({})
 
 
-def _tree(entry: Claim) -> dict[str, Any]:
-    # An empty `asked_when_held` (no nodes requested) differs from None (no hold under way).
-    return {
-        key: value
-        for key, value in asdict(entry).items()
-        if value or (key == "asked_when_held" and value is not None)
-    }
-
-
 def _entry(tree: Mapping[str, Any]) -> Claim:
-    """Return an entry; raises one of `_DAMAGE` for anything that `_tree` does not write."""
+    """Return an entry; raises one of `_DAMAGE` for anything that a ledger does not write."""
     before, asked = tree.get("before"), tree.get("asked_when_held")
     numbers: dict[str, Any] = {key: _number(tree.get(key, 0.0)) for key in _TIMES}
     numbers |= {key: int(_number(tree.get(key, 0))) for key in _COUNTS}
     return Claim(
         is_held=tree.get("is_held") is True,
-        before=None if before is None else _request(before),
+        # A request with unknown keys is a TypeError.
+        before=None if before is None else Request(**{k: _part(k, v) for k, v in before.items()}),
         pinned=_nodes(tree.get("pinned", ())),
         preferred=_word(tree.get("preferred", "")),
         asked_when_held=None if asked is None else _nodes(asked),
@@ -251,11 +235,8 @@ def _entry(tree: Mapping[str, Any]) -> Claim:
     )
 
 
-def _request(tree: Mapping[str, Any]) -> Request:
-    words = {key: _word(value) for key, value in tree.items() if key != "nodes"}
-    if not {field.name for field in fields(Request)} >= words.keys():
-        raise ValueError(f"a request with unknown keys: {sorted(words)}")
-    return Request(**words, nodes=_nodes(tree.get("nodes", ())))
+def _part(key: str, value: Any) -> Any:
+    return _nodes(value) if key == "nodes" else _word(value)
 
 
 def _nodes(names: Iterable[Any]) -> tuple[NodeName, ...]:
@@ -271,8 +252,6 @@ def _word(value: Any) -> str:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is not a number")
-    if not 0 <= value <= _MAX_NUMBER:
+    if type(value) not in (int, float) or not 0 <= value <= _MAX_NUMBER:
         raise ValueError(f"{value!r} is not a number from 0 to {_MAX_NUMBER:g}")
     return float(value)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.control.claim import has_landed, is_free
+from hadar_slurm.slurm.control.claim import has_landed
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
 # slurmctld has saved a release after this long. 22.05.8 lost the last 15 s.
@@ -39,9 +39,8 @@ def lost_releases(
         entry = ledger[job]
         if not entry.released_s or not row.is_held_by_user or row.has_failed_to_launch:
             continue
-        is_new = (
-            entry.released_s >= ledger.opened_s or ledger.now_s() - entry.released_s < _UNSEEN_S
-        )
+        age_s = ledger.now_s() - entry.released_s
+        is_new = entry.released_s >= ledger.opened_s or age_s < _UNSEEN_S
         is_other = 0.0 not in (booted_s, entry.booted_s) and booted_s != entry.booted_s
         lost, owned = replace(entry, is_held=True), replace(entry, released_s=0.0, booted_s=0.0)
         found[job] = lost if is_new and is_other else owned
@@ -54,7 +53,8 @@ def as_seen(entry: Claim, row: QueueRow, now_s: float) -> Claim:
         return replace(entry, is_held=False)  # it has replaced ours
     # Our requeue may still be in progress although its command was not answered.
     is_coming = row.state == "RUNNING" and row.restarts < entry.requeued
-    if not is_free(row) or is_coming or has_landed(row, entry):
+    is_free = row.state == "RUNNING" or (row.state == "PENDING" and row.priority > 0)
+    if not is_free or is_coming or has_landed(row, entry):
         return entry
     if entry.released_s > 0 and not 0 <= now_s - entry.released_s < SAVED_AFTER_S:
         if row.requested_nodes:

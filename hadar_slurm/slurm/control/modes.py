@@ -42,10 +42,7 @@ class Modes:
         return tuple(sorted(found, key=_FROM_LEAST.index, reverse=True))
 
     def enforced(self, partitions: Partitions) -> tuple[str, ...] | None:
-        """Return the partitions in which jobs may be held; None: all.
-
-        The empty name stands for jobs that name no partition.
-        """
+        """Return where jobs may be held (None: all); an empty name: jobs without a partition."""
         if self.default is Mode.ENFORCE and set(self.by_partition.values()) <= {Mode.ENFORCE}:
             return None
         names = tuple(name for name in partitions.names if self.of(name) is Mode.ENFORCE)

@@ -15,7 +15,7 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
 from hadar_slurm.slurm.client.updates import Release
-from hadar_slurm.slurm.control.claim import bears_of_us, has_landed, was_submitted_held
+from hadar_slurm.slurm.control.claim import has_landed, is_changed_by_us
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.control.restore import Returned, Waiting, restore_jobs
@@ -76,13 +76,13 @@ def release_all(
         sleep(_POLL_S)
     while True:
         queue = slurm.queue()
-        _record_observed(slurm, ledger, queue, raced)
-        raced = _release_raced(slurm, ledger, queue)
+        raced = _release_raced(slurm, ledger, queue, raced)
         waiting = waiting_for_us(queue.values(), ledger)
         # A job that had just started could not be changed, and no longer waits.
         answers = {job: a for job, a in answers.items() if not a.fault or job in waiting}
         answers |= {answer.job: answer for answer in restore_jobs(slurm, ledger, waiting)}
-        leaving = _leaving(ledger, queue)
+        held = [job for job in ledger if job in queue and ledger[job].is_held]
+        leaving = [job for job in held if queue[job].state == "COMPLETING"]
         has_failed = any(answer.fault for answer in answers.values())
         # Observe once more after a success: a throttled array may show its last task only then.
         if not (leaving or has_failed or waiting or raced):
@@ -95,44 +95,30 @@ def release_all(
             sleep(_POLL_S)
 
 
-def _record_observed(
+def _release_raced(
     slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow], raced: Collection[JobId]
-) -> None:
-    """Record lost releases, and the state of `raced` jobs and of jobs that an operator holds."""
+) -> list[JobId]:
+    """Release jobs whose hold raced with their start; the next observation shows the result.
+
+    First, record lost releases, and the state of `raced` jobs and of jobs that an operator holds.
+    """
     with suppress(LedgerError):
         ledger.note(lost_releases(slurm, ledger, queue))
-        ledger.note(
-            {
-                job: as_seen(ledger[job], queue[job], ledger.now_s())
-                for job in ledger
-                if job in queue and (job in raced or queue[job].is_held_by_operator)
-            }
-        )
-
-
-def _release_raced(
-    slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow]
-) -> list[JobId]:
-    """Release jobs whose hold raced with their start; the next observation shows the result."""
+        known = [queue[job] for job in ledger if job in queue]
+        rows = [row for row in known if row.key in raced or row.is_held_by_operator]
+        ledger.note({row.key: as_seen(ledger[row.key], row, ledger.now_s()) for row in rows})
     raced = [job for job in ledger if job in queue and has_landed(queue[job], ledger[job])]
     if raced:
         slurm.change([Release(job) for job in raced])
     return raced
 
 
-def _leaving(ledger: Ledger, queue: Mapping[JobId, QueueRow]) -> list[JobId]:
-    """Return the jobs that are leaving their GPUs under our hold."""
-    held = (job for job in ledger if ledger[job].is_held)
-    return [job for job in held if job in queue and queue[job].state == "COMPLETING"]
-
-
 def waiting_for_us(rows: Iterable[QueueRow], ledger: Ledger) -> dict[JobId, Waiting]:
     """Return the pending jobs with a hold or pin of hadard, also those under a foreign hold."""
-    waiting: dict[JobId, Waiting] = {}
-    for row in rows:
-        description = decode_or_none(row.comment) if row.state == "PENDING" else None
-        if description is None and row.key not in ledger:
-            continue
-        if bears_of_us(row, ledger, was_submitted_held=was_submitted_held(description)):
-            waiting[row.key] = (row, description)
-    return waiting
+    pending = [(row, decode_or_none(row.comment)) for row in rows if row.state == "PENDING"]
+    return {
+        row.key: (row, description)
+        for row, description in pending
+        if (description is not None or row.key in ledger)
+        and is_changed_by_us(row, description, ledger)
+    }

@@ -6,7 +6,7 @@ hadard restores jobs that it may no longer place, `hadar release` all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +19,8 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import gres_prefix
 from hadar_slurm.slurm.client.updates import Request, Update
-from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us, was_submitted_held
-from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us
+from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: no job is restored for this long. Slurm marks a dead node as down later.
@@ -48,17 +48,10 @@ def restore_jobs(
     operator's) gets its request back and stays held. The next call retries failures.
     """
     wanted = {job: _own_request(*waiting, ledger, slurm) for job, waiting in jobs.items()}
-    foreign = {
-        job
-        for job, (row, description) in jobs.items()
-        if has_foreign_hold(row, ledger, was_submitted_held=was_submitted_held(description))
-    }
-    changed = {job: want for job, want in wanted.items() if not _asks(jobs[job][0], want)}
-    faults: dict[JobId, str] = {}
-    if changed:
-        _record_restores(ledger, jobs, changed, foreign)
-        faults, held_by_operator = _restore_requests(slurm, ledger, jobs, changed, foreign)
-        foreign |= held_by_operator
+    foreign = {job for job, waiting in jobs.items() if has_foreign_hold(*waiting, ledger)}
+    changes = {job: (jobs[job][0], want) for job, want in wanted.items()}
+    changed = {job: change for job, change in changes.items() if not _asks(*change)}
+    faults = _restore_requests(slurm, ledger, changed, foreign) if changed else {}
     ready = [job for job in jobs if job not in faults and job not in foreign]
     faults |= _release(slurm, {job: jobs[job][0] for job in ready})
     # The pins are kept while Slurm may forget the release.
@@ -69,45 +62,44 @@ def restore_jobs(
     return [Returned(job, faults.get(job, "")) for job in jobs]
 
 
-def _record_restores(
-    ledger: Ledger,
-    jobs: Mapping[JobId, Waiting],
-    changed: Mapping[JobId, Request],
-    foreign: Collection[JobId],
-) -> None:
-    """Record the requests to restore, and our holds while they change."""
-    entries = {job: replace(ledger[job], before=want) for job, want in changed.items()}
-    for job in entries.keys() - set(foreign):
-        asked = jobs[job][0].requested_nodes
-        entries[job] = replace(entries[job], is_held=True, asked_when_held=asked)
-    # The jobs are held or pinned already: an unwritable ledger must not keep them so.
-    with suppress(LedgerError):
-        ledger.note(entries)
-
-
 def _restore_requests(
     slurm: SlurmAdapter,
     ledger: Ledger,
-    jobs: Mapping[JobId, Waiting],
-    changed: Mapping[JobId, Request],
-    foreign: Collection[JobId],
-) -> tuple[dict[JobId, str], set[JobId]]:
-    """Change the requests; return the faults by job, and the jobs that an operator now holds."""
+    changed: Mapping[JobId, tuple[QueueRow, Request]],
+    foreign: set[JobId],
+) -> dict[JobId, str]:
+    """Record and make these changes; return the faults by job.
+
+    `foreign` are the jobs under a foreign hold; those that an operator now holds are added to it.
+    """
+    entries: dict[JobId, Claim] = {}
     batch: list[tuple[JobId, Update]] = []
-    for job, want in changed.items():
-        ask = updates.SetRequest(job, want)
-        changes: tuple[Update, ...] = (updates.Hold(job), updates.ClearRequest(job), ask)
-        if job in foreign:
-            changes = _changes_under_foreign_hold(jobs[job][0], ask, ledger.now_s())
+    for job, (row, want) in changed.items():
+        entries[job] = replace(ledger[job], before=want)
+        clear, ask = updates.ClearRequest(job), updates.SetRequest(job, want)
+        changes: tuple[Update, ...] = (clear, ask)
+        if job not in foreign:
+            asked = row.requested_nodes
+            entries[job] = replace(entries[job], is_held=True, asked_when_held=asked)
+            changes = (updates.Hold(job), *changes)
+        # With a later begin time, its owner has chosen it.
+        elif row.restarts > 0 or row.started_s <= ledger.now_s():
+            # Our hold would replace the foreign one, and Slurm does not show which user set a hold.
+            # If the job is released meanwhile, its begin time prevents a start while it requests no
+            # GPU.
+            changes = (updates.DelayStart(job), clear, replace(ask, begins_soon=True))
         batch += [(job, change) for change in changes]
+    # The jobs are held or pinned already: an unwritable ledger must not keep them so.
+    with suppress(LedgerError):
+        ledger.note(entries)
     faults = _attempt(slurm, batch)
     queue = slurm.queue()
-    rows = {job: queue[job] for job in changed if job in queue}
-    for job, row in rows.items():
-        if row.state == "PENDING" and not _asks(row, changed[job]):
-            faults.setdefault(job, f"Slurm kept another request: {row.request}")
+    for job, (_, want) in changed.items():
+        if job in queue and queue[job].state == "PENDING" and not _asks(queue[job], want):
+            faults.setdefault(job, f"Slurm kept another request: {queue[job].request}")
     # An operator's hold has replaced ours.
-    return faults, {job for job, row in rows.items() if row.is_held_by_operator}
+    foreign |= {job for job in changed if job in queue and queue[job].is_held_by_operator}
+    return faults
 
 
 def _release(slurm: SlurmAdapter, rows: Mapping[JobId, QueueRow]) -> dict[JobId, str]:
@@ -122,20 +114,6 @@ def _release(slurm: SlurmAdapter, rows: Mapping[JobId, QueueRow]) -> dict[JobId,
         if job in queue and queue[job].is_held_by_user:
             faults.setdefault(job, "Slurm says that it is released, and holds it")
     return faults
-
-
-def _changes_under_foreign_hold(
-    row: QueueRow, ask: updates.SetRequest, now_s: float
-) -> tuple[Update, ...]:
-    """Return the changes that restore a request under a foreign hold.
-
-    Our hold would replace the foreign one, and Slurm does not show which user set a hold. If the
-    job is released meanwhile, its begin time prevents a start while it requests no GPU.
-    """
-    clear = updates.ClearRequest(row.key)
-    if row.restarts == 0 and row.started_s > now_s:
-        return clear, ask  # its owner has chosen a later time
-    return updates.DelayStart(row.key), clear, replace(ask, begins_soon=True)
 
 
 def _attempt(slurm: SlurmAdapter, batch: Sequence[tuple[JobId, Update]]) -> dict[JobId, str]:

@@ -27,7 +27,7 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
-from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us, was_submitted_held
+from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us
 from hadar_slurm.slurm.control.ledger import Ledger
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
@@ -65,8 +65,6 @@ class Mover:
 
     def stop(self, stops: Sequence[Stop]) -> Outcomes:
         """Take jobs off their GPUs, all at once, and return the outcome of each."""
-        if not stops:
-            return {}
         reported = self._on_reported_nodes(stops)
         queue = self._queue() if reported else {}
         to_save: dict[Stop, int] = {}
@@ -75,21 +73,20 @@ class Mover:
         for stop in reported:
             row = queue.get(stop.job_id)
             if row is None or row.state not in ("RUNNING", "PENDING"):
-                self._defer(stop, _state_now(row))
+                self._defer([stop], _state_now(row))
             elif row.is_held_by_operator or row.is_held_as_it_runs:
-                self._defer(stop, _FOREIGN_HOLD)  # our hold would replace it
+                self._defer([stop], _FOREIGN_HOLD)  # our hold would replace it
             elif row.state == "RUNNING":
                 if why := why_not_migrated(row, self._report(row), self.ledger[stop.job_id]):
-                    self._defer(stop, why)
+                    self._defer([stop], why)
                 else:
                     to_save[stop] = row.restarts
             elif row.is_held_by_user:
                 held.append(stop)
             else:
                 to_hold[stop] = row.requested_nodes
-        holds = partial(self.ledger.expect_holds, _by_job(to_hold))
-        held += self._try(self._recorded(to_hold, holds), updates.Hold)
-        signals = partial(self.ledger.expect_signals, _by_job(to_save), self.now_s() + self.grace_s)
+        held += self._try(self._recorded(to_hold, self.ledger.expect_holds), updates.Hold)
+        signals = partial(self.ledger.expect_signals, until_s=self.now_s() + self.grace_s)
         signalled = self._try(self._recorded(to_save, signals), updates.SignalCheckpoint)
         self._await_pending(held, self.now_s())
         requeued = self._requeue_when_saved({stop: to_save[stop] for stop in signalled})
@@ -107,51 +104,44 @@ class Mover:
         self._release_if_pinned(self._pin(self._startable(starts, reading), reading))
         return {start: self._outcomes[start] for start in starts}
 
-    def hold(self, jobs: Iterable[JobId]) -> None:
+    def hold(self, jobs: Collection[JobId]) -> None:
         """Hold jobs whose pins have timed out; the next round retries failures."""
-        jobs = list(jobs)
         queue = self._queue() if jobs else {}
         # A job may have started since, or have a foreign hold, which ours must not replace.
-        waiting = [queue[job] for job in jobs if job in queue]
-        asked = {
-            row.key: row.requested_nodes
-            for row in waiting
-            if row.state == "PENDING" and not row.is_held
-        }
+        waiting = [queue[job] for job in jobs if job in queue and not queue[job].is_held]
+        asked = {row.key: row.requested_nodes for row in waiting if row.state == "PENDING"}
         try:
             self.ledger.expect_holds(asked)
         except LedgerError as error:
             log.warning("%s", error)
             return
-        for fault in self.slurm.change([updates.Hold(job) for job in asked]) if asked else ():
-            if fault is not None:
-                log.warning("cannot hold: %s", fault)
+        faults = self.slurm.change([updates.Hold(job) for job in asked]) if asked else ()
+        for fault in filter(None, faults):
+            log.warning("cannot hold: %s", fault)
 
     def _requeue_when_saved(self, saving: dict[Stop, int]) -> list[Stop]:
         """Requeue jobs as they acknowledge, or at the end of their grace; return those requeued."""
         asked_s = self.now_s()
         deadline_s = asked_s + self.grace_s
         requeued: list[Stop] = []
-        waiting = dict(saving)
+        waiting = saving
         while waiting:
             is_late = self.now_s() >= deadline_s
-            queue = self._queue()
+            queue, running, waiting = self._queue(), waiting, {}
             ready: dict[Stop, bool] = {}
-            for stop, restarts in list(waiting.items()):
+            for stop, restarts in running.items():
                 row = queue.get(stop.job_id)
                 # A requeue would restart a job that was cancelled: check immediately before it.
                 if row is None or row.state not in _RUNS or row.restarts != restarts:
-                    self._defer(stop, _state_now(row))
+                    self._defer([stop], _state_now(row))
                 elif row.is_held_as_it_runs:
-                    self._defer(stop, _FOREIGN_HOLD)
+                    self._defer([stop], _FOREIGN_HOLD)
                 elif is_late or self._has_saved(row):
                     ready[stop] = self._has_saved(row)
                 else:
-                    continue
-                del waiting[stop]
-            sure = self._on_reported_nodes(ready)
-            requeues = {stop.job_id: saving[stop] for stop in sure}
-            recorded = self._recorded(sure, partial(self.ledger.expect_requeues, requeues))
+                    waiting[stop] = restarts
+            sure = {stop: saving[stop] for stop in self._on_reported_nodes(ready)}
+            recorded = self._recorded(sure, self.ledger.expect_requeues)
             for stop in self._try(recorded, updates.Requeue):
                 requeued.append(stop)
                 if not ready[stop]:
@@ -174,19 +164,17 @@ class Mover:
         try:
             silent = {row.node.name for row in self.slurm.nodes() if not row.has_reported}
         except SlurmUnavailable as error:
-            for stop in stops:
-                self._defer(stop, str(error))
+            self._defer(stops, str(error))
             return []
-        sure = [stop for stop in stops if silent.isdisjoint(stop.gang.gpus_by_node)]
-        for stop in stops:
-            if stop not in sure:
-                self._defer(stop, f"{stop.gang} has a node that has not reported to slurmctld")
-        return sure
+        late = [stop for stop in stops if not silent.isdisjoint(stop.gang.gpus_by_node)]
+        for stop in late:
+            self._defer([stop], f"{stop.gang} has a node that has not reported to slurmctld")
+        return [stop for stop in stops if stop not in late]
 
     def _has_saved(self, row: QueueRow) -> bool:
         """Return whether this run of the job has reported that its checkpoint is written."""
         report = self._report(row)
-        return report is not None and report.state == "saved" and report.restart == row.restarts
+        return report is not None and (report.state, report.restart) == ("saved", row.restarts)
 
     def _report(self, row: QueueRow) -> ProgressReport | None:
         with suppress(ReportError):
@@ -194,24 +182,21 @@ class Mover:
         return None
 
     def _await_pending(self, leaving: Sequence[Stop], deadline_s: float) -> None:
-        """Wait until jobs are pending and held; Slurm silently drops changes made earlier."""
-        waiting = list(leaving)
-        while waiting:
-            queue = self._queue()
-            for stop in list(waiting):
+        """Wait until jobs are pending and held: Slurm drops earlier changes without an error."""
+        while leaving:
+            queue, waiting = self._queue(), []
+            for stop in leaving:
                 row = queue.get(stop.job_id)
                 if row is not None and row.is_held_by_user:
                     self._outcomes.setdefault(stop, Outcome(stop, Status.DONE))
                 elif row is not None and row.state in ("PENDING", "COMPLETING", "RUNNING"):
-                    continue
+                    waiting.append(stop)
                 else:
-                    self._defer(stop, _state_now(row))
-                waiting.remove(stop)
+                    self._defer([stop], _state_now(row))
             if waiting and self.now_s() >= deadline_s:
-                for stop in waiting:
-                    self._defer(stop, "it is still on its nodes")
+                self._defer(waiting, "it is still on its nodes")
                 return
-            if waiting:
+            if leaving := waiting:
                 self.pause(_POLL_S)
 
     def _startable(self, starts: Sequence[Start], reading: SlurmState) -> dict[Start, QueueRow]:
@@ -222,9 +207,9 @@ class Mover:
         for start in starts:
             row = reading.queue.get(start.job_id)
             if row is None or row.state != "PENDING":
-                self._defer(start, f"it is {row.state if row else 'gone'} and not pending")
+                self._defer([start], f"it is {row.state if row else 'gone'} and not pending")
             elif why := self._why_not_pinned(start, row, reading.cluster, free):
-                self._defer(start, why)
+                self._defer([start], why)
             else:
                 rows[start] = row
                 free.subtract(dict(start.gang.slots))
@@ -234,9 +219,8 @@ class Mover:
         self, start: Start, row: QueueRow, cluster: Cluster, free: Counter[Slot]
     ) -> str:
         """Return why a pending job must not be pinned now; empty: it may be."""
-        submitted_held = was_submitted_held(decode_or_none(row.comment))
         # A user may have changed the job during the stops; that change stays.
-        if has_foreign_hold(row, self.ledger, was_submitted_held=submitted_held):
+        if has_foreign_hold(row, decode_or_none(row.comment), self.ledger):
             return _FOREIGN_HOLD
         if row.requested_nodes and not is_pinned_by_us(row, self.ledger):
             return "its owner has named nodes for it"
@@ -247,12 +231,9 @@ class Mover:
         return ""
 
     def _pin(self, rows: Mapping[Start, QueueRow], reading: SlurmState) -> dict[Start, bool]:
-        """Make pending jobs request exactly their gangs; they stay held.
-
-        Returns the starts that succeeded, and whether each names its GPU type.
-        """
+        """Make held jobs request their gangs; return the successes, and which name the GPU type."""
         entries = {
-            start.job_id: replace(
+            start: replace(
                 self.ledger[start.job_id],
                 is_held=True,
                 # The request before the first pin; later ones are set by hadard.
@@ -264,61 +245,52 @@ class Mover:
         }
         names: dict[Start, bool] = {}
         batch: list[tuple[Start, updates.Update]] = []
-        for start in self._recorded(rows, partial(self.ledger.note, entries)):
+        for start in self._recorded(entries, self.ledger.note):
             job, row = start.job_id, rows[start]
             names[start] = must_name_type(
                 row, start.gang, reading.cluster, keeps_types=self.slurm.abilities.keeps_types
             )
             request = request_for(start.gang, self.slurm.version, names_type=names[start])
+            ask = updates.SetRequest(job, request, begins_soon=row.restarts > 0)
             # Hold again: after a release by its owner since the last read, the job would start
             # without a GPU between the other two changes.
-            batch += [(start, updates.Hold(job)), (start, updates.ClearRequest(job))]
-            begins_soon = row.restarts > 0
-            batch.append((start, updates.SetRequest(job, request, begins_soon=begins_soon)))
+            batch += [(start, c) for c in (updates.Hold(job), updates.ClearRequest(job), ask)]
         failed = self._change(batch)
         return {start: name for start, name in names.items() if start not in failed}
 
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:
-        """Release the jobs whose request Slurm shows: Slurm may ignore an update.
-
-        `pinned` maps each start to whether its request names the GPU type.
-        """
-        if not pinned:
-            return
-        queue = self._queue()
+        """Release the jobs whose request (`_pin`) Slurm shows: Slurm may ignore an update."""
+        queue = self._queue() if pinned else {}
         ready: list[Start] = []
         for start, names_type in pinned.items():
             row = queue.get(start.job_id)
             if row is None or row.state != "PENDING":
-                self._defer(start, _state_now(row))
+                self._defer([start], _state_now(row))
             elif row.is_held_by_operator:
-                self._defer(start, "an operator holds it")
-            elif not asks_for(row, start.gang, names_type=names_type):
-                self._set(
-                    start,
-                    Status.REFUSED,
-                    f"Slurm kept another request: nodes {','.join(row.requested_nodes)}, "
-                    f"{row.gpus_per_node} a node, {row.gpus_otherwise} otherwise",
-                )
-            else:
+                self._defer([start], "an operator holds it")
+            # The number of nodes is not compared: squeue shows that of the job's last run.
+            elif (
+                set(row.requested_nodes) == set(start.gang.gpus_by_node)
+                and row.gpus_per_node == requested_gpus(start.gang, names_type=names_type)
+                and not row.gpus_otherwise
+            ):
                 ready.append(start)
-        # An observation, not the answer of Slurm, records later that the holds are gone.
-        for start in self._try(self._with_known_holds(ready), updates.Release):
-            self._set(start, Status.DONE)
-
-    def _with_known_holds(self, starts: Sequence[Start]) -> list[Start]:
-        """Record that our holds are in place on jobs pinned to the nodes of their previous pin.
-
-        The requested nodes do not show it there: a hold that the owner sets right after the start
-        would look as if ours had come with that start.
-        """
+            else:
+                why = f"Slurm kept another request: nodes {','.join(row.requested_nodes)}, "
+                why += f"{row.gpus_per_node} a node, {row.gpus_otherwise} otherwise"
+                self._set(start, Status.REFUSED, why)
+        # Jobs pinned to the nodes of their previous pin: the requested nodes do not show that our
+        # hold is in place, and one that the owner sets right after the start would look like ours.
         known = {
             start: replace(self.ledger[start.job_id], asked_when_held=None)
-            for start in starts
+            for start in ready
             if set(self.ledger[start.job_id].asked_when_held or ()) == set(start.gang.gpus_by_node)
         }
-        recorded = self._recorded(known, partial(self.ledger.note, _by_job(known)))
-        return [start for start in starts if start not in known or start in recorded]
+        recorded = self._recorded(known, self.ledger.note)
+        ready = [start for start in ready if start not in known or start in recorded]
+        # An observation, not the answer of Slurm, records later that the holds are gone.
+        for start in self._try(ready, updates.Release):
+            self._set(start, Status.DONE)
 
     def _queue(self) -> dict[JobId, QueueRow]:
         """Return the queue; an empty one while Slurm is not reachable, so that nothing is done."""
@@ -326,20 +298,19 @@ class Mover:
             return self.slurm.queue()
         return {}
 
-    def _recorded(self, actions: Iterable[Moved], record: Callable[[], None]) -> list[Moved]:
+    def _recorded(
+        self, values: Mapping[Moved, Value], record: Callable[[dict[JobId, Value]], None]
+    ) -> list[Moved]:
         """Write the ledger with `record` and return the actions; if that fails, defer them all."""
-        actions = list(actions)
         try:
-            record()
+            record({action.job_id: value for action, value in values.items()})
         except LedgerError as error:
-            for action in actions:
-                self._defer(action, str(error))
+            self._defer(values, str(error))
             return []
-        return actions
+        return list(values)
 
-    def _try(self, actions: Iterable[Moved], kind: _Change) -> list[Moved]:
+    def _try(self, actions: Collection[Moved], kind: _Change) -> list[Moved]:
         """Make one kind of change for every action, and return those that succeeded."""
-        actions = list(actions)
         failed = self._change([(action, kind(action.job_id)) for action in actions])
         return [action for action in actions if action not in failed]
 
@@ -354,8 +325,9 @@ class Mover:
                 self._set(action, Status.REFUSED if is_refused else Status.DEFERRED, str(fault))
         return failed
 
-    def _defer(self, action: Action, why: str) -> None:
-        self._set(action, Status.DEFERRED, why)
+    def _defer(self, actions: Iterable[Action], why: str) -> None:
+        for action in actions:
+            self._set(action, Status.DEFERRED, why)
 
     def _set(self, action: Action, status: Status, detail: str = "") -> None:
         self._outcomes[action] = Outcome(action, status, detail)
@@ -363,10 +335,6 @@ class Mover:
 
 def _state_now(row: QueueRow | None) -> str:
     return f"it is {row.state if row else 'not in the queue'} now"
-
-
-def _by_job(values: Mapping[Moved, Value]) -> dict[JobId, Value]:
-    return {action.job_id: value for action, value in values.items()}
 
 
 def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, *, keeps_types: bool) -> bool:
@@ -378,15 +346,3 @@ def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, *, keeps_types: 
     is_ambiguous = any(not cluster.by_name[name].has_one_type for name in gang.gpus_by_node)
     is_tied = keeps_types and bool(row.named_types)
     return len(gang.gpus_by_type) == 1 and (is_ambiguous or is_tied)
-
-
-def asks_for(row: QueueRow, gang: Gang, *, names_type: bool) -> bool:
-    """Return whether a job's request, as Slurm shows it, is exactly `gang`.
-
-    The number of nodes is not compared: squeue shows that of the job's last run.
-    """
-    return (
-        set(row.requested_nodes) == set(gang.gpus_by_node)
-        and row.gpus_per_node == requested_gpus(gang, names_type=names_type)
-        and not row.gpus_otherwise
-    )

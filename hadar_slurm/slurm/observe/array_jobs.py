@@ -8,7 +8,7 @@ all is in Slurm's queue and in the copies' reports.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -101,12 +101,10 @@ class Fork:
     def of(cls, parent: JobId, tasks: Sequence[Task], before: Fork | None) -> Fork:
         """Return the job of these tasks; `before` is the same job at the last observation."""
         ends = {final_phase(task.row.state) for task in tasks if not task.row.is_live}
-        return cls(
-            parent,
-            tuple(sorted(tasks, key=lambda task: task.number)),
-            frozenset(ends) | (before.ends if before else frozenset()),
-            before is not None and before.is_done,
-        )
+        ordered = tuple(sorted(tasks, key=lambda task: task.number))
+        if before is None:
+            return cls(parent, ordered, frozenset(ends))
+        return cls(parent, ordered, before.ends | ends, before.is_done)
 
     @cached_property
     def copies(self) -> tuple[Task, ...]:
@@ -200,18 +198,19 @@ class Fork:
             can_checkpoint=any(job.spec.can_checkpoint for job in jobs),
         )
         allocation = Allocation.of(held)
+        allowed = [job.allowed_nodes for job in jobs if job.allowed_nodes is not None]
+        starting = [job for job in jobs if job.phase is Phase.STARTING]
         return Job(
             spec,
             phase,
             self._progress(spec, allocation),
             allocation,
-            _common(job.allowed_nodes for job in jobs),
+            frozenset.intersection(*allowed) if allowed else None,
             first.bound_type if not held else None,
             first.fair_share,
             self._partition,
             tuple(f"copy {t.number}: {s}" for t in self.copies if t.job for s in t.job.remarks),
-            phase is Phase.STARTING
-            and all(job.is_pinned for job in jobs if job.phase is Phase.STARTING),
+            phase is Phase.STARTING and all(job.is_pinned for job in starting),
             all(job.left_out for job in jobs),
         )
 
@@ -219,8 +218,8 @@ class Fork:
     def _partition(self) -> str:
         """Return the partitions of the copies that have GPUs, or else of all copies."""
         held = [task for task in self.copies if task.gang is not None]
-        names = [name for task in held or self.copies for name in task.row.partition.split(",")]
-        return ",".join(dict.fromkeys(names))
+        names = ",".join(task.row.partition for task in held or self.copies)
+        return ",".join(dict.fromkeys(names.split(",")))
 
     def _throughputs(self, spec: JobSpec) -> Throughputs:
         """Return the job's steps/s by GPU type: measured by its copies, else as described.
@@ -229,10 +228,10 @@ class Fork:
         the described value does not replace it: noise would make equal jobs differ, and swap GPUs
         every round.
         """
-        measured: dict[str, list[float]] = {}
+        measured: dict[str, list[float]] = defaultdict(list)
         for task in self.copies:
             if task.speed > 0 and task.gang is not None:
-                measured.setdefault(min(task.gang.gpus_by_type).lower(), []).append(task.speed)
+                measured[min(task.gang.gpus_by_type).lower()].append(task.speed)
         if not measured:
             return spec.throughputs
         size = spec.num_gpus
@@ -329,9 +328,3 @@ def final_phase(state: str) -> Phase:
     if state == "COMPLETED":
         return Phase.DONE
     return Phase.FAILED if state in FAILED_STATES else Phase.CANCELLED
-
-
-def _common(places: Iterable[frozenset[NodeName] | None]) -> frozenset[NodeName] | None:
-    """Return the intersection of these sets of nodes; None stands for all nodes."""
-    known = [place for place in places if place is not None]
-    return frozenset.intersection(*known) if known else None

@@ -49,27 +49,23 @@ class Limits:
         queue: Mapping[JobId, QueueRow],
         now_s: float,
     ) -> tuple[list[Job], dict[JobId, list[Task]]]:
-        """Return jobs and copies of forked jobs, with `left_out` set where a limit has no room.
-
-        Room under a limit goes to jobs in order of submission.
-        """
+        """Return jobs and copies of forked jobs, with `left_out` set where a limit has no room."""
+        # Room under a limit goes to jobs in order of submission.
         every = [*jobs, *(task.job for tasks in copies.values() for task in tasks if task.job)]
         every.sort(key=lambda job: (job.spec.submitted_s, natural_key(job.job_id)))
-        queued, starting = (
-            [
-                ThrottleCandidate(queue[job.job_id], job.spec.num_gpus)
-                for job in every
-                if job.phase is phase and queue[job.job_id].state == "PENDING"
-            ]
-            for phase in (Phase.QUEUED, Phase.STARTING)
-        )
+        pending = [
+            (job.phase, ThrottleCandidate(queue[job.job_id], job.spec.num_gpus))
+            for job in every
+            if queue[job.job_id].state == "PENDING"
+        ]
+        queued = [candidate for phase, candidate in pending if phase is Phase.QUEUED]
+        starting = [candidate for phase, candidate in pending if phase is Phase.STARTING]
         self.throttles.keep(candidate.row for candidate in (*queued, *starting))
         why = self.throttles.left_out(queued, starting, now_s)
 
         def mark(job: Job) -> Job:
-            if job.job_id not in why:
-                return job
-            return replace(job, left_out=True, remarks=(*job.remarks, why[job.job_id]))
+            remarks = (*job.remarks, why.get(job.job_id, ""))
+            return replace(job, left_out=True, remarks=remarks) if job.job_id in why else job
 
         return [mark(job) for job in jobs], {
             parent: [replace(task, job=mark(task.job)) if task.job else task for task in tasks]

@@ -29,11 +29,9 @@ class Averages:
         """
         if self._observed_s is not None:
             most = int(max(0.0, now_s - self._observed_s) * _MOST_PER_S)
-            for job, number in reported.items():
-                new = min(max(0, number - self._known.get(job, 0)), most)
-                self._new += new
-                if new:
-                    self.last_s[job] = now_s
+            new = {job: min(max(0, n - self.of(job)), most) for job, n in reported.items()}
+            self._new += sum(new.values())
+            self.last_s.update((job, now_s) for job, number in new.items() if number)
         # The maximum: a report that is unreadable once must not have all averages counted again.
         self._known = {job: max(number, self.of(job)) for job, number in reported.items()}
         self.last_s = {job: time_s for job, time_s in self.last_s.items() if job in reported}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot
+from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
@@ -18,14 +17,14 @@ from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read
 from hadar_slurm.jobspec.description import MAX_RATE, MIN_RATE, Description, decode, job_spec
 from hadar_slurm.jobspec.estimator import Estimator, workload_of
 from hadar_slurm.slurm.client.fairshare import FairShares
-from hadar_slurm.slurm.client.parse import HOLDING_STATES, NOTHING, UNTYPED, NodeRow, QueueRow
+from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, runs_again, why_not_migrated
 from hadar_slurm.slurm.control.claim import (
     Disposition,
-    bears_of_us,
     has_landed,
+    is_changed_by_us,
     is_held_by_us,
     is_pinned_by_us,
     stance,
@@ -44,17 +43,20 @@ from hadar_slurm.slurm.settings import BackendSettings
 log = logging.getLogger(__name__)
 
 _Report = ProgressReport | None
+_Gang = Gang | None
 
 # A begin time within this number of seconds was set by hadard.
 _SOON_S = 10.0
-# Slurm may end the previous run on its nodes for this number of seconds after a foreign requeue.
+# For this number of seconds after a foreign requeue, Slurm may send the end of the last run to its
+# nodes. When a node fails, Slurm requeues the job and tries for 10 s to reach the node; it kills a
+# run that starts there meanwhile in place of the previous one (seen with 22.05.8).
 _LATE_END_S = 15.0
 # One job beyond a learned limit is tried after this number of pin timeouts.
 _RETRY_TIMEOUTS = 5
 _RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Observation:
     """What policies plan from, and what is to be corrected beside their plan.
 
@@ -63,38 +65,22 @@ class Observation:
     """
 
     snapshot: Snapshot
-    # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
-    to_restore: Mapping[JobId, Waiting]
-    # Pending on the nodes of a pin that cannot start them.
-    pin_timed_out: frozenset[JobId]
-    # Jobs with a description or a claim that have not ended.
-    alive: frozenset[JobId]
-    # Claims that the ledger lacks, or has differently.
-    found: Mapping[JobId, Claim]
     forks: Forks
     # Running copies that must not get USR1 yet, and why; a plan stops no other such job.
-    signal_not_ready: Mapping[JobId, str]
-    # Running jobs under a hold of hadard that raced with their start.
-    held_while_starting: frozenset[JobId]
-    # Ended by USR1 from hadard, and to be requeued.
-    ended_by_us: frozenset[JobId] = frozenset()
-    # Running again after that; their output is to report it.
-    to_notify: Mapping[JobId, QueueRow] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Draft:
-    """The parts of an observation that are collected row by row; fields as in Observation."""
-
-    jobs: list[Job] = field(default_factory=list)
-    # Tasks of forked jobs, by array.
-    copies: dict[JobId, list[Task]] = field(default_factory=dict)
-    ended: list[Ended] = field(default_factory=list)
+    signal_not_ready: Mapping[JobId, str] = field(default_factory=dict)
+    # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
     to_restore: dict[JobId, Waiting] = field(default_factory=dict)
+    # Pending on the nodes of a pin that cannot start them.
+    pin_timed_out: set[JobId] = field(default_factory=set)
+    # Jobs with a description or a claim that have not ended.
     alive: set[JobId] = field(default_factory=set)
+    # Claims that the ledger lacks, or has differently.
     found: dict[JobId, Claim] = field(default_factory=dict)
+    # Running jobs under a hold of hadard that raced with their start.
     held_while_starting: set[JobId] = field(default_factory=set)
+    # Ended by USR1 from hadard, and to be requeued.
     ended_by_us: set[JobId] = field(default_factory=set)
+    # Running again after that; their output is to report it.
     to_notify: dict[JobId, QueueRow] = field(default_factory=dict)
 
 
@@ -119,11 +105,14 @@ class SnapshotBuilder:
     limits: Limits = field(init=False)
     _warned: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
-    _pin_timed_out: set[JobId] = field(default_factory=set)
     _forks: Mapping[JobId, Fork] = field(default_factory=dict)
     _reported_s: dict[JobId, float] = field(default_factory=dict)
-    # The state of this observation.
+    # Of this observation; `_copies` are the tasks of forked jobs, by array.
     _state: SlurmState = field(init=False)
+    _now: Observation = field(init=False)
+    _jobs: list[Job] = field(init=False)
+    _copies: dict[JobId, list[Task]] = field(init=False)
+    _ended: list[Ended] = field(init=False)
 
     def __post_init__(self) -> None:
         throttles = Throttles(_RETRY_TIMEOUTS * self.settings.pin_timeout_s)
@@ -132,128 +121,125 @@ class SnapshotBuilder:
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
         self._state = state
-        self._pin_timed_out, self._runnable, self.squatted = set(), {}, set()
+        self._now = Observation(Snapshot(0.0, state.cluster, ()), Forks({}))
+        self._jobs, self._copies, self._ended = [], {}, []
+        self._runnable, self.squatted = {}, set()
         self.limits.learn(state, self.now_s())
-        draft = _Draft()
         for row in state.queue.values():
-            description = self._description(row)
-            if not row.is_live:
-                self._add_ended(draft, row, description)
-            elif description is not None:
-                self._add_described(draft, row, description)
-            elif row.key in self.ledger:
-                # It has no valid description any more.
-                self._add_live(draft, row)
-                if bears_of_us(row, self.ledger, was_submitted_held=False):
-                    draft.to_restore[row.key] = (row, None)
+            self._add(row, self._description(row))
         if self.mode is Mode.ENFORCE:
-            draft.jobs, draft.copies = self.limits.marked(
-                draft.jobs, draft.copies, state.queue, self.now_s()
+            self._jobs, self._copies = self.limits.marked(
+                self._jobs, self._copies, state.queue, self.now_s()
             )
-        forks = self._forks_of(draft.copies)
-        draft.to_restore |= {
-            task.row.key: (task.row, task.description)
-            for task in forks.not_needed
-            if bears_of_us(task.row, self.ledger, was_submitted_held=task.description.is_held)
-        }
-        self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in draft.alive}
-        placeable = [*draft.jobs, *forks.task_jobs]
-        pending = {key for key, row in state.queue.items() if row.state == "PENDING"}
-        self._keep_pins(placeable, pending)
-        snapshot = Snapshot.of(
-            now_s=self.now_s(),
-            cluster=state.cluster,
-            jobs=[*draft.jobs, *forks.jobs],
-            occupied=_occupied(state, placeable),
-            rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
-            ended=[*draft.ended, *forks.ended],
-        )
-        return Observation(
-            snapshot=snapshot,
-            to_restore=draft.to_restore,
-            pin_timed_out=frozenset(self._pin_timed_out - draft.to_restore.keys()),
-            alive=frozenset(draft.alive),
-            found=draft.found,
-            forks=forks,
-            signal_not_ready=_signal_not_ready(forks, pending),
-            held_while_starting=frozenset(draft.held_while_starting),
-            ended_by_us=frozenset(draft.ended_by_us),
-            to_notify=draft.to_notify,
-        )
+        self._add_forks()
+        self._now.pin_timed_out.difference_update(self._now.to_restore)
+        alive = self._now.alive
+        self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in alive}
+        self._add_snapshot()
+        return self._now
 
-    def _add_ended(self, draft: _Draft, row: QueueRow, description: Description | None) -> None:
+    def _add(self, row: QueueRow, description: Description | None) -> None:
+        """Add one row of the queue."""
+        if not row.is_live:
+            self._add_ended(row, description)
+        elif description is not None or row.key in self.ledger:
+            claim = self.ledger[row.key]
+            self._now.alive.add(row.key)
+            if runs_again(row, claim, self.now_s()):
+                self._now.to_notify[row.key] = row
+            if has_landed(row, claim):
+                self._now.held_while_starting.add(row.key)
+            if description is not None:
+                self._add_described(row, description)
+            elif is_changed_by_us(row, None, self.ledger):
+                # It has no valid description any more.
+                self._now.to_restore[row.key] = (row, None)
+
+    def _add_ended(self, row: QueueRow, description: Description | None) -> None:
         may_requeue = self.mode is Mode.ENFORCE and not self.is_off() and row.key not in self.lost
         if may_requeue and is_ended_by_us(row, self.ledger[row.key]):
-            # USR1 from hadard ended it.
-            draft.ended_by_us.add(row.key)
-            draft.alive.add(row.key)
+            self._now.ended_by_us.add(row.key)
+            self._now.alive.add(row.key)
         elif description is not None and (parent := parent_of(row, description)) is not None:
             task = Task(row, description, None, self._report(row))
-            draft.copies.setdefault(parent, []).append(task)
+            self._copies.setdefault(parent, []).append(task)
         elif description is not None:
-            draft.ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
+            self._ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
 
-    def _add_described(self, draft: _Draft, row: QueueRow, description: Description) -> None:
-        """Add a live job with a description: its claim, and the job itself if it is managed."""
-        self._add_live(draft, row)
+    def _add_described(self, row: QueueRow, description: Description) -> None:
+        """Add the claim of a live job with a description, and the job itself if it is managed."""
         claim = self._claim(row, description)
         # The mark of a submission says nothing of holds after the first.
         is_new = description.is_held and row.key not in self.ledger
         if claim != self.ledger[row.key] or is_new:
-            draft.found[row.key] = claim
+            self._now.found[row.key] = claim
+        mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
+        fits = row.key not in self._state.set_apart and self._can_run(row, description)
         disposition = stance(
-            row,
-            description,
-            self.ledger,
-            mode=Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition),
-            plans_for=self.mode,
-            is_excluding=row.key in self._state.set_apart,
-            can_run=self._can_run(row, description),
+            row, description, self.ledger, mode=mode, plans_for=self.mode, fits=fits
         )
         if disposition is Disposition.RESTORE:
-            draft.to_restore[row.key] = (row, description)
+            self._now.to_restore[row.key] = (row, description)
         is_managed = disposition is Disposition.MANAGE
         parent = parent_of(row, description)
         report = self._report(row) if is_managed or parent is not None else None
         job = self._job(row, description, report) if is_managed else None
         if parent is not None:
-            draft.copies.setdefault(parent, []).append(Task(row, description, job, report))
+            self._copies.setdefault(parent, []).append(Task(row, description, job, report))
         elif job is not None:
-            draft.jobs.append(job)
+            self._jobs.append(job)
 
-    def _add_live(self, draft: _Draft, row: QueueRow) -> None:
-        """Add what every live job needs beside the plan."""
-        claim = self.ledger[row.key]
-        draft.alive.add(row.key)
-        if runs_again(row, claim, self.now_s()):
-            draft.to_notify[row.key] = row
-        if has_landed(row, claim):
-            draft.held_while_starting.add(row.key)
+    def _add_forks(self) -> None:
+        """Add the forked jobs; how copies forgotten by Slurm have ended is kept."""
+        self._forks = {
+            k: Fork.of(k, tasks, self._forks.get(k)) for k, tasks in self._copies.items()
+        }
+        averages = {parent: fork.averages for parent, fork in self._forks.items()}
+        self.averages.observe(averages, self.now_s())
+        self._now.forks = Forks(self._forks)
+        self._now.to_restore |= {
+            task.row.key: (task.row, task.description)
+            for task in self._now.forks.not_needed
+            if is_changed_by_us(task.row, task.description, self.ledger)
+        }
 
-    def _forks_of(self, copies: Mapping[JobId, Sequence[Task]]) -> Forks:
-        """Return the forked jobs; how copies forgotten by Slurm have ended is kept."""
-        forks = {k: Fork.of(k, tasks, self._forks.get(k)) for k, tasks in copies.items()}
-        self.averages.observe({k: fork.averages for k, fork in forks.items()}, self.now_s())
-        self._forks = forks
-        return Forks(forks)
-
-    def _keep_pins(self, jobs: Sequence[Job], pending: set[JobId]) -> None:
-        """Forget the pins of all other jobs."""
+    def _add_snapshot(self) -> None:
+        """Add the snapshot and what depends on all of its jobs; forget the pins of other jobs."""
+        state, forks = self._state, self._now.forks
+        jobs = [*self._jobs, *forks.task_jobs]
+        pending = {key for key, row in state.queue.items() if row.state == "PENDING"}
         starting = {job.job_id for job in jobs if job.phase is Phase.STARTING} & pending
         queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
         self.pins.keep(starting=starting, pending=starting | queued)
+        occupied = state.in_use
+        for job in jobs:
+            if job.job_id in state.gangs:
+                occupied.subtract(dict(state.gangs[job.job_id].slots))
+        self._now.snapshot = Snapshot.of(
+            now_s=self.now_s(),
+            cluster=state.cluster,
+            jobs=[*self._jobs, *forks.jobs],
+            occupied=occupied,
+            rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
+            ended=[*self._ended, *forks.ended],
+        )
+        self._now.signal_not_ready = {
+            job.job_id: job.remarks[-1] if job.remarks else "it is only just starting"
+            for job in forks.task_jobs
+            if job.job_id not in pending
+            and (job.phase is Phase.STARTING or not job.spec.can_checkpoint)
+        }
 
     def _claim(self, row: QueueRow, description: Description) -> Claim:
         """Return the claim that the ledger should have of a job, as far as Slurm shows it."""
-        claim = self.ledger[row.key]
         if row.key in self.ledger:
             # After the owner has released the job, a hold is the owner's.
-            return as_seen(claim, row, self.ledger.now_s())
-        is_held = is_held_by_us(row, self.ledger, was_submitted_held=description.is_held)
-        if is_pinned_by_us(row, self.ledger):
-            own = described_request(description, self.slurm)
-            return Claim(is_held=is_held, before=own, pinned=row.requested_nodes)
-        return Claim(is_held=is_held)
+            return as_seen(self.ledger[row.key], row, self.ledger.now_s())
+        claim = Claim(is_held=is_held_by_us(row, description, self.ledger))
+        if not is_pinned_by_us(row, self.ledger):
+            return claim
+        own = described_request(description, self.slurm)
+        return replace(claim, before=own, pinned=row.requested_nodes)
 
     def signature(
         self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]
@@ -261,42 +247,31 @@ class SnapshotBuilder:
         """Return what a plan depends on: the jobs in the queue, and the nodes that take work."""
         marks = {("hadard", "off")} if self.is_off() else set()
         for row in queue.values():
-            is_held = row.state in HOLDING_STATES
             if row.state == "COMPLETING":
                 marks.add((str(row.key), "ending"))
-            elif is_held or (row.state == "PENDING" and self._description(row) is not None):
-                # The start of a job changes no plan.
+            # The start of a job changes no plan.
+            elif row.is_live and (row.state != "PENDING" or self._description(row) is not None):
                 limited = "limited" if self.limits.denies(row) else "there"
                 marks.add((str(row.key), "later" if self._is_for_later(row) else limited))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
 
     def _can_run(self, row: QueueRow, description: Description) -> bool:
-        """Return whether some set of nodes could hold the job, at a known throughput.
-
-        Nodes that take no work now count too.
-        """
-        shapes = self._shapes(row, description)
-        bound = self._bound_types(row)
+        """Return whether nodes, open to work or not, could hold the job at a known throughput."""
+        shapes, bound = self._shapes(row, description), self._bound_types(row)
+        throughputs, size = self._throughputs(row, description), description.gpus
         # Thousands of pending jobs differ in a few keys only.
-        throughputs = self._throughputs(row, description)
-        key = (throughputs, description.gpus, shapes, row.partition, bound)
+        key = (throughputs, size, shapes, row.partition, bound)
         if key not in self._runnable:
             allowed = self._state.nodes_of(row.partition)
-            size = description.gpus
             # Of one type, on each node.
             most = [
-                max(
-                    (n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k}),
-                    default=0,
-                )
+                max([0, *(n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k})])
                 for node in self._state.cluster.nodes
                 if allowed is None or node.name in allowed
             ]
-            self._runnable[key] = any(
-                sum(count >= shape.gpus_per_node for count in most) >= shape.nodes
-                for shape in shapes
-            )
+            fits = (sum(n >= shape.gpus_per_node for n in most) >= shape.nodes for shape in shapes)
+            self._runnable[key] = any(fits)
         return self._runnable[key]
 
     def _bound_types(self, row: QueueRow) -> frozenset[str]:
@@ -325,15 +300,9 @@ class SnapshotBuilder:
                 log.warning("job %s is left to Slurm: %s", row.key, error)
             return None
 
-    def _job(self, row: QueueRow, description: Description, report: _Report) -> Job | None:
-        """Return the job as policies see it; None where Slurm alone places it."""
-        gang = self._state.gangs.get(row.key)
-        self._measure(row, description, gang, report)
-        bound = self._bound_types(row)
-        if len(bound) > 1:
-            return None
+    def _spec(self, row: QueueRow, description: Description) -> JobSpec:
         throughputs = self._throughputs(row, description)
-        spec = job_spec(
+        return job_spec(
             row.key,
             description,
             throughputs,
@@ -343,7 +312,17 @@ class SnapshotBuilder:
             user=row.user,
             shapes=self._shapes(row, description),
         )
-        if row.state == "PENDING":
+
+    def _job(self, row: QueueRow, description: Description, report: _Report) -> Job | None:
+        """Return the job as policies see it; None where Slurm alone places it."""
+        gang = self._state.gangs.get(row.key)
+        self._measure(row, description, gang, report)
+        bound = self._bound_types(row)
+        if len(bound) > 1:
+            return None
+        spec = self._spec(row, description)
+        is_pending = row.state == "PENDING"
+        if is_pending:
             gang = self._pinned_gang(row) if self.mode is Mode.ENFORCE else None
             phase = self._pending_phase(row, gang)
         else:
@@ -351,11 +330,14 @@ class SnapshotBuilder:
         if phase is None:
             return None
         claim = self.ledger[row.key]
-        is_known = row.state in _RUN_STATES or claim.ended_run > 0
-        may_migrate = spec.can_checkpoint and is_known
+        may_migrate = spec.can_checkpoint and (row.state in _RUN_STATES or claim.ended_run > 0)
         why_not = why_not_migrated(row, report, claim) if may_migrate else ""
         if why_not and phase is not Phase.STARTING:
             spec = replace(spec, can_checkpoint=False)
+        is_pinned, pinned = phase is Phase.STARTING and is_pending, ""
+        if is_pinned:
+            reason = f": {row.reason}" if row.reason not in NOTHING else ""
+            pinned = f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}"
         return Job(
             spec,
             phase,
@@ -365,8 +347,8 @@ class SnapshotBuilder:
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get(row.user),
             row.partition,
-            _remarks(row, phase, why_not),
-            phase is Phase.STARTING and row.state == "PENDING",
+            tuple(remark for remark in (pinned, why_not) if remark),
+            is_pinned,
         )
 
     def _pending_phase(self, row: QueueRow, gang: Gang | None) -> Phase | None:
@@ -380,20 +362,20 @@ class SnapshotBuilder:
             row.is_held_by_user or is_delayed or timed_out or self.limits.denies(row)
         )
         if (gang or row.request.is_cleared) and not is_starting and not row.is_held_by_user:
-            self._pin_timed_out.add(row.key)
+            self._now.pin_timed_out.add(row.key)
         return Phase.STARTING if is_starting else Phase.QUEUED
 
     def _started_phase(
         self, row: QueueRow, gang: Gang | None, report: _Report, spec: JobSpec
     ) -> Phase | None:
         """Return the phase of a job that Slurm has started on the GPUs `gang`."""
-        if gang is None or row.state not in (*_RUN_STATES, "COMPLETING"):
-            return None
-        if gang.num_gpus != spec.num_gpus:
-            # Slurm allocated whole nodes (--exclusive, or an exclusive partition): never migrated.
+        # A job with whole nodes (--exclusive, or an exclusive partition) is never migrated.
+        if gang is None or gang.num_gpus != spec.num_gpus:
             return None
         if row.state == "COMPLETING":
             return Phase.STOPPING
+        if row.state not in _RUN_STATES:
+            return None
         # Until it reports, its batch script may have no USR1 handler yet: USR1 would end it.
         has_reported = report is not None and report.restart == row.restarts
         is_early = 0 <= self.now_s() - row.started_s < self.settings.grace_s
@@ -404,22 +386,16 @@ class SnapshotBuilder:
     ) -> None:
         """Record the reported steps/s of a run, for the job and for jobs of the same workload."""
         place = Place.of(gang) if gang is not None else None
-        if description.throughputs or report is None or place is None:
+        if description.throughputs or report is None or place is None or row.state != "RUNNING":
             return
-        is_of_now = row.state == "RUNNING" and report.restart == row.restarts
-        is_new = self._reported_s.get(row.key) != report.time_s
-        if is_of_now and is_new and MIN_RATE <= report.steps_per_s <= MAX_RATE:
+        is_new = report.restart == row.restarts and self._reported_s.get(row.key) != report.time_s
+        if is_new and MIN_RATE <= report.steps_per_s <= MAX_RATE:
             self._reported_s[row.key] = report.time_s
             workload = workload_of(description, row.user)
             self.estimator.speeds.measure(workload, place, report.steps_per_s)
 
     def _progress(
-        self,
-        row: QueueRow,
-        description: Description,
-        report: _Report,
-        spec: JobSpec,
-        gang: Gang | None,
+        self, row: QueueRow, description: Description, report: _Report, spec: JobSpec, gang: _Gang
     ) -> Progress:
         """Return a job's progress: by its report, or else by how long it has been running.
 
@@ -443,32 +419,18 @@ class SnapshotBuilder:
         return Progress(steps, row.restarts, ((GpuType(gpu_type), service_s),))
 
     def _is_for_later(self, row: QueueRow) -> bool:
-        """Return whether a pending job waits for another job or for a begin time of its user.
-
-        The begin time that a requeue sets does not count; hadard changes it.
-        """
+        """Return whether a pending job waits for another job or for a begin time of its user."""
+        # hadard changes the begin time that a requeue sets.
         begins_later = row.restarts == 0 and row.started_s > self.now_s()
         return bool(row.dependency) or (row.is_held_by_user and begins_later)
 
-    def _is_end_under_way(self, row: QueueRow) -> bool:
-        """Return whether Slurm may still send the end of a job's last run to its nodes.
-
-        When a node fails, Slurm requeues the job and tries for 10 s to reach the node. It kills a
-        run that starts there meanwhile in place of the previous one (seen with 22.05.8).
-        """
-        is_foreign_requeue = row.restarts > self.ledger[row.key].requeued
-        # A requeue counts as a submission.
-        return is_foreign_requeue and self.now_s() - row.submitted_s < _LATE_END_S
-
     def _has_pin_timed_out(self, row: QueueRow, gang: Gang) -> bool:
         """Return whether a pending job cannot start, or has not in time, on its pinned nodes."""
-        cluster = self._state.cluster
+        cluster, used, now_s = self._state.cluster, self._state.in_use, self.now_s()
         if any(not cluster.by_name[name].is_schedulable for name in gang.gpus_by_node):
             return True
-        capacity, used = cluster.capacity, self._state.in_use
-        if any(capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
+        if any(cluster.capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
             return True  # foreign jobs have taken the GPUs
-        now_s = self.now_s()
         if row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
             self.pins.avoid(row.key, gang.gpus_by_node, now_s)
         return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
@@ -476,9 +438,11 @@ class SnapshotBuilder:
     def _allowed_nodes(self, row: QueueRow, phase: Phase) -> frozenset[NodeName] | None:
         """Return the nodes that a job may get; None for all nodes."""
         allowed = self._state.nodes_of(row.partition)
-        avoided = self.pins.avoided(row.key, self.now_s())
-        if phase is Phase.QUEUED and self._is_end_under_way(row):
-            avoided |= frozenset(row.requested_nodes)
+        now_s, avoided = self.now_s(), self.pins.avoided(row.key, self.now_s())
+        if phase is Phase.QUEUED and row.restarts > self.ledger[row.key].requeued:
+            # A requeue counts as a submission.
+            is_late = now_s - row.submitted_s < _LATE_END_S
+            avoided |= frozenset(row.requested_nodes if is_late else ())
         if not avoided:
             return allowed
         return (allowed or frozenset(r.node.name for r in self._state.nodes)) - avoided
@@ -506,31 +470,3 @@ class SnapshotBuilder:
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
         return None
-
-
-def _occupied(state: SlurmState, jobs: Sequence[Job]) -> Counter[Slot]:
-    """Return the GPUs in use that are not held by these jobs."""
-    occupied = state.in_use
-    for job in jobs:
-        if job.job_id in state.gangs:
-            occupied.subtract(dict(state.gangs[job.job_id].slots))
-    return occupied
-
-
-def _signal_not_ready(forks: Forks, pending: set[JobId]) -> dict[JobId, str]:
-    """Return the running copies that must not get USR1 yet, and why."""
-    return {
-        job.job_id: job.remarks[-1] if job.remarks else "it is only just starting"
-        for job in forks.task_jobs
-        if job.job_id not in pending
-        and (job.phase is Phase.STARTING or not job.spec.can_checkpoint)
-    }
-
-
-def _remarks(row: QueueRow, phase: Phase, why_not: str) -> tuple[str, ...]:
-    """Return remarks on a job for people; `why_not` is why it is not migrated."""
-    found = []
-    if phase is Phase.STARTING and row.state == "PENDING":
-        reason = f": {row.reason}" if row.reason not in NOTHING else ""
-        found.append(f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}")
-    return (*found, why_not) if why_not else tuple(found)

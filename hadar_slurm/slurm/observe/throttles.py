@@ -8,6 +8,7 @@ cap. An array's own throttle is read, not learned.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -50,8 +51,9 @@ _KEY_OF: Mapping[Kind, Callable[[QueueRow], tuple[str, ...]]] = {
     Kind.PARTITION: lambda row: (row.partition,),
     Kind.JOB: lambda row: (row.key,),
 }
-# Limits that keep jobs from starting independent of running jobs.
+# Limits that keep jobs from starting independent of running jobs, and the others.
 _CLOSED = (Kind.JOB, Kind.PARTITION)
+_OPEN = tuple(kind for kind in Kind if kind not in _CLOSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,8 @@ def kind_of(reason: str) -> Kind | None:
     if reason in _KIND_OF:
         return _KIND_OF[reason]
     is_limit = reason.startswith(("QOS", "Assoc", "Max"))
-    if reason.startswith(("Partition", "Invalid", "AccountNot")):
-        return Kind.JOB
-    if is_limit and any(word in reason for word in _JOB_WORDS):
+    is_of_job = is_limit and any(word in reason for word in _JOB_WORDS)
+    if is_of_job or reason.startswith(("Partition", "Invalid", "AccountNot")):
         return Kind.JOB
     if reason.startswith("Assoc"):
         return Kind.USER_IN_ACCOUNT
@@ -125,10 +126,9 @@ class Throttles:
     # After this time one job more than a cap allows is tried: the limit may have been raised.
     retry_s: float
     _caps: dict[Scope, Cap] = field(default_factory=dict)
-    # The running jobs of each scope and their GPUs, by kind of limit.
-    _running: dict[Kind, dict[Scope, list[int]]] = field(default_factory=dict)
-    _rows: Sequence[tuple[QueueRow, int]] = ()
-    _rows_before: Sequence[tuple[QueueRow, int]] = ()
+    # The GPUs of each running job by scope, at this observation and the one before.
+    _running: Mapping[Scope, list[int]] = field(default_factory=dict)
+    _ran: Mapping[Scope, list[int]] = field(default_factory=dict)
 
     def observe(
         self,
@@ -143,13 +143,12 @@ class Throttles:
         `gpus` are the numbers that jobs hold, `denied` the pinned jobs that a limit keeps from
         starting, `arrays` the throttles of arrays, by array number.
         """
-        self._running = {}
-        self._rows_before = self._rows
-        self._rows = [
-            (row, gpus.get(row.key, 0))
-            for row in rows
-            if row.state in HOLDING_STATES and row.state != "COMPLETING"
-        ]
+        self._ran, running = self._running, defaultdict(list)
+        for row in rows:
+            if row.state in HOLDING_STATES and row.state != "COMPLETING":
+                for scope in filter(None, (scope_of(row, kind) for kind in _OPEN)):
+                    running[scope].append(gpus.get(row.key, 0))
+        self._running = running
         learned = {scope: cap for scope, cap in self._caps.items() if not cap.is_exact}
         self._caps = {s: cap for s, cap in learned.items() if self._used(s, cap) <= cap.most}
         for array, most in arrays.items():
@@ -168,8 +167,8 @@ class Throttles:
         counts_jobs = scope.kind in (Kind.ARRAY, Kind.LICENSES) or "Jobs" in reason
         cap = Cap(0, counts_jobs, reason, now_s, 0)
         # Slurm's reason may be older than the end of a job of the last observation.
-        usage = max(self._used(scope, cap), self._used_before(scope, cap))
-        most = usage + (1 if counts_jobs else max(1, denied.gpus)) - 1
+        usage = max(self._used(scope, cap), _amount(self._ran.get(scope, []), cap))
+        most = usage + _need(denied, cap) - 1
         if scope.kind in _CLOSED:
             most = usage = 0
         elif before is not None and before.since_s == now_s:
@@ -185,8 +184,11 @@ class Throttles:
         for candidate in starting:
             for scope, cap in self._of(candidate.row):
                 room[scope] -= _need(candidate, cap)
-        tries = {scope for scope, cap in self._caps.items() if self._is_due(scope, cap, now_s)}
-        tries = {scope for scope in tries if room[scope] >= 0}
+        # One job may be tried beyond these.
+        caps = [(s, cap) for s, cap in self._caps.items() if room[s] >= 0 and not cap.is_exact]
+        tries = {
+            s for s, cap in caps if now_s >= cap.since_s + self.retry_s or self._is_idle(s, cap)
+        }
         found: dict[JobId, str] = {}
         for candidate in queued:
             needs = [(scope, cap, _need(candidate, cap)) for scope, cap in self._of(candidate.row)]
@@ -211,11 +213,6 @@ class Throttles:
         known = {scope_of(row, kind) for row in rows for kind in kinds}
         self._caps = {scope: cap for scope, cap in self._caps.items() if scope in known}
 
-    def _is_due(self, scope: Scope, cap: Cap, now_s: float) -> bool:
-        """Return whether one job may be tried beyond a cap."""
-        is_over = self._is_idle(scope, cap) or now_s >= cap.since_s + self.retry_s
-        return is_over and not cap.is_exact
-
     def _is_idle(self, scope: Scope, cap: Cap) -> bool:
         """Return whether all usage of when the cap was learned has ended."""
         return self._used(scope, cap) == 0 and cap.usage > 0
@@ -227,19 +224,11 @@ class Throttles:
 
     def _used(self, scope: Scope, cap: Cap) -> int:
         """Return the number of jobs that run under a limit, or of their GPUs."""
-        if scope.kind in _CLOSED:
-            return 0
-        if scope.kind not in self._running:
-            running = self._running[scope.kind] = {}
-            for row, gpus in self._rows:
-                if found := scope_of(row, scope.kind):
-                    running.setdefault(found, []).append(gpus)
-        held = self._running[scope.kind].get(scope, [])
-        return len(held) if cap.counts_jobs else sum(held)
+        return _amount(self._running.get(scope, []), cap)
 
-    def _used_before(self, scope: Scope, cap: Cap) -> int:
-        held = [gpus for row, gpus in self._rows_before if scope_of(row, scope.kind) == scope]
-        return len(held) if cap.counts_jobs else sum(held)
+
+def _amount(gpus: Sequence[int], cap: Cap) -> int:
+    return len(gpus) if cap.counts_jobs else sum(gpus)
 
 
 def _need(candidate: ThrottleCandidate, cap: Cap) -> int:

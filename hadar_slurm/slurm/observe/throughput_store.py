@@ -52,6 +52,7 @@ class Profile:
         """Read the file once, and write what is new."""
         if not self.speeds.news and self._is_read:
             return
+        self.fault = ""
         try:
             try:
                 self._exchange()
@@ -60,8 +61,6 @@ class Profile:
                 self._exchange()
         except (sqlite3.Error, OSError, _UnusableError) as error:
             self.fault = f"{self.path}: measured speeds are not kept: {error}"
-        else:
-            self.fault = ""
 
     def _exchange(self) -> None:
         # Mode 0600: job names are private to their users.
@@ -94,19 +93,14 @@ class Profile:
             "SELECT user, workload, gpu_type, gpus, is_spread, steps_per_s, mean, count FROM speeds"
         ):
             user, name, gpu_type, gpus, is_spread, steps_per_s, mean, count = row
-            values = (user, name, gpu_type, gpus, count, steps_per_s, mean)
-            is_sound = (
-                [type(value) for value in values] == [str, str, str, int, int, float, float]
-                and 1 <= gpus <= MAX_GPUS
-                and count >= 1
-                and all(MIN_RATE <= number <= MAX_RATE for number in (steps_per_s, mean))
-            )
-            if not is_sound:
-                continue
-            known = self.speeds.measured.setdefault(Workload(user, name), {})
-            # Values measured while the file could not be read are newer.
-            place = Place(gpu_type, gpus, bool(is_spread))
-            known.setdefault(place, Measured(steps_per_s, mean, count))
+            types = [type(value) for value in (*row[:4], *row[5:])]
+            is_sound = types == [str, str, str, int, float, float, int]
+            is_sound = is_sound and 1 <= gpus <= MAX_GPUS and count >= 1
+            if is_sound and all(MIN_RATE <= number <= MAX_RATE for number in (steps_per_s, mean)):
+                known = self.speeds.measured.setdefault(Workload(user, name), {})
+                # Values measured while the file could not be read are newer.
+                place = Place(gpu_type, gpus, bool(is_spread))
+                known.setdefault(place, Measured(steps_per_s, mean, count))
         self.speeds.has_changed()
 
     def _write(self, connection: sqlite3.Connection) -> None:

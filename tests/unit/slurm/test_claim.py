@@ -24,6 +24,7 @@ from hadar_slurm.slurm.control.modes import Mode
 JOB = JobId("7")
 OWN = Request(per_job="gres/gpu:2")
 PINNED = Request(num_nodes="1-1", per_node="gres/gpu:2", nodes=(NodeName("n1"),))
+HELD_FOR_US = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, is_held=True)
 HELD = {"priority": 0, "reason": "JobHeldUser"}
 
 
@@ -67,8 +68,7 @@ def seen(
     *,
     mode: Mode = Mode.ENFORCE,
     plans_for: Mode = Mode.ENFORCE,
-    is_excluding: bool = False,
-    can_run: bool = True,
+    fits: bool = True,
     **description: bool,
 ) -> Disposition:
     """Return the stance on a described job."""
@@ -78,8 +78,7 @@ def seen(
         ledger,
         mode=mode,
         plans_for=plans_for,
-        is_excluding=is_excluding,
-        can_run=can_run,
+        fits=fits,
     )
 
 
@@ -121,8 +120,7 @@ def test_a_free_job_is_slurms_to_start(ledger: Ledger) -> None:
     "choice",
     [
         {"leaves": True},
-        {"is_excluding": True},
-        {"can_run": False},
+        {"fits": False},
         {"mode": Mode.OBSERVE},
         {"mode": Mode.ADVISE},
     ],
@@ -166,10 +164,10 @@ def test_plans_of_other_modes_are_made_for_their_own_jobs(ledger: Ledger, mode: 
 def test_without_a_ledger_a_job_that_may_have_been_ours_is(tmp_path: Path) -> None:
     """One that ran before or is pinned; a first hold without our mark is its user's."""
     unknown = Ledger(tmp_path / FILE_NAME)
-    assert not is_held_by_us(a_row(**HELD), unknown, was_submitted_held=False)
-    assert is_held_by_us(a_row(**HELD), unknown, was_submitted_held=True)
-    assert is_held_by_us(a_row(**HELD, restarts=1), unknown, was_submitted_held=False)
-    assert is_held_by_us(a_row(**HELD, request=PINNED), unknown, was_submitted_held=False)
+    assert not is_held_by_us(a_row(**HELD), None, unknown)
+    assert is_held_by_us(a_row(**HELD), HELD_FOR_US, unknown)
+    assert is_held_by_us(a_row(**HELD, restarts=1), None, unknown)
+    assert is_held_by_us(a_row(**HELD, request=PINNED), None, unknown)
     assert is_pinned_by_us(a_row(request=PINNED), unknown)
     assert not is_pinned_by_us(a_row(), unknown)
 
@@ -178,7 +176,7 @@ def test_an_operators_hold_is_never_ours(ledger: Ledger) -> None:
     """Whatever the ledger says."""
     ledger.note({JOB: Claim(is_held=True)})
     row = a_row(priority=0, reason="JobHeldAdmin")
-    assert not is_held_by_us(row, ledger, was_submitted_held=True)
+    assert not is_held_by_us(row, HELD_FOR_US, ledger)
     assert seen(row, ledger, is_held=True) is Disposition.IGNORE
 
 
