@@ -99,8 +99,6 @@ def _mix_of(hours: Sequence[float]) -> list[JobSpec]:
     ]
 
 
-# HadarE's mixes.
-
 _MIX_POLICIES = ("hadare", "hadar", "hadar-paper", "gavel-max-min")
 
 
