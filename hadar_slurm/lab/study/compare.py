@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from multiprocessing.connection import Connection, wait
@@ -203,11 +203,6 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
             raise HadarError(
                 f"{what} {value_s:g} s is below its lower bound {least_s:g} s: one of them is wrong"
             )
-    plain = {
-        item.name: getattr(result, item.name)
-        for item in fields(result)
-        if item.name not in ("policy", "jobs", "jcts", "segments")
-    }
     specs = cell.workload.specs
     numbers = {spec.job_id: number for number, spec in enumerate(specs)}
     ended = sorted(result.jcts, key=lambda jct: numbers[jct.job_id])
@@ -217,7 +212,7 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
     )
     return {
         "status": "done",
-        **plain,
+        **{k: value for k, value in result.figures.items() if k not in ("policy", "jobs")},
         **{f"bound_{name}": value for name, value in asdict(limits).items()},
         "ttd_over_bound": result.ttd_s / ttd_bound_s if ttd_bound_s > 0 else None,
         "mean_jct_over_bound": result.mean_jct_s / jct_bound_s if jct_bound_s > 0 else None,

@@ -10,8 +10,8 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,6 +111,12 @@ class Result:
     cpu_s: float
     jcts: tuple[Completion, ...]
     segments: tuple[Segment, ...]
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Return all fields but the jobs' completions and segments, by name."""
+        names = (field.name for field in fields(self))
+        return {name: getattr(self, name) for name in names if name not in ("jcts", "segments")}
 
 
 def run_experiment(
