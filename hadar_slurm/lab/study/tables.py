@@ -39,9 +39,7 @@ class _Bars(Watcher):
     """Shows the progress of the runs: bars on a terminal, otherwise a line per run."""
 
     def __init__(self, cells: Sequence[Cell], console: Console, progress: Progress) -> None:
-        self._cells = cells
-        self._console = console
-        self._progress = progress
+        self._cells, self._console, self._progress = cells, console, progress
         self._all = progress.add_task("all runs", total=len(cells), unit="runs")
         self._tasks: dict[int, TaskID] = {}
         self.num_done = self.num_known = 0
@@ -64,8 +62,8 @@ class _Bars(Watcher):
             self._console.print(f"{self._cells[index]}: {record['error']}", style="red")
         elif not self._console.is_terminal and not was_known:
             text = f"{self.num_done}/{len(self._cells)} {self._cells[index]}"
-            text = f"{text}: {record['took_s']:.0f} s"
-            self._console.print(text, highlight=False, soft_wrap=True)
+            took = f"{record['took_s']:.0f} s"
+            self._console.print(f"{text}: {took}", highlight=False, soft_wrap=True)
 
 
 def run_with_bars(
