@@ -31,15 +31,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
+from operator import add
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
+from hadar_slurm.lab.policies.a_srpt import Machine
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.policies.solver import Floats, LinearProgram, Method, solve_lp
 
@@ -295,20 +298,10 @@ def _highest(value: Callable[[Floats], tuple[float, Floats]], start: Floats) -> 
 
 def _least_mean_jct_s(arrival_s: Floats, sizes: Floats) -> float:
     """Return the mean JCT of shortest remaining first on one machine of speed 1."""
-    total_s = now_s = 0.0
-    waiting: list[float] = []
-    for size, (came_s, until_s) in _arrivals(arrival_s, sizes):
-        now_s = max(now_s, came_s)
-        heapq.heappush(waiting, size)
-        while waiting and now_s < until_s:
-            left_s = heapq.heappop(waiting)
-            if now_s + left_s <= until_s:
-                now_s += left_s
-                total_s += now_s
-            else:
-                heapq.heappush(waiting, left_s - (until_s - now_s))
-                now_s = until_s
-    return (total_s - float(arrival_s.sum())) / len(sizes)
+    jobs = enumerate(zip(arrival_s.tolist(), sizes.tolist(), strict=True))
+    arrivals = [(came_s, JobId(str(number)), size) for number, (came_s, size) in jobs]
+    ended_s = Machine().run(arrivals, math.inf).ended_s
+    return (reduce(add, ended_s.values()) - float(arrival_s.sum())) / len(sizes)
 
 
 def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
@@ -317,9 +310,9 @@ def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
     # By total size; `left_s` changes.
     waiting: list[tuple[float, int]] = []
     left_s: list[float] = sizes.tolist()
-    for index, (size, (came_s, until_s)) in enumerate(_arrivals(arrival_s, sizes)):
+    for index, (came_s, until_s) in enumerate(pairwise([*arrival_s.tolist(), math.inf])):
         now_s = max(now_s, came_s)
-        heapq.heappush(waiting, (size, index))
+        heapq.heappush(waiting, (left_s[index], index))
         while waiting and now_s < until_s:
             whole_s, job = waiting[0]
             run_s = min(left_s[job], until_s - now_s)
@@ -330,8 +323,3 @@ def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
             if left_s[job] <= 0:
                 heapq.heappop(waiting)
     return (total_s - float(arrival_s.sum())) / len(sizes)
-
-
-def _arrivals(arrival_s: Floats, sizes: Floats) -> Iterator[tuple[float, tuple[float, float]]]:
-    """Return each job's size, its arrival and the next job's arrival."""
-    return zip(sizes.tolist(), pairwise([*arrival_s.tolist(), math.inf]), strict=True)
