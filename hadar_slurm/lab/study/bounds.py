@@ -84,11 +84,6 @@ def bounds(specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = 
     return Bounds(_ttd_s(work, is_gang=True), _ttd_s(work, is_gang=False), squashed_s, gang_s)
 
 
-def gang_bound_s(specs: Sequence[JobSpec], cluster: Cluster) -> float:
-    """Return a lower bound on the TTD in seconds, for one gang per job at a time."""
-    return _ttd_s(_Work.of(specs, cluster), is_gang=True)
-
-
 def forking_bound_s(specs: Sequence[JobSpec], cluster: Cluster) -> float:
     """Return a lower bound on the TTD in seconds, for any number of copies per job."""
     return _ttd_s(_Work.of(specs, cluster), is_gang=False)
