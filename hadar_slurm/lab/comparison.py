@@ -156,14 +156,9 @@ def comparison_of(
     found = groups(records)
     comparison = Comparison("Policies compared", command, records, found, series=load_series(found))
     if scenario:
-        comparison = replace(
-            comparison,
-            title=scenario.title,
-            notes=scenario.notes(found),
-            series=scenario.series(found),
-            num_plotted=scenario.num_plotted,
-            charted=scenario.charted,
-        )
+        notes, series = scenario.notes(found), scenario.series(found)
+        drawn = scenario.num_plotted, scenario.charted
+        comparison = Comparison(scenario.title, command, records, found, notes, series, *drawn)
     if not has_pictures:
         plain = groups([{**record, "occupancy": None} for record in records])
         comparison = replace(comparison, groups=plain, series=(), num_plotted=0)

@@ -168,16 +168,11 @@ def _job_run(
     times_s = [(float(line["start_s"]) - start_s, float(line["end_s"]) - start_s) for line in lines]
     gangs = [gang_from_tree(line["gpus"]) for line in lines]
     ends = [0, *(end for _, end in spans)]
-    return JobRun(
-        job,
-        key,
-        state,
-        came_s,
-        max((end_s for _, end_s in times_s), default=came_s),
-        tuple(Segment(key, gang, *held) for gang, held in zip(gangs, times_s, strict=True)),
-        sum(end - begin for begin, end in spans),
-        all(begin == end for (begin, _), end in zip(spans, ends, strict=False)),
-    )
+    ended_s = max((end_s for _, end_s in times_s), default=came_s)
+    segments = tuple(Segment(key, gang, *held) for gang, held in zip(gangs, times_s, strict=True))
+    num_steps = sum(end - begin for begin, end in spans)
+    is_continuous = all(begin == end for (begin, _), end in zip(spans, ends, strict=False))
+    return JobRun(job, key, state, came_s, ended_s, segments, num_steps, is_continuous)
 
 
 @dataclass

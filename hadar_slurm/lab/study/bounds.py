@@ -155,9 +155,9 @@ def _ttd_s(work: _Work, *, is_gang: bool) -> float:
 
 def _above(work: _Work, done: Floats, *, is_gang: bool) -> Floats:
     """Return for each suffix the T of a solution; `done` (jobs, types) are fractions of jobs."""
-    above: Floats = _sums_from(done * _finite(work.share)).max(axis=1)
+    above: Floats = _from_end(np.add, done * _finite(work.share)).max(axis=1)
     alone_s = (done * _finite(work.alone_s)).sum(axis=1)
-    return np.maximum(above, _most_from(alone_s)) if is_gang else above
+    return np.maximum(above, _from_end(np.maximum, alone_s)) if is_gang else above
 
 
 def _below(work: _Work, prices: Floats, waits: Floats, *, is_gang: bool) -> Floats:
@@ -167,9 +167,9 @@ def _below(work: _Work, prices: Floats, waits: Floats, *, is_gang: bool) -> Floa
     """
     price = prices * _finite(work.share) + waits[:, None] * _finite(work.alone_s)
     worth = np.where(np.isfinite(work.alone_s), price, math.inf).min(axis=1)
-    scale = prices.sum() + _sums_from(waits)
-    below = _sums_from(worth) / np.where(scale > 0, scale, math.inf)
-    return np.maximum(below, _most_from(work.alone_s.min(axis=1))) if is_gang else below
+    scale = prices.sum() + _from_end(np.add, waits)
+    below = _from_end(np.add, worth) / np.where(scale > 0, scale, math.inf)
+    return np.maximum(below, _from_end(np.maximum, work.alone_s.min(axis=1))) if is_gang else below
 
 
 def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
@@ -210,14 +210,9 @@ def _finite(times_s: Floats) -> Floats:
     return np.where(np.isfinite(times_s), times_s, 0.0)
 
 
-def _sums_from(values: Floats) -> Floats:
-    """Return the cumulative sums from the end."""
-    return np.asarray(np.cumsum(values[::-1], axis=0)[::-1])
-
-
-def _most_from(values: Floats) -> Floats:
-    """Return the cumulative maxima from the end."""
-    return np.asarray(np.maximum.accumulate(values[::-1])[::-1])
+def _from_end(combine: np.ufunc, values: Floats) -> Floats:
+    """Return the cumulative sums or maxima from the end."""
+    return np.asarray(combine.accumulate(values[::-1])[::-1])
 
 
 def _mean_jcts_s(work: _Work) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, rcParams
@@ -73,14 +74,8 @@ def _draw_rows(
     num_gpus, end = len(seen.jobs), seen.end_s / unit_s
     drawn = np.vstack([colours, np.zeros(4)])[seen.jobs]
     axes.axhspan(-0.5, num_gpus - 0.5, color=idle, linewidth=0, zorder=0)
-    axes.imshow(
-        drawn,
-        extent=(0.0, end, num_gpus - 0.5, -0.5),
-        aspect="auto",
-        interpolation="none",
-        resample=False,
-        zorder=1,
-    )
+    plain: Any = {"aspect": "auto", "interpolation": "none", "resample": False, "zorder": 1}
+    axes.imshow(drawn, extent=(0.0, end, num_gpus - 0.5, -0.5), **plain)
     axes.axvline(end, color=rcParams["text.color"], linewidth=1.0, zorder=3)
     axes.set_xlim(0, until * 1.01)
     axes.set_ylim(num_gpus - 0.5, -0.5)

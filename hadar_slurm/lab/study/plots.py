@@ -258,15 +258,13 @@ def _name_points(
         clear = (box for box in boxes if not any(_overlap(box, other) for other in taken))
         taken.append(next(clear, next(iter(boxes))))
         dx, dy = boxes[taken[-1]]
-        axes.annotate(
-            policy,
-            points[policy],
-            xytext=(dx, dy + 2.5),
-            textcoords="offset points",
-            color=style(policy).colour,
-            fontweight="bold" if policy == _OURS else "normal",
-            annotation_clip=False,
-        )
+        look: Any = {
+            "xytext": (dx, dy + 2.5),
+            "textcoords": "offset points",
+            "annotation_clip": False,
+        }
+        weight = "bold" if policy == _OURS else "normal"
+        axes.annotate(policy, points[policy], color=style(policy).colour, fontweight=weight, **look)
 
 
 def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
