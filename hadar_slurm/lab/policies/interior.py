@@ -73,11 +73,11 @@ class Inside:
 
 def solve_inside(program: ShareProgram) -> Inside:
     """Return an optimum in the interior of the optimal set. Raises SolverError without one."""
-    with np.errstate(all="ignore"):
-        try:
+    try:
+        with np.errstate(all="ignore"):
             return _Descent(_Scaled(program)).run()
-        except np.linalg.LinAlgError as error:
-            raise SolverError(f"the interior point method failed: {error}") from error
+    except np.linalg.LinAlgError as error:
+        raise SolverError(f"the interior point method failed: {error}") from error
 
 
 class _Scaled:

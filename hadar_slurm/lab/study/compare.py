@@ -34,13 +34,7 @@ from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
-from hadar_slurm.lab.study.experiment import (
-    ORACLE,
-    RULES,
-    ExperimentSettings,
-    Result,
-    run_experiment,
-)
+from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
 from hadar_slurm.policies.registry import make_policy
 
@@ -85,15 +79,10 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Return a digest of all inputs of the run."""
-        parts = [
-            VERSION,
-            _specs_digest(self.workload.specs),
-            self.cluster,
-            self.policy,
-            self.settings,
-            sorted(versions().items()),
-            code_digest([run_experiment.__module__, type(make_policy(self.policy)).__module__]),
-        ]
+        specs = _specs_digest(self.workload.specs)
+        code = [run_experiment.__module__, type(make_policy(self.policy)).__module__]
+        programs = sorted(versions().items()), code_digest(code)
+        parts = [VERSION, specs, self.cluster, self.policy, self.settings, *programs]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
     @property
@@ -126,7 +115,7 @@ class Cell:
         workload = self.workload
         load = "" if workload.load is None else f" at {workload.load:g} %"
         seed = "" if workload.seed is None else f", seed {workload.seed}"
-        rules = "" if self.settings.rules == RULES[0] else f", {self.settings.rules} rules"
+        rules = "" if self.settings.rules == "hadar" else f", {self.settings.rules} rules"
         restart = f", restart {workload.restart} s"
         return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}"
 

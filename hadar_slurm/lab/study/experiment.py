@@ -7,10 +7,10 @@ and checks that trained steps and held GPU-seconds balance.
 from __future__ import annotations
 
 import os
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,12 +135,9 @@ def run_experiment(
     """
     settings = settings or ExperimentSettings()
     is_gavels = settings.rules == "gavel"
+    rules = GAVEL_RULES if is_gavels else GangRules()
     world = SimBackend(
-        cluster,
-        specs,
-        rules=GAVEL_RULES if is_gavels else GangRules(),
-        rounds_end_together=is_gavels,
-        failures=settings.failures,
+        cluster, specs, rules=rules, rounds_end_together=is_gavels, failures=settings.failures
     )
     book = Segments()
     ended: dict[JobId, float] = {}
@@ -158,14 +155,10 @@ def run_experiment(
         if on_round:
             on_round(line)
 
-    started_s = _cpu_s()
+    started_s, round_s = _cpu_s(), settings.round_s
+    backend = _with_known_speeds(world, settings)
     rounds = run_rounds(
-        _with_known_speeds(world, settings),
-        policy,
-        record,
-        length_s=settings.round_s,
-        now_s=lambda: world.now_s,
-        clock=time.perf_counter,
+        backend, policy, record, length_s=round_s, now_s=lambda: world.now_s, clock=perf_counter
     )
     segments = book.all()
     check_accounts(world, segments)

@@ -39,8 +39,7 @@ def draw_by_name(path: Path, panels: Mapping[str, Occupancy], names: Sequence[st
     for axes, (title, seen) in zip(all_axes, panels.items(), strict=True):
         _draw_rows(axes, seen, colours, until=end_s, unit_s=1.0, idle=_IDLE)
         axes.set_title(title, loc="left")
-        _separate_jobs(axes, seen)
-        _name_jobs(axes, seen, names, end_s)
+        _mark_jobs(axes, seen, names, end_s)
         _mark_groups(axes, [(f"{gpu_type}  {node}", count) for node, gpu_type, count in seen.slots])
     all_axes[-1].set_xlabel("seconds since the start of the run; bars show the job's number")
     figure.savefig(path, dpi=110)
@@ -91,19 +90,13 @@ def _mark_groups(axes: Axes, groups: Sequence[tuple[str, int]]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _separate_jobs(axes: Axes, seen: Occupancy) -> None:
-    """Draw white lines between rows and where a row's job changes."""
+def _mark_jobs(axes: Axes, seen: Occupancy, names: Sequence[str], end_s: float) -> None:
+    """Draw white lines between rows and jobs, and a job's name in every bar with room for it."""
     for row, jobs in enumerate(seen.jobs):
+        changes = np.flatnonzero(np.diff(jobs)) + 1
         axes.axhline(row - 0.5, color="white", linewidth=1.2)
-        changes = (np.flatnonzero(np.diff(jobs)) + 1) * seen.bin_s
-        axes.vlines(changes, row - 0.5, row + 0.5, color="white", linewidth=0.6)
-
-
-def _name_jobs(axes: Axes, seen: Occupancy, names: Sequence[str], end_s: float) -> None:
-    """Write a job's name in every bar with room for it."""
-    for row, jobs in enumerate(seen.jobs):
-        edges = [0, *(np.flatnonzero(np.diff(jobs)) + 1).tolist(), len(jobs)]
-        for first, last in pairwise(edges):
+        axes.vlines(changes * seen.bin_s, row - 0.5, row + 0.5, color="white", linewidth=0.6)
+        for first, last in pairwise([0, *changes.tolist(), len(jobs)]):
             if jobs[first] >= 0 and (last - first) * seen.bin_s > _NAME_SHARE * end_s:
                 middle_s = (first + last) / 2 * seen.bin_s
                 axes.text(middle_s, row, names[jobs[first]], ha="center", va="center", fontsize=7)

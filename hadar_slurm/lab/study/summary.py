@@ -48,8 +48,11 @@ class Column:
         return "-" if value is None or not math.isfinite(value) else f"{value:,.{self.digits}f}"
 
 
-_hours = partial(Column, over=HOUR_S)
 _percent = partial(Column, factor=100.0, best="")
+
+
+def _hours(name: str, heading: str, note: str, digits: int = 1) -> Column:
+    return Column(name, heading, note, digits, f"{name.removesuffix('h')}s", over=HOUR_S)
 
 
 def _held(gpu_type: str) -> Column:
@@ -58,7 +61,7 @@ def _held(gpu_type: str) -> Column:
 
 
 COLUMNS: tuple[Column, ...] = (
-    _hours("ttd_h", "TTD h", "Time from the first submission to the last end.", source="ttd_s"),
+    _hours("ttd_h", "TTD h", "Time from the first submission to the last end."),
     Column(
         "ttd_over_bound",
         "TTD / bound",
@@ -71,7 +74,6 @@ COLUMNS: tuple[Column, ...] = (
         "mean JCT h",
         "Job completion time: from submission to end, mean over jobs.",
         2,
-        "mean_jct_s",
     ),
     Column(
         "mean_jct_over_bound",
@@ -81,22 +83,18 @@ COLUMNS: tuple[Column, ...] = (
         "bound may not be attainable.",
         2,
     ),
-    _hours("p50_jct_h", "p50 h", "Half of the jobs were done within this time.", 1, "p50_jct_s"),
-    _hours("p95_jct_h", "p95 h", "95 % of the jobs were done within this time.", 1, "p95_jct_s"),
-    _hours("p99_jct_h", "p99 h", "99 % of the jobs were done within this time.", 1, "p99_jct_s"),
-    _hours(
+    _hours("p50_jct_h", "p50 h", "Half of the jobs were done within this time."),
+    _hours("p95_jct_h", "p95 h", "95 % of the jobs were done within this time."),
+    _hours("p99_jct_h", "p99 h", "99 % of the jobs were done within this time."),
+    Column(
         "queueing_h",
         "queue h",
         "Time from submission to the first GPU, mean over jobs.",
         2,
         "mean_queueing_s",
+        over=HOUR_S,
     ),
-    _hours(
-        "max_wait_h",
-        "max wait h",
-        "Longest uninterrupted time of any job without GPUs.",
-        source="max_wait_s",
-    ),
+    _hours("max_wait_h", "max wait h", "Longest uninterrupted time of any job without GPUs."),
     Column(
         "mean_ftf",
         "FTF",
@@ -201,21 +199,15 @@ class Group:
 
 def groups(records: Sequence[Record]) -> list[Group]:
     """Return the records in groups, in the order in which groups and policies first appear."""
-    found: dict[tuple[object, ...], dict[str, list[Record]]] = {}
+    found: dict[tuple[object, ...], dict[str, tuple[list[Record], list[Record]]]] = {}
     for record in records:
         key = tuple(record.get(label) for label in GROUP_LABELS)
-        found.setdefault(key, {}).setdefault(record["policy"], []).append(record)
+        done, failed = found.setdefault(key, {}).setdefault(record["policy"], ([], []))
+        (done if record["status"] == "done" else failed).append(record)
     return [
         Group(
             dict(zip(GROUP_LABELS, key, strict=True)),
-            tuple(
-                PolicyRecords(
-                    policy,
-                    tuple(r for r in runs if r["status"] == "done"),
-                    tuple(r for r in runs if r["status"] != "done"),
-                )
-                for policy, runs in by_policy.items()
-            ),
+            tuple(PolicyRecords(policy, *map(tuple, runs)) for policy, runs in by_policy.items()),
         )
         for key, by_policy in found.items()
     ]
