@@ -184,15 +184,8 @@ class Daemon:
     config: Mapping[str, object]
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
-    @property
-    def journal(self) -> Path:
-        """Return the path of the journal."""
-        return self.directory / "journal.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """Return the path of the daemon's log."""
-        return self.directory / "hadard.log"
+    def __post_init__(self) -> None:
+        self.journal, self.log = self.directory / "journal.jsonl", self.directory / "hadard.log"
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -144,10 +144,8 @@ class _Books:
         """Return the books with these rows in this order, a zero row for each -1."""
         wanted = np.array(rows, dtype=int)
         old = [getattr(self, field_.name) for field_ in fields(self)]
-        padded = [
-            np.append(array, np.zeros_like(array, shape=(1, *array.shape[1:])), 0) for array in old
-        ]
-        return _Books(*(array[wanted] for array in padded))
+        zeros = [np.zeros_like(array, shape=(1, *array.shape[1:])) for array in old]
+        return _Books(*(np.append(a, zero, 0)[wanted] for a, zero in zip(old, zeros, strict=True)))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

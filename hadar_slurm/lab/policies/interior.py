@@ -89,8 +89,7 @@ class _Scaled:
     """
 
     def __init__(self, program: ShareProgram) -> None:
-        jobs, gpu_types = len(program.gangs), len(program.capacity)
-        self.jobs, self.gpu_types = jobs, gpu_types
+        jobs, gpu_types = self.jobs, self.gpu_types = len(program.gangs), len(program.capacity)
         self.has_needs, self.has_level = program.throughputs is not None, program.has_level
         self.bounds = slice(0, jobs * gpu_types)
         self.types = slice(self.bounds.stop, self.bounds.stop + gpu_types)

@@ -306,15 +306,15 @@ def _in_processes(
                 ready = wait(workers, _POLL_EVERY_S)
                 check()
                 for reader in [reader for reader in workers if reader in ready]:
-                    index, process = workers[reader]
+                    index, child = workers[reader]
                     try:
                         watcher.progressed(index, reader.recv())
                     except EOFError:
                         # The process has ended or was killed.
-                        process.join()
+                        child.join()
                         del workers[reader]
                         reader.close()
-                        yield index, _collect(cells[index], folder, process)
+                        yield index, _collect(cells[index], folder, child)
         finally:
             _end(workers)
 
