@@ -110,8 +110,7 @@ def cells_of(
     for name in chosen_rules:
         default = "0" if name == _GAVEL else "30"
         costs = default if restart_seconds is None else restart_seconds
-        restarts = tuple(dict.fromkeys(part.strip() for part in costs.split(",")))
-        for workload in _workloads(drawn, nodes, choices.loads, restarts):
+        for workload in _workloads(drawn, nodes, choices.loads, costs):
             # Forking policies get jobs that may be forked.
             specs = forked(workload.specs, max_copies=max_copies, aggregation_s=averaging_s)
             copied = replace(workload, specs=tuple(specs))
@@ -131,23 +130,18 @@ def _drawn(
         raise UsageError("--seed: only generated workloads take a seed, traces do not")
     for text in traces:
         for seed in (choices.seeds or (0,)) if is_generated(text) else (None,):
-            has_arrivals = choices.loads is not None
-            specs, said = read_workload(
-                text, reading, seed=seed or 0, first=choices.first, has_arrivals=has_arrivals
-            )
+            draw = partial(read_workload, seed=seed or 0, has_arrivals=choices.loads is not None)
+            specs, said = draw(text, reading, first=choices.first)
             for part in said:
                 console.print(part, soft_wrap=True, highlight=False, markup=False)
             yield StudyWorkload(name=workload_label(text), specs=tuple(specs), seed=seed)
 
 
 def _workloads(
-    drawn: Sequence[StudyWorkload],
-    nodes: Cluster,
-    loads: Sequence[float] | None,
-    restarts: Sequence[str],
+    drawn: Sequence[StudyWorkload], nodes: Cluster, loads: Sequence[float] | None, restarts: str
 ) -> Iterator[StudyWorkload]:
-    """Yield the jobs once for each restart cost and load."""
-    for jobs, restart in product(drawn, restarts):
+    """Yield the jobs once for each restart cost in a comma-separated list, and each load."""
+    for jobs, restart in product(drawn, dict.fromkeys(map(str.strip, restarts.split(",")))):
         costs = parse_restart_costs(restart)
         specs = [replace(s, restart_cost_s=costs.of(s.workload)) for s in jobs.specs]
         for load in loads or (None,):
@@ -162,14 +156,9 @@ def comparison_of(
     found = groups(records)
     comparison = Comparison("Policies compared", command, records, found, series=load_series(found))
     if scenario:
-        comparison = replace(
-            comparison,
-            title=scenario.title,
-            notes=scenario.notes(found),
-            series=scenario.series(found),
-            num_plotted=scenario.num_plotted,
-            charted=scenario.charted,
-        )
+        notes, series = scenario.notes(found), scenario.series(found)
+        drawn = scenario.num_plotted, scenario.charted
+        comparison = Comparison(scenario.title, command, records, found, notes, series, *drawn)
     if not has_pictures:
         plain = groups([{**record, "occupancy": None} for record in records])
         comparison = replace(comparison, groups=plain, series=(), num_plotted=0)
@@ -180,7 +169,5 @@ def check_done(records: Sequence[Record]) -> None:
     """Raise HadarError naming the runs that failed."""
     failed = [record for record in records if record["status"] != "done"]
     if failed:
-        raise HadarError(
-            f"{len(failed)} of {len(records)} runs failed: "
-            + "; ".join(f"{r['policy']} on {r['trace']}: {r['error']}" for r in failed[:5])
-        )
+        errors = "; ".join(f"{r['policy']} on {r['trace']}: {r['error']}" for r in failed[:5])
+        raise HadarError(f"{len(failed)} of {len(records)} runs failed: {errors}")

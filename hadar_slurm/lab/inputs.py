@@ -108,8 +108,13 @@ def read_workload(
     Raises UsageError with file, line, value and remedy.
     """
     if is_generated(text):
-        specs = _generated(text, reading.table, seed, _GAP_S if has_arrivals else 0.0)[:first]
-        return _with_costs(specs, reading.costs), []
+        match = _GENERATED.fullmatch(text.removeprefix(GENERATE))
+        if match is None or match[1] not in GENERATORS:
+            names = ", ".join(complete_workload(GENERATE))
+            raise UsageError(f"{text!r}: expected a generator and a number of jobs: {names}")
+        gap_s, draw = _GAP_S if has_arrivals else 0.0, Random(seed).random
+        specs = generate(match[1], int(match[2]), draw, reading.table, mean_gap_s=gap_s)
+        return _with_costs(specs[:first], reading.costs), []
     table, cluster, reference = reading.table, reading.cluster, reading.reference
     found, speeds = read_text(Path(text), TraceError), reading.gpu_speeds
     trace = parse_trace(found, text, table, cluster, reference=reference, gpu_speeds=speeds)
@@ -121,14 +126,6 @@ def read_workload(
             check_fits(trace, cluster, rules)
     notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
     return _with_costs(trace.jobs, reading.costs), notes
-
-
-def _generated(text: str, table: ThroughputTable, seed: int, gap_s: float) -> list[JobSpec]:
-    match = _GENERATED.fullmatch(text.removeprefix(GENERATE))
-    if match is None or match[1] not in GENERATORS:
-        names = ", ".join(complete_workload(GENERATE))
-        raise UsageError(f"{text!r}: expected a generator and a number of jobs: {names}")
-    return generate(match[1], int(match[2]), Random(seed).random, table, mean_gap_s=gap_s)
 
 
 def _with_costs(specs: Sequence[JobSpec], costs: RestartCosts) -> list[JobSpec]:

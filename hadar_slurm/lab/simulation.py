@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -82,18 +83,9 @@ def run_with_bar(
 
 def as_tree(result: Result, least: Bounds) -> dict[str, object]:
     """Return the result and the bounds as JSON."""
-    names = (
-        "policy jobs completed ttd_s mean_jct_s p50_jct_s p95_jct_s p99_jct_s mean_queueing_s "
-        "max_wait_s mean_ftf max_ftf utilization utilization_by_type cru moves rounds"
-    )
-    bounds = "ttd_gang_s ttd_forking_s mean_jct_s mean_jct_gang_s"
-    timings = "decision_ms_p50 decision_ms_p99 cpu_s"
-    return {
-        **{name: getattr(result, name) for name in names.split()},
-        "utilization_by_type": dict(result.utilization_by_type),
-        **{f"bound_{name}": getattr(least, name) for name in bounds.split()},
-        **{name: getattr(result, name) for name in timings.split()},
-    }
+    tree = result.figures
+    timings = {name: tree.pop(name) for name in ("decision_ms_p50", "decision_ms_p99", "cpu_s")}
+    return tree | {f"bound_{name}": bound for name, bound in asdict(least).items()} | timings
 
 
 def show(result: Result, least: Bounds, is_forked: bool) -> None:

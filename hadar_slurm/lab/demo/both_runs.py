@@ -100,8 +100,7 @@ def _progress(console: Console, name: str, total: int) -> Iterator[Callable[[Dem
         now_s = time.monotonic() - begun_s
         if now_s - printed_s >= _LINE_EVERY_S or tally.finished == total:
             printed_s = now_s
-            console.print(
-                f"{name}: {tally.finished}/{total} done, {tally.running} running, {now_s:.0f} s"
-            )
+            done = f"{tally.finished}/{total} done, {tally.running} running"
+            console.print(f"{name}: {done}, {now_s:.0f} s")
 
     yield show

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
+from itertools import groupby, product
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -37,10 +37,8 @@ def plan_mismatches(lines: Iterable[Line]) -> list[str]:
     for line in lines:
         for job_id, job in line.get("jobs", {}).items():
             if job["phase"] == "running" and job_id in planned and job["holds"] != planned[job_id]:
-                found.append(
-                    f"round {line['round']}: job {job_id} holds {job['holds']}, "
-                    f"planned {planned[job_id]}"
-                )
+                held = f"job {job_id} holds {job['holds']}, planned {planned[job_id]}"
+                found.append(f"round {line['round']}: {held}")
         if line["plan"] is not None:
             undone = {action["job"] for action in line["actions"] if action["status"] != "done"}
             planned = {job: held for job, held in line["plan"].items() if job not in undone}
@@ -122,8 +120,7 @@ def summary_tree(
                     for name, run in zip(runs, (before, after), strict=True)
                 },
             }
-            for before in plain
-            for after in hadar
+            for before, after in product(plain, hadar)
             if after.job.name == before.job.name
         ],
     }

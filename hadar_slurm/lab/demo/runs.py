@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import HadarError, SlurmUnavailable
@@ -67,9 +67,8 @@ def submission(
     Both request the same GPUs, script and limits. Without `tells_steps` the command omits the
     steps, so hadard knows only the time limit, which is equal for all jobs.
     """
-    described = [f"--hadar-model={job.workload}", "--hadar-checkpoint=yes"]
-    if tells_steps:
-        described.insert(1, f"--hadar-steps={job.total_steps}")
+    steps = [f"--hadar-steps={job.total_steps}"] if tells_steps else []
+    described = [f"--hadar-model={job.workload}", *steps, "--hadar-checkpoint=yes"]
     return [
         *([*hadar_sbatch, *described] if hadar_sbatch else ["sbatch"]),
         f"--job-name={job.name}",
@@ -109,14 +108,12 @@ class Submitter:
         return JobId(match.group(1))
 
 
-@dataclass
-class DemoTally:
+class DemoTally(NamedTuple):
     """The numbers of jobs by state during a run."""
 
     total: int
-    submitted: int = 0
-    running: int = 0
-    finished: int = 0
+    running: int
+    finished: int
 
 
 def run_jobs(
@@ -133,12 +130,10 @@ def run_jobs(
     """
     start_s = time.time()
     submitted: dict[JobId, tuple[DemoJob, float]] = {}
-    todo = list(jobs)
-    tally = DemoTally(len(jobs))
+    todo, finished = list(jobs), 0
     while True:
         while todo and time.time() - start_s >= todo[0].submit_s:
-            job = todo.pop(0)
-            came_s = time.time() - start_s
+            job, came_s = todo.pop(0), time.time() - start_s
             submitted[submitter.submit(job)] = (job, came_s)
         try:
             states = {key: row.state for key, row in read_queue(runner).items()}
@@ -146,20 +141,17 @@ def run_jobs(
             states = {}
         alive = {"PENDING", *HOLDING_STATES}
         live = {key: states[key] for key in submitted if states.get(key) in alive}
-        tally.submitted = len(submitted)
-        tally.running = sum(state == "RUNNING" for state in live.values())
-        tally.finished = len(submitted) - len(live) if states else tally.finished
-        on_progress(tally)
+        running = sum(state == "RUNNING" for state in live.values())
+        finished = len(submitted) - len(live) if states else finished
+        on_progress(DemoTally(len(jobs), running, finished))
         if states and not todo and not live:
             return [
                 _job_run(job, key, states.get(key, "GONE"), came_s, start_s, submitter.directory)
                 for key, (job, came_s) in submitted.items()
             ]
         if time.time() - start_s > limit_s:
-            raise HadarError(
-                f"{len(live) + len(todo)} of {len(jobs)} jobs have not ended within {limit_s:g} s: "
-                f"{', '.join(sorted(live))}"
-            )
+            left = f"{len(live) + len(todo)} of {len(jobs)} jobs have not ended within"
+            raise HadarError(f"{left} {limit_s:g} s: {', '.join(sorted(live))}")
         time.sleep(_POLL_EVERY_S)
 
 
@@ -176,16 +168,11 @@ def _job_run(
     times_s = [(float(line["start_s"]) - start_s, float(line["end_s"]) - start_s) for line in lines]
     gangs = [gang_from_tree(line["gpus"]) for line in lines]
     ends = [0, *(end for _, end in spans)]
-    return JobRun(
-        job,
-        key,
-        state,
-        came_s,
-        max((end_s for _, end_s in times_s), default=came_s),
-        tuple(Segment(key, gang, *held) for gang, held in zip(gangs, times_s, strict=True)),
-        sum(end - begin for begin, end in spans),
-        all(begin == end for (begin, _), end in zip(spans, ends, strict=False)),
-    )
+    ended_s = max((end_s for _, end_s in times_s), default=came_s)
+    segments = tuple(Segment(key, gang, *held) for gang, held in zip(gangs, times_s, strict=True))
+    num_steps = sum(end - begin for begin, end in spans)
+    is_continuous = all(begin == end for (begin, _), end in zip(spans, ends, strict=False))
+    return JobRun(job, key, state, came_s, ended_s, segments, num_steps, is_continuous)
 
 
 @dataclass
@@ -197,15 +184,8 @@ class Daemon:
     config: Mapping[str, object]
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
-    @property
-    def journal(self) -> Path:
-        """Return the path of the journal."""
-        return self.directory / "journal.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """Return the path of the daemon's log."""
-        return self.directory / "hadard.log"
+    def __post_init__(self) -> None:
+        self.journal, self.log = self.directory / "journal.jsonl", self.directory / "hadard.log"
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -239,10 +219,8 @@ class Daemon:
 
     def stop(self) -> None:
         """Terminate the daemon; kill it if it does not end in time."""
-        if self.process is None:
-            return
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
             try:
                 self.process.wait(_DAEMON_S)
             except subprocess.TimeoutExpired:
@@ -253,12 +231,9 @@ class Daemon:
 
 def job_environment(cluster_environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the submissions of both runs."""
-    return {
-        **os.environ,
-        **cluster_environment,
-        "HADAR_PYTHON": sys.executable,
-        "HADAR_TEMPLATES": str(job_template("paced_training.py").parent),
-    }
+    templates = str(job_template("paced_training.py").parent)
+    own = {"HADAR_PYTHON": sys.executable, "HADAR_TEMPLATES": templates}
+    return {**os.environ, **cluster_environment, **own}
 
 
 def fresh_directory(path: Path) -> Path:

@@ -31,15 +31,7 @@ class DemoWorkload:
 def load_workload() -> DemoWorkload:
     """Return the shipped workload."""
     tree = json.loads(data_file("demo_jobs.json").read_text(encoding="utf-8"))
-    jobs = (
-        DemoJob(
-            name=str(job["id"]),
-            submit_s=float(job["submit_s"]),
-            workload=str(job["workload"]),
-            num_gpus=int(job["num_gpus"]),
-            total_steps=int(job["total_steps"]),
-        )
-        for job in tree["jobs"]
-    )
+    names = ("submit_s", "workload", "num_gpus", "total_steps")
+    jobs = [DemoJob(job["id"], *(job[name] for name in names)) for job in tree["jobs"]]
     ordered = tuple(sorted(jobs, key=lambda job: (job.submit_s, job.name)))
     return DemoWorkload(str(tree["source"]), str(tree["cluster"]), ordered)

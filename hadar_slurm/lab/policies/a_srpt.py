@@ -69,8 +69,7 @@ class Machine:
         coming = sorted(arrivals, key=lambda item: (item[0], natural_key(item[1])), reverse=True)
         queue = [(left, natural_key(job_id), job_id) for job_id, left in self.left_s.items()]
         heapify(queue)
-        ended = dict(self.ended_s)
-        now_s = self.now_s
+        ended, now_s = dict(self.ended_s), self.now_s
         while True:
             while coming and coming[-1][0] <= now_s:
                 _, job_id, left = coming.pop()

@@ -20,30 +20,18 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from hadar_slurm.core.job import Job, Phase
-from hadar_slurm.core.plan import Plan
-from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.lab.policies.lengths import unknown_lengths
-from hadar_slurm.lab.policies.tiresias import serve_by_plenty
-from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.lab.policies.tiresias import Tiresias
 from hadar_slurm.policies.policy import without_options
 
 
 @dataclass(frozen=True, slots=True)
-class Elas:
-    """The policy; `limits_gpu_s` are the GPU-seconds at which a job leaves each queue, rising."""
+class Elas(Tiresias):
+    """The policy: Tiresias with another order in its queues."""
 
-    limits_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
     name: str = "e-las"
 
-    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return which jobs run in `round_`, and on which GPUs."""
-        allocator = Allocator(unknown_lengths(snapshot), round_)
-        key = {job.job_id: self._queue_key(job) for job in snapshot.jobs}
-        return serve_by_plenty(allocator, sorted(allocator.jobs, key=lambda job: key[job.job_id]))
-
-    def _queue_key(self, job: Job) -> tuple[int, float, bool, float]:
-        service_gpu_s = job.progress.service_gpu_s
-        queue = bisect_right(self.limits_gpu_s, service_gpu_s)
+    def _queue_key(self, job: Job) -> tuple[float, ...]:
+        queue = bisect_right(self.limits_gpu_s, job.progress.service_gpu_s)
         # Rounded to seconds, so that rounding errors of sums do not break ties.
         left_gpu_s = round(service_left(job))
         return (queue, left_gpu_s, job.phase is Phase.QUEUED, job.spec.submitted_s)

@@ -47,7 +47,7 @@ from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import open_gpus, without_options
 
-GAVEL_OBJECTIVES = tuple(OBJECTIVES)
+Rows = NDArray[np.intp]
 
 _ORDER_OF_TYPES = ("v100", "p100", "k80")
 # The other objectives ignore the steps left.
@@ -144,10 +144,8 @@ class _Books:
         """Return the books with these rows in this order, a zero row for each -1."""
         wanted = np.array(rows, dtype=int)
         old = [getattr(self, field_.name) for field_ in fields(self)]
-        padded = [
-            np.append(array, np.zeros_like(array, shape=(1, *array.shape[1:])), 0) for array in old
-        ]
-        return _Books(*(array[wanted] for array in padded))
+        zeros = [np.zeros_like(array, shape=(1, *array.shape[1:])) for array in old]
+        return _Books(*(np.append(a, zero, 0)[wanted] for a, zero in zip(old, zeros, strict=True)))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -220,26 +218,16 @@ class _Ledger:
     def with_new_shares(self, objective: str, allocator: Allocator) -> _Ledger:
         """Return the ledger with new shares and times reset."""
         books, throughputs = self.books, _throughputs(allocator, self.jobs)
-        capacity = np.array(self.capacity, dtype=float)
-        columns = np.flatnonzero(capacity)
-        rows = np.flatnonzero(throughputs[:, columns].max(axis=1, initial=0.0))
         shares, isolated = np.zeros(throughputs.shape), np.zeros(len(throughputs))
         steps_left = np.array([job.steps_left for job in self.jobs])
         # The seconds that each job's steps would have taken on a private 1/n.
         before = np.where(books.isolated_throughputs > 0, books.isolated_throughputs, np.inf)
         isolated_s = books.isolated_s + (books.steps_left - steps_left) / before
+        columns = np.flatnonzero(self.capacity)
+        rows = np.flatnonzero(throughputs[:, columns].max(axis=1, initial=0.0))
         is_fallback = False
         if rows.size:
-            specs = [self.jobs[row].spec for row in rows]
-            age_s = self.now_s - np.array([spec.submitted_s for spec in specs])
-            demand = GavelDemand(
-                gangs=np.array([spec.num_gpus for spec in specs], dtype=float),
-                throughputs=throughputs[np.ix_(rows, columns)],
-                steps_left=np.maximum(1.0, steps_left[rows]),
-                age_s=np.maximum(0.0, age_s),
-                isolated_s=isolated_s[rows],
-                capacity=capacity[columns],
-            )
+            demand = self._demand(rows, columns, throughputs)
             isolated[rows] = isolated_throughputs(demand)
             # A new job's past is assumed to have had the present isolated rate.
             new_s = books.steps_done[rows] / isolated[rows]
@@ -250,11 +238,11 @@ class _Ledger:
                 is_fallback, found = True, equal_shares(demand)
             shares[np.ix_(rows, columns)] = found.astype(np.float32)
         passed_s = self.now_s - self.computed_s
-        new = _Books(
+        books = replace(
+            books,
             shares=np.where(throughputs > 0, shares, 0.0),
             received_s=np.zeros(throughputs.shape),
             deficits_s=books.deficits_s + books.shares * passed_s - books.received_s,
-            steps_done=books.steps_done,
             is_known=np.ones(len(throughputs), dtype=bool),
             steps_left=steps_left,
             isolated_throughputs=isolated,
@@ -262,11 +250,24 @@ class _Ledger:
         )
         return replace(
             self,
-            books=new,
+            books=books,
             computed_s=self.now_s,
             computed_for=(tuple(self.rows), self.capacity),
             order=_order_of_types(allocator.gpu_types, throughputs),
             is_fallback=is_fallback,
+        )
+
+    def _demand(self, rows: Rows, columns: Rows, throughputs: Floats) -> GavelDemand:
+        """Return the demand of some jobs for some types, without isolated times."""
+        jobs = [self.jobs[row] for row in rows]
+        age_s = self.now_s - np.array([job.spec.submitted_s for job in jobs])
+        return GavelDemand(
+            gangs=np.array([job.spec.num_gpus for job in jobs], dtype=float),
+            throughputs=throughputs[np.ix_(rows, columns)],
+            steps_left=np.maximum(1.0, [job.steps_left for job in jobs]),
+            age_s=np.maximum(0.0, age_s),
+            isolated_s=np.zeros(len(jobs)),
+            capacity=np.array(self.capacity, dtype=float)[columns],
         )
 
 

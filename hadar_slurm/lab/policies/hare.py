@@ -31,10 +31,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
@@ -148,8 +149,7 @@ def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0
                 promised_s[best], promised_to[best] = ends_s[best], n
             if state.left == 0:
                 state.round += 1
-                state.ready_s = state.end_s
-                state.left = job.tasks if state.round < job.rounds else 0
+                state.ready_s, state.left = state.end_s, job.tasks
         events = [*free_s, *(s.ready_s for s in states if s.round < s.job.rounds)]
         now_s = min((time_s for time_s in events if time_s > now_s), default=now_s)
     return Timetable(tuple(tasks), tuple(state.end_s for state in states))
@@ -176,47 +176,51 @@ _Row = tuple[ArrayLike, ArrayLike, float]
 
 def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Relaxation:
     """Solve the program, adding inequalities until none is violated. Raises SolverError."""
-    offsets = np.concatenate(([0], np.cumsum([job.rounds for job in jobs])))
-    num_rounds, num_jobs = int(offsets[-1]), len(jobs)
+    offsets = np.cumsum([0, *(job.rounds for job in jobs)])
     # In units of the mean task, numbers are near 1.
     unit_s = float(np.mean([job.train_s for job in jobs]))
-    least_s = np.array([min(job.train_s) for job in jobs]) / unit_s
-    rows: list[_Row] = []
-    lower = np.zeros(num_rounds + num_jobs)
-    for n, job in enumerate(jobs):
-        # From a task's midpoint on: half of its training, then synchronisation.
-        rest = min(t / 2 + s for t, s in zip(job.train_s, job.sync_s, strict=True)) / unit_s
-        first, last = int(offsets[n]), int(offsets[n + 1]) - 1
-        lower[first] = job.arrival_s / unit_s + least_s[n] / 2
-        least = rest + least_s[n] / 2
-        rows += [((column, column + 1), (-1.0, 1.0), least) for column in range(first, last)]
-        rows.append(((num_rounds + n, last), (1.0, -1.0), rest))
+    rows, lower = _precedences(jobs, offsets, unit_s)
+    num_rounds, num_gpus = int(offsets[-1]), len(jobs[0].train_s)
     cost = np.concatenate((np.zeros(num_rounds), [job.weight for job in jobs]))
-    of_job = np.repeat(np.arange(num_jobs), np.diff(offsets))
+    of_job = np.repeat(np.arange(len(jobs)), np.diff(offsets))
     arrivals = np.array([job.arrival_s for job in jobs])[of_job] / unit_s
-    tasks = np.array([job.tasks for job in jobs], dtype=float)
-    num_gpus = len(jobs[0].train_s)
     sizes = []
     for prices in (np.full(num_gpus, 1.0 / num_gpus), _makespan_prices(jobs)):
         worth = np.array([(prices * np.array(job.train_s)).min() for job in jobs]) / unit_s
-        sizes.append((worth * tasks)[of_job])
+        sizes.append((worth * np.array([float(job.tasks) for job in jobs]))[of_job])
     for _ in range(_MAX_TURNS):
-        found = solve_lp(
-            LinearProgram.of(
-                cost,
-                [(i, columns, values) for i, (columns, values, _) in enumerate(rows)],
-                row_lower=np.array([least for _, _, least in rows]),
-                row_upper=np.full(len(rows), math.inf),
-                lower=lower,
-            ),
-            limits=limits,
+        program = LinearProgram.of(
+            cost,
+            [(i, columns, values) for i, (columns, values, _) in enumerate(rows)],
+            row_lower=np.array([least for _, _, least in rows]),
+            row_upper=np.full(len(rows), math.inf),
+            lower=lower,
         )
+        found = solve_lp(program, limits=limits)
         middle = found.x[:num_rounds]
         if not sum(_add_violated(rows, middle, size, arrivals) for size in sizes):
             break
     late_s = sum(job.weight * job.arrival_s for job in jobs)
     midpoints_s = tuple(tuple(p.tolist()) for p in np.split(middle * unit_s, offsets[1:-1]))
     return Relaxation(midpoints_s, found.objective * unit_s - late_s)
+
+
+def _precedences(
+    jobs: Sequence[RoundJob], offsets: NDArray[np.int64], unit_s: float
+) -> tuple[list[_Row], Floats]:
+    """Return the rows by which rounds follow each other, and the least value of each column."""
+    rows: list[_Row] = []
+    lower = np.zeros(offsets[-1] + len(jobs))
+    for n, (job, (first, end)) in enumerate(zip(jobs, pairwise(offsets), strict=True)):
+        # From a task's midpoint on: half of its training, then synchronisation.
+        rest = min(t / 2 + s for t, s in zip(job.train_s, job.sync_s, strict=True)) / unit_s
+        half = min(job.train_s) / unit_s / 2
+        lower[first] = job.arrival_s / unit_s + half
+        rows += [
+            ((column, column + 1), (-1.0, 1.0), rest + half) for column in range(first, end - 1)
+        ]
+        rows.append(((offsets[-1] + n, end - 1), (1.0, -1.0), rest))
+    return rows, lower
 
 
 def _add_violated(rows: list[_Row], middle: Floats, size: Floats, arrivals: Floats) -> bool:
@@ -253,8 +257,6 @@ def _makespan_prices(jobs: Sequence[RoundJob]) -> Floats:
     total = (last, num_jobs + np.arange(num_gpus), 1.0)
     cost = np.append(-count / count.sum(), np.zeros(num_gpus))
     lower, upper = np.append(np.zeros(last), 1.0), np.append(np.full(last, math.inf), 1.0)
-    found = solve_lp(
-        LinearProgram.of(cost, [worth, priced, total], row_lower=lower, row_upper=upper)
-    )
-    prices = np.maximum(found.x[num_jobs:], 0.0)
+    program = LinearProgram.of(cost, [worth, priced, total], row_lower=lower, row_upper=upper)
+    prices = np.maximum(solve_lp(program).x[num_jobs:], 0.0)
     return np.asarray(prices / prices.sum())

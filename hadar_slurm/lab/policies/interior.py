@@ -73,11 +73,11 @@ class Inside:
 
 def solve_inside(program: ShareProgram) -> Inside:
     """Return an optimum in the interior of the optimal set. Raises SolverError without one."""
-    with np.errstate(all="ignore"):
-        try:
+    try:
+        with np.errstate(all="ignore"):
             return _Descent(_Scaled(program)).run()
-        except np.linalg.LinAlgError as error:
-            raise SolverError(f"the interior point method failed: {error}") from error
+    except np.linalg.LinAlgError as error:
+        raise SolverError(f"the interior point method failed: {error}") from error
 
 
 class _Scaled:
@@ -89,8 +89,7 @@ class _Scaled:
     """
 
     def __init__(self, program: ShareProgram) -> None:
-        jobs, gpu_types = len(program.gangs), len(program.capacity)
-        self.jobs, self.gpu_types = jobs, gpu_types
+        jobs, gpu_types = self.jobs, self.gpu_types = len(program.gangs), len(program.capacity)
         self.has_needs, self.has_level = program.throughputs is not None, program.has_level
         self.bounds = slice(0, jobs * gpu_types)
         self.types = slice(self.bounds.stop, self.bounds.stop + gpu_types)

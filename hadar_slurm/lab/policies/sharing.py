@@ -113,9 +113,7 @@ def share(
     The first one is `held`, the present workers by job, if it is a category.
     """
     best: Share | None = None
-    solved: set[tuple[int, ...]] = set()
-    looked_at: set[tuple[int, ...]] = set()
-    evaluations = 0
+    solved, reached, evaluations = set[tuple[int, ...]](), set[tuple[int, ...]](), 0
     for start in _drawn(market, seed, 3 * categories, held):
         here, kappa = None, start
         while tuple(kappa) not in solved and len(solved) < categories:
@@ -124,15 +122,15 @@ def share(
             if matched is None:
                 break
             evaluations += matched.evaluations
-            if here is not None and matched.mean_s >= here.mean_s * (1 - _NOTHING):
+            if here and matched.mean_s >= here.mean_s * (1 - _NOTHING):
                 break
             here, passed = exchanged(market, matched.counts)
             evaluations += here.evaluations
-            looked_at |= passed
+            reached |= passed
             kappa = here.counts.sum(axis=1)
-        if here is not None and (best is None or here.mean_s < best.mean_s * (1 - _NOTHING)):
+        if here and (best is None or here.mean_s < best.mean_s * (1 - _NOTHING)):
             best = here
-    return best and Share(best.counts, best.mean_s, len(solved | looked_at), evaluations)
+    return best and Share(best.counts, best.mean_s, len(solved | reached), evaluations)
 
 
 def solve_category(
@@ -165,10 +163,7 @@ def composition(market: Market, weights: Floats) -> Counts:
     """
     kappa = np.ones(len(weights), dtype=np.int64)
     left = int(market.room.sum()) - int(market.units.sum())
-    while left > 0:
-        may = (kappa < market.most) & (market.units <= left)
-        if not may.any():
-            break
+    while left > 0 and (may := (kappa < market.most) & (market.units <= left)).any():
         job = int(np.argmax(np.where(may, weights / (kappa + 0.5), -math.inf)))
         kappa[job] += 1
         left -= int(market.units[job])

@@ -16,7 +16,6 @@ type with the most free GPUs (ties to the first by name) on which it fits and tr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hadar_slurm.core.job import Job, Phase
@@ -38,24 +37,22 @@ class Tiresias:
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(unknown_lengths(snapshot), round_)
-        return serve_by_plenty(allocator, sorted(allocator.jobs, key=self._queue_key))
+        # By the snapshot's jobs, with the steps that they have done.
+        keys = {job.job_id: self._queue_key(job) for job in snapshot.jobs}
+        order = sorted(allocator.jobs, key=lambda job: keys[job.job_id])
+        for job in order:
+            if not allocator.has_room:
+                break
+            held = allocator.runs_on(job)
+            if not (held and allocator.choose(job, held)) and not allocator.keep(job):
+                any(allocator.choose(job, gpu_type) for gpu_type in allocator.by_room(job))
+        assign_nodes(allocator)
+        allocator.fill(order, allocator.by_room)
+        return allocator.plan()
 
-    def _queue_key(self, job: Job) -> tuple[int, bool, float]:
+    def _queue_key(self, job: Job) -> tuple[float, ...]:
         queue = bisect_right(self.limits_gpu_s, job.progress.service_gpu_s)
         return (queue, job.phase is Phase.QUEUED, job.spec.submitted_s)
-
-
-def serve_by_plenty(allocator: Allocator, order: Sequence[Job]) -> Plan:
-    """Plan jobs in order: running jobs stay if they can, others take the type with most room."""
-    for job in order:
-        if not allocator.has_room:
-            break
-        held = allocator.runs_on(job)
-        if not (held and allocator.choose(job, held)) and not allocator.keep(job):
-            any(allocator.choose(job, gpu_type) for gpu_type in allocator.by_room(job))
-    assign_nodes(allocator)
-    allocator.fill(order, allocator.by_room)
-    return allocator.plan()
 
 
 make = without_options(Tiresias)

@@ -31,15 +31,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
+from operator import add
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
+from hadar_slurm.lab.policies.a_srpt import Machine
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.policies.solver import Floats, LinearProgram, Method, solve_lp
 
@@ -74,16 +77,11 @@ def bounds(specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = 
     some published tables is *above* that within a node; the bound then uses the higher one. Without
     it gangs have the throughput within a node, as in Gavel's rules.
     """
-    work = _Work.of(specs, cluster, counts_spread=counts_spread)
+    work = _Work.of(specs, cluster, counts_spread)
     if not (work.arrival_s.size and work.is_possible):
         return Bounds(*[math.inf if work.arrival_s.size else 0.0] * 4)
     squashed_s, gang_s = _mean_jcts_s(work)
     return Bounds(_ttd_s(work, is_gang=True), _ttd_s(work, is_gang=False), squashed_s, gang_s)
-
-
-def gang_bound_s(specs: Sequence[JobSpec], cluster: Cluster) -> float:
-    """Return a lower bound on the TTD in seconds, for one gang per job at a time."""
-    return _ttd_s(_Work.of(specs, cluster), is_gang=True)
 
 
 def forking_bound_s(specs: Sequence[JobSpec], cluster: Cluster) -> float:
@@ -105,9 +103,7 @@ class _Work:
     gpus: Floats
 
     @classmethod
-    def of(
-        cls, specs: Sequence[JobSpec], cluster: Cluster, *, counts_spread: bool = False
-    ) -> _Work:
+    def of(cls, specs: Sequence[JobSpec], cluster: Cluster, counts_spread: bool = False) -> _Work:
         types = cluster.gpus_by_type
         ordered = sorted(specs, key=lambda spec: spec.submitted_s)
         times = [[_alone_s(spec, name, counts_spread) for name in types] for spec in ordered]
@@ -122,19 +118,12 @@ class _Work:
         """Whether every job runs somewhere."""
         return bool(np.isfinite(self.alone_s).any(axis=1).all())
 
-    def since(self, first: int) -> _Work:
-        """Return the jobs from number `first` on."""
-        return _Work(self.arrival_s[first:], self.alone_s[first:], self.share[first:], self.gpus)
-
 
 def _alone_s(spec: JobSpec, gpu_type: str, counts_spread: bool) -> float:
     throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
     if counts_spread and spec.num_gpus > 1:
         throughput = max(throughput, spec.throughputs.on(gpu_type, spec.num_gpus, is_spread=True))
     return spec.total_steps / throughput if throughput > 0 else math.inf
-
-
-# TTD.
 
 
 def _ttd_s(work: _Work, *, is_gang: bool) -> float:
@@ -150,14 +139,13 @@ def _ttd_s(work: _Work, *, is_gang: bool) -> float:
         return math.inf
     arrivals, firsts = np.unique(work.arrival_s, return_index=True)
     above = np.full(len(arrivals), math.inf)
-    done = np.zeros_like(work.alone_s)
-    best = 0.0
+    done, best = np.zeros_like(work.alone_s), 0.0
     while True:
         here = int(np.argmax(arrivals + above))
         if arrivals[here] + above[here] <= best * (1 + _CLOSE):
             return best - float(arrivals[0])
         first = int(firsts[here])
-        suffix = work.since(first)
+        suffix = _Work(work.arrival_s[first:], work.alone_s[first:], work.share[first:], work.gpus)
         done[first:], prices, waits = _solve(suffix, is_gang=is_gang)
         above = np.minimum(above, _above(work, done, is_gang=is_gang)[firsts])
         above[here] = -math.inf
@@ -167,9 +155,9 @@ def _ttd_s(work: _Work, *, is_gang: bool) -> float:
 
 def _above(work: _Work, done: Floats, *, is_gang: bool) -> Floats:
     """Return for each suffix the T of a solution; `done` (jobs, types) are fractions of jobs."""
-    share, alone_s = (np.where(np.isfinite(t), t, 0.0) for t in (work.share, work.alone_s))
-    above: Floats = _sums_from(done * share).max(axis=1)
-    return np.maximum(above, _most_from((done * alone_s).sum(axis=1))) if is_gang else above
+    above: Floats = _from_end(np.add, done * _finite(work.share)).max(axis=1)
+    alone_s = (done * _finite(work.alone_s)).sum(axis=1)
+    return np.maximum(above, _from_end(np.maximum, alone_s)) if is_gang else above
 
 
 def _below(work: _Work, prices: Floats, waits: Floats, *, is_gang: bool) -> Floats:
@@ -177,24 +165,19 @@ def _below(work: _Work, prices: Floats, waits: Floats, *, is_gang: bool) -> Floa
 
     By weak duality it holds for any prices >= 0, regardless of the solver's tolerances.
     """
-    runs = np.isfinite(work.alone_s)
-    share, alone_s = (np.where(runs, times, 0.0) for times in (work.share, work.alone_s))
-    worth = np.where(runs, prices * share + waits[:, None] * alone_s, math.inf).min(axis=1)
-    scale = prices.sum() + _sums_from(waits)
-    below = _sums_from(worth) / np.where(scale > 0, scale, math.inf)
-    return np.maximum(below, _most_from(work.alone_s.min(axis=1))) if is_gang else below
+    price = prices * _finite(work.share) + waits[:, None] * _finite(work.alone_s)
+    worth = np.where(np.isfinite(work.alone_s), price, math.inf).min(axis=1)
+    scale = prices.sum() + _from_end(np.add, waits)
+    below = _from_end(np.add, worth) / np.where(scale > 0, scale, math.inf)
+    return np.maximum(below, _from_end(np.maximum, work.alone_s.min(axis=1))) if is_gang else below
 
 
 def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
-    """Return the fractions of jobs by type, the prices of types and those of the rows x <= T.
-
-    Fractions of a job sum to 1; prices are >= 0.
-    """
+    """Return each job's fractions by type (sum 1), and prices >= 0 of types and rows x <= T."""
     num_jobs, num_types = work.alone_s.shape
     jobs, gpu_types = np.nonzero(np.isfinite(work.alone_s))
-    num_parts = len(jobs)
     alone_s = work.alone_s[jobs, gpu_types]
-    unit_s = float(alone_s.mean())
+    unit_s, num_parts = float(alone_s.mean()), len(jobs)
     parts = np.arange(num_parts)
     # Columns: fraction of each job on each type, then T. Rows: jobs, types, x <= T.
     blocks: list[tuple[ArrayLike, ArrayLike, ArrayLike]] = [
@@ -223,17 +206,13 @@ def _solve(work: _Work, *, is_gang: bool) -> tuple[Floats, Floats, Floats]:
     return done, paid[:num_types], waits
 
 
-def _sums_from(values: Floats) -> Floats:
-    """Return the cumulative sums from the end."""
-    return np.asarray(np.cumsum(values[::-1], axis=0)[::-1])
+def _finite(times_s: Floats) -> Floats:
+    return np.where(np.isfinite(times_s), times_s, 0.0)
 
 
-def _most_from(values: Floats) -> Floats:
-    """Return the cumulative maxima from the end."""
-    return np.asarray(np.maximum.accumulate(values[::-1])[::-1])
-
-
-# Mean JCT.
+def _from_end(combine: np.ufunc, values: Floats) -> Floats:
+    """Return the cumulative sums or maxima from the end."""
+    return np.asarray(combine.accumulate(values[::-1])[::-1])
 
 
 def _mean_jcts_s(work: _Work) -> tuple[float, float]:
@@ -250,8 +229,7 @@ def _mean_jcts_s(work: _Work) -> tuple[float, float]:
 def _sizes(work: _Work, prices: Floats) -> Floats:
     """Return b_j, in seconds of the whole cluster, at prices per GPU in any unit."""
     worth = prices * work.gpus
-    with np.errstate(invalid="ignore"):
-        cost = np.where(np.isfinite(work.share), worth * work.share, math.inf)
+    cost = np.where(np.isfinite(work.share), worth * _finite(work.share), math.inf)
     return np.asarray(cost.min(axis=1) / worth.sum())
 
 
@@ -264,7 +242,7 @@ def _best_prices(work: _Work) -> Floats:
     """
     num_jobs, num_types = work.share.shape
     jobs = np.arange(num_jobs)
-    share = np.where(np.isfinite(work.share), work.share, 0.0)
+    share = _finite(work.share)
 
     def value(worth: Floats) -> tuple[float, Floats]:
         """Return mean M and its gradient; `worth` is c_r p_r and sums to 1."""
@@ -282,10 +260,8 @@ def _best_prices(work: _Work) -> Floats:
 
 def _highest(value: Callable[[Floats], tuple[float, Floats]], start: Floats) -> Floats:
     """Return a point of the unit simplex that nearly maximises a concave function (Kelley)."""
-    best, best_point = -math.inf, start
-    point = start
+    best, best_point, point, num = -math.inf, start, start, len(start)
     slopes: list[Floats] = []
-    num = len(start)
     for _ in range(_MAX_CUTS):
         height, slope = value(point)
         if height > best:
@@ -293,12 +269,12 @@ def _highest(value: Callable[[Floats], tuple[float, Floats]], start: Floats) -> 
         slopes.append(slope)
         unit = max(float(np.abs(slopes).max()), 1e-300)
         # Columns: the point, then the height; a row a tangent (all pass through 0), then the sum.
-        cuts = np.hstack([np.array(slopes) / -unit, np.ones((len(slopes), 1))])
+        cuts = np.column_stack([np.array(slopes) / -unit, np.ones(len(slopes))])
         matrix = np.vstack([cuts, np.append(np.ones(num), 0.0)])
-        rows, columns = np.indices(matrix.shape)
+        rows, columns = np.indices(matrix.shape).reshape(2, -1)
         program = LinearProgram.of(
             np.append(np.zeros(num), -1.0),
-            [(rows.ravel(), columns.ravel(), matrix.ravel())],
+            [(rows, columns, matrix.ravel())],
             row_lower=np.append(np.full(len(slopes), -math.inf), 1.0),
             row_upper=np.append(np.zeros(len(slopes)), 1.0),
         )
@@ -312,33 +288,21 @@ def _highest(value: Callable[[Floats], tuple[float, Floats]], start: Floats) -> 
 
 def _least_mean_jct_s(arrival_s: Floats, sizes: Floats) -> float:
     """Return the mean JCT of shortest remaining first on one machine of speed 1."""
-    total_s = 0.0
-    waiting: list[float] = []
-    now_s = 0.0
-    for size, (came_s, until_s) in _arrivals(arrival_s, sizes):
-        now_s = max(now_s, came_s)
-        heapq.heappush(waiting, size)
-        while waiting and now_s < until_s:
-            left_s = heapq.heappop(waiting)
-            if now_s + left_s <= until_s:
-                now_s += left_s
-                total_s += now_s
-            else:
-                heapq.heappush(waiting, left_s - (until_s - now_s))
-                now_s = until_s
-    return (total_s - float(arrival_s.sum())) / len(sizes)
+    jobs = enumerate(zip(arrival_s.tolist(), sizes.tolist(), strict=True))
+    arrivals = [(came_s, JobId(str(number)), size) for number, (came_s, size) in jobs]
+    ended_s = Machine().run(arrivals, math.inf).ended_s
+    return (reduce(add, ended_s.values()) - float(arrival_s.sum())) / len(sizes)
 
 
 def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
     """Return mean (M_j - a_j) of smallest size first, preemptive, on one machine of speed 1."""
-    total_s = 0.0
+    total_s = now_s = 0.0
     # By total size; `left_s` changes.
     waiting: list[tuple[float, int]] = []
     left_s: list[float] = sizes.tolist()
-    now_s = 0.0
-    for index, (size, (came_s, until_s)) in enumerate(_arrivals(arrival_s, sizes)):
+    for index, (came_s, until_s) in enumerate(pairwise([*arrival_s.tolist(), math.inf])):
         now_s = max(now_s, came_s)
-        heapq.heappush(waiting, (size, index))
+        heapq.heappush(waiting, (left_s[index], index))
         while waiting and now_s < until_s:
             whole_s, job = waiting[0]
             run_s = min(left_s[job], until_s - now_s)
@@ -349,8 +313,3 @@ def _least_mean_progress_s(arrival_s: Floats, sizes: Floats) -> float:
             if left_s[job] <= 0:
                 heapq.heappop(waiting)
     return (total_s - float(arrival_s.sum())) / len(sizes)
-
-
-def _arrivals(arrival_s: Floats, sizes: Floats) -> Iterator[tuple[float, tuple[float, float]]]:
-    """Return each job's size, its arrival and the next job's arrival."""
-    return zip(sizes.tolist(), pairwise([*arrival_s.tolist(), math.inf]), strict=True)

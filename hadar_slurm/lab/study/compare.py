@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from multiprocessing.connection import Connection, wait
@@ -34,13 +34,7 @@ from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
-from hadar_slurm.lab.study.experiment import (
-    ORACLE,
-    RULES,
-    ExperimentSettings,
-    Result,
-    run_experiment,
-)
+from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
 from hadar_slurm.policies.registry import make_policy
 
@@ -85,15 +79,10 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Return a digest of all inputs of the run."""
-        parts = [
-            VERSION,
-            _specs_digest(self.workload.specs),
-            self.cluster,
-            self.policy,
-            self.settings,
-            sorted(versions().items()),
-            code_digest([run_experiment.__module__, type(make_policy(self.policy)).__module__]),
-        ]
+        specs = _specs_digest(self.workload.specs)
+        code = [run_experiment.__module__, type(make_policy(self.policy)).__module__]
+        programs = sorted(versions().items()), code_digest(code)
+        parts = [VERSION, specs, self.cluster, self.policy, self.settings, *programs]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
     @property
@@ -126,21 +115,21 @@ class Cell:
         workload = self.workload
         load = "" if workload.load is None else f" at {workload.load:g} %"
         seed = "" if workload.seed is None else f", seed {workload.seed}"
-        rules = "" if self.settings.rules == RULES[0] else f", {self.settings.rules} rules"
+        rules = "" if self.settings.rules == "hadar" else f", {self.settings.rules} rules"
         restart = f", restart {workload.restart} s"
         return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}"
 
 
 def _specs_digest(specs: Sequence[JobSpec]) -> str:
     """Return a digest of the jobs; thousands of them share a few tables of rates."""
-    digest = hashlib.sha256()
-    tables: dict[int, str] = {}
-    empty = Throughputs()
+    digest, empty = hashlib.sha256(), Throughputs()
+    tables = {
+        key: hashlib.sha256(repr(throughputs.rows).encode()).hexdigest()
+        for key, throughputs in {id(s.throughputs): s.throughputs for s in specs}.items()
+    }
     for spec in specs:
-        key = id(spec.throughputs)
-        if key not in tables:
-            tables[key] = hashlib.sha256(repr(spec.throughputs.rows).encode()).hexdigest()
-        digest.update(f"{replace(spec, throughputs=empty)!r} {tables[key]}\n".encode())
+        text = f"{replace(spec, throughputs=empty)!r} {tables[id(spec.throughputs)]}\n"
+        digest.update(text.encode())
     return digest.hexdigest()
 
 
@@ -152,8 +141,8 @@ def scale_to_load(specs: Sequence[JobSpec], cluster: Cluster, load: float) -> li
     (`bounds.forking_bound_s`). Gaps keep their proportions. Raises UsageError when all jobs arrive
     at once.
     """
-    first_s = min(spec.submitted_s for spec in specs)
-    span_s = max(spec.submitted_s for spec in specs) - first_s
+    arrivals_s = [spec.submitted_s for spec in specs]
+    first_s, span_s = min(arrivals_s), max(arrivals_s) - min(arrivals_s)
     if span_s <= 0:
         raise UsageError(
             f"--load {load:g}: all jobs arrive at once, so there are no gaps to scale; give a "
@@ -162,12 +151,8 @@ def scale_to_load(specs: Sequence[JobSpec], cluster: Cluster, load: float) -> li
     least_s = forking_bound_s([replace(spec, submitted_s=0.0) for spec in specs], cluster)
     if not math.isfinite(least_s):
         raise UsageError(f"--load {load:g}: a job runs on no GPU type of the cluster")
-    mean_gap_s = least_s / (len(specs) * load / 100.0)
-    factor = mean_gap_s * (len(specs) - 1) / span_s
+    factor = least_s / (len(specs) * load / 100.0) * (len(specs) - 1) / span_s
     return [replace(spec, submitted_s=(spec.submitted_s - first_s) * factor) for spec in specs]
-
-
-# One cell.
 
 
 def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) -> Record:
@@ -207,26 +192,21 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
             raise HadarError(
                 f"{what} {value_s:g} s is below its lower bound {least_s:g} s: one of them is wrong"
             )
-    plain = {
-        item.name: getattr(result, item.name)
-        for item in fields(result)
-        if item.name not in ("policy", "jobs", "jcts", "segments")
-    }
-    numbers = {spec.job_id: number for number, spec in enumerate(cell.workload.specs)}
+    specs = cell.workload.specs
+    numbers = {spec.job_id: number for number, spec in enumerate(specs)}
     ended = sorted(result.jcts, key=lambda jct: numbers[jct.job_id])
-    start_s = min(spec.submitted_s for spec in cell.workload.specs)
+    start_s = min(spec.submitted_s for spec in specs)
     drawn = occupancy.occupancy(
         result.segments, cell.cluster, numbers, start_s=start_s, end_s=start_s + result.ttd_s
     )
     return {
         "status": "done",
-        **plain,
-        "utilization_by_type": dict(result.utilization_by_type),
+        **{k: value for k, value in result.figures.items() if k not in ("policy", "jobs")},
         **{f"bound_{name}": value for name, value in asdict(limits).items()},
         "ttd_over_bound": result.ttd_s / ttd_bound_s if ttd_bound_s > 0 else None,
         "mean_jct_over_bound": result.mean_jct_s / jct_bound_s if jct_bound_s > 0 else None,
         "jcts_s": [round(jct.jct_s, 3) for jct in ended],
-        "gpu_hours": [_gpu_hours(spec, cell.cluster) for spec in cell.workload.specs],
+        "gpu_hours": [_gpu_hours(spec, cell.cluster) for spec in specs],
         "occupancy": occupancy.to_tree(drawn) if drawn else None,
     }
 
@@ -235,9 +215,6 @@ def _gpu_hours(spec: JobSpec, cluster: Cluster) -> float:
     """Return a job's GPU-hours on its fastest type."""
     throughput = spec.throughputs.best(cluster.gpus_by_type, spec.num_gpus)
     return round(spec.num_gpus * spec.total_steps / throughput / 3600.0, 4)
-
-
-# Files.
 
 
 def cell_path(folder: Path, cell: Cell) -> Path:
@@ -260,9 +237,6 @@ def read_record(path: Path) -> Record | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and record.get("version") == VERSION else None
-
-
-# Many cells.
 
 
 class Watcher(Protocol):
@@ -302,11 +276,8 @@ def run_cells(
     return [records[index] for index in range(len(cells))]
 
 
-@dataclass
-class _Worker:
-    index: int
-    process: BaseProcess
-    reader: Connection
+# The index of a cell and its process, by the pipe from it.
+_Workers = dict[Connection, tuple[int, BaseProcess]]
 
 
 def _in_processes(
@@ -317,7 +288,7 @@ def _in_processes(
     # Import the main module's imports once, in the server.
     context.set_forkserver_preload(sorted(n for n in sys.modules if n.startswith("hadar_slurm.")))
     waiting = list(reversed(todo))
-    workers: list[_Worker] = []
+    workers: _Workers = {}
     with _interrupts() as check:
         try:
             while waiting or workers:
@@ -329,32 +300,34 @@ def _in_processes(
                     name = str(cells[index])
                     process = context.Process(target=_work, args=work, name=name, daemon=True)
                     process.start()
-                    workers.append(_Worker(index, process, reader))
+                    workers[reader] = index, process
                     writer.close()
                     watcher.started(index)
-                ready = wait([worker.reader for worker in workers], _POLL_EVERY_S)
+                ready = wait(workers, _POLL_EVERY_S)
                 check()
-                for worker in [worker for worker in workers if worker.reader in ready]:
+                for reader in [reader for reader in workers if reader in ready]:
+                    index, child = workers[reader]
                     try:
-                        watcher.progressed(worker.index, worker.reader.recv())
+                        watcher.progressed(index, reader.recv())
                     except EOFError:
                         # The process has ended or was killed.
-                        worker.process.join()
-                        workers.remove(worker)
-                        yield worker.index, _collect(cells[worker.index], folder, worker)
+                        child.join()
+                        del workers[reader]
+                        reader.close()
+                        yield index, _collect(cells[index], folder, child)
         finally:
             _end(workers)
 
 
-def _end(workers: Sequence[_Worker]) -> None:
-    for worker in workers:
-        worker.process.terminate()
-    for worker in workers:
-        worker.process.join(_JOIN_S)
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
-        worker.reader.close()
+def _end(workers: _Workers) -> None:
+    for _, process in workers.values():
+        process.terminate()
+    for reader, (_, process) in workers.items():
+        process.join(_JOIN_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        reader.close()
 
 
 @contextmanager
@@ -381,10 +354,9 @@ def _interrupts() -> Iterator[Callable[[], None]]:
     check()
 
 
-def _collect(cell: Cell, folder: Path, worker: _Worker) -> Record:
-    worker.reader.close()
-    code = worker.process.exitcode
-    worker.process.close()
+def _collect(cell: Cell, folder: Path, process: BaseProcess) -> Record:
+    code = process.exitcode
+    process.close()
     record = read_record(cell_path(folder, cell)) if code == 0 else None
     if record is None:
         how = f"was ended by signal {-code}" if code and code < 0 else f"ended with status {code}"

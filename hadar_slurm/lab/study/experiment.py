@@ -7,11 +7,11 @@ and checks that trained steps and held GPU-seconds balance.
 from __future__ import annotations
 
 import os
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -112,6 +112,12 @@ class Result:
     jcts: tuple[Completion, ...]
     segments: tuple[Segment, ...]
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Return all fields but the jobs' completions and segments, by name."""
+        names = (field.name for field in fields(self))
+        return {name: getattr(self, name) for name in names if name not in ("jcts", "segments")}
+
 
 def run_experiment(
     specs: Sequence[JobSpec],
@@ -129,12 +135,9 @@ def run_experiment(
     """
     settings = settings or ExperimentSettings()
     is_gavels = settings.rules == "gavel"
+    rules = GAVEL_RULES if is_gavels else GangRules()
     world = SimBackend(
-        cluster,
-        specs,
-        rules=GAVEL_RULES if is_gavels else GangRules(),
-        rounds_end_together=is_gavels,
-        failures=settings.failures,
+        cluster, specs, rules=rules, rounds_end_together=is_gavels, failures=settings.failures
     )
     book = Segments()
     ended: dict[JobId, float] = {}
@@ -152,14 +155,10 @@ def run_experiment(
         if on_round:
             on_round(line)
 
-    started_s = _cpu_s()
+    started_s, round_s = _cpu_s(), settings.round_s
+    backend = _with_known_speeds(world, settings)
     rounds = run_rounds(
-        _with_known_speeds(world, settings),
-        policy,
-        record,
-        length_s=settings.round_s,
-        now_s=lambda: world.now_s,
-        clock=time.perf_counter,
+        backend, policy, record, length_s=round_s, now_s=lambda: world.now_s, clock=perf_counter
     )
     segments = book.all()
     check_accounts(world, segments)
@@ -195,10 +194,8 @@ def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
             raise HadarError(f"job {job_id} ended after {run.steps_done:g} of {total} steps")
         for gpu_type, service in run.service.items() if run.phase.is_final else ():
             if abs(service - held[job_id, gpu_type]) > _ROUNDING * service + 1e-3:
-                raise HadarError(
-                    f"job {job_id} received {service:g} GPU-seconds of {gpu_type} and held "
-                    f"{held[job_id, gpu_type]:g}"
-                )
+                received = f"job {job_id} received {service:g} GPU-seconds of {gpu_type}"
+                raise HadarError(f"{received} and held {held[job_id, gpu_type]:g}")
 
 
 def _result(
@@ -215,33 +212,33 @@ def _result(
     jcts = tuple(Completion(job, specs[job].submitted_s, end) for job, end in ended.items())
     first_s = min((spec.submitted_s for spec in world.jobs), default=0.0)
     ttd_s = max((done.end_s for done in jcts), default=first_s) - first_s
-    times_s = np.array([done.jct_s for done in jcts]) if jcts else np.zeros(1)
-    decisions_ms = 1000.0 * np.array(decisions_s) if decisions_s else np.zeros(1)
+    times_s = np.array([done.jct_s for done in jcts] or [0.0])
+    decisions_ms = 1000.0 * np.array(decisions_s or [0.0])
+    p50_jct_s, p95_jct_s, p99_jct_s = (float(np.percentile(times_s, q)) for q in (50, 95, 99))
     ftf = finish_time_fairness(jcts, specs, cluster) if jcts else np.zeros(1)
     queued_s, longest_s = waits_s(segments, specs)
     by_type: defaultdict[str, float] = defaultdict(float)
     for run in world.runs.values():
         for gpu_type, service in run.service.items():
             by_type[gpu_type] += service
-    whole_s = max(ttd_s, 1e-9) * sum(cluster.capacity.values())
+    span_s = max(ttd_s, 1e-9)
+    whole_s = span_s * sum(cluster.capacity.values())
+    counts = cluster.gpus_by_type.items()
     return Result(
         policy=policy,
         jobs=len(specs),
         completed=len(jcts),
         ttd_s=ttd_s,
         mean_jct_s=float(times_s.mean()),
-        p50_jct_s=float(np.percentile(times_s, 50)),
-        p95_jct_s=float(np.percentile(times_s, 95)),
-        p99_jct_s=float(np.percentile(times_s, 99)),
-        mean_queueing_s=float(np.mean(list(queued_s.values()))) if queued_s else 0.0,
+        p50_jct_s=p50_jct_s,
+        p95_jct_s=p95_jct_s,
+        p99_jct_s=p99_jct_s,
+        mean_queueing_s=float(np.mean(list(queued_s.values()) or [0.0])),
         max_wait_s=max(longest_s.values(), default=0.0),
         mean_ftf=float(ftf.mean()),
         max_ftf=float(ftf.max()),
         utilization=sum(run.productive_gpu_s for run in world.runs.values()) / whole_s,
-        utilization_by_type={
-            str(gpu_type): by_type[gpu_type] / (count * max(ttd_s, 1e-9))
-            for gpu_type, count in cluster.gpus_by_type.items()
-        },
+        utilization_by_type={str(name): by_type[name] / (n * span_s) for name, n in counts},
         cru=sum(by_type.values()) / whole_s,
         moves=num_moves(segments),
         rounds=rounds,
@@ -304,9 +301,7 @@ def finish_time_fairness(
 
 def forked(specs: Sequence[JobSpec], *, max_copies: int, aggregation_s: float) -> list[JobSpec]:
     """Return the jobs with up to `max_copies` copies each, for HadarE."""
-    return [
-        replace(spec, max_copies=max_copies, aggregation_cost_s=aggregation_s) for spec in specs
-    ]
+    return [replace(s, max_copies=max_copies, aggregation_cost_s=aggregation_s) for s in specs]
 
 
 def _cpu_s() -> float:

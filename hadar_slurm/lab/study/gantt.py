@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, rcParams
@@ -38,8 +39,7 @@ def draw_by_name(path: Path, panels: Mapping[str, Occupancy], names: Sequence[st
     for axes, (title, seen) in zip(all_axes, panels.items(), strict=True):
         _draw_rows(axes, seen, colours, until=end_s, unit_s=1.0, idle=_IDLE)
         axes.set_title(title, loc="left")
-        _separate_jobs(axes, seen)
-        _name_jobs(axes, seen, names, end_s)
+        _mark_jobs(axes, seen, names, end_s)
         _mark_groups(axes, [(f"{gpu_type}  {node}", count) for node, gpu_type, count in seen.slots])
     all_axes[-1].set_xlabel("seconds since the start of the run; bars show the job's number")
     figure.savefig(path, dpi=110)
@@ -73,14 +73,8 @@ def _draw_rows(
     num_gpus, end = len(seen.jobs), seen.end_s / unit_s
     drawn = np.vstack([colours, np.zeros(4)])[seen.jobs]
     axes.axhspan(-0.5, num_gpus - 0.5, color=idle, linewidth=0, zorder=0)
-    axes.imshow(
-        drawn,
-        extent=(0.0, end, num_gpus - 0.5, -0.5),
-        aspect="auto",
-        interpolation="none",
-        resample=False,
-        zorder=1,
-    )
+    plain: Any = {"aspect": "auto", "interpolation": "none", "resample": False, "zorder": 1}
+    axes.imshow(drawn, extent=(0.0, end, num_gpus - 0.5, -0.5), **plain)
     axes.axvline(end, color=rcParams["text.color"], linewidth=1.0, zorder=3)
     axes.set_xlim(0, until * 1.01)
     axes.set_ylim(num_gpus - 0.5, -0.5)
@@ -96,19 +90,13 @@ def _mark_groups(axes: Axes, groups: Sequence[tuple[str, int]]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _separate_jobs(axes: Axes, seen: Occupancy) -> None:
-    """Draw white lines between rows and where a row's job changes."""
+def _mark_jobs(axes: Axes, seen: Occupancy, names: Sequence[str], end_s: float) -> None:
+    """Draw white lines between rows and jobs, and a job's name in every bar with room for it."""
     for row, jobs in enumerate(seen.jobs):
+        changes = np.flatnonzero(np.diff(jobs)) + 1
         axes.axhline(row - 0.5, color="white", linewidth=1.2)
-        changes = (np.flatnonzero(np.diff(jobs)) + 1) * seen.bin_s
-        axes.vlines(changes, row - 0.5, row + 0.5, color="white", linewidth=0.6)
-
-
-def _name_jobs(axes: Axes, seen: Occupancy, names: Sequence[str], end_s: float) -> None:
-    """Write a job's name in every bar with room for it."""
-    for row, jobs in enumerate(seen.jobs):
-        edges = [0, *(np.flatnonzero(np.diff(jobs)) + 1).tolist(), len(jobs)]
-        for first, last in pairwise(edges):
+        axes.vlines(changes * seen.bin_s, row - 0.5, row + 0.5, color="white", linewidth=0.6)
+        for first, last in pairwise([0, *changes.tolist(), len(jobs)]):
             if jobs[first] >= 0 and (last - first) * seen.bin_s > _NAME_SHARE * end_s:
                 middle_s = (first + last) / 2 * seen.bin_s
                 axes.text(middle_s, row, names[jobs[first]], ha="center", va="center", fontsize=7)

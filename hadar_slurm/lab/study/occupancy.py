@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,14 +87,12 @@ def to_tree(seen: Occupancy) -> dict[str, object]:
     }
 
 
-def from_tree(tree: Mapping[str, object]) -> Occupancy:
+def from_tree(tree: Mapping[str, Any]) -> Occupancy:
     """Return the chart's data in a tree of `to_tree`."""
-    listed = tree["slots"]
-    assert isinstance(listed, list)
-    slots = tuple((str(node), str(gpu_type), int(n)) for node, gpu_type, n in listed)
-    packed = zlib.decompress(base64.b64decode(str(tree["jobs"])))
+    slots = tuple((str(node), str(gpu_type), int(n)) for node, gpu_type, n in tree["slots"])
+    packed = zlib.decompress(base64.b64decode(tree["jobs"]))
     jobs = np.frombuffer(packed, dtype="<i4").astype(np.int32)
-    return Occupancy(slots, float(str(tree["bin_s"])), jobs.reshape(-1, int(str(tree["bins"]))))
+    return Occupancy(slots, float(tree["bin_s"]), jobs.reshape(-1, tree["bins"]))
 
 
 def _rows(cluster: Cluster) -> dict[Slot, list[int]]:

@@ -63,13 +63,7 @@ _OURS = "hadar"
 _INK, _FAINT, _IDLE = "#010203", "#040506", "#070809"
 _THEME = {_INK: "currentColor", _FAINT: "var(--faint)", _IDLE: "var(--idle)"}
 _WIDTH_IN = 9.6
-_INKED = (
-    "axes.labelcolor",
-    "axes.titlecolor",
-    "text.color",
-    "xtick.labelcolor",
-    "ytick.labelcolor",
-)
+_INKED = "axes.labelcolor axes.titlecolor text.color xtick.labelcolor ytick.labelcolor".split()
 _RC: Any = {
     **dict.fromkeys(_INKED, _INK),
     **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), _FAINT),
@@ -110,8 +104,8 @@ def jct_cdf(group: Group, slug: str) -> str:
         axes.set(xlabel="job completion time in hours (logarithmic)", ylabel="jobs done, %")
         _legend(axes, "by mean JCT, best first")
         means = ", ".join(f"{e.policy} {_mean(e, 'mean_jct_s'):.1f} h" for e in entries)
-        title = "Share of jobs done within a given time"
-        return _svg(figure, slug, title, f"Mean completion times: {means}.")
+        said = f"Mean completion times: {means}."
+        return _svg(figure, slug, "Share of jobs done within a given time", said)
 
 
 def trade_off(group: Group, slug: str) -> str:
@@ -120,26 +114,25 @@ def trade_off(group: Group, slug: str) -> str:
         axes = figure.subplots()
         points = {e.policy: (_mean(e, "mean_jct_s"), _mean(e, "ttd_s")) for e in group.done}
         for policy, (jct_h, ttd_h) in points.items():
-            look = style(policy)
-            axes.plot(jct_h, ttd_h, look.marker, color=look.colour, markersize=8)
-        first = group.done[0]
-        bounds_h = (_mean(first, "bound_mean_jct_gang_s"), _mean(first, "bound_ttd_gang_s"))
-        axes.axvline(bounds_h[0], color=_INK, linewidth=0.8, linestyle=_DASH)
-        axes.axhline(bounds_h[1], color=_INK, linewidth=0.8, linestyle=_DASH)
+            axes.plot(jct_h, ttd_h, style(policy).marker, color=style(policy).colour, markersize=8)
+        names = ("bound_mean_jct_gang_s", "bound_ttd_gang_s")
+        least_jct_h, least_ttd_h = (_mean(group.done[0], name) for name in names)
+        axes.axvline(least_jct_h, color=_INK, linewidth=0.8, linestyle=_DASH)
+        axes.axhline(least_ttd_h, color=_INK, linewidth=0.8, linestyle=_DASH)
         axes.margins(0.12)
         left_h = min(0.0, axes.get_xlim()[0])
         axes.set(xlim=(left_h, None), xlabel="mean JCT in hours", ylabel="TTD in hours")
         words: Any = {"textcoords": "offset points", "fontsize": 8.5, "style": "italic"}
         top, right = axes.get_ylim()[1], axes.get_xlim()[1]
-        axes.annotate("lower bound", (bounds_h[0], top), xytext=(4, -9), **words)
-        axes.annotate("lower bound", (right, bounds_h[1]), xytext=(0, -11), ha="right", **words)
+        axes.annotate("lower bound", (least_jct_h, top), xytext=(4, -9), **words)
+        axes.annotate("lower bound", (right, least_ttd_h), xytext=(0, -11), ha="right", **words)
         figure.draw_without_rendering()
-        _name_points(axes, points, avoid=bounds_h)
+        _name_points(axes, points, avoid=(least_jct_h, least_ttd_h))
+        said = "; ".join(f"{p}: {y:.1f} h and {x:.1f} h" for p, (x, y) in points.items())
         title = (
             "TTD against mean JCT; the best point is nearest to the crossing of the dashed bounds"
         )
-        said = "; ".join(f"{p}: {y:.1f} h and {x:.1f} h" for p, (x, y) in points.items())
-        least = f"Bounds: {bounds_h[1]:.1f} h and {bounds_h[0]:.1f} h."
+        least = f"Bounds: {least_ttd_h:.1f} h and {least_jct_h:.1f} h."
         return _svg(figure, slug, title, f"TTD and mean JCT. {said}. {least}")
 
 
@@ -163,9 +156,8 @@ def utilisation(group: Group, slug: str) -> str:
             panel.grid(axis="y", visible=False)
         panels[0].invert_yaxis()
         said = "; ".join(
-            f"{entry.policy} "
-            + ", ".join(f"{name} {held[i]:.0f} %" for name, held in shares.items())
-            for i, entry in enumerate(rows)
+            f"{e.policy} " + ", ".join(f"{name} {held[i]:.0f} %" for name, held in shares.items())
+            for i, e in enumerate(rows)
         )
         return _svg(figure, slug, "Share of each GPU type's time that jobs held", said + ".")
 
@@ -213,9 +205,6 @@ def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
         return _svg(figure, slug, title, said)
 
 
-# Parts of plots.
-
-
 @contextmanager
 def _figure(height_in: float) -> Iterator[Figure]:
     """Yield a figure in the page's style."""
@@ -248,8 +237,7 @@ def _name_points(
 ) -> None:
     """Write each policy's name beside its point, where no name, point or line of `avoid` is."""
     height, letter, gap = 12.0, 5.6, 8.0
-    place = axes.transData.transform
-    scale = 72.0 / axes.figure.dpi
+    place, scale = axes.transData.transform, 72.0 / axes.figure.dpi
     spots = {policy: place(point) * scale for policy, point in points.items()}
     (at_x, at_y), (right, top) = place([avoid, (axes.get_xlim()[1], axes.get_ylim()[1])]) * scale
     # The two lines and their labels.
@@ -266,27 +254,21 @@ def _name_points(
             for dy in (-height / 2 + step, -height / 2 - step)
             if dx != -width / 2 or step
         ]
-        boxes = [(x + dx, y + dy, x + dx + width, y + dy + height) for dx, dy in tries]
-        clear = (i for i, box in enumerate(boxes) if not any(_overlap(box, o) for o in taken))
-        best = next(clear, 0)
-        taken.append(boxes[best])
-        dx, dy = tries[best]
-        axes.annotate(
-            policy,
-            points[policy],
-            xytext=(dx, dy + 2.5),
-            textcoords="offset points",
-            color=style(policy).colour,
-            fontweight="bold" if policy == _OURS else "normal",
-            annotation_clip=False,
-        )
+        boxes = {(x + dx, y + dy, x + dx + width, y + dy + height): (dx, dy) for dx, dy in tries}
+        clear = (box for box in boxes if not any(_overlap(box, other) for other in taken))
+        taken.append(next(clear, next(iter(boxes))))
+        dx, dy = boxes[taken[-1]]
+        look: Any = {
+            "xytext": (dx, dy + 2.5),
+            "textcoords": "offset points",
+            "annotation_clip": False,
+        }
+        weight = "bold" if policy == _OURS else "normal"
+        axes.annotate(policy, points[policy], color=style(policy).colour, fontweight=weight, **look)
 
 
 def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-# From matplotlib's SVG to one that fits into a page.
 
 
 def _svg(figure: Figure, slug: str, title: str, said: str) -> str:
@@ -296,10 +278,8 @@ def _svg(figure: Figure, slug: str, title: str, said: str) -> str:
     text = io.StringIO()
     with rc_context({"svg.hashsalt": slug}):
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = "<svg" + text.getvalue().partition("<svg")[2]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r"font: ([^;\"]*?)([\d.]+px) [^;\"]*", r"font: \1\2 var(--sans)", svg)
     for drawn, shown in _THEME.items():
         svg = svg.replace(drawn, shown)

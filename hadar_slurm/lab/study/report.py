@@ -81,16 +81,12 @@ def _short(record: Record) -> Record:
 def _flat(record: Record) -> Record:
     row: Record = {}
     for name, value in _short(record).items():
-        if name == "versions":
-            continue
-        if isinstance(value, dict):
-            row |= {f"{name}_{key}": part for key, part in value.items()}
-        else:
+        if not isinstance(value, dict):
             row[name] = value
+        elif name != "versions":
+            row |= {f"{name}_{key}": part for key, part in value.items()}
     return row
 
-
-# The page.
 
 _TEMPLATES = Environment(
     loader=PackageLoader(__package__),

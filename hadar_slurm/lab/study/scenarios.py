@@ -9,7 +9,8 @@ its differences from the paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -99,8 +100,6 @@ def _mix_of(hours: Sequence[float]) -> list[JobSpec]:
     ]
 
 
-# HadarE's mixes.
-
 _MIX_POLICIES = ("hadare", "hadar", "hadar-paper", "gavel-max-min")
 
 
@@ -111,88 +110,73 @@ def _mix_cells(
     workloads = [
         workload(name=f"M-{k}", specs=tuple(draw(k, Random(f"M-{k} {seed}"))), seed=seed)
         for k in range(1, (choices.first or 12) + 1)
-        for seed in choices.seeds or tuple(range(10))
+        for seed in choices.seeds or range(10)
     ]
-    return _cells(workloads, MIX_CLUSTER, 1, choices.policies or _MIX_POLICIES, round_s=180.0)
-
-
-def _cells(
-    workloads: Sequence[StudyWorkload],
-    cluster: str,
-    gpus_per_node: int,
-    policies: Sequence[str],
-    *,
-    round_s: float,
-) -> list[Cell]:
-    cell = partial(
-        Cell,
-        cluster=parse_cluster(cluster, gpus_per_node=gpus_per_node),
-        cluster_name=cluster,
-        settings=ExperimentSettings(round_s=round_s),
-    )
+    nodes, settings = parse_cluster(MIX_CLUSTER, gpus_per_node=1), ExperimentSettings(round_s=180.0)
+    cell = partial(Cell, cluster=nodes, cluster_name=MIX_CLUSTER, settings=settings)
+    policies = choices.policies or _MIX_POLICIES
     return [cell(workload=each, policy=policy) for each in workloads for policy in policies]
 
 
-def _mix_notes(groups: Sequence[Group]) -> list[Note]:
-    rows: list[tuple[str, ...]] = [
-        ("mix", "CRU Gavel", "CRU HadarE", "CRU ratio", "TTD Gavel h", "TTD HadarE h", "speed-up",
-         "TTD cut", "TTD / bound")
-    ]  # fmt: skip
-    crus: dict[str, list[float]] = {}
-    idle: list[float] = []
-    gains: dict[str, float] = {}
-    least: list[float] = []
+def _mix_table(groups: Sequence[Group]) -> Iterator[tuple[str, ...]]:
+    yield (
+        "mix", "CRU Gavel", "CRU HadarE", "CRU ratio", "TTD Gavel h", "TTD HadarE h", "speed-up",
+        "TTD cut", "TTD / bound",
+    )  # fmt: skip
     for group in groups:
-        at = partial(_mean, group)
-        cru = {entry.policy: at(entry.policy, "cru") / 100.0 for entry in group.done}
-        for policy, value in cru.items():
-            crus.setdefault(policy, []).append(value)
-        if not {"hadare", "gavel-max-min"} <= set(cru):
-            continue
-        before, after = at("gavel-max-min", "ttd_h"), at("hadare", "ttd_h")
-        idle.append(cru["hadare"] - at("hadare", "utilization") / 100.0)
-        name = str(group.labels["trace"])
-        gains[name] = before / after
-        over = at("hadare", "ttd_over_bound")
-        bound_h = after / over
-        least.append(bound_h / before)
-        shares = cru["gavel-max-min"], cru["hadare"]
-        cut = f"{100 * (1 - after / before):.0f} %"
-        rows.append(
-            (name, *(f"{share:.3f}" for share in shares), f"{shares[1] / shares[0]:.2f}x",
-             f"{before:.2f}", f"{after:.2f}", f"{before / after:.2f}x", cut, f"{over:.3f}")
+        shares = [_mean(group, policy, "cru") / 100.0 for policy in ("gavel-max-min", "hadare")]
+        before, after = (_mean(group, policy, "ttd_h") for policy in ("gavel-max-min", "hadare"))
+        yield (
+            str(group.labels["trace"]), *(f"{share:.3f}" for share in shares),
+            f"{shares[1] / shares[0]:.2f}x", f"{before:.2f}", f"{after:.2f}",
+            f"{before / after:.2f}x", f"{100 * (1 - after / before):.0f} %",
+            f"{_mean(group, 'hadare', 'ttd_over_bound'):.3f}",
         )  # fmt: skip
-    if not gains:
+
+
+def _mix_notes(groups: Sequence[Group]) -> list[Note]:
+    crus: defaultdict[str, list[float]] = defaultdict(list)
+    idle, gains, least = list[float](), dict[str, float](), list[float]()
+    for group in groups:
+        for entry in group.done:
+            crus[entry.policy].append(_mean(group, entry.policy, "cru") / 100.0)
+    compared = _with_policies(groups, "hadare", "gavel-max-min")
+    if not compared:
         return [Note("HadarE", ("Run hadare and gavel-max-min to compare them.",))]
+    for group in compared:
+        at = partial(_mean, group)
+        before, after = at("gavel-max-min", "ttd_h"), at("hadare", "ttd_h")
+        gains[str(group.labels["trace"])] = before / after
+        least.append(after / at("hadare", "ttd_over_bound") / before)
+        idle.append(at("hadare", "cru") / 100.0 - at("hadare", "utilization") / 100.0)
     means = {policy: sum(values) / len(values) for policy, values in crus.items()}
     ratio = means["hadare"] / means["gavel-max-min"]
     mean_cut = 100.0 * (1.0 - sum(1.0 / gain for gain in gains.values()) / len(gains))
     possible = 100.0 * (1.0 - sum(least) / len(least))
     best, worst = (pick(gains, key=lambda name: gains[name]) for pick in (max, min))
     others = ", ".join(f"{policy} {cru:.2f}" for policy, cru in means.items())
-    return [
-        Note(
-            "HadarE against the paper",
-            (
-                f"Paper (arXiv 2503.10918, abstract): cluster resource utilisation x{PAPER_CRU}, "
-                f"TTD down by {PAPER_TTD_CUTS[0]} % on an AWS cluster and by {PAPER_TTD_CUTS[1]} % "
-                f"on a laboratory's. Here, against Gavel's max-min: CRU x{ratio:.2f} (ratio of the "
-                f"means over the mixes), TTD down by {mean_cut:.0f} % on average, from "
-                f"{gains[best]:.2f}x faster on {best} to {gains[worst]:.2f}x on {worst}.",
-                f"Mean CRU: {others}. It counts GPUs during restarts and averaging as busy; "
-                f"without that time HadarE's is {sum(idle) / len(idle):.3f} lower.",
-                "Why it differs: forking uses idle nodes, so it gains most with fewer jobs than "
-                "nodes and hardly anything beyond; the mean depends on which mixes are averaged. "
-                "One job alone is at most 3.2 times as fast on five nodes of speeds 1, 1, .5, .5 "
-                "and .2 as on the fastest, which is a cut of 69 %, and no schedule can cut Gavel's "
-                f"TTD on these mixes by more than {possible:.0f} % on average (forking bound). The "
-                "abstract names neither the jobs nor the Gavel objective of its cuts. Sizes matter "
-                "as well: the more they differ, the longer the largest job runs alone at the end, "
-                "with four nodes idle unless it is forked.",
-            ),
-            tuple(rows),
-        )
-    ]
+    claim = (
+        f"Paper (arXiv 2503.10918, abstract): cluster resource utilisation x{PAPER_CRU}, TTD down "
+        f"by {PAPER_TTD_CUTS[0]} % on an AWS cluster and by {PAPER_TTD_CUTS[1]} % on a "
+        f"laboratory's. Here, against Gavel's max-min: CRU x{ratio:.2f} (ratio of the means over "
+        f"the mixes), TTD down by {mean_cut:.0f} % on average, from {gains[best]:.2f}x faster on "
+        f"{best} to {gains[worst]:.2f}x on {worst}."
+    )
+    held = (
+        f"Mean CRU: {others}. It counts GPUs during restarts and averaging as busy; without that "
+        f"time HadarE's is {sum(idle) / len(idle):.3f} lower."
+    )
+    why = (
+        "Why it differs: forking uses idle nodes, so it gains most with fewer jobs than nodes and "
+        "hardly anything beyond; the mean depends on which mixes are averaged. One job alone is at "
+        "most 3.2 times as fast on five nodes of speeds 1, 1, .5, .5 and .2 as on the fastest, "
+        "which is a cut of 69 %, and no schedule can cut Gavel's TTD on these mixes by more than "
+        f"{possible:.0f} % on average (forking bound). The abstract names neither the jobs nor the "
+        "Gavel objective of its cuts. Sizes matter as well: the more they differ, the longer the "
+        "largest job runs alone at the end, with four nodes idle unless it is forked."
+    )
+    words = (claim, held, why)
+    return [Note("HadarE against the paper", words, tuple(_mix_table(compared)))]
 
 
 def _mix_series(groups: Sequence[Group]) -> list[Series]:
@@ -219,8 +203,12 @@ def _mean(group: Group, policy: str, name: str) -> float:
     return value
 
 
-# Hadar's simulation: 480 jobs on 60 GPUs.
+def _with_policies(groups: Sequence[Group], *policies: str) -> list[Group]:
+    """Return the groups that have results of all of `policies`."""
+    return [g for g in groups if {*policies} <= {entry.policy for entry in g.done}]
 
+
+# Hadar's simulation: 480 jobs on 60 GPUs.
 PAPER_CLUSTER = "20xV100,20xP100,20xK80"
 _PAPER_GPUS_PER_NODE = 4
 _PAPER_LOADS = (50.0, 70.0, 90.0, 110.0)
@@ -251,68 +239,58 @@ def _paper_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
             scaled = tuple(scale_to_load(specs, cluster, load))
             workloads.append(workload(name=f"hadar{len(specs)}", specs=scaled, load=load))
     policies = choices.policies or _PAPER_POLICIES
-    return _cells(workloads, PAPER_CLUSTER, _PAPER_GPUS_PER_NODE, policies, round_s=360.0)
+    settings = ExperimentSettings(round_s=360.0)
+    cell = partial(Cell, cluster=cluster, cluster_name=PAPER_CLUSTER, settings=settings)
+    return [cell(workload=each, policy=policy) for each in workloads for policy in policies]
+
+
+def _paper_table(groups: Sequence[Group]) -> Iterator[tuple[str, ...]]:
+    yield (
+        "setting", "TTD Gavel / hadar-paper", "TTD Gavel / hadar", "most possible",
+        "JCT Gavel / hadar-paper", "JCT Gavel / hadar", "JCT YARN / hadar", "queueing", "FTF",
+    )  # fmt: skip
+    gavel, paper = "gavel-max-min", "hadar-paper"
+    for group in groups:
+        at, load = partial(_mean, group), group.labels["load"]
+        ttds = [at(gavel, "ttd_h") / at(policy, "ttd_h") for policy in (paper, "hadar")]
+        jct_h = {entry.policy: at(entry.policy, "mean_jct_h") for entry in group.done}
+        over = [(gavel, paper), (gavel, "hadar"), ("yarn-cs", "hadar")]
+        yield (
+            str(group.labels["trace"]) if load is None else f"{load:g} % load",
+            *(f"{gain:.2f}x" for gain in (*ttds, at(gavel, "ttd_over_bound"))),
+            *(f"{jct_h[p] / jct_h[q]:.2f}x" if p in jct_h else "-" for p, q in over),
+            *(_change(at(gavel, of), at("hadar", of)) for of in ("queueing_h", "mean_ftf")),
+        )
 
 
 def _paper_notes(groups: Sequence[Group]) -> list[Note]:
-    rows: list[tuple[str, ...]] = [
-        ("setting", "TTD Gavel / hadar-paper", "TTD Gavel / hadar", "most possible",
-         "JCT Gavel / hadar-paper", "JCT Gavel / hadar", "JCT YARN / hadar", "queueing", "FTF")
-    ]  # fmt: skip
-    most: list[float] = []
-    gains: list[float] = []
-    for group in groups:
-        have = {entry.policy for entry in group.done}
-        if not {"hadar", "hadar-paper", "gavel-max-min"} <= have:
-            continue
-        at = partial(_mean, group)
-        gavel = "gavel-max-min"
-        most.append(at(gavel, "ttd_over_bound"))
-        gains.append(at(gavel, "ttd_h") / at("hadar", "ttd_h"))
-        load = group.labels["load"]
-        paper_ttd = at(gavel, "ttd_h") / at("hadar-paper", "ttd_h")
-        jct_h = {p: at(p, "mean_jct_h") for p in have}
-        over = [(gavel, "hadar-paper"), (gavel, "hadar"), ("yarn-cs", "hadar")]
-        rows.append(
-            (
-                str(group.labels["trace"]) if load is None else f"{load:g} % load",
-                *(f"{gain:.2f}x" for gain in (paper_ttd, gains[-1], most[-1])),
-                *(f"{jct_h[p] / jct_h[q]:.2f}x" if p in have else "-" for p, q in over),
-                *(
-                    _change(at(gavel, name), at("hadar", name))
-                    for name in ("queueing_h", "mean_ftf")
-                ),
-            )
-        )
-    if not most:
+    compared = _with_policies(groups, "hadar", "hadar-paper", "gavel-max-min")
+    if not compared:
         return [Note("Hadar", ("Run hadar, hadar-paper and gavel-max-min to compare them.",))]
+    most = [_mean(group, "gavel-max-min", "ttd_over_bound") for group in compared]
+    gains = [_mean(g, "gavel-max-min", "ttd_h") / _mean(g, "hadar", "ttd_h") for g in compared]
     reach = (
         f"here {PAPER_TTD:.2f}x is more than any schedule can reach in "
         f"{sum(m < PAPER_TTD for m in most)} of {len(most)} settings"
     )
-    return [
-        Note(
-            "Hadar against the paper",
-            (
-                f"Paper: TTD {PAPER_TTD:.2f}x better than Gavel (arXiv 2503.10918, abstract); mean "
-                f"JCT {PAPER_JCT_GAVEL:g}x better than Gavel and {PAPER_JCT_YARN:g}x than a "
-                "YARN-based manager, queueing delay 13 % lower, finish-time fairness 1.5 % better "
-                "(IPDPS 2024, abstract). Here, against Gavel's max-min in the same simulator, each "
-                f"move costing {_PAPER_RESTART_S:g} s: TTD {min(gains):.2f}x to {max(gains):.2f}x "
-                "better with hadar, the default policy. hadar-paper is our reconstruction of the "
-                "paper's form. The last two columns are changes from Gavel to hadar; negative is "
-                "better.",
-                "Why it differs: a TTD cannot be better than the linear program's bound, and the "
-                f"column 'most possible' is Gavel's TTD over that bound: {reach}. On a full "
-                "cluster Gavel also keeps all GPUs busy; on a nearly empty one the longest job "
-                "decides, and no scheduler can shorten it. A gain is possible between, or against "
-                "a weaker objective of Gavel's; the abstracts name neither the load nor the "
-                "objective. Jobs, cluster and restart cost here are a reconstruction: the paper's "
-                "own were not available.",
-            ),
-            tuple(rows),
-        )
-    ]
+    claim = (
+        f"Paper: TTD {PAPER_TTD:.2f}x better than Gavel (arXiv 2503.10918, abstract); mean JCT "
+        f"{PAPER_JCT_GAVEL:g}x better than Gavel and {PAPER_JCT_YARN:g}x than a YARN-based "
+        "manager, queueing delay 13 % lower, finish-time fairness 1.5 % better (IPDPS 2024, "
+        "abstract). Here, against Gavel's max-min in the same simulator, each move costing "
+        f"{_PAPER_RESTART_S:g} s: TTD {min(gains):.2f}x to {max(gains):.2f}x better with hadar, "
+        "the default policy. hadar-paper is our reconstruction of the paper's form. The last two "
+        "columns are changes from Gavel to hadar; negative is better."
+    )
+    why = (
+        "Why it differs: a TTD cannot be better than the linear program's bound, and the column "
+        f"'most possible' is Gavel's TTD over that bound: {reach}. On a full cluster Gavel also "
+        "keeps all GPUs busy; on a nearly empty one the longest job decides, and no scheduler can "
+        "shorten it. A gain is possible between, or against a weaker objective of Gavel's; the "
+        "abstracts name neither the load nor the objective. Jobs, cluster and restart cost here "
+        "are a reconstruction: the paper's own were not available."
+    )
+    return [Note("Hadar against the paper", (claim, why), tuple(_paper_table(compared)))]
 
 
 def _change(before: float, after: float) -> str:
@@ -320,30 +298,24 @@ def _change(before: float, after: float) -> str:
     return f"{100.0 * (after / before - 1.0):+.0f} %" if before > 0 else "-"
 
 
-SCENARIOS: Mapping[str, Scenario] = {
-    scenario.name: scenario
-    for scenario in (
-        Scenario(
-            name="hadar480",
-            title="After Hadar's simulation: 480 jobs on 60 GPUs",
-            cells=_paper_cells,
-            notes=_paper_notes,
-            series=load_series,
-        ),
-        *(
-            Scenario(
-                name=name,
-                title=title,
-                cells=partial(_mix_cells, draw),
-                notes=_mix_notes,
-                series=_mix_series,
-                num_plotted=0,
-                charted=3,
-            )
-            for name, title, draw in (
-                ("hadare-mixes", "After HadarE's mixes: M-1 to M-12 on five unequal nodes", mix),
-                ("hadare-even-mixes", "Mixes M-1 to M-12 of more equal jobs", even_mix),
-            )
-        ),
-    )
-}
+_mixes = partial(Scenario, notes=_mix_notes, series=_mix_series, num_plotted=0, charted=3)
+_SCENARIOS = (
+    Scenario(
+        name="hadar480",
+        title="After Hadar's simulation: 480 jobs on 60 GPUs",
+        cells=_paper_cells,
+        notes=_paper_notes,
+        series=load_series,
+    ),
+    _mixes(
+        name="hadare-mixes",
+        title="After HadarE's mixes: M-1 to M-12 on five unequal nodes",
+        cells=partial(_mix_cells, mix),
+    ),
+    _mixes(
+        name="hadare-even-mixes",
+        title="Mixes M-1 to M-12 of more equal jobs",
+        cells=partial(_mix_cells, even_mix),
+    ),
+)
+SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _SCENARIOS}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from hadar_slurm.lab.study.compare import Record
 
 HOUR_S = 3600.0
 # Labels that comparable runs have in common; results are averaged over seeds.
 GROUP_LABELS = ("trace", "jobs", "load", "cluster", "rules", "restart", "round_s")
+
+
+_LEAST = "least"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,48 +25,44 @@ class Column:
     heading: str
     # Explanation for readers.
     note: str
-    get: Callable[[Record], float | None]
     digits: int = 1
+    # Its name in the records; "" where that is the column's.
+    source: str = ""
+    # Key of a figure by GPU type.
+    gpu_type: str = ""
+    # Factor and divisor of the figure in the records.
+    factor: float = 1.0
+    over: float = 1.0
     # "least" or "most"; "" where neither is better.
-    best: str = ""
+    best: str = _LEAST
+
+    def get(self, record: Record) -> float | None:
+        """Return the figure of a run, None if the record does not have it."""
+        value = record.get(self.source or self.name)
+        if self.gpu_type and value is not None:
+            value = value.get(self.gpu_type, 0.0)
+        return None if value is None else self.factor * float(value) / self.over
 
     def text(self, value: float | None) -> str:
         """Return a value as text for tables."""
         return "-" if value is None or not math.isfinite(value) else f"{value:,.{self.digits}f}"
 
 
-_LEAST = "least"
+_percent = partial(Column, factor=100.0, best="")
 
 
-def _plain(
-    name: str, heading: str, note: str, digits: int = 1, *, source: str = "", over: float = 1.0
-) -> Column:
-    def get(record: Record) -> float | None:
-        value = record.get(source or name)
-        return None if value is None else float(value) / over
-
-    return Column(name, heading, note, get, digits, _LEAST)
-
-
-def _hours(name: str, heading: str, note: str, source: str, digits: int = 1) -> Column:
-    return _plain(name, heading, note, digits, source=source, over=HOUR_S)
-
-
-def _percent(name: str, heading: str, note: str, best: str = "") -> Column:
-    return Column(name, heading, note, lambda record: 100.0 * float(record[name]), 1, best)
+def _hours(name: str, heading: str, note: str, digits: int = 1) -> Column:
+    return Column(name, heading, note, digits, f"{name.removesuffix('h')}s", over=HOUR_S)
 
 
 def _held(gpu_type: str) -> Column:
-    def get(record: Record) -> float:
-        return 100.0 * float(record["utilization_by_type"].get(gpu_type, 0.0))
-
-    note = f"Share of {gpu_type} time until TTD that jobs held."
-    return Column(f"held_{gpu_type}", f"{gpu_type} %", note, get, 0)
+    note, source = f"Share of {gpu_type} time until TTD that jobs held.", "utilization_by_type"
+    return _percent(f"held_{gpu_type}", f"{gpu_type} %", note, 0, source, gpu_type)
 
 
 COLUMNS: tuple[Column, ...] = (
-    _hours("ttd_h", "TTD h", "Time from the first submission to the last end.", "ttd_s"),
-    _plain(
+    _hours("ttd_h", "TTD h", "Time from the first submission to the last end."),
+    Column(
         "ttd_over_bound",
         "TTD / bound",
         "TTD over the lower bound for any schedule, from a linear program; 1 is optimal. "
@@ -74,10 +73,9 @@ COLUMNS: tuple[Column, ...] = (
         "mean_jct_h",
         "mean JCT h",
         "Job completion time: from submission to end, mean over jobs.",
-        "mean_jct_s",
         2,
     ),
-    _plain(
+    Column(
         "mean_jct_over_bound",
         "JCT / bound",
         "Mean JCT over a lower bound: one machine that serves the smallest job first, at the "
@@ -85,35 +83,31 @@ COLUMNS: tuple[Column, ...] = (
         "bound may not be attainable.",
         2,
     ),
-    _hours("p50_jct_h", "p50 h", "Half of the jobs were done within this time.", "p50_jct_s"),
-    _hours("p95_jct_h", "p95 h", "95 % of the jobs were done within this time.", "p95_jct_s"),
-    _hours("p99_jct_h", "p99 h", "99 % of the jobs were done within this time.", "p99_jct_s"),
-    _hours(
+    _hours("p50_jct_h", "p50 h", "Half of the jobs were done within this time."),
+    _hours("p95_jct_h", "p95 h", "95 % of the jobs were done within this time."),
+    _hours("p99_jct_h", "p99 h", "99 % of the jobs were done within this time."),
+    Column(
         "queueing_h",
         "queue h",
         "Time from submission to the first GPU, mean over jobs.",
-        "mean_queueing_s",
         2,
+        "mean_queueing_s",
+        over=HOUR_S,
     ),
-    _hours(
-        "max_wait_h",
-        "max wait h",
-        "Longest uninterrupted time of any job without GPUs.",
-        "max_wait_s",
-    ),
-    _plain(
+    _hours("max_wait_h", "max wait h", "Longest uninterrupted time of any job without GPUs."),
+    Column(
         "mean_ftf",
         "FTF",
         "Finish-time fairness, Themis' rho: JCT over the time on a 1/n share of every GPU type, "
         "mean over jobs; below 1 is better than an equal share.",
         2,
     ),
-    _plain("max_ftf", "worst FTF", "The largest FTF of any job."),
+    Column("max_ftf", "worst FTF", "The largest FTF of any job."),
     _percent(
         "utilization",
         "trained %",
         "Share of all GPU time until TTD in which steps were trained.",
-        "most",
+        best="most",
     ),
     _percent(
         "cru",
@@ -123,10 +117,10 @@ COLUMNS: tuple[Column, ...] = (
     ),
 )
 LAST_COLUMNS: tuple[Column, ...] = (
-    _plain("moves", "moves", "Starts beyond each job's first; each costs the restart time.", 0),
-    _plain("decision_ms_p50", "decision p50 ms", "Wall time of one decision, median."),
-    _plain("decision_ms_p99", "decision p99 ms", "Wall time of one decision, 99th percentile."),
-    _plain("cpu_s", "CPU s", "Processor time of the whole simulation, solvers included."),
+    Column("moves", "moves", "Starts beyond each job's first; each costs the restart time.", 0),
+    Column("decision_ms_p50", "decision p50 ms", "Wall time of one decision, median."),
+    Column("decision_ms_p99", "decision p99 ms", "Wall time of one decision, 99th percentile."),
+    Column("cpu_s", "CPU s", "Processor time of the whole simulation, solvers included."),
 )
 
 
@@ -205,21 +199,15 @@ class Group:
 
 def groups(records: Sequence[Record]) -> list[Group]:
     """Return the records in groups, in the order in which groups and policies first appear."""
-    found: dict[tuple[object, ...], dict[str, list[Record]]] = {}
+    found: dict[tuple[object, ...], dict[str, tuple[list[Record], list[Record]]]] = {}
     for record in records:
         key = tuple(record.get(label) for label in GROUP_LABELS)
-        found.setdefault(key, {}).setdefault(record["policy"], []).append(record)
+        done, failed = found.setdefault(key, {}).setdefault(record["policy"], ([], []))
+        (done if record["status"] == "done" else failed).append(record)
     return [
         Group(
             dict(zip(GROUP_LABELS, key, strict=True)),
-            tuple(
-                PolicyRecords(
-                    policy,
-                    tuple(r for r in runs if r["status"] == "done"),
-                    tuple(r for r in runs if r["status"] != "done"),
-                )
-                for policy, runs in by_policy.items()
-            ),
+            tuple(PolicyRecords(policy, *map(tuple, runs)) for policy, runs in by_policy.items()),
         )
         for key, by_policy in found.items()
     ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -39,9 +38,7 @@ class _Bars(Watcher):
     """Shows the progress of the runs: bars on a terminal, otherwise a line per run."""
 
     def __init__(self, cells: Sequence[Cell], console: Console, progress: Progress) -> None:
-        self._cells = cells
-        self._console = console
-        self._progress = progress
+        self._cells, self._console, self._progress = cells, console, progress
         self._all = progress.add_task("all runs", total=len(cells), unit="runs")
         self._tasks: dict[int, TaskID] = {}
         self.num_done = self.num_known = 0
@@ -64,8 +61,8 @@ class _Bars(Watcher):
             self._console.print(f"{self._cells[index]}: {record['error']}", style="red")
         elif not self._console.is_terminal and not was_known:
             text = f"{self.num_done}/{len(self._cells)} {self._cells[index]}"
-            text = f"{text}: {record['took_s']:.0f} s"
-            self._console.print(text, highlight=False, soft_wrap=True)
+            took = f"{record['took_s']:.0f} s"
+            self._console.print(f"{text}: {took}", highlight=False, soft_wrap=True)
 
 
 def run_with_bars(
@@ -76,17 +73,6 @@ def run_with_bars(
         (output / "cells").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--output {output}: {error.strerror}") from error
-    with _bars(cells, console) as bars:
-        try:
-            return run_cells(cells, output, processes=processes, watcher=bars)
-        except KeyboardInterrupt:
-            text = f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; repeat the "
-            console.print(text + "command to resume", soft_wrap=True, highlight=False)
-            raise typer.Exit(_STOPPED) from None
-
-
-@contextmanager
-def _bars(cells: Sequence[Cell], console: Console) -> Iterator[_Bars]:
     with Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -98,10 +84,16 @@ def _bars(cells: Sequence[Cell], console: Console) -> Iterator[_Bars]:
         disable=not console.is_terminal,
     ) as progress:
         bars = _Bars(cells, console, progress)
-        yield bars
+        try:
+            records = run_cells(cells, output, processes=processes, watcher=bars)
+        except KeyboardInterrupt:
+            text = f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; repeat the "
+            console.print(text + "command to resume", soft_wrap=True, highlight=False)
+            raise typer.Exit(_STOPPED) from None
         if bars.num_known:
             text = f"{bars.num_known} of {len(cells)} runs had results already"
             console.print(text, highlight=False)
+    return records
 
 
 def show(found: Sequence[Group], notes: Sequence[Note]) -> None:
@@ -114,20 +106,16 @@ def show(found: Sequence[Group], notes: Sequence[Note]) -> None:
         for words in note.paragraphs:
             console.print(Text(words), width=min(console.width, _READABLE))
         if note.table:
-            console.print(_note_table(note))
+            head, *rows = note.table
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            for number, text in enumerate(head):
+                table.add_column(text, justify="right" if number else "left")
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
     if not notes:
         for group in found:
             console.print(_group_table(group, has_room=console.width >= _WIDE))
-
-
-def _note_table(note: Note) -> Table:
-    head, *rows = note.table
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, text in enumerate(head):
-        table.add_column(text, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _group_table(group: Group, *, has_room: bool) -> Table:

@@ -18,12 +18,7 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
 from hadar_slurm.lab.policies.greedy import srsf
-from hadar_slurm.lab.study.bounds import (
-    Bounds,
-    bounds,
-    forking_bound_s,
-    gang_bound_s,
-)
+from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
@@ -35,6 +30,11 @@ SPEEDS = some_rates(V100=10.0, P100=5.0, K80=2.0)
 
 def a_small_cluster(text: str = "2xV100,2xP100,2xK80") -> Cluster:
     return parse_cluster(text, gpus_per_node=2)
+
+
+def gang_bound_s(specs: list[JobSpec], cluster: Cluster) -> float:
+    """Return the lower bound on the TTD for one gang per job at a time."""
+    return bounds(specs, cluster).ttd_gang_s
 
 
 def test_one_job_takes_its_time_on_the_fastest_type() -> None:

@@ -15,6 +15,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.lab.policies.gavel import (
+    OBJECTIVES,
     GavelDemand,
     fifo,
     finish_time_fairness,
@@ -23,7 +24,7 @@ from hadar_slurm.lab.policies.gavel import (
     max_sum,
     search_horizon,
 )
-from hadar_slurm.lab.policies.gavel_rounds import GAVEL_OBJECTIVES, Gavel
+from hadar_slurm.lab.policies.gavel_rounds import Gavel
 from hadar_slurm.lab.policies.interior import Floats
 from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, run_experiment
 from hadar_slurm.sim.backend import GAVEL_RULES
@@ -219,7 +220,7 @@ def planned(policy: Gavel, jobs: list[Job], memory: object, now_s: float = 0.0) 
     return policy.plan(snapshot, replace(ROUND, start_s=now_s, memory=memory))
 
 
-@pytest.mark.parametrize("objective", GAVEL_OBJECTIVES)
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_policy_that_lost_its_memory_begins_anew(objective: str) -> None:
     """What it is handed from somebody else, or from another cluster, counts as none."""
     policy = Gavel(objective)
