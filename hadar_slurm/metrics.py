@@ -53,6 +53,16 @@ class Segments:
         for copy in list(self.open.get(job_id, ())):
             self.stop(job_id, copy, end_s)
 
+    def act(self, line: Line, now_s: float) -> None:
+        """Add the actions of a journal's line that were carried out."""
+        for action in line["actions"]:
+            job_id, copy = JobId(action["job"]), int(action["copy"])
+            match action["do"], action["status"]:
+                case "stop", "done":
+                    self.stop(job_id, copy, now_s)
+                case "start", "done":
+                    self.start(job_id, copy, gang_from_tree(action["gang"]), now_s)
+
     def add(self, record: RoundRecord) -> None:
         """Add one round's snapshot and actions."""
         if record.snapshot is None:
@@ -105,14 +115,7 @@ def segments(lines: Iterable[Line]) -> list[Segment]:
         for job_id, job in line.get("jobs", {}).items():
             if job["phase"] == "queued":
                 book.stop_all(JobId(job_id), last_s)
-        for action in line["actions"]:
-            if action["status"] != "done":
-                continue
-            job_id, copy = JobId(action["job"]), int(action["copy"])
-            if action["do"] == "stop":
-                book.stop(job_id, copy, last_s)
-            elif action["do"] == "start":
-                book.start(job_id, copy, gang_from_tree(action["gang"]), last_s)
+        book.act(line, last_s)
     for job_id in list(book.open):
         book.stop_all(job_id, last_s)
     return book.all()

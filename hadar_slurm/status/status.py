@@ -73,14 +73,16 @@ def status_of(lines: Sequence[Line]) -> ClusterStatus | None:
         gpus=use_of(found),
         jobs=dict(sorted(Counter(map(state_of, jobs)).items())),
         waiting=dict(sorted(waiting.items())),
-        prices={
-            name.removeprefix("price."): float(price)
-            for name, price in first.get("figures", {}).items()
-            if name.startswith("price.")
-        },
+        prices=prices_of(first.get("figures", {})),
         errors=tuple(error for line in found for error in line["errors"]),
         remarks=dict(remarks.most_common()),
     )
+
+
+def prices_of(figures: Mapping[str, float]) -> dict[str, float]:
+    """Return the prices by GPU type among a policy's figures."""
+    prices = {name: price for name, price in figures.items() if name.startswith("price.")}
+    return {name.removeprefix("price."): float(price) for name, price in prices.items()}
 
 
 def current(lines: Sequence[Line]) -> list[Line]:

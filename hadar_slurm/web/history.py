@@ -20,6 +20,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.journal import VERSION, Line
 from hadar_slurm.metrics import Segment, Segments
 from hadar_slurm.status.jobs import Forked
+from hadar_slurm.status.status import prices_of
 from hadar_slurm.web.lines import (
     DAMAGE,
     Holds,
@@ -28,7 +29,6 @@ from hadar_slurm.web.lines import (
     by_reach,
     forked_jobs,
     holds_of,
-    limit_s,
     partition_of,
     row_of,
     slots_of,
@@ -38,6 +38,8 @@ from hadar_slurm.web.lines import (
 MAX_BARS = 20_000
 MAX_POINTS = 5_000
 MAX_ROUNDS = 200
+# Clocks are set back by seconds; a larger step back means another run.
+_ANOTHER_RUN_S = 3600.0
 # A mode without a line for this many rounds is of a former configuration.
 _FORGET_ROUNDS = 3.0
 # The job id for all unmanaged jobs.
@@ -68,27 +70,56 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The state after the last round; `seen_s` is the time of the last snapshot.
-
-    `jobs` are those of the journal, `waiting` has the reasons, `planned` are the jobs with GPUs in
-    the plan; `copies` counts gangs held by their jobs' phase, `forked` has the copies of forked
-    jobs. `number` is that of the last round.
-    """
+    """The state after the last round."""
 
     time_s: float = 0.0
+    # The time of the last snapshot.
     seen_s: float | None = None
     length_s: float = 0.0
     policy: str = ""
     modes: tuple[str, ...] = ()
     jobs: Mapping[str, Line] = field(default_factory=dict)
+    # Reasons by job.
     waiting: Mapping[str, str] = field(default_factory=dict)
+    # The jobs with GPUs in the plan.
     planned: frozenset[str] = frozenset()
+    # Gangs held, by their jobs' phase.
     copies: Mapping[str, int] = field(default_factory=dict)
     forked: Mapping[str, Forked] = field(default_factory=dict)
     number: int = 0
     gpus: Mapping[str, Gpus] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
     nodes: Mapping[str, Line] = field(default_factory=dict)
+
+
+class _Book(Segments):
+    """Segments as observed in rounds."""
+
+    def start(self, job_id: JobId, copy: int, gang: Gang, start_s: float) -> None:
+        """Begin a segment, unless the copy already holds this gang."""
+        held = self.open.get(job_id, {}).get(copy)
+        if held is None or held[0] != gang:
+            self.stop(job_id, copy, start_s)
+            super().start(job_id, copy, gang, start_s)
+
+    def stop_all(self, job_id: JobId, end_s: float) -> None:
+        """End a job's segments, not before their start."""
+        for copy, (_, start_s) in list(self.open.get(job_id, {}).items()):
+            self.stop(job_id, copy, max(start_s, end_s))
+
+    def hold(self, holds: Holds, now_s: float) -> None:
+        """Set the gangs that all jobs hold now."""
+        for job_id, copy in [(job, copy) for job, copies in self.open.items() for copy in copies]:
+            if (job_id, copy) not in holds:
+                self.stop(job_id, copy, now_s)
+        for (job_id, copy), gang in holds.items():
+            self.start(job_id, copy, gang, now_s)
+
+    def held(self, until_s: float) -> Iterator[Segment]:
+        """Yield the open segments as if they ended at `until_s`."""
+        for job_id, copies in self.open.items():
+            for copy, (gang, start_s) in copies.items():
+                yield Segment(job_id, gang, start_s, max(start_s, until_s), copy)
 
 
 class History:
@@ -109,9 +140,9 @@ class History:
         self.partitions: set[str] = set()
         self._lines: dict[str, Line] = {}
         self._last_s: dict[str, float] = {}
-        self._books: dict[str, Segments] = {}
+        self._books: dict[str, _Book] = {}
         # GPUs of unmanaged jobs count as copies of one job, one copy per slot.
-        self._others = Segments()
+        self._others = _Book()
         self._lane_of: dict[tuple[str, str], int] = {}
 
     @property
@@ -138,27 +169,20 @@ class History:
         until_s = self.now.time_s if until_s is None else until_s
         for book in (*self._books.values(), self._others):
             yield from book.found
-            for job_id, copies in book.open.items():
-                for copy, (gang, start_s) in copies.items():
-                    yield Segment(job_id, gang, start_s, max(start_s, until_s), copy)
+            yield from book.held(until_s)
 
     def places(self) -> dict[str, list[Segment]]:
         """Return the segments that every job holds now."""
         held: dict[str, list[Segment]] = {}
         for book in self._books.values():
-            for job_id, copies in book.open.items():
-                held.setdefault(job_id, []).extend(
-                    Segment(job_id, gang, start_s, self.now.time_s, copy)
-                    for copy, (gang, start_s) in sorted(copies.items())
-                )
+            for segment in sorted(book.held(self.now.time_s), key=lambda each: each.copy):
+                held.setdefault(segment.job_id, []).append(segment)
         return held
 
     def gangs(self) -> Iterator[tuple[JobId, Gang]]:
         """Yield every gang held now, with its job."""
         for book in self._books.values():
-            for job_id, copies in book.open.items():
-                for gang, _ in copies.values():
-                    yield job_id, gang
+            yield from ((segment.job_id, segment.gang) for segment in book.held(0.0))
 
     def held_share(self, gpu_type: str, from_s: float, to_s: float) -> float | None:
         """Return the share of a type's GPU time held by managed jobs, None if there was none."""
@@ -179,11 +203,10 @@ class History:
                 return
             yield point, to_s if after is None else min(after.time_s, to_s)
 
-    # Taking in a line.
-
     def _add_valid(self, line: Line, row: RoundRow, holds: Holds) -> None:
         mode, now_s = row.mode, row.time_s
-        if not self.is_empty and now_s < self.now.time_s - limit_s(line):
+        may_step_s = _ANOTHER_RUN_S if line.get("mode") else 0.0
+        if not self.is_empty and now_s < self.now.time_s - may_step_s:
             self._reset()
         if self.is_empty:
             self.begins_s = now_s
@@ -193,7 +216,7 @@ class History:
         self.rounds.append(row)
         if "nodes" in line:
             self._lines[mode] = line
-            self._book(self._books.setdefault(mode, Segments()), line, holds, now_s)
+            self._add_held(self._books.setdefault(mode, _Book()), line, holds, now_s)
         self.now = self._summary(line, now_s)
         self.partitions.update(map(partition_of, self.now.jobs.values()))
         if "nodes" in line:
@@ -201,24 +224,18 @@ class History:
             for slot, count in self._others_now().items():
                 lane = self._lane_of.setdefault(slot, len(self._lane_of))
                 others[OTHERS, lane] = Gang.of({slot: count})
-            _hold(self._others, others, now_s)
+            self._others.hold(others, now_s)
             self._prune()
             point = Point(now_s, self.now.gpus, self.now.prices)
             if self.points and self.points[-1].time_s >= now_s:
                 self.points.pop()
             self.points.append(point)
 
-    def _book(self, book: Segments, line: Line, holds: Holds, now_s: float) -> None:
+    def _add_held(self, book: _Book, line: Line, holds: Holds, now_s: float) -> None:
         for name, end in line["ended"].items():
-            _end(book, JobId(name), time_of(end["end_s"]))
-        _hold(book, holds, now_s)
-        for action in line["actions"]:
-            if action["status"] == "done":
-                job_id, copy = JobId(action["job"]), int(action["copy"])
-                if action["do"] == "stop":
-                    book.stop(job_id, copy, now_s)
-                elif action["do"] == "start":
-                    _start(book, job_id, copy, Gang.of(slots_of(action["gang"])), now_s)
+            book.stop_all(JobId(name), time_of(end["end_s"]))
+        book.hold(holds, now_s)
+        book.act(line, now_s)
         for job_id in book.open:
             if (job := line["jobs"].get(job_id)) is not None:
                 self.names[job_id] = (str(job["user"]), str(job["workload"]))
@@ -226,9 +243,9 @@ class History:
     def _forget(self, now_s: float, length_s: float) -> None:
         for mode, last_s in list(self._last_s.items()):
             if now_s - last_s > _FORGET_ROUNDS * length_s:
-                book = self._books.pop(mode, Segments())
+                book = self._books.pop(mode, _Book())
                 for job_id in list(book.open):
-                    _end(book, job_id, last_s)
+                    book.stop_all(job_id, last_s)
                 self._others.found += book.found
                 self._lines.pop(mode, None)
                 self._last_s.pop(mode)
@@ -241,11 +258,7 @@ class History:
         for mode in reversed(by_reach(lines)):
             jobs |= lines[mode]["jobs"]
             waiting |= lines[mode]["waiting"]
-            prices |= {
-                name.removeprefix("price."): float(value)
-                for name, value in lines[mode]["figures"].items()
-                if name.startswith("price.")
-            }
+            prices |= prices_of(lines[mode]["figures"])
         phases = (jobs[k]["phase"] if k in jobs else "running" for k, _ in self.gangs())
         nodes = lines[by_reach(lines)[0]]["nodes"] if lines else {}
         return Now(
@@ -307,26 +320,3 @@ class History:
             book.found = [bar for bar in book.found if bar.end_s > self.begins_s]
         needed = {bar.job_id for bar in self.bars()}
         self.names = {job_id: name for job_id, name in self.names.items() if job_id in needed}
-
-
-def _start(book: Segments, job_id: JobId, copy: int, gang: Gang, now_s: float) -> None:
-    """Start a copy's segment, unless it already holds this gang."""
-    held = book.open.get(job_id, {}).get(copy)
-    if held is None or held[0] != gang:
-        book.stop(job_id, copy, now_s)
-        book.start(job_id, copy, gang, now_s)
-
-
-def _hold(book: Segments, holds: Holds, now_s: float) -> None:
-    """Set the gangs that all jobs hold now."""
-    held = [(job_id, copy) for job_id, copies in book.open.items() for copy in copies]
-    for job_id, copy in (each for each in held if each not in holds):
-        book.stop(job_id, copy, now_s)
-    for (job_id, copy), gang in holds.items():
-        _start(book, job_id, copy, gang, now_s)
-
-
-def _end(book: Segments, job_id: JobId, end_s: float) -> None:
-    """End a job's segments, not before their start."""
-    for copy, (_, start_s) in list(book.open.get(job_id, {}).items()):
-        book.stop(job_id, copy, max(start_s, end_s))

@@ -15,8 +15,6 @@ from hadar_slurm.web.words import clean
 
 # The exceptions that a damaged line raises.
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-# Clocks are set back by seconds; a larger step back means another run.
-_ANOTHER_RUN_S = 3600.0
 # The year 9000, which a calendar still knows.
 _LAST_S = 2.2e11
 # More than any cluster has GPUs, or hadard has rounds.
@@ -65,11 +63,6 @@ _REACH = ("enforce", "advise", "observe", "")
 def by_reach(modes: Mapping[str, object]) -> list[str]:
     """Return modes in order, the furthest first."""
     return sorted(modes, key=lambda mode: _REACH.index(mode) if mode in _REACH else len(_REACH))
-
-
-def limit_s(line: Line) -> float:
-    """Return how far time may step back from the round before to this one, in seconds."""
-    return _ANOTHER_RUN_S if line.get("mode") else 0.0
 
 
 def slots_of(tree: Tree) -> Slots:
