@@ -9,7 +9,7 @@ policy, in every round.
 The forecast assumes that every job ahead runs to its end where it is, a preemptible one as well,
 unless the policy will place it afterwards; within a round, preemptible jobs release their GPUs at
 the round's end. GPUs of a type are one pool as far as the same jobs may use their nodes. Their
-spread over the nodes counts only for a job that had room and found no nodes (`first_end_on_nodes`).
+spread over the nodes counts only for a job that had room and found no nodes (`first_on_nodes`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Forecast:
             yield release, pool
 
 
-def first_end_on_nodes(allocator: Allocator, job: Job) -> GpuType | None:
+def first_on_nodes(allocator: Allocator, job: Job) -> GpuType | None:
     """Return the type on which a job ends first, by single nodes, if it could start there now."""
     releases = {slot: sorted(found) for slot, found in _releases(allocator).items()}
     begins_s = {}
