@@ -20,10 +20,11 @@ they end by then, or on GPUs that it will leave free. No preemption. Simplificat
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from operator import itemgetter
 
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.core.gang import Allocation, Gang
@@ -55,9 +56,8 @@ class SlurmBackfill:
             if not allocator.has_room:
                 break
             like = allocator.like(job)
-            must_yield = ahead is not None and not ahead.is_over(
-                job, snapshot.now_s, allocator.gpu_types
-            )
+            end_s = snapshot.now_s + time_limit_s(job, allocator.gpu_types)
+            must_yield = ahead is not None and end_s > ahead.start_s
             if like in hopeless or (must_yield and (like, ahead) in hopeless):
                 continue
             gang = nodes.first_gang(job, ahead.left if ahead and must_yield else allocator.free)
@@ -83,16 +83,10 @@ def time_limit_s(job: Job, gpu_types: tuple[GpuType, ...]) -> float:
 
 @lru_cache(maxsize=4096)
 def _slowest(
-    throughputs: Throughputs,
-    num_gpus: int,
-    gpu_types: tuple[GpuType, ...],
-    layouts: tuple[bool, ...],
+    rates: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...], layouts: tuple[bool, ...]
 ) -> float:
-    found = (
-        throughputs.on(gpu_type, num_gpus, is_spread=spread)
-        for gpu_type in gpu_types
-        for spread in layouts
-    )
+    on = partial(rates.on, num_gpus=num_gpus)
+    found = (on(k, is_spread=is_spread) for k in gpu_types for is_spread in layouts)
     return min((throughput for throughput in found if throughput > 0), default=0.0)
 
 
@@ -106,10 +100,6 @@ class _Reservation:
     # GPUs free both now and then.
     left: dict[Slot, int]
 
-    def is_over(self, job: Job, now_s: float, gpu_types: tuple[GpuType, ...]) -> bool:
-        """Return whether a job that starts now ends before the reservation begins."""
-        return now_s + time_limit_s(job, gpu_types) <= self.start_s
-
     def note(self, gang: Gang, free: Mapping[Slot, int], *, outlasts: bool) -> None:
         """Subtract the GPUs of a started job; with `outlasts` it holds them beyond `start_s`."""
         for slot, count in gang.slots:
@@ -119,14 +109,13 @@ class _Reservation:
 
 def _reserve(job: Job, allocator: Allocator, nodes: _NodesInOrder) -> _Reservation | None:
     """Return the earliest start of a job by the time limits of all running jobs, or None."""
-    ends = sorted(_ends(allocator), key=lambda end: end[0])
+    ends = sorted(_ends(allocator), key=itemgetter(0))
     times = [end_s for end_s, _ in ends]
 
-    def free_at(time_s: float) -> dict[Slot, int]:
-        free = dict(allocator.free)
+    def free_at(time_s: float) -> Counter[Slot]:
+        free = Counter(allocator.free)
         for _, gang in ends[: bisect_right(times, time_s)]:
-            for slot, count in gang.slots:
-                free[slot] += count
+            free.update(dict(gang.slots))
         return free
 
     # Free GPUs only grow with time, so the first end at which the job fits can be bisected.
@@ -134,9 +123,8 @@ def _reserve(job: Job, allocator: Allocator, nodes: _NodesInOrder) -> _Reservati
     if first == len(times):
         return None
     spare = free_at(times[first])
-    gang = nodes.first_gang(job, spare)
-    for slot, count in gang.slots if gang else ():
-        spare[slot] -= count
+    if gang := nodes.first_gang(job, spare):
+        spare.subtract(dict(gang.slots))
     left = {slot: min(count, spare[slot]) for slot, count in allocator.free.items()}
     return _Reservation(times[first], spare, left)
 

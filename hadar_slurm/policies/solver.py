@@ -69,19 +69,12 @@ class LinearProgram:
 
         Without other bounds, x is at least 0.
         """
-        entries = zip(*(np.broadcast_arrays(*block) for block in blocks), strict=True)
-        rows, columns, values = map(np.concatenate, entries)
-        return cls(
-            cost,
-            rows.astype(np.int32),
-            columns.astype(np.int32),
-            values.astype(np.float64),
-            row_lower,
-            row_upper,
-            np.zeros(len(cost)) if lower is None else lower,
-            np.full(len(cost), np.inf) if upper is None else upper,
-            integer,
-        )
+        parts = zip(*(np.broadcast_arrays(*block) for block in blocks), strict=True)
+        rows, columns, values = map(np.concatenate, parts)
+        entries = (rows.astype(np.int32), columns.astype(np.int32), values.astype(np.float64))
+        lower = np.zeros(len(cost)) if lower is None else lower
+        upper = np.full(len(cost), np.inf) if upper is None else upper
+        return cls(cost, *entries, row_lower, row_upper, lower, upper, integer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +97,7 @@ def solve_lp(
     Raises SolverTimeout without a solution within the limit, SolverError if there is none or the
     solver failed.
     """
-    limits = limits or SolverLimits()
-    highs = highspy.Highs()
+    limits, highs = limits or SolverLimits(), highspy.Highs()
     options = _SAME_EACH_TIME | {
         "output_flag": False,
         "time_limit": limits.time_limit_s,
@@ -145,18 +137,15 @@ def _as_model(program: LinearProgram) -> highspy.HighsLp:
     counts = np.bincount(program.columns, minlength=len(program.cost))
     model = highspy.HighsLp()
     model.num_col_, model.num_row_ = len(program.cost), len(program.row_lower)
-    model.col_cost_ = program.cost
-    model.col_lower_ = program.lower
-    model.col_upper_ = program.upper
-    model.row_lower_ = program.row_lower
-    model.row_upper_ = program.row_upper
+    model.col_cost_, model.col_lower_, model.col_upper_ = program.cost, program.lower, program.upper
+    model.row_lower_, model.row_upper_ = program.row_lower, program.row_upper
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     model.a_matrix_.start_ = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     model.a_matrix_.index_ = program.rows[order].astype(np.int32)
     model.a_matrix_.value_ = program.values[order]
     if program.integer is not None:
-        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-        model.integrality_ = [kinds[int(whole)] for whole in program.integer]
+        either = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        model.integrality_ = [either[int(is_whole)] for is_whole in program.integer]
     return model
 
 
@@ -165,11 +154,9 @@ def solve(problem: pulp.LpProblem, limits: SolverLimits) -> bool:
 
     Raises SolverTimeout without a solution within the limit, SolverError for anything else.
     """
-    solver = pulp.HiGHS(
-        msg=False, timeLimit=limits.time_limit_s, gapRel=limits.gap, **_SAME_EACH_TIME
-    )
+    options = {"msg": False, "timeLimit": limits.time_limit_s, "gapRel": limits.gap}
     try:
-        problem.solve(solver)
+        problem.solve(pulp.HiGHS(**options, **_SAME_EACH_TIME))
     except (pulp.PulpError, IndexError) as error:
         # HiGHS leaves out a row that it rejects, and PuLP then fails to find it.
         raise SolverError(f"the solver failed: {error}") from error

@@ -41,8 +41,7 @@ def read_elasticflow(
         jobs.append(_job(job_id, row, place, speeds, restart_cost_s))
     if not jobs:
         raise TraceError(f"{origin}: no job in it; expected a line for each job below the heading")
-    in_order = by_arrival(jobs)
-    notes = _notes(jobs, speeds)
+    in_order, notes = by_arrival(jobs), _notes(jobs, speeds)
     if [job.job_id for job in in_order] != list(places):
         notes = ("lines are not in the order of submission_time; the jobs were sorted", *notes)
     return Trace("elasticflow", in_order, places, notes=notes)
@@ -61,10 +60,8 @@ def _rows(lines: Sequence[str], origin: str) -> Iterator[tuple[str, Mapping[str,
                 elif len(values) == len(heading):
                     yield place, dict(zip(heading, values, strict=True))
                 else:
-                    raise TraceError(
-                        f"{place}: {len(values)} columns, expected {len(heading)} as in the "
-                        "heading; was the line cut?"
-                    )
+                    want = f"expected {len(heading)} as in the heading; was the line cut?"
+                    raise TraceError(f"{place}: {len(values)} columns, {want}")
             place = f"{origin}:{reader.line_num + 1}"
     except csv.Error as error:
         raise TraceError(f"{place}: not CSV: {error}; was the line cut?") from error
@@ -73,10 +70,8 @@ def _rows(lines: Sequence[str], origin: str) -> Iterator[tuple[str, Mapping[str,
 def _heading(values: Sequence[str], place: str) -> list[str]:
     heading = [value.strip().lower() for value in values]
     if missing := [name for name in _NEEDED if name not in heading]:
-        raise TraceError(
-            f"{place}: no column {', '.join(missing)} in the heading; expected at least "
-            f"{','.join(_NEEDED)}"
-        )
+        want = f"expected at least {','.join(_NEEDED)}"
+        raise TraceError(f"{place}: no column {', '.join(missing)} in the heading; {want}")
     if twice := [name for name in _NEEDED if heading.count(name) > 1]:
         raise TraceError(f"{place}: column {', '.join(twice)} twice in the heading; keep one")
     return heading
@@ -110,13 +105,11 @@ def _job(
 
 def _notes(jobs: Sequence[JobSpec], speeds: SpeedTable) -> tuple[str, ...]:
     """Return notes on the assumed speeds of the models."""
-    by_family: dict[str, set[str]] = defaultdict(set)
+    by_family: defaultdict[str, set[str]] = defaultdict(set)
     for name in {job.workload for job in jobs}:
         model = name.partition(" (batch size")[0]
         by_family[speeds.family(name) or "the mean of all models"].add(model)
-    families = "; ".join(
-        f"{family} for {', '.join(sorted(models))}" for family, models in sorted(by_family.items())
-    )
+    families = "; ".join(f"{k} for {', '.join(sorted(of))}" for k, of in sorted(by_family.items()))
     return (
         f"durations are run times on {speeds.reference}; other GPU types have the relative speeds "
         f"of {families}",

@@ -27,8 +27,7 @@ def read_gavel(
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
     known: dict[str, Throughputs] = {}
-    num_weighted = 0
-    last_s = 0.0
+    num_weighted, last_s = 0, 0.0
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
@@ -37,9 +36,8 @@ def read_gavel(
         if len(columns) != _COLUMNS:
             other = "ElasticFlow's CSV (job_id,submission_time,...) or of sacct -P (JobID|User|...)"
             hint = "; was the line cut?" if jobs else f", or the heading of {other}"
-            raise TraceError(
-                f"{place}: {len(columns)} columns, expected {_COLUMNS} with tabs{hint}"
-            )
+            found = f"{len(columns)} columns, expected {_COLUMNS} with tabs"
+            raise TraceError(f"{place}: {found}{hint}")
         name = columns[_WORKLOAD].strip()
         if name not in known:
             known[name] = _throughputs(name, table, place)

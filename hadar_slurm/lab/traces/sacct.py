@@ -52,8 +52,7 @@ def read_sacct(
     """
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
-    left_out = Tally()
-    counts: Counter[str] = Counter()
+    left_out, counts = Tally(), Counter[str]()
     gpu_types: set[str] = set()
     for place, record in _records(lines, origin, left_out):
         job_id = JobId(record["jobid"].strip())
@@ -81,13 +80,12 @@ def _records(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tup
     heading: list[str] = []
     seen: dict[str, tuple[str, str]] = {}
     for number, text in enumerate(lines, start=1):
-        place = f"{origin}:{number}"
+        place, values = f"{origin}:{number}", text.split("|")
         if not text.strip():
             continue
         if not heading:
-            heading = _heading(text, place)
+            heading = _heading(values, place)
             continue
-        values = text.split("|")
         if len(values) != len(heading):
             raise TraceError(
                 f"{place}: {len(values)} fields, expected {len(heading)} as in the heading; was "
@@ -124,8 +122,7 @@ def parse_gpus(text: str, place: str, what: str = "AllocTRES") -> dict[str, int]
     `gres/gpu` is the sum of all types, listed ones included. A type may be a MIG slice, such as
     `1g.5gb`.
     """
-    total = 0
-    by_type: Counter[str] = Counter()
+    total, by_type = 0, Counter[str]()
     for part in text.split(",") if text.strip() else ():
         key, equals, value = part.strip().partition("=")
         if not equals:
@@ -141,10 +138,10 @@ def parse_gpus(text: str, place: str, what: str = "AllocTRES") -> dict[str, int]
             by_type[match["type"]] += count
         else:
             total += count
-    untyped = max(0, total - by_type.total())
-    if untyped + by_type.total() > MAX_GANG:
+    if max(total, by_type.total()) > MAX_GANG:
         raise TraceError(f"{place}: {what} {shown(text)}: expected at most {MAX_GANG} GPUs")
-    return {**by_type, "": untyped} if untyped else dict(by_type)
+    untyped = total - by_type.total()
+    return {**by_type, "": untyped} if untyped > 0 else dict(by_type)
 
 
 @lru_cache(maxsize=100_000)
@@ -165,8 +162,8 @@ def parse_time(text: str) -> int | None:
     return timegm((year, month, day, hour, minute, second))
 
 
-def _heading(text: str, place: str) -> list[str]:
-    heading = [name.strip().lower() for name in text.split("|")]
+def _heading(values: Sequence[str], place: str) -> list[str]:
+    heading = [name.strip().lower() for name in values]
     if missing := [name for name in _NEEDED if name not in heading]:
         raise TraceError(
             f"{place}: no field {', '.join(missing)} in the heading; expected what sacct -P -o "
@@ -179,8 +176,7 @@ def _heading(text: str, place: str) -> list[str]:
 
 def _usable(record: Record, place: str) -> tuple[str, Gpus]:
     """Return why a record is no job to replay ("" if it is one), and its GPUs."""
-    elapsed_s = _elapsed_s(record, place)
-    submitted = record["submit"].strip()
+    elapsed_s, submitted = _elapsed_s(record, place), record["submit"].strip()
     if parse_time(submitted) is None and submitted.lower() not in _UNKNOWN:
         raise TraceError(
             f"{place}: Submit {shown(submitted)}: expected a time such as 2024-03-01T12:00:00; "
@@ -225,16 +221,14 @@ def _job(
     names = (record.get(key, "").strip() for key in ("jobname", "account", "partition"))
     workload = next((name for name in names if name and speeds.names(name)), "")
     num_gpus, nodes = sum(gpus.values()), _NUM_NODES.search(record["alloctres"])
+    ran_on = {gpu_type or speeds.reference for gpu_type in gpus}
+    was_spread = nodes is not None and 1 < int(nodes[1]) <= num_gpus
     return JobSpec(
         job_id=job_id,
         num_gpus=num_gpus,
         total_steps=_elapsed_s(record, place),
         throughputs=speeds.throughputs(
-            workload,
-            num_gpus=num_gpus,
-            steps_per_s=1.0,
-            ran_on={gpu_type or speeds.reference for gpu_type in gpus},
-            was_spread=nodes is not None and 1 < int(nodes[1]) <= num_gpus,
+            workload, num_gpus=num_gpus, steps_per_s=1.0, ran_on=ran_on, was_spread=was_spread
         ),
         submitted_s=float(submitted_s),
         restart_cost_s=restart_cost_s,
@@ -245,18 +239,15 @@ def _job(
 
 
 def _assumptions(record: Record, gpus: Gpus, name: str) -> Iterable[str]:
-    state = record["state"].split(maxsplit=1)[:1]
-    word = state[0].upper() if state else "UNKNOWN"
-    if word in _GOING_ON:
-        yield "going on"
-    elif word != "COMPLETED":
-        yield f"state {word}"
-    if "" in gpus:
-        yield "untyped"
-    if len(gpus) > 1:
-        yield "mixed"
-    if "+" in name:
-        yield "het"
+    word = (record["state"].upper().split(maxsplit=1) or ["UNKNOWN"])[0]
+    found = {
+        "going on": word in _GOING_ON,
+        f"state {word}": word not in {*_GOING_ON, "COMPLETED"},
+        "untyped": "" in gpus,
+        "mixed": len(gpus) > 1,
+        "het": "+" in name,
+    }
+    return [assumption for assumption, is_so in found.items() if is_so]
 
 
 def _notes(
@@ -267,9 +258,8 @@ def _notes(
         "each job trains for as long as it held its GPUs; other GPU types have the mean relative "
         "speeds of the throughput table's models" + f", or those of {named}" * bool(named)
     ]
-    states = [key for key in sorted(counts) if key.startswith("state ")]
-    if states:
-        ends = ", ".join(f"{counts[key]} {key.removeprefix('state ')}" for key in states)
+    states = sorted(key for key in counts if key.startswith("state "))
+    if ends := ", ".join(f"{counts[key]} {key.removeprefix('state ')}" for key in states):
         notes.append(f"jobs that did not complete, with their run time: {ends}")
     sentences = (
         ("going on", "jobs that had not ended, with their run time so far"),

@@ -17,12 +17,12 @@ On a type that none of these covers, only jobs that ran on it can run.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import geometric_mean
 
 from hadar_slurm.core.throughput import SPREAD_FACTOR, GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.units import parse_number
@@ -48,7 +48,7 @@ _FAMILIES = {start: family for family, starts in _PREFIXES.items() for start in 
 # github.com/siasosp23/artifacts at aaf7a0d; ResNet-50 on ImageNet, ResNet-18 on CIFAR-10, and BERT
 # for Transformer. Families without a measurement take the geometric mean of these three.
 _SIA_ANCHOR = "v100"
-_SIA: Mapping[str, Mapping[str, float]] = {
+_SIA: dict[str, dict[str, float]] = {
     "ResNet-50": {"a100": 1.54, "rtx6000": 0.62, "rtx2080ti": 0.64, "t4": 0.32},
     "ResNet-18": {"a100": 2.13, "rtx6000": 0.79, "rtx2080ti": 0.70, "t4": 0.31},
     "Transformer": {"a100": 3.4, "rtx6000": 0.90, "rtx2080ti": 0.65, "t4": 0.31},
@@ -145,7 +145,8 @@ class SpeedTable:
 
     def names(self, name: str) -> bool:
         """Return whether the table has a workload or a model of exactly this name."""
-        return self.table.throughputs(name) is not None or name.lower() in self._models
+        models = map(str.lower, self._families)
+        return self.table.throughputs(name) is not None or name.lower() in models
 
     def speed(self, gpu_type: str, family: str | None) -> float | None:
         """Return the speed of a type relative to a reference GPU; None if unknown."""
@@ -181,8 +182,7 @@ class SpeedTable:
                 value = speed / pace if speed and pace else 1.0
                 rates = (value / SPREAD_FACTOR, value) if was_spread else (value,)
                 found[gpu_type] = GangThroughput(*rates)
-        rows = self.table.throughputs(name)
-        if rows is not None:
+        if rows := self.table.throughputs(name):
             on = {
                 gpu_type: (rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
                 for gpu_type in wanted
@@ -201,15 +201,11 @@ class SpeedTable:
             if base := _look_up(reference, own):
                 for gpu_type, speed in own.items():
                     ratios[gpu_type].append(speed / base)
-        return {gpu_type: _geometric_mean(values) for gpu_type, values in ratios.items()}
+        return {gpu_type: geometric_mean(values) for gpu_type, values in ratios.items()}
 
     @cached_property
     def _table_types(self) -> tuple[str, ...]:
         return tuple(sorted({k for row in self.table.workloads.values() for k in row.gpu_types}))
-
-    @cached_property
-    def _models(self) -> frozenset[str]:
-        return frozenset(model.lower() for model in self._families)
 
     @cached_property
     def _families(self) -> dict[str, dict[str, float]]:
@@ -222,15 +218,12 @@ class SpeedTable:
             for gpu_type in throughputs.gpu_types:
                 if ratio := _ratio(throughputs, gpu_type, anchor):
                     family[gpu_type].append(ratio)
-        families = {
-            model: {gpu_type: _geometric_mean(values) for gpu_type, values in gpu_types.items()}
+        mean = {k: geometric_mean([row[k] for row in _SIA.values()]) for k in _SIA["ResNet-50"]}
+        return {
+            model: (_SIA.get(model, mean) if anchor == _SIA_ANCHOR else {})
+            | {gpu_type: geometric_mean(values) for gpu_type, values in gpu_types.items()}
             for model, gpu_types in ratios.items()
         }
-        if anchor == _SIA_ANCHOR:
-            measured = _SIA.values()
-            mean = {k: _geometric_mean([row[k] for row in measured]) for k in _SIA["ResNet-50"]}
-            families = {model: {**_SIA.get(model, mean), **own} for model, own in families.items()}
-        return families
 
 
 def _ratio(throughputs: Throughputs, gpu_type: str, anchor: str) -> float | None:
@@ -280,7 +273,3 @@ def _match(gpu_type: str, known: Iterable[str]) -> str | None:
 
 def _plain(name: str) -> str:
     return re.sub("[^0-9a-z]+", "", name.partition(" (batch size")[0].lower())
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))

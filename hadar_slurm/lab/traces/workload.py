@@ -84,7 +84,7 @@ def gavel_jobs(
     run time is uniform in 1 to that many hours (published traces use 24). Gangs larger than
     `max_gang` have `max_gang` GPUs. Raises UsageError if no workload has a rate on one GPU.
     """
-    names = [name for name in table.workloads if _throughput(table, name, reference, 1) > 0]
+    names = [name for name in table.workloads if _runs_alone(table, name, reference)]
     if not names:
         raise UsageError(f"no workload of the throughput table has a rate on one {reference}")
 
@@ -135,11 +135,8 @@ def _pick(draw: Draw, shares: Sequence[tuple[float, T]]) -> T:
 
 def _workloads(model: str, table: ThroughputTable, reference: str) -> list[str]:
     """Return the table's workloads of a model, one a batch size."""
-    names = [
-        name
-        for name in table.workloads
-        if name.partition(" (batch size")[0] == model and _throughput(table, name, reference, 1) > 0
-    ]
+    listed = [name for name in table.workloads if name.partition(" (batch size")[0] == model]
+    names = [name for name in listed if _runs_alone(table, name, reference)]
     if not names:
         raise UsageError(
             f"the throughput table has no {model} with a rate on one {reference}; generate the mix "
@@ -151,13 +148,13 @@ def _workloads(model: str, table: ThroughputTable, reference: str) -> list[str]:
 def _gang(draw: Draw, name: str, table: ThroughputTable, reference: str, max_gang: int) -> int:
     """Return a gang size for a workload: 1 unless the table has a row for the size drawn."""
     gang = min(_pick(draw, GAVEL_GANGS), max_gang)
-    throughputs = table.throughputs(name)
-    sizes = {size for (_, size), _ in throughputs.rows} if throughputs else set()
-    return gang if gang in sizes and _throughput(table, name, reference, gang) > 0 else 1
+    throughputs = table.throughputs(name) or Throughputs()
+    sizes = {size for (_, size), _ in throughputs.rows}
+    return gang if gang in sizes and throughputs.on(reference, gang) > 0 else 1
 
 
-def _throughput(table: ThroughputTable, name: str, reference: str, gang: int) -> float:
-    return (table.throughputs(name) or Throughputs()).on(reference, gang)
+def _runs_alone(table: ThroughputTable, name: str, reference: str) -> bool:
+    return (table.throughputs(name) or Throughputs()).on(reference, 1) > 0
 
 
 def _jobs(

@@ -1,15 +1,14 @@
 """Forecasts on which GPU type a non-preemptible job ends first, the wait for GPUs included.
 
-A preemptible job may start on any free type, since a later round can migrate it. A non-preemptible
-one stays where it starts, and on a slow type it may end long after the time that a later start on a
-fast one would give. So it takes the type on which it ends first: list scheduling on unrelated
-machines by earliest completion time (Ibarra and Kim, J. ACM 24(2), 1977), in the order of the
-policy, in every round.
+A later round can migrate a preemptible job. A non-preemptible one stays where it starts, and on a
+slow type it may end later than after a wait for a fast one. So it takes the type on which it ends
+first: list scheduling on unrelated machines by earliest completion time (Ibarra and Kim, J. ACM
+24(2), 1977), in the order of the policy, in every round.
 
 The forecast assumes that every job ahead runs to its end where it is, a preemptible one as well,
 unless the policy will place it afterwards; within a round, preemptible jobs release their GPUs at
 the round's end. GPUs of a type are one pool as far as the same jobs may use their nodes. Their
-spread over the nodes counts only for a job that had room and found no nodes (`first_end_on_nodes`).
+spread over the nodes counts only for a job that had room and found no nodes (`first_on_nodes`).
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ class Forecast:
                 users[Slot(node.name, gpu_type)].append(alike)
         releases = _releases(allocator) if reaches else {}
         pools: defaultdict[tuple[GpuType, tuple[object, ...]], _Pool] = defaultdict(list)
-        for slot, reach in users.items():
-            pools[slot.gpu_type, tuple(reach)] += releases.get(slot, ())
+        for slot, group in users.items():
+            pools[slot.gpu_type, tuple(group)] += releases.get(slot, ())
         self._pools: defaultdict[tuple[GpuType, object], list[_Pool]] = defaultdict(list)
-        for (gpu_type, group), pool in pools.items():
+        for (gpu_type, alikes), pool in pools.items():
             heapify(pool)
-            for alike in group:
+            for alike in alikes:
                 self._pools[gpu_type, alike].append(pool)
 
     def first_end(self, job: Job) -> GpuType | None:
@@ -78,26 +77,23 @@ class Forecast:
 
         None: it waits, for GPUs now reserved for it, or because no type will ever have enough.
         """
-        types = self._allocator.by_speed(job)
-        begins_s = {gpu_type: self._begin_s(job, gpu_type) for gpu_type in types}
-        gpu_type = _first_end(self._allocator, job, begins_s)
-        if gpu_type is None:
+        begins_s = {k: self._begin_s(job, k) for k in self._allocator.by_speed(job)}
+        if (gpu_type := _first_end(self._allocator, job, begins_s)) is None:
             return None
         self.give(job, gpu_type)
         return gpu_type if begins_s[gpu_type] <= 0 else None
 
     def give(self, job: Job, gpu_type: GpuType) -> None:
         """Give a job, to its end, the GPUs of a type that become free first."""
-        taken = list(self._take(job, gpu_type))
+        taken, left = list(self._take(job, gpu_type)), job.spec.num_gpus
         end_s = max((release.in_s for release, _ in taken), default=0.0)
         end_s += _lasts_s(self._allocator, job, gpu_type)
-        left = job.spec.num_gpus
-        for release, pool in taken:
-            used = min(left, release.gpus)
+        for (in_s, gpus), pool in taken:
+            used = min(left, gpus)
             left -= used
             heappush(pool, _Release(end_s, used))
-            if used < release.gpus:
-                heappush(pool, _Release(release.in_s, release.gpus - used))
+            if used < gpus:
+                heappush(pool, _Release(in_s, gpus - used))
 
     def _begin_s(self, job: Job, gpu_type: GpuType) -> float:
         """Return when a job's GPUs would all be free, in seconds from now; inf: never."""
@@ -118,7 +114,7 @@ class Forecast:
             yield release, pool
 
 
-def first_end_on_nodes(allocator: Allocator, job: Job) -> GpuType | None:
+def first_on_nodes(allocator: Allocator, job: Job) -> GpuType | None:
     """Return the type on which a job ends first, by single nodes, if it could start there now."""
     releases = {slot: sorted(found) for slot, found in _releases(allocator).items()}
     begins_s = {}

@@ -20,6 +20,7 @@ similar size share one column per type. The first program is the same, the secon
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -99,21 +100,15 @@ def find_horizon(
     second = solve_lp(program(at_most=length * (1 + _SLACK)), limits=limits)
     plan = second.x[:-1].reshape(len(columns), len(capacity)) * least_s
     duals = -solved.duals[len(columns) : len(columns) + len(capacity)]
+    plan[plan <= _NOTHING * length * least_s] = 0.0
     planned = {
-        column.members[0].job_id: Planned(
-            tuple(float(s) if s > _NOTHING * length * least_s else 0.0 for s in seconds),
-            column.members[0].steps_left,
-        )
-        for column, seconds in zip(columns, plan, strict=True)
+        column.members[0].job_id: Planned(tuple(seconds), column.members[0].steps_left)
+        for column, seconds in zip(columns, plan.tolist(), strict=True)
         if column.is_long
     }
-    return Horizon(
-        now_s,
-        now_s + length * least_s,
-        frozenset(demand.job_id for demand in demands),
-        tuple(float(price) for price in np.maximum(duals, 0.0)),
-        planned,
-    )
+    prices = tuple(float(price) for price in np.maximum(duals, 0.0))
+    jobs = frozenset(demand.job_id for demand in demands)
+    return Horizon(now_s, now_s + length * least_s, jobs, prices, planned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +121,13 @@ class _Column:
     @property
     def work_s(self) -> float:
         """Return the seconds all members need on their fastest type, one after the other."""
-        first = self.members[0]
-        return sum(demand.steps_left for demand in self.members) / max(first.throughputs)
+        steps_left = sum(demand.steps_left for demand in self.members)
+        return steps_left / max(self.members[0].throughputs)
 
 
 def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
     long: list[_Column] = []
-    short: dict[tuple[object, int], list[Demand]] = {}
+    short: defaultdict[tuple[object, int], list[Demand]] = defaultdict(list)
     for demand in demands:
         slowest = min(throughput for throughput in demand.throughputs if throughput > 0)
         if demand.steps_left / slowest >= _LONG * least_s:
@@ -140,7 +135,7 @@ def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
         else:
             # Only sizes within a factor of two: the second program weighs jobs by size.
             size = int(math.log2(max(1e-9, demand.steps_left)))
-            short.setdefault((demand.group, size), []).append(demand)
+            short[demand.group, size].append(demand)
     return [*long, *(_Column(tuple(members), is_long=False) for members in short.values())]
 
 

@@ -1,4 +1,4 @@
-"""Policy `hadar`, the default: prices from a linear program, long jobs in time, short jobs first.
+"""Policy `hadar`, the default: prices from a linear program, critical jobs first, then short ones.
 
 Like Hadar (IPDPS'24) it is primal-dual: GPU types have prices, and a job takes the type on which
 its gain is worth most after the price. The paper's own form is `hadar-paper`. Here:
@@ -11,26 +11,24 @@ its gain is worth most after the price. The paper's own form is `hadar-paper`. H
 * Starvation guard: jobs without GPUs for more than 1 day + 10 horizons go next.
 * All others go by the shortest remaining service (GPU-seconds on the fastest type), which is best
   for the mean completion time, weighted by Slurm's fair-share factor where it is known.
-* A running job keeps its type unless another saves more than a restart, and with its type its
-  nodes. Of two jobs the running one goes first unless the other is shorter by two restarts, or
-  among critical jobs later by ten.
+* A running job keeps its type and nodes unless another type saves more than a restart. It goes
+  before another job unless that is shorter by two restarts, or among critical jobs later by ten.
 * The program is solved again after jobs came or went, at most every half hour, and more often as
   the horizon comes near.
-* Where nearly all jobs can run at once, those neither critical nor overdue share the types by
-  comparative advantage among the types that cost them least: a short job that hardly gains from a
-  fast GPU leaves it to a longer one that does. That raises the total throughput.
+* Where nearly all jobs can run at once, those neither critical nor overdue share the types that
+  cost them least by comparative advantage, which raises the total throughput: a short job that
+  hardly gains from a fast GPU leaves it to a longer one that does.
 * A non-preemptible job takes the type on which it ends first, the wait included, and does not start
   elsewhere meanwhile (`completion_forecast.py`): it could not migrate afterwards.
 * Where all queued gangs exceed what is left of a type, jobs of nearly the same worth are exchanged
-  so that it is used (`knapsack.py`).
-
-The GPUs that are left go to any job that can use them, mixed types included.
+  so that it is used (`knapsack.py`). GPUs left over go to any job that can use them, types mixed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
@@ -41,11 +39,7 @@ from hadar_slurm.errors import SolverError
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.comparative_advantage import advantages
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.hadar.completion_forecast import (
-    Forecast,
-    first_end_on_nodes,
-    non_preemptible,
-)
+from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_on_nodes, non_preemptible
 from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits, open_gpus
@@ -84,13 +78,13 @@ class Hadar:
         allocator = Allocator(snapshot, round_)
         throughputs = _throughputs(allocator)
         horizon, is_new = self._horizon(allocator, throughputs)
-        queue = _Queue(allocator, throughputs, horizon).ranked()
+        queue = sorted(map(_Queue(allocator, throughputs, horizon).entry, count(), allocator.jobs))
         fixed = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
         selection = _TypeSelection(allocator, queue, fixed)
         refits = selection.run()
         _reserve(allocator, queue, selection.chosen, fixed)
         for job in assign_nodes(allocator):
-            if job.job_id in fixed and (first := first_end_on_nodes(allocator, job)):
+            if job.job_id in fixed and (first := first_on_nodes(allocator, job)):
                 allocator.start(job, [first])
         allocator.fill(entry.job for entry in queue if entry.job.job_id not in fixed)
         figures = {"solved": float(is_new), "refitted": float(refits)}
@@ -114,10 +108,8 @@ class Hadar:
         demands = []
         for job in able:
             group, size = throughputs[job.job_id], job.spec.num_gpus
-            found = tuple(
-                throughput if count >= size else 0.0
-                for throughput, count in zip(group.steps_per_s, capacity, strict=True)
-            )
+            pairs = zip(group.steps_per_s, capacity, strict=True)
+            found = tuple(steps_per_s if count >= size else 0.0 for steps_per_s, count in pairs)
             if any(found):
                 demands.append(Demand(job.job_id, group, size, job.steps_left, found))
         if not demands:
@@ -133,9 +125,8 @@ def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
     age_s, left_s = now_s - known.made_s, known.ends_s - now_s
     if left_s <= 0 or age_s > _DRIFT_SHARE * left_s:
         return True
-    if age_s < min(_RENEW_S, _RENEW_SHARE * left_s):
-        return False
-    return len(jobs) != len(known.jobs) or any(job.job_id not in known.jobs for job in jobs)
+    is_due = age_s >= min(_RENEW_S, _RENEW_SHARE * left_s)
+    return is_due and known.jobs != {job.job_id for job in jobs}
 
 
 def _reserve(
@@ -151,8 +142,7 @@ def _reserve(
         if not allocator.has_room:
             break
         if job.job_id not in fixed:
-            own = allocator.runs_on(job)
-            types = [*([own] if own else []), *allocator.by_speed(job)]
+            types = filter(None, (allocator.runs_on(job), *allocator.by_speed(job)))
             any(allocator.choose(job, gpu_type) for gpu_type in types)
 
 
@@ -180,9 +170,9 @@ def _throughputs(allocator: Allocator) -> dict[JobId, _Throughputs]:
                 allocator.throughput(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
                 for gpu_type in allocator.gpu_types
             )
-            runs = [index for index, throughput in enumerate(steps_per_s) if throughput > 0]
-            by_speed = tuple(sorted(runs, key=lambda index: (-steps_per_s[index], index)))
-            groups[key] = _Throughputs(steps_per_s, by_speed, max(steps_per_s, default=0.0))
+            runs = sorted((-each, index) for index, each in enumerate(steps_per_s) if each > 0)
+            by_speed, best = tuple(index for _, index in runs), max(steps_per_s, default=0.0)
+            groups[key] = _Throughputs(steps_per_s, by_speed, best)
         found[job.job_id] = groups[key]
     return found
 
@@ -203,17 +193,14 @@ _CRITICAL_RANK, _OVERDUE_RANK, _SHORTEST_RANK, _NOWHERE_RANK = range(4)
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """The order of the jobs, and for each the types it should take, the first the best."""
+    """Ranks jobs, and finds for each the types it should take, the first the best."""
 
     allocator: Allocator
     throughputs: dict[JobId, _Throughputs]
     horizon: Horizon | None
 
-    def ranked(self) -> list[_Entry]:
-        """Return all jobs: critical, overdue, then the shortest first."""
-        return sorted(self._entry(place, job) for place, job in enumerate(self.allocator.jobs))
-
-    def _entry(self, place: int, job: Job) -> _Entry:
+    def entry(self, place: int, job: Job) -> _Entry:
+        """Return a job's entry: critical, overdue, or ranked by what is left of it."""
         found, spec = self.throughputs[job.job_id], job.spec
         if not found.best:
             return _Entry(_NOWHERE_RANK, 0.0, place, job, (), 0.0)
@@ -226,9 +213,9 @@ class _Queue:
                 planned_s += _RESTARTS_TO_MOVE * spec.restart_cost_s
             # The planned types may have become unusable.
             types = tuple(i for i in found.by_speed if planned.seconds[i])
-            types = self._with_own_type(job, found, types or self._cheapest(found))
+            types = self._own_first(job, found, types or self._cheapest(found))
             return _Entry(_CRITICAL_RANK, -planned_s, place, job, types, left_s)
-        types = self._with_own_type(job, found, self._cheapest(found))
+        types = self._own_first(job, found, self._cheapest(found))
         waited_s = now_s - spec.submitted_s - job.progress.service_gpu_s / spec.num_gpus
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_HORIZONS * horizon_s:
             return _Entry(_OVERDUE_RANK, -waited_s, place, job, types, left_s)
@@ -249,29 +236,23 @@ class _Queue:
         return found.cheapest
 
     def _costs(self, found: _Throughputs) -> dict[int, float]:
-        """Return the cost on each type of one second's work on the fastest type.
-
-        In seconds of the dearest type; all are 0 where GPUs cost nothing.
-        """
-        steps_per_s = found.steps_per_s
-        prices = self.horizon.prices if self.horizon else (0.0,) * len(steps_per_s)
+        """Return by type, in seconds of the dearest, what a second's work of the fastest costs."""
+        rates = found.steps_per_s
+        prices = self.horizon.prices if self.horizon else (0.0,) * len(rates)
         dearest = max(prices) or 1.0
-        return {i: prices[i] / dearest * found.best / steps_per_s[i] for i in found.by_speed}
+        return {i: prices[i] / dearest * found.best / rates[i] for i in found.by_speed}
 
-    def _with_own_type(
-        self, job: Job, found: _Throughputs, types: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        """Return the types, a running job's own type first unless a migration pays.
+    def _own_first(self, job: Job, found: _Throughputs, types: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the types, a running job's own first unless a migration saves over a restart.
 
-        It pays when it saves more than a restart, in the job's own time or in its cost.
+        It may save that in the job's own time or in its cost.
         """
-        held, steps_per_s = self.allocator.runs_on(job), found.steps_per_s
-        if held is None or types[0] == (own := self.allocator.gpu_types.index(held)):
-            return types
-        if not steps_per_s[own]:
+        held, rates = self.allocator.runs_on(job), found.steps_per_s
+        own = types[0] if held is None else self.allocator.gpu_types.index(held)
+        if own == types[0] or not rates[own]:
             return types
         costs = self._costs(found)
-        longer_s = job.steps_left * (1 / steps_per_s[own] - 1 / steps_per_s[types[0]])
+        longer_s = job.steps_left * (1 / rates[own] - 1 / rates[types[0]])
         dearer_s = job.steps_left / found.best * (costs[own] - costs[types[0]])
         if max(longer_s, dearer_s) > job.spec.restart_cost_s:
             return types

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import chain, combinations, product, repeat
-from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, Slot
 from hadar_slurm.core.gang import Gang
@@ -50,12 +49,8 @@ class Candidate:
         return dict(Counter((slot.gpu_type, count) for slot, count in self.present.slots))
 
 
-class Way(NamedTuple):
-    """A gang on which a job could start: GPUs per node, the GPU type of each node, steps/s."""
-
-    gpus_per_node: int
-    types: tuple[GpuType, ...]
-    throughput: float
+# A gang on which a job could start: GPUs per node, the GPU type of each node, steps/s.
+_Start = tuple[int, tuple[GpuType, ...], float]
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class CandidateSource:
     reach: Eligibility
     appraisal: Appraisal
     free: Mapping[Slot, int]
-    _known: dict[object, tuple[Way, ...]] = field(default_factory=dict)
+    _known: dict[object, tuple[_Start, ...]] = field(default_factory=dict)
 
     @cached_property
     def _gpu_types(self) -> tuple[GpuType, ...]:
@@ -87,15 +82,11 @@ class CandidateSource:
                 throughput = gang.throughput(job.spec.throughputs)
                 types = tuple(sorted(slot.gpu_type for slot, _ in gang.slots))
                 # With an unknown throughput a job stays as long as no other job gains.
-                value = self._value_of_staying(job, throughput) if throughput > 0 else 0.0
+                value = self._value(job, throughput, restart_s=0.0) if throughput > 0 else 0.0
+                if throughput > 0 and job.phase is Phase.RUNNING:
+                    restart_s = job.spec.restart_cost_s
+                    value = 2 * value - self._value(job, throughput, restart_s=restart_s)
                 yield Candidate(job, 0, types, throughput, value, gang)
-
-    def _value_of_staying(self, job: Job, throughput: float) -> float:
-        """Return the value at `throughput`; for a running job, plus the value of a restart."""
-        value = self._value(job, throughput, restart_s=0.0)
-        if job.phase is not Phase.RUNNING:
-            return value
-        return 2 * value - self._value(job, throughput, restart_s=job.spec.restart_cost_s)
 
     def _new(self, job: Job) -> Iterator[Candidate]:
         if job.is_pinned_in_place:
@@ -103,24 +94,21 @@ class CandidateSource:
         # A job that has not run yet starts anywhere at the same cost.
         restart_s = job.spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         value = cache(partial(self._value, job, restart_s=restart_s))
-        for way in self._ways(job):
-            yield Candidate(job, *way, value(way.throughput))
+        for start in self._starts(job):
+            yield Candidate(job, *start, value(start[-1]))
 
-    def _ways(self, job: Job) -> tuple[Way, ...]:
+    def _starts(self, job: Job) -> tuple[_Start, ...]:
         """Return how `job` could start; many jobs have the same request."""
         spec, where = job.spec, (job.allowed_nodes, job.bound_type)
         key = (spec.throughputs, spec.shapes, spec.num_gpus, spec.can_checkpoint, where)
         if key not in self._known:
-            ways = (
-                Way(
-                    s.gpus_per_node,
-                    types,
-                    spec.throughputs.of_gang(types, spec.num_gpus, is_spread=s.nodes > 1),
-                )
+            throughput = partial(spec.throughputs.of_gang, num_gpus=spec.num_gpus)
+            found = (
+                (s.gpus_per_node, types, throughput(types, is_spread=s.nodes > 1))
                 for s in spec.shapes
                 for types in self._type_mixes(job, s)
             )
-            self._known[key] = tuple(way for way in ways if way.throughput > 0)
+            self._known[key] = tuple(start for start in found if start[-1] > 0)
         return self._known[key]
 
     def _type_mixes(self, job: Job, shape: Shape) -> Iterator[tuple[GpuType, ...]]:
@@ -130,20 +118,17 @@ class CandidateSource:
         own = (job.bound_type,) if job.bound_type is not None else self._gpu_types
         for number in range(1, min(most, len(own), shape.nodes) + 1):
             for gpu_types in combinations(own, number):
-                limits = [
-                    self._nodes_with(job, gpu_type, shape.gpus_per_node, is_mixed=number > 1)
-                    for gpu_type in gpu_types
-                ]
                 # Every type has one node at least.
                 most_nodes = shape.nodes - number + 1
+                limits = (self._nodes_with(job, k, shape, number > 1) for k in gpu_types)
                 for counts in product(*(range(1, min(n, most_nodes) + 1) for n in limits)):
                     if sum(counts) == shape.nodes:
                         yield tuple(chain.from_iterable(map(repeat, gpu_types, counts)))
 
-    def _nodes_with(self, job: Job, gpu_type: GpuType, gpus: int, *, is_mixed: bool) -> int:
-        """Return how many nodes could give a job `gpus` of `gpu_type` if no movable job ran."""
-        nodes = self.reach.nodes(job, gpu_type, is_mixed=is_mixed)
-        return sum(self.free.get(Slot(node.name, gpu_type), 0) >= gpus for node in nodes)
+    def _nodes_with(self, job: Job, gpu_type: GpuType, shape: Shape, is_mixed: bool) -> int:
+        """Return how many nodes have the GPUs for a node of `shape` if no movable job ran."""
+        nodes, least = self.reach.nodes(job, gpu_type, is_mixed=is_mixed), shape.gpus_per_node
+        return sum(self.free.get(Slot(node.name, gpu_type), 0) >= least for node in nodes)
 
     def _value(self, job: Job, throughput: float, *, restart_s: float) -> float:
         return self.appraisal.value(job, restart_s + job.steps_left / throughput)

@@ -8,12 +8,12 @@ f_j; a job runs iff its best payoff is positive. Differences from the paper:
   paper admits jobs one after the other. Prices rise with use inside the ILP (prices.py).
 * Two stages: the ILP chooses shape and GPU types, packing chooses nodes. Constraints on pieces
   (how many nodes can still give c GPUs of a type) make most choices packable.
-* Jobs rejected by price fill what is left (work conservation), as do jobs whose chosen gang found
-  no nodes. Jobs stay in place unless repacking all is worth more, restarts included.
+* Jobs rejected by price, or whose chosen gang found no nodes, fill what is left (work
+  conservation). Jobs stay in place unless repacking all is worth more, restarts included.
 * Of a long queue the ILP sees the jobs worth most per GPU, up to a few times the GPUs, since the
   solver's time grows faster than the queue. Among many candidates its gap is 1 % at least.
-* When the solver finds nothing in time, candidates are taken greedily at rising prices, the paper's
-  own sequential form. The journal counts it as `solver_fallback`.
+* Without a solution in time, candidates are taken greedily at rising prices, the paper's own
+  sequential form. The journal counts it as `solver_fallback`.
 
 Each round is planned from scratch and jobs may be preempted, so the competitive ratio 2 alpha of
 the paper's non-preemptive model is not claimed.
@@ -22,9 +22,9 @@ the paper's non-preemptive model is not claimed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import pulp
 
@@ -44,8 +44,7 @@ from hadar_slurm.policies.solver import solve
 
 # Price steps per GPU type in the ILP; more did not change the plans at the sizes tried.
 _PRICE_STEPS = 16
-# Breaks ties between equal candidates by order, as a share of their value, far below any real
-# difference.
+# Breaks ties between equal candidates by order: a share of their value below any real difference.
 _TIE = 1e-7
 # HiGHS treats objectives closer than 1e-6 (its absolute gap) as equal, and beside a job that is
 # almost done all others are worth that little.
@@ -137,7 +136,7 @@ def _contenders(candidates: Candidates, num_gpus: int) -> dict[JobId, Sequence[C
     sizes = (candidates[job_id][0].job.spec.num_gpus for job_id in order)
     ahead = zip(order, accumulate(sizes, initial=0), strict=False)
     chosen = {job_id for job_id, gpus in ahead if gpus < _CONTENDERS * num_gpus}
-    return {job_id: listed for job_id, listed in candidates.items() if job_id in chosen}
+    return {job_id: candidates[job_id] for job_id in candidates if job_id in chosen}
 
 
 def _select_by_ilp(
@@ -153,14 +152,8 @@ def _select_by_ilp(
     """
     problem = pulp.LpProblem("hadar_round", pulp.LpMaximize)
     flat = [c for listed in candidates.values() for c in listed]
-    take = [problem.add_variable(f"x{i}", cat=pulp.LpBinary) for i in range(len(flat))]
-    by_job: defaultdict[JobId, list[pulp.LpVariable]] = defaultdict(list)
-    for candidate, variable in zip(flat, take, strict=True):
-        by_job[candidate.job.job_id].append(variable)
-    gain = [
-        (v, _SCALE * c.value * (1 - _TIE * i / len(flat)))
-        for i, (c, v) in enumerate(zip(flat, take, strict=True))
-    ]
+    taken = [(problem.add_variable(f"x{i}", cat=pulp.LpBinary), c) for i, c in enumerate(flat)]
+    gain = [(v, _SCALE * c.value * (1 - _TIE * i / len(flat))) for i, (v, c) in enumerate(taken)]
     cost: list[tuple[pulp.LpVariable, float]] = []
     balances = []
     for gpu_type, price in sorted(prices.items()):
@@ -169,38 +162,35 @@ def _select_by_ilp(
             units = problem.add_variable(f"y_{len(cost)}_{index}", 0, segment.units)
             cost.append((units, -_SCALE * segment.price))
             paid.append((units, -1))
-        users = zip(flat, take, strict=True)
-        used = [(v, c.usage[gpu_type]) for c, v in users if gpu_type in c.usage]
+        used = [(v, c.usage[gpu_type]) for v, c in taken if gpu_type in c.usage]
         balances.append(pulp.LpAffineExpression([*used, *paid]) <= 0)
     problem += pulp.LpAffineExpression([*gain, *cost])
-    for variables in by_job.values():
-        problem += pulp.lpSum(variables) <= 1
+    for _, of_job in groupby(taken, key=lambda pair: pair[1].job.job_id):
+        problem += pulp.lpSum([variable for variable, _ in of_job]) <= 1
     for constraint in balances:
         problem += constraint
-    for pieces, most in _piece_limits(flat, take, free):
+    for pieces, most in _piece_limits(taken, free):
         problem += pulp.LpAffineExpression(pieces) <= most
     gap = max(limits.gap, _GAP_OF_MANY) if len(flat) > _MANY else limits.gap
     is_optimal = solve(problem, replace(limits, gap=gap))
-    chosen = [c for c, v in zip(flat, take, strict=True) if (v.value() or 0.0) > 0.5]
-    return chosen, is_optimal
+    return [c for v, c in taken if (v.value() or 0.0) > 0.5], is_optimal
 
 
 def _piece_limits(
-    flat: Sequence[Candidate], take: Sequence[pulp.LpVariable], free: Mapping[Slot, int]
+    taken: Sequence[tuple[pulp.LpVariable, Candidate]], free: Mapping[Slot, int]
 ) -> Iterator[tuple[list[tuple[pulp.LpVariable, int]], int]]:
     """Yield, per (type, piece size), the candidates' use and the number of such pieces.
 
     A piece of s GPUs holds floor(s / c) pieces of c, and a node with n free GPUs gives
     floor(n / c): necessary for any packing, and for powers of two on empty nodes sufficient.
     """
-    sizes: dict[GpuType, set[int]] = {}
-    for candidate in flat:
-        for gpu_type, size in candidate.chunks:
-            sizes.setdefault(gpu_type, set()).add(size)
+    sizes: defaultdict[GpuType, set[int]] = defaultdict(set)
+    for gpu_type, size in (chunk for _, candidate in taken for chunk in candidate.chunks):
+        sizes[gpu_type].add(size)
     for gpu_type, size in ((k, size) for k, wanted in sizes.items() for size in wanted):
         used = [
             (v, sum(n * (piece // size) for (k, piece), n in c.chunks.items() if k == gpu_type))
-            for c, v in zip(flat, take, strict=True)
+            for v, c in taken
         ]
         given = sum(n // size for slot, n in free.items() if slot.gpu_type == gpu_type)
         yield [(variable, count) for variable, count in used if count], given
@@ -214,10 +204,9 @@ def _select_greedily(
     chosen = []
 
     def payoff(candidate: Candidate) -> float:
+        usage = candidate.usage.items()
         return candidate.value - sum(
-            count * prices[gpu_type].at(units[gpu_type] - left[gpu_type])
-            for gpu_type, count in candidate.usage.items()
-            if gpu_type in prices
+            n * prices[k].at(units[k] - left[k]) for k, n in usage if k in prices
         )
 
     for job_id in _by_worth(candidates):
@@ -225,22 +214,20 @@ def _select_greedily(
         best = max(fitting, key=payoff, default=None)
         if best is not None and payoff(best) > 0:
             chosen.append(best)
-            for gpu_type, count in best.usage.items():
-                left[gpu_type] -= count
+            left.subtract(best.usage)
     return chosen
 
 
 def _best_packing(
-    reach: Eligibility, pinned: Packing, chosen: Iterable[Candidate], candidates: Candidates
+    reach: Eligibility, pinned: Packing, chosen: Sequence[Candidate], candidates: Candidates
 ) -> Packing:
     """Pack around the jobs that stay, or repack all where that is worth more."""
-    chosen = list(chosen)
     moved = []
     for old in chosen:
         others = candidates[old.job.job_id] if old.present is not None else ()
         alike = (c for c in others if c.present is None and c.types == old.types)
         moved.append(next(alike, old))
-    packings = [pack(reach, pinned.free, choice) for choice in (chosen, moved)]
+    packings = (pack(reach, pinned.free, choice) for choice in (chosen, moved))
     best = max(packings, key=lambda packing: packing.value)
     best.placed.update(pinned.placed)
     return best

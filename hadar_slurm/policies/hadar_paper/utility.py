@@ -96,6 +96,5 @@ class Appraisal:
             return 0.0
         ideal_s = max(_SHORTEST_S, job.spec.total_steps / ideal_throughput)
         age_s = max(0.0, self.now_s - job.spec.submitted_s)
-        return self.utility(
-            Worth(age_s, left_s, ideal_s, ideal_s * max(1, self.num_jobs), self.shortest_s)
-        )
+        share_s = ideal_s * max(1, self.num_jobs)
+        return self.utility(Worth(age_s, left_s, ideal_s, share_s, self.shortest_s))

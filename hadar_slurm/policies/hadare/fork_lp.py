@@ -70,9 +70,7 @@ def _solve(
     demands: Sequence[ForkDemand], gpus: Mapping[GpuType, int], limits: SolverLimits | None
 ) -> tuple[float, Floats]:
     """Return T and the worth of each job (row) on each type (column)."""
-    alone_s = np.array(
-        [[job.alone_s.get(gpu_type, np.inf) for gpu_type in gpus] for job in demands]
-    )
+    alone_s = np.array([[job.alone_s.get(k, np.inf) for k in gpus] for job in demands])
     copies = np.array([[job.copies.get(k, 1) for k in gpus] for job in demands], dtype=float)
     gangs = np.array([job.num_gpus for job in demands], dtype=float)
     most = np.array([job.max_copies for job in demands], dtype=float)
@@ -89,34 +87,24 @@ def _solve(
     shortest = (gangs[:, None] * alone_s).min(axis=1).sum() / room.sum() / unit_s
     crowded = np.flatnonzero((time > copies[runs] * shortest) & (copies[runs] < most[jobs]))
     limited = np.unique(jobs[time > most[jobs] * shortest])
-    parts_of_limited = np.flatnonzero(np.isin(jobs, limited))
+    of_limited = np.flatnonzero(np.isin(jobs, limited))
     # Columns: the part of each job done on each type, then T. Rows: jobs, then what T limits.
     blocks = [(jobs, np.arange(num_parts), np.ones(num_parts))]
     num_rows = num_jobs
+    limited_row = np.searchsorted(limited, jobs[of_limited])
     for row, column, value, count in (
         (gpu_types, np.arange(num_parts), share, num_types),
         (np.arange(len(crowded)), crowded, (time / copies[runs])[crowded], len(crowded)),
-        (
-            np.searchsorted(limited, jobs[parts_of_limited]),
-            parts_of_limited,
-            (time / most[jobs])[parts_of_limited],
-            len(limited),
-        ),
+        (limited_row, of_limited, (time / most[jobs])[of_limited], len(limited)),
     ):
         blocks.append((num_rows + row, column, value))
         limit_rows = num_rows + np.arange(count)
         blocks.append((limit_rows, np.full(count, num_parts), np.full(count, -1.0)))
         num_rows += count
     counts = [num_jobs, num_rows - num_jobs]
-    found = solve_lp(
-        LinearProgram.of(
-            np.append(np.zeros(num_parts), 1.0),
-            blocks,
-            row_lower=np.repeat([1.0, -np.inf], counts),
-            row_upper=np.repeat([np.inf, 0.0], counts),
-        ),
-        limits=limits,
-    )
+    bounds = (np.repeat([1.0, -np.inf], counts), np.repeat([np.inf, 0.0], counts))
+    program = LinearProgram.of(np.append(np.zeros(num_parts), 1.0), blocks, *bounds)
+    found = solve_lp(program, limits=limits)
     gain = np.maximum(found.duals[:num_jobs], 0.0)[jobs]
     price = np.maximum(-found.duals[num_jobs : num_jobs + num_types], 0.0)[gpu_types]
     is_worth_it = (found.x[:-1] > _DONE) | (price <= _FREE)

@@ -15,9 +15,8 @@ averaged. The assignment of nodes is our own:
 4. The rest goes to any job that trains there: to queued jobs, then to copies.
 
 A copy is made only if it pays (`_Deal._pays`). Nothing migrates within an interval; GPUs that
-become free are assigned in the same way. A job limited to one copy is placed like any other's first
-copy, on several nodes if need be; so is one that cannot be checkpointed, since it could never give
-a copy up.
+become free are assigned in the same way. A job limited to one copy, or that cannot be checkpointed
+and so never gives a copy up, is placed like a first copy, on several nodes if need be.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Hadare:
         interval_end = round_.memory
         if round_.may_move or not isinstance(interval_end, _IntervalEnd):
             interval_end = _IntervalEnd(snapshot.now_s + round_.length_s)
-        allocator = Allocator(snapshot, round_)
-        horizon_s = 0.0
+        allocator, horizon_s = Allocator(snapshot, round_), 0.0
         if any(allocator.free.values()):
             contenders, horizon_s = _contenders(allocator, self.limits)
             rest_s = interval_end.at_s - snapshot.now_s
@@ -91,24 +89,23 @@ class _Contender:
 
     def rank(self, horizon_s: float) -> tuple[bool, float]:
         """Return the sort key: long with all copies on good types, then by GPU time left."""
-        left, pace = self.demand.max_copies, 0.0
+        demand, pace = self.demand, 0.0
+        left = demand.max_copies
         for gpu_type in self.gpu_types:
             if self.worth.get(gpu_type, 0.0) >= _GOOD:
-                copies = min(left, self.demand.copies[gpu_type])
-                left, pace = left - copies, pace + copies / self.demand.alone_s[gpu_type]
+                copies = min(left, demand.copies[gpu_type])
+                left, pace = left - copies, pace + copies / demand.alone_s[gpu_type]
         forked_s = 1.0 / pace if pace else 0.0
-        shortest_s = min(self.demand.alone_s.values(), default=math.inf)
-        return (forked_s < _LONG * horizon_s, self.demand.num_gpus * shortest_s)
+        shortest_s = min(demand.alone_s.values(), default=math.inf)
+        return (forked_s < _LONG * horizon_s, demand.num_gpus * shortest_s)
 
     def good(self) -> Sequence[GpuType]:
         """Return the types on which the job is (nearly) worth its price, its soonest end first."""
-        held = held_types(self.job)
-        ends_s = {
-            gpu_type: self.demand.alone_s[gpu_type] + restart_s(self.job) * (gpu_type not in held)
-            for gpu_type, worth in self.worth.items()
-            if worth >= _GOOD
-        }
-        return sorted(ends_s, key=lambda gpu_type: ends_s[gpu_type])
+        held, alone_s, cost_s = held_types(self.job), self.demand.alone_s, restart_s(self.job)
+        good = [gpu_type for gpu_type, worth in self.worth.items() if worth >= _GOOD]
+        return sorted(
+            good, key=lambda gpu_type: alone_s[gpu_type] + cost_s * (gpu_type not in held)
+        )
 
     def usable(self) -> Sequence[GpuType]:
         """Return all types on which the job trains, by falling worth."""
@@ -122,10 +119,9 @@ def held_types(job: Job) -> set[GpuType]:
 
 def keep_or_start(allocator: Allocator, job: Job, gpu_types: Sequence[GpuType]) -> None:
     """Give a job without GPUs a gang that it holds, or else start it on `gpu_types`."""
-    copies = Copies(allocator)
     if job.job_id not in allocator.placed:
-        gang = next(filter(copies.is_free, held_by(job).gangs), None)
-        if gang is not None:
+        copies = Copies(allocator)
+        if gang := next(filter(copies.is_free, held_by(job).gangs), None):
             copies.give(job, [gang])
         else:
             allocator.start(job, gpu_types)
@@ -136,10 +132,10 @@ def _contenders(
 ) -> tuple[Sequence[_Contender], float]:
     """Return the jobs in the order in which they are served, and the horizon in seconds."""
     # In the order of nodes, which decides between types of equal worth.
-    types = tuple(dict.fromkeys(s.gpu_type for s in allocator.snapshot.plannable_capacity))
-    counts = zip(types, open_gpus(allocator.snapshot, types), strict=True)
+    snapshot, jobs = allocator.snapshot, allocator.snapshot.plannable
+    types = tuple(dict.fromkeys(slot.gpu_type for slot in snapshot.plannable_capacity))
+    counts = zip(types, open_gpus(snapshot, types), strict=True)
     gpus = {gpu_type: count for gpu_type, count in counts if count}
-    jobs = allocator.snapshot.plannable
     room: dict[object, int] = {}
     demands = [_demand(allocator, job, gpus, room) for job in jobs]
     try:
@@ -183,14 +179,13 @@ class _Deal:
 
     def first_copies(self) -> None:
         """Give undecided jobs a gang on one of their good types, as far as these suffice."""
-        undecided = {job.job_id for job in self.allocator.jobs}
-        chosen = []
-        for contender in self.contenders:
-            job, choose = contender.job, self.allocator.choose
-            if job.job_id in undecided and any(
-                choose(with_one_copy(job, gpu_type), gpu_type) for gpu_type in contender.good()
-            ):
-                chosen.append(job)
+        undecided, choose = {job.job_id for job in self.allocator.jobs}, self.allocator.choose
+        chosen = [
+            contender.job
+            for contender in self.contenders
+            if contender.job.job_id in undecided
+            and any(choose(with_one_copy(contender.job, k), k) for k in contender.good())
+        ]
         assign_nodes(self.allocator)
         for job in chosen:
             if job.job_id in self.allocator.placed:
@@ -202,8 +197,7 @@ class _Deal:
             if not self.allocator.has_room:
                 return
             job = contender.job
-            allocation = self.allocator.placed.get(job.job_id, Allocation())
-            gangs = allocation.gangs
+            gangs = self.allocator.placed.get(job.job_id, Allocation()).gangs
             if not (gangs and may_fork(job)) or job.is_pinned_in_place or gangs[0].is_spread:
                 continue
             found = self.copies.places(job, gpu_types_of(contender), gangs)
@@ -218,13 +212,12 @@ class _Deal:
         whether the new copies, from their restart to the averaging at the interval's end, train
         more steps than averaging costs a single copy.
         """
-        throughput, added = self._throughput(job, gangs), self._throughput(job, more)
-        held = held_by(job).gangs
-        late = restart_s(job) * self._throughput(job, [gang for gang in more if gang not in held])
+        new = [gang for gang in more if gang not in held_by(job).gangs]
+        throughput, added, of_new = (self._throughput(job, each) for each in (gangs, more, new))
+        late = restart_s(job) * of_new
         aggregation_s, is_forked = job.spec.aggregation_cost_s, len(gangs) > 1
-        end_s = math.inf
-        if throughput > 0:
-            end_s = job.steps_left / throughput + aggregation_s * is_forked
+        alone_s = job.steps_left / throughput if throughput > 0 else math.inf
+        end_s = alone_s + aggregation_s * is_forked
         if end_s <= self.rest_s:
             return (job.steps_left + late) / (throughput + added) + aggregation_s < end_s
         lost = 0.0 if is_forked else throughput * aggregation_s

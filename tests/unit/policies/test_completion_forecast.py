@@ -14,7 +14,7 @@ from hadar_slurm.core.snapshot import Round
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar.completion_forecast import (
     Forecast,
-    first_end_on_nodes,
+    first_on_nodes,
     non_preemptible,
 )
 from hadar_slurm.policies.hadar.policy import Hadar
@@ -125,7 +125,7 @@ def test_where_no_nodes_are_found_single_nodes_decide() -> None:
     never = fixed("1", steps=1_000_000, on="n1:V100:1")
     assert plan("2xV100,2xV100,2xK80", never, late, job)["3"] == "n3:K80:2"
     board = Allocator(a_snapshot("2xV100,2xV100,2xK80", never, late, job), ROUND)
-    assert first_end_on_nodes(board, job) == "K80"
+    assert first_on_nodes(board, job) == "K80"
 
 
 def test_a_gang_that_no_type_could_hold_has_no_choice() -> None:
@@ -145,5 +145,5 @@ def test_a_cluster_without_what_it_needs_lets_it_wait() -> None:
     job = replace(fixed("1", steps=9), allowed_nodes=frozenset())
     board = Allocator(a_snapshot("1xV100", job), ROUND)
     assert Forecast(board, [job]).first_end(job) is None
-    assert first_end_on_nodes(board, job) is None
+    assert first_on_nodes(board, job) is None
     assert plan("1xV100", job) == {}
