@@ -1,6 +1,6 @@
 """The call that hadar-sbatch executes for a job: the sbatch command, variables, decision.
 
-Imports little, because every submission pays for it; what only managed jobs need is imported late.
+Imports little; what only managed jobs need is imported late.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsa
 
 
 def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
-    why = why_left(request)
-    if why:
+    if why := why_left(request):
         return Call(request.plain_call, Decision(False, why))
     if request.has_components:
         raise JobSpecError(

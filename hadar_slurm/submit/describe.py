@@ -41,9 +41,8 @@ def describe(
         shape, wants = _shape_of_copy(request, gpus, shape), "yes"
     if "steps" not in own and (forks or not request.limit_s or "throughput" in own):
         remedy = "" if forks or "throughput" in own else ", or --time how long it trains at most"
-        raise JobSpecError(
-            f"{PREFIX}steps is missing: how many training steps the job has in all{remedy}"
-        )
+        text = f"how many training steps the job has in all{remedy}"
+        raise JobSpecError(f"{PREFIX}steps is missing: {text}")
     found = Description(
         steps=_whole(own["steps"], "steps") if "steps" in own else 0,
         limit_s=request.limit_s,
@@ -55,8 +54,7 @@ def describe(
         throughputs=_throughputs(own["throughput"]) if "throughput" in own else {},
         workload=_workload(request, estimator.table),
     )
-    copies = _copies(own["copies"], found, estimator, cluster) if forks else 1
-    return replace(found, copies=copies)
+    return replace(found, copies=_copies(own["copies"], found, estimator, cluster) if forks else 1)
 
 
 def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
@@ -133,10 +131,8 @@ def _copies(
         return most
     gpus = description.gpus
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
-    suits = [
-        any(count >= gpus and throughputs.on(gpu_type, gpus) > 0 for gpu_type, count in node.gpus)
-        for node in cluster.nodes
-    ]
+    runs_on = {name for name in cluster.gpus_by_type if throughputs.on(name, gpus) > 0}
+    suits = [any(n >= gpus and name in runs_on for name, n in node.gpus) for node in cluster.nodes]
     return max(1, min(most, sum(suits)))
 
 

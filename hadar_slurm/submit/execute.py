@@ -1,7 +1,4 @@
-"""Executes sbatch with the signals and the environment of the user's shell.
-
-Imports little, because every submission pays for it.
-"""
+"""Executes sbatch with the signals and the environment of the user's shell. Imports little."""
 
 from __future__ import annotations
 

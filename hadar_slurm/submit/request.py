@@ -1,7 +1,4 @@
-"""The command line of hadar-sbatch: its own options, sbatch's, and the script. Pure.
-
-Imports little, because every submission pays for it.
-"""
+"""The command line of hadar-sbatch: own options, sbatch's, the script. Pure. Imports little."""
 
 from __future__ import annotations
 
@@ -106,15 +103,6 @@ class SbatchRequest(_Words):
             return None
         names = self.script[1:] if self.script[:1] == ["--"] else self.script
         return names[0] if names else ""
-
-
-def parse_request(
-    words: Sequence[str],
-    read_script: Callable[[str, str], str],
-    environment: Mapping[str, str] | None = None,
-) -> SbatchRequest:
-    """Return the parsed command line and script."""
-    return with_script(parse_words(words, environment or {}), read_script)
 
 
 def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchRequest:

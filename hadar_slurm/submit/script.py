@@ -1,7 +1,4 @@
-"""Reads the batch script that sbatch will read, also from a pipe, and its directives.
-
-Imports little, because every submission pays for it.
-"""
+"""Reads the batch script of sbatch, also from a pipe, and its directives. Imports little."""
 
 from __future__ import annotations
 
