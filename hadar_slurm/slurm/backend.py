@@ -345,7 +345,9 @@ class SlurmBackend:
     def _names_type(self, action: Start) -> bool:
         state = self._state or self.slurm.read()
         row, keeps = state.queue.get(action.job_id), self.slurm.abilities.keeps_types
-        return bool(row) and must_name_type(row, action.gang, state.cluster, keeps_types=keeps)
+        if row is None:
+            return False
+        return must_name_type(row, action.gang, state.cluster, keeps_types=keeps)
 
     def _pause(self, seconds: float) -> None:
         self.on_wait()
