@@ -1,7 +1,4 @@
-"""The call that hadar-sbatch executes for a job: the sbatch command, variables, decision.
-
-Imports little; what only managed jobs need is imported late.
-"""
+"""The call that hadar-sbatch executes. Imports little, and late what only managed jobs need."""
 
 from __future__ import annotations
 

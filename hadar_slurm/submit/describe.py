@@ -119,10 +119,7 @@ def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Sh
 def _copies(
     asked: str, description: Description, estimator: Estimator, cluster: Cluster | None
 ) -> int:
-    """Return the smaller of `asked` and the number of suitable nodes.
-
-    A node suits if it has enough GPUs of one type on which the job has a throughput above 0.
-    """
+    """Return the smaller of `asked` and the number of nodes on which a copy could run."""
     is_auto = asked.lower() == "auto"
     if is_auto and cluster is None:
         raise JobSpecError(f"{PREFIX}copies auto: sinfo does not list the nodes; give a number")

@@ -40,10 +40,8 @@ def find_sbatch(environment: Mapping[str, str], own_path: str) -> RealSbatch:
     `own_path` is the file of this program. Raises SbatchNotFound with the reason and the remedy.
     """
     named = environment.get(SBATCH_VARIABLE, "")
-    if "/" in named:
-        path = _named(named, environment, own_path)
-    else:
-        path = next(_candidates(named or "sbatch", environment, own_path), "")
+    candidates = _candidates(named or "sbatch", environment, own_path)
+    path = _named(named, environment, own_path) if "/" in named else next(candidates, "")
     if not path:
         setting = f"{SBATCH_VARIABLE}={named} is not on PATH, or is hadar-sbatch itself"
         fault = setting if named else "no sbatch on PATH but hadar-sbatch itself"

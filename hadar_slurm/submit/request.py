@@ -115,8 +115,7 @@ def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchR
 def with_script(request: SbatchRequest, read_script: Callable[[str, str], str]) -> SbatchRequest:
     """Return the request with the options of the script's lines; the command line wins.
 
-    `read_script` gives the text of a script by its name and the directory of --chdir, "" if it
-    cannot be read.
+    `read_script` gives a script's text by its name and the directory of --chdir, "" without one.
     """
     if request.script_name is None:
         return request

@@ -17,8 +17,7 @@ _SPACE = " \t\r\v\f"
 def read_script(name: str, directory: str) -> str:
     """Return the text of the script `name` ("" means standard input); "" if it cannot be read.
 
-    sbatch will report the error. A pipe is replaced by a file of the same bytes, which sbatch can
-    read again.
+    sbatch will report the error. A pipe is replaced by a file of its bytes, for sbatch to read.
     """
     descriptor = _descriptor(name)
     try:
