@@ -47,7 +47,8 @@ class ClearRequest(_Change):
 class SetRequest(_Change):
     """Second half: the job asks for `request`; `begins_soon` replaces a later begin time.
 
-    It then begins a second later: if it begins as it ends, it fails ("Job credential revoked").
+    It then begins a second later: a job that begins in the second in which it ended fails ("Job
+    credential revoked").
     """
 
     request: Request
