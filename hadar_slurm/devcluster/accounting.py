@@ -57,10 +57,7 @@ JobAcctGatherType=jobacct_gather/linux
 
 
 def prepare(directory: Path, port: int, user: str) -> None:
-    """Write slurmdbd.conf, and close it and the server's directory to other users.
-
-    slurmdbd reads its configuration only if no other user can.
-    """
+    """Close the server's directory, and write slurmdbd.conf, which only its user may read."""
     (directory / "database").chmod(0o700)
     conf = directory / "slurmdbd.conf"
     conf.touch(mode=0o600)

@@ -224,11 +224,6 @@ class LocalCluster:
         if not wait_until(lambda: bool(self._node_states()), timeout_s):
             raise self._failed_to_start("slurmctld", timeout_s)
 
-    def restart_controller(self, *, timeout_s: float = 30.0) -> None:
-        """Stop slurmctld and start it again from its saved state."""
-        self.stop_controller()
-        self.start_controller(timeout_s=timeout_s)
-
     @contextlib.contextmanager
     def _removed_on_failure(self) -> Iterator[None]:
         try:

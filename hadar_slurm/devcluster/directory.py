@@ -19,10 +19,7 @@ from hadar_slurm.errors import ClusterError, UsageError
 # Marks a cluster's directory: no directory without this file is ever removed.
 MARKER = "hadar-cluster.json"
 
-_SUBDIRECTORIES = (
-    *("gpu", "munge", "pid", "run", "slurmd", "spool", "spool/reports", "state"),
-    *("log", "log/munged", "log/slurmctld"),
-)
+_FOLDERS = "gpu munge pid run slurmd spool spool/reports state log log/munged log/slurmctld".split()
 _UNIX_SOCKET_LIMIT = 107
 
 
@@ -114,7 +111,7 @@ def fill(
     ports, of_accounting = ports[: len(nodes) + 1], ports[len(nodes) + 1 :]
     if of_accounting:
         own += accounting.SUBDIRECTORIES
-    for name in (*_SUBDIRECTORIES, *own):
+    for name in (*_FOLDERS, *own):
         (directory / name).mkdir()
         (directory / name).chmod(0o755)
     directory.chmod(0o755)
@@ -124,8 +121,7 @@ def fill(
     for node in nodes:
         for gpu_type, count in node.gpus.items():
             for index in range(count):
-                device = config.device_path(directory, node.name, gpu_type, index)
-                device.symlink_to("/dev/null")
+                config.device_path(directory, node.name, gpu_type, index).symlink_to("/dev/null")
     key = directory / "munge" / "key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))

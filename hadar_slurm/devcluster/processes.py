@@ -84,8 +84,7 @@ def find_binaries(path: str | None = None, *, accounting: bool = False) -> dict[
 def free_ports(count: int, candidates: Iterable[int] | None = None) -> list[int]:
     """Return `count` TCP ports that nothing listens on, found by binding them.
 
-    By default they lie below the kernel's range for outgoing connections, so that a node can be
-    restarted on its port.
+    By default below the kernel's range for outgoing connections: a node can restart on its port.
     """
     if candidates is None:
         candidates = random.sample(range(10240, 32768), 32768 - 10240)
@@ -118,8 +117,7 @@ def start_daemon(
 ) -> None:
     """Start a daemon that puts itself into the background, and wait until it has done so.
 
-    Its log lies under `name`, by default the name of its node or program. `variables` are added to
-    its environment.
+    Its log lies under `name`, by default its node or program; `variables` add to its environment.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
     environment |= {"SLURM_CONF": str(directory / "slurm.conf"), _DIRECTORY_MARK: str(directory)}

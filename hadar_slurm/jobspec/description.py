@@ -7,6 +7,7 @@ all users who may see the job. It is user input: everything in it is checked her
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -70,9 +71,8 @@ class Description:
             ("copies", self.copies, 1, MAX_COPIES),
         ):
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise JobSpecError(
-                    f"{what} must be a whole number, {least} to {most}, not {value!r}"
-                )
+                wanted = f"a whole number, {least} to {most}"
+                raise JobSpecError(f"{what} must be {wanted}, not {value!r}")
         if not self.workload and not self.throughputs:
             raise JobSpecError("neither a model nor a throughput per GPU type is given")
         if self.shape is not None and self.shape.num_gpus != self.gpus:
@@ -83,10 +83,8 @@ class Description:
             if isinstance(throughput, bool) or not isinstance(throughput, int | float):
                 raise JobSpecError(f"throughput of {gpu_type} must be a number, not {throughput!r}")
             if throughput != 0 and not MIN_RATE <= throughput <= MAX_RATE:
-                raise JobSpecError(
-                    f"throughput of {gpu_type} must be 0 or "
-                    f"{MIN_RATE:g} to {MAX_RATE:g}, not {throughput!r}"
-                )
+                wanted = f"0 or {MIN_RATE:g} to {MAX_RATE:g}"
+                raise JobSpecError(f"throughput of {gpu_type} must be {wanted}, not {throughput!r}")
         if not self.workload and not any(self.throughputs.values()):
             raise JobSpecError("the throughput is 0 on every GPU type given")
         cost_s = self.restart_cost_s
@@ -138,16 +136,14 @@ def decode(comment: str) -> Description | None:
         return None
     if tree["hadar"] != VERSION:
         raise JobSpecError(f"description of version {tree['hadar']!r}, this reads {VERSION}")
-    unknown = sorted(set(tree) - _KEYS)
-    if unknown:
+    if unknown := sorted(set(tree) - _KEYS):
         raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
     throughputs, limit_s = tree.get("rates", {}), tree.get("limit_s", 0.0)
     restart = tree.get("restart_cost_s")
     numbers = isinstance(limit_s, int | float) and isinstance(restart, int | float | None)
     if not (numbers and isinstance(throughputs, dict)):
-        raise JobSpecError(
-            "rates, limit_s or restart_cost_s of the job's description has the wrong form"
-        )
+        text = "rates, limit_s or restart_cost_s of the job's description has the wrong form"
+        raise JobSpecError(text)
     return Description(
         steps=tree.get("steps", 0),
         limit_s=limit_s,
@@ -174,11 +170,9 @@ def decode_or_none(comment: str) -> Description | None:
 
 def parse_shape(text: str) -> Shape:
     """Return the shape in `GPUSxNODES`, such as 4x2: four GPUs on each of two nodes."""
-    gpus, cross, nodes = text.lower().partition("x")
-    if cross and gpus.isascii() and nodes.isascii() and gpus.isdigit() and nodes.isdigit():
-        shape = Shape(int(nodes), int(gpus))
-        if shape.num_gpus > 0:
-            return shape
+    found = re.fullmatch("([0-9]+)x([0-9]+)", text.lower())
+    if found and (shape := Shape(int(found[2]), int(found[1]))).num_gpus > 0:
+        return shape
     raise JobSpecError(f"gang {text!r}: expected GPUs per node x nodes, such as 4x2")
 
 
@@ -193,10 +187,7 @@ def job_spec(
     user: str = "",
     shapes: tuple[Shape, ...] = (),
 ) -> JobSpec:
-    """Return the job for policies.
-
-    `restart_cost_s` is the default where the description has none; `shapes` override its layouts.
-    """
+    """Return the job; `restart_cost_s` is the description's default, `shapes` replace its own."""
     own_cost = description.restart_cost_s
     return JobSpec(
         job_id=job_id,

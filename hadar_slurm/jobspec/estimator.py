@@ -87,8 +87,7 @@ class Estimator:
 
     def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> model.Prior:
         """Return the throughputs assumed before any measurement."""
-        gpus = description.gpus
-        slowest = _STEPS_A_SECOND
+        gpus, slowest = description.gpus, _STEPS_A_SECOND
         if description.steps:
             slowest = description.steps / (description.limit_s or model.EXPECTED_S)
         general = model.published_prior(self.published, gpu_types, gpus, slowest)
@@ -117,6 +116,5 @@ def _as_given(description: Description) -> Known:
     given = {name.lower(): float(value) for name, value in description.throughputs.items()}
     gangs = {(name, description.gpus): GangThroughput(value) for name, value in given.items()}
     spread = model.SPREADS[Origin.GIVEN]
-    return Throughputs.of(gangs), {
-        name: Estimate(value, Origin.GIVEN, spread) for name, value in given.items()
-    }
+    estimates = {name: Estimate(value, Origin.GIVEN, spread) for name, value in given.items()}
+    return Throughputs.of(gangs), estimates

@@ -22,7 +22,7 @@ from hadar_slurm.slurm.client import scontrol, updates
 from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
 from hadar_slurm.slurm.control.advise import advise, features_by_type
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, message
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
@@ -214,9 +214,8 @@ class SlurmBackend:
 
     def copy_facts(self) -> dict[str, object]:
         """Return the journal's facts about the copies of forked jobs, by job."""
-        if self._observation is None:
-            return {}
-        return copy_facts(self._observation.forks, self._builder.averages)
+        seen = self._observation
+        return {} if seen is None else copy_facts(seen.forks, self._builder.averages)
 
     def command_text(self, action: Action) -> str:
         """Return the commands for an action without faults, separated by semicolons."""
@@ -257,7 +256,7 @@ class SlurmBackend:
         if not seen.to_restore:
             self._restore_delayed_since_s = math.inf
             return
-        if self._state is not None and self._state.waits_for_nodes:
+        if self._state is not None and waits_for_nodes(self._state.nodes):
             self._restore_delayed_since_s = min(self._restore_delayed_since_s, self.now_s())
             if self.now_s() < self._restore_delayed_since_s + NODES_REPORT_WITHIN_S:
                 return
@@ -345,9 +344,9 @@ class SlurmBackend:
     def _names_type(self, action: Start) -> bool:
         state = self._state or self.slurm.read()
         row, keeps = state.queue.get(action.job_id), self.slurm.abilities.keeps_types
-        return row is not None and must_name_type(
-            row, action.gang, state.cluster, keeps_types=keeps
-        )
+        if row is None:
+            return False
+        return must_name_type(row, action.gang, state.cluster, keeps_types=keeps)
 
     def _pause(self, seconds: float) -> None:
         self.on_wait()

@@ -1,7 +1,4 @@
-"""The call that hadar-sbatch executes for a job: the sbatch command, variables, decision.
-
-Imports little, because every submission pays for it; what only managed jobs need is imported late.
-"""
+"""The call that hadar-sbatch executes. Imports little, and late what only managed jobs need."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsa
 
 
 def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
-    why = why_left(request)
-    if why:
+    if why := why_left(request):
         return Call(request.plain_call, Decision(False, why))
     if request.has_components:
         raise JobSpecError(

@@ -21,8 +21,7 @@ def compose(request: SbatchRequest, description: Description, *, is_held: bool) 
     if description.copies > 1:
         added.append(f"--array=0-{description.copies - 1}")
     if not request.gpus:
-        shape = description.shape
-        if shape is None:
+        if (shape := description.shape) is None:
             added.append(f"--gpus={description.gpus}")
         else:
             added += [f"--nodes={shape.nodes}", f"--gpus-per-node={shape.gpus_per_node}"]

@@ -1,7 +1,4 @@
-"""Decides whether hadard places a job, with the reason; the call that follows from it.
-
-Imports little, because every submission pays for it.
-"""
+"""Decides whether hadard places a job, and why; the call that follows. Imports little."""
 
 from __future__ import annotations
 
@@ -28,9 +25,8 @@ class Decision(NamedTuple):
     @property
     def line(self) -> str:
         """Return the line to print for the user."""
-        if self.taken:
-            return f"hadard places this job ({self.why})"
-        return f"plain Slurm places this job: {self.why}"
+        plain = f"plain Slurm places this job: {self.why}"
+        return f"hadard places this job ({self.why})" if self.taken else plain
 
 
 class Call(NamedTuple):
@@ -52,14 +48,11 @@ def why_left(request: SbatchRequest) -> str:
     """Return why the options leave the job to plain Slurm; "" if they do not."""
     if NO_HADAR in request.flags:
         return "--no-hadar is given"
-    if request.unreadable:
-        return request.unreadable
-    if request.own:
-        return ""  # options that hadard cannot serve are refused later
+    if request.unreadable or request.own:
+        return request.unreadable  # options that hadard cannot serve are refused later
     if request.has_components:
         return "it is a heterogeneous job"
-    why = _why_not_any_gpus(request)
-    if why:
+    if why := _why_not_any_gpus(request):
         return why
     if not request.limit_s:
         if "time" not in request.values:
@@ -84,15 +77,11 @@ def why_place_chosen(request: SbatchRequest) -> str:
 def _why_not_any_gpus(request: SbatchRequest) -> str:
     """Return why the request is not for a number of GPUs of any type."""
     asked = request.gpus
-    for option in asked:
-        if option.name in PER_TASK:
-            return (
-                f"--{option.name} is given; hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
-            )
+    if by_task := [option.name for option in asked if option.name in PER_TASK]:
+        return f"--{by_task[0]} is given; hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
     if not sum(option.number for option in asked):
         return "no GPUs are requested"
-    named = [gpu_type for option in asked for gpu_type in option.gpu_types]
-    if named:
+    if named := [gpu_type for option in asked for gpu_type in option.gpu_types]:
         return f"a GPU type is named ({', '.join(named)})"
     if len(asked) > 1:
         return f"GPUs are requested twice, with --{asked[0].name} and --{asked[1].name}"

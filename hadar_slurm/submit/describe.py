@@ -41,9 +41,8 @@ def describe(
         shape, wants = _shape_of_copy(request, gpus, shape), "yes"
     if "steps" not in own and (forks or not request.limit_s or "throughput" in own):
         remedy = "" if forks or "throughput" in own else ", or --time how long it trains at most"
-        raise JobSpecError(
-            f"{PREFIX}steps is missing: how many training steps the job has in all{remedy}"
-        )
+        text = f"how many training steps the job has in all{remedy}"
+        raise JobSpecError(f"{PREFIX}steps is missing: {text}")
     found = Description(
         steps=_whole(own["steps"], "steps") if "steps" in own else 0,
         limit_s=request.limit_s,
@@ -55,8 +54,7 @@ def describe(
         throughputs=_throughputs(own["throughput"]) if "throughput" in own else {},
         workload=_workload(request, estimator.table),
     )
-    copies = _copies(own["copies"], found, estimator, cluster) if forks else 1
-    return replace(found, copies=copies)
+    return replace(found, copies=_copies(own["copies"], found, estimator, cluster) if forks else 1)
 
 
 def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
@@ -121,10 +119,7 @@ def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Sh
 def _copies(
     asked: str, description: Description, estimator: Estimator, cluster: Cluster | None
 ) -> int:
-    """Return the smaller of `asked` and the number of suitable nodes.
-
-    A node suits if it has enough GPUs of one type on which the job has a throughput above 0.
-    """
+    """Return the smaller of `asked` and the number of nodes on which a copy could run."""
     is_auto = asked.lower() == "auto"
     if is_auto and cluster is None:
         raise JobSpecError(f"{PREFIX}copies auto: sinfo does not list the nodes; give a number")
@@ -133,10 +128,8 @@ def _copies(
         return most
     gpus = description.gpus
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
-    suits = [
-        any(count >= gpus and throughputs.on(gpu_type, gpus) > 0 for gpu_type, count in node.gpus)
-        for node in cluster.nodes
-    ]
+    runs_on = {name for name in cluster.gpus_by_type if throughputs.on(name, gpus) > 0}
+    suits = [any(n >= gpus and name in runs_on for name, n in node.gpus) for node in cluster.nodes]
     return max(1, min(most, sum(suits)))
 
 

@@ -1,7 +1,4 @@
-"""Executes sbatch with the signals and the environment of the user's shell.
-
-Imports little, because every submission pays for it.
-"""
+"""Executes sbatch with the signals and the environment of the user's shell. Imports little."""
 
 from __future__ import annotations
 
@@ -60,7 +57,5 @@ def user_environment() -> dict[str, str]:
         except OSError:
             return environment
         del environment["LC_CTYPE"]
-        for pair in pairs:
-            if pair.startswith("LC_CTYPE="):
-                environment["LC_CTYPE"] = pair.partition("=")[2]
+        environment |= dict(pair.split("=", 1) for pair in pairs if pair.startswith("LC_CTYPE="))
     return environment

@@ -1,7 +1,4 @@
-"""The GPUs that sbatch's own options request. Pure.
-
-Imports little, because every submission pays for it.
-"""
+"""The GPUs that sbatch's own options request. Pure. Imports little."""
 
 from __future__ import annotations
 

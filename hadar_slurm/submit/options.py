@@ -1,8 +1,7 @@
 """Finds where sbatch's own options end and the script begins.
 
 hadar-sbatch passes sbatch's options on unchanged and needs to know only which of them take a value
-as a separate word. From the manual pages of sbatch 22.05 to 26.05. Imports little, because every
-submission pays for it.
+as a separate word. From the manual pages of sbatch 22.05 to 26.05. Imports little.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def as_json(
         "sbatch": call.argv,
         "environment": dict(call.variables),
         "notes": call.notes,
-        "choices": [asdict(choice) for choice in _choices(call, estimator)],
+        "choices": list(map(asdict, _choices(call, estimator))),
     }
     return json.dumps(tree)
 
@@ -93,8 +93,7 @@ def _choices(call: Call, estimator: Estimator) -> list[TypePreview]:
 
 
 def _lines(call: Call, estimator: Estimator) -> Iterator[str]:
-    found = _choices(call, estimator)
-    if not found:
+    if not (found := _choices(call, estimator)):
         return
     width = max(len("GPU type"), *(len(choice.gpu_type) for choice in found))
     yield ""

@@ -2,9 +2,7 @@
 
 A site may install hadar-sbatch as `sbatch`, first in PATH. A link to it, a copy and another
 installation are recognised by their file. A wrapper script that executes hadar-sbatch is not: it is
-executed once, with its file in HADAR_SBATCH_TRIED, and skipped in the second call.
-
-Imports little, because every submission pays for it.
+executed once, with its file in HADAR_SBATCH_TRIED, and skipped in the second call. Imports little.
 """
 
 from __future__ import annotations
@@ -42,16 +40,13 @@ def find_sbatch(environment: Mapping[str, str], own_path: str) -> RealSbatch:
     `own_path` is the file of this program. Raises SbatchNotFound with the reason and the remedy.
     """
     named = environment.get(SBATCH_VARIABLE, "")
-    if "/" in named:
-        path = _named(named, environment, own_path)
-    else:
-        path = next(_candidates(named or "sbatch", environment, own_path), "")
+    candidates = _candidates(named or "sbatch", environment, own_path)
+    path = _named(named, environment, own_path) if "/" in named else next(candidates, "")
     if not path:
         setting = f"{SBATCH_VARIABLE}={named} is not on PATH, or is hadar-sbatch itself"
         fault = setting if named else "no sbatch on PATH but hadar-sbatch itself"
         raise SbatchNotFound(f"{fault}: {_REMEDY}")
-    variables = {}
-    content = _content(path)
+    variables, content = {}, _content(path)
     # A script, or a program that names hadar-sbatch, could execute it.
     if content.startswith(b"#!") or b"hadar-sbatch" in content:
         tried = [*_tried(environment), _identity(path)]

@@ -1,7 +1,4 @@
-"""The command line of hadar-sbatch: its own options, sbatch's, and the script. Pure.
-
-Imports little, because every submission pays for it.
-"""
+"""The command line of hadar-sbatch: own options, sbatch's, the script. Pure. Imports little."""
 
 from __future__ import annotations
 
@@ -108,15 +105,6 @@ class SbatchRequest(_Words):
         return names[0] if names else ""
 
 
-def parse_request(
-    words: Sequence[str],
-    read_script: Callable[[str, str], str],
-    environment: Mapping[str, str] | None = None,
-) -> SbatchRequest:
-    """Return the parsed command line and script."""
-    return with_script(parse_words(words, environment or {}), read_script)
-
-
 def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchRequest:
     """Return the request from command line and environment, without the script's lines."""
     options, script = split_options(words, _WITH_VALUE)
@@ -127,8 +115,7 @@ def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchR
 def with_script(request: SbatchRequest, read_script: Callable[[str, str], str]) -> SbatchRequest:
     """Return the request with the options of the script's lines; the command line wins.
 
-    `read_script` gives the text of a script by its name and the directory of --chdir, "" if it
-    cannot be read.
+    `read_script` gives a script's text by its name and the directory of --chdir, "" without one.
     """
     if request.script_name is None:
         return request

@@ -1,7 +1,4 @@
-"""Reads the batch script that sbatch will read, also from a pipe, and its directives.
-
-Imports little, because every submission pays for it.
-"""
+"""Reads the batch script of sbatch, also from a pipe, and its directives. Imports little."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ _SPACE = " \t\r\v\f"
 def read_script(name: str, directory: str) -> str:
     """Return the text of the script `name` ("" means standard input); "" if it cannot be read.
 
-    sbatch will report the error. A pipe is replaced by a file of the same bytes, which sbatch can
-    read again.
+    sbatch will report the error. A pipe is replaced by a file of its bytes, for sbatch to read.
     """
     descriptor = _descriptor(name)
     try:

@@ -40,7 +40,7 @@ from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.submit.compose import compose
 from hadar_slurm.submit.describe import describe
-from hadar_slurm.submit.request import parse_request
+from hadar_slurm.submit.request import parse_words
 
 NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
 # No GPU type is better than another: nothing but the test decides where a job goes.
@@ -196,7 +196,7 @@ class FakeWorld:
 
     def hadar_sbatch(self, *options: str) -> JobId:
         """Submit what hadar-sbatch would."""
-        request = parse_request([*_described(), *options, "job.sh"], lambda *_: "")
+        request = parse_words([*_described(), *options, "job.sh"], {})
         _, *words = compose(request, describe(request, Estimator.shipped(TABLE)), is_held=True)
         return JobId(self.runner.run(["sbatch", "--parsable", *words]).strip())
 
@@ -375,7 +375,7 @@ class DockerWorld:
 
     def hadar_sbatch(self, *options: str) -> JobId:
         """Submit what hadar-sbatch would."""
-        request = parse_request([*_described(), *options, "job.sh"], lambda *_: "")
+        request = parse_words([*_described(), *options, "job.sh"], {})
         _, *words, _ = compose(request, describe(request, Estimator.shipped(TABLE)), is_held=True)
         return self._sbatch(*words, "--wrap=trap '' USR1; sleep 600")
 

@@ -186,7 +186,8 @@ def test_no_job_starts_before_its_node_has_reported_to_slurm(site: Site) -> None
     first = site.train({"v100": 20.0}, steps=60)
     site.until_running(first)
     second = site.train({"v100": 20.0}, steps=20)
-    site.cluster.restart_controller()
+    site.cluster.stop_controller()
+    site.cluster.start_controller()
     site.until_completed(first, second)
     assert site.segments(second)[0]["gpus"] == {"n1": {"v100": 2}}
 

@@ -295,7 +295,8 @@ def test_jobs_outlive_a_restart_of_the_controller(cluster: LocalCluster) -> None
         cluster.runner(timeout_s=1).run(["squeue"])
     cluster.start_controller()
     assert job_state(cluster, job) == "RUNNING"
-    cluster.restart_controller()
+    cluster.stop_controller()
+    cluster.start_controller()
     assert job_state(cluster, job) == "RUNNING"
 
 

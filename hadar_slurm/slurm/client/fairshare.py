@@ -32,13 +32,11 @@ class FairShares:
 
 
 def parse_fair_shares(text: str) -> dict[str, float]:
-    """Return the factor by user from `sshare -P`, the best of all accounts of a user.
-
-    Lines of accounts have no user; factors outside 0 to 1 are left out.
-    """
+    """Return the best factor of each user in `sshare -P`; those outside 0 to 1 are left out."""
     shares: dict[str, float] = {}
     for line in text.splitlines():
         columns = [column.strip() for column in line.split("|")]
+        # Lines of accounts have no user.
         if len(columns) < 3 or not columns[1]:
             continue
         with suppress(ValueError):

@@ -26,9 +26,8 @@ def parse_gpus(text: str, *, untyped: str = "gpu") -> dict[str, int]:
 
 
 def parse_gpu_detail(text: str) -> list[tuple[str, dict[str, int]]]:
-    """Return (node list, GPUs on each of its nodes) for every part of a job's allocation.
+    """Return (folded node list, GPUs on each node) of each part of a job's allocation.
 
-    `text` is the output of `scontrol show job -d` for one job; the node list is folded, such as
-    `n[1-2]`.
+    `text` is the output of `scontrol show job -d` for one job.
     """
     return [(nodes, gpus) for nodes, gres in _DETAIL.findall(text) if (gpus := parse_gpus(gres))]

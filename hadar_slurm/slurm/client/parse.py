@@ -1,7 +1,6 @@
 """Parses the output of Slurm's tools. Pure.
 
-Users choose job names, comments and accounts freely, line breaks included: `squeue.py` separates
-such texts from other fields.
+Users choose names, comments and accounts freely: `squeue.py` separates them from other fields.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The common protocol of the adapters to Slurm.
 
-Adapters read and change Slurm; they make no decisions and keep no state about jobs. All pass the
-same contract tests (tests/contract).
+Adapters make no decisions and keep no state about jobs. All pass the tests of tests/contract.
 """
 
 from __future__ import annotations

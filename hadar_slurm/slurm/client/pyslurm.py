@@ -70,10 +70,7 @@ _CALLS: Mapping[type[Update], Callable[[Any], None]] = {
 
 @dataclass(frozen=True)
 class PySlurm(CommandLine):
-    """The adapter. A call into `library` waits at most MessageTimeout for slurmctld.
-
-    The version of Slurm's commands is that of its library.
-    """
+    """The adapter; calls into `library`, of the commands' version, wait at most MessageTimeout."""
 
     library: Library
     name = "pyslurm"

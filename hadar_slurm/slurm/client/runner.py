@@ -67,10 +67,7 @@ class Runner:
         raise fault_of(f"{' '.join(argv)}: status {done.returncode}: {words}", words)
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
-        """Return the error stream of `argv`, with any exit status.
-
-        Raises SlurmUnavailable when the command is missing or too slow.
-        """
+        """Return the error stream, at any status; raises SlurmUnavailable if missing or slow."""
         return self._done(argv, stdin).stderr
 
     def _done(self, argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:

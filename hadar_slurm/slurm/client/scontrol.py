@@ -1,7 +1,6 @@
 """Changes as argument vectors for Slurm's own tools. Pure.
 
-All of it was measured on 22.05, 24.11 and 26.05. docs/slurm.md says what may be changed on a job,
-in which state and in which order.
+Measured on 22.05, 24.11 and 26.05. docs/slurm.md: what may change, in which state and order.
 """
 
 from __future__ import annotations
@@ -15,11 +14,6 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import UNTYPED
 from hadar_slurm.slurm.client.updates import Request, Update
 
-_WORD_OF: dict[type[Update], str] = {
-    updates.Hold: "uhold",
-    updates.Release: "release",
-    updates.Requeue: "requeuehold",
-}
 # Slurm writes gres/gpu:2 from this version on, gres:gpu:2 before it.
 _SLASH_SINCE = (23, 2)
 # Before this version a GPU type once named in a request stays in it, as a count of zero (measured
@@ -38,10 +32,7 @@ def invents_the_most(version: tuple[int, int]) -> bool:
 
 
 def requested_gpus(gang: Gang, *, names_type: bool) -> tuple[tuple[str, int], ...]:
-    """Return the request for each node of the gang, by GPU type.
-
-    Untyped where possible, since the node implies the type: see `keeps_types`.
-    """
+    """Return the GPUs per node by type, untyped where the node implies it: see `keeps_types`."""
     per_node = next(iter(gang.gpus_by_node.values()))
     return ((str(next(iter(gang.gpus_by_type))) if names_type else UNTYPED, per_node),)
 
@@ -66,8 +57,12 @@ def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Re
 def command(change: Update) -> list[str]:
     """Return the command that makes one change."""
     match change:
-        case updates.Hold(job) | updates.Release(job) | updates.Requeue(job):
-            return ["scontrol", _WORD_OF[type(change)], str(job)]
+        case updates.Hold(job):
+            return ["scontrol", "uhold", str(job)]
+        case updates.Release(job):
+            return ["scontrol", "release", str(job)]
+        case updates.Requeue(job):
+            return ["scontrol", "requeuehold", str(job)]
         case updates.SignalCheckpoint(job):
             return ["scancel", "--signal=USR1", "--batch", str(job)]
         case updates.Prefer(job, features):

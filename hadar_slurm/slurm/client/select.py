@@ -55,10 +55,8 @@ def _with_pyslurm(commands: CommandLine, installed: Installed | None) -> PySlurm
         raise ConfigError("scontrol --version does not show Slurm's version")
     built_for = parse_version(installed.version)
     if built_for != version:
-        raise ConfigError(
-            f"pyslurm {installed.version} is built for Slurm {_text(built_for)}, "
-            f"this is {_text(version)}"
-        )
+        versions = f"is built for Slurm {_text(built_for)}, this is {_text(version)}"
+        raise ConfigError(f"pyslurm {installed.version} {versions}")
     adapter = PySlurm(commands.runner, installed.load(commands.runner))
     vars(adapter)["version"] = version  # known: scontrol is not run again
     return adapter

@@ -27,10 +27,7 @@ class Fields:
         return ",".join([*fixed, *(f"{name}:{mark}" for name in self.free.split())])
 
     def records(self, text: str, mark: str) -> Iterator[dict[str, str]]:
-        """Yield the fields of each job in squeue's output for `argument(mark)`.
-
-        Raises SlurmOutputError where the output has another form.
-        """
+        """Yield the fields of each job in output for `argument(mark)`; raises SlurmOutputError."""
         fixed, free = self.fixed.split(), self.free.split()
         names = [*fixed, *free]
         *parts, rest = text.split(mark)

@@ -67,11 +67,6 @@ class SlurmState:
         return Cluster.of(row.node for row in self.nodes if row.node.gpus)
 
     @property
-    def waits_for_nodes(self) -> bool:
-        """Whether a node that takes work has not reported since slurmctld's start."""
-        return waits_for_nodes(self.nodes)
-
-    @property
     def in_use(self) -> Counter[Slot]:
         """Return the GPUs that jobs hold by slot, completing jobs included."""
         used: Counter[Slot] = Counter()
@@ -104,11 +99,7 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
 
 
 def read_all(runner: Runner) -> SlurmState:
-    """Return the queue, the nodes and details of jobs that squeue lacks, in three calls.
-
-    The calls are not atomic. The queue is read first: the state lacks a job that starts after it
-    until the next read, and still counts a job that ends after it.
-    """
+    """Return queue, nodes and jobs' details, in three calls: see `SlurmAdapter.read`."""
     queue = read_queue(runner)
     nodes = read_nodes(runner)
     live = [row for row in queue.values() if row.is_live]

@@ -12,7 +12,7 @@ from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.decision import Decision, why_left
 from hadar_slurm.submit.describe import describe, summary
 from hadar_slurm.submit.gpu_options import GpuOption
-from hadar_slurm.submit.request import SbatchRequest, parse_request
+from hadar_slurm.submit.request import SbatchRequest, parse_words, with_script
 
 TABLE = ThroughputTable("test", {})
 VALUES = st.text(st.sampled_from("0129:,=gpuv/x-. \n"), max_size=8)
@@ -23,7 +23,7 @@ GPU_WORDS = st.tuples(
 
 
 def request_of(*words: str, script: str = "") -> SbatchRequest:
-    return parse_request([*words, "job.sh"], lambda *_: script)
+    return with_script(parse_words([*words, "job.sh"], {}), lambda *_: script)
 
 
 @pytest.mark.parametrize(

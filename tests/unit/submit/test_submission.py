@@ -17,7 +17,7 @@ from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.describe import check_fits, describe, unknown_model
-from hadar_slurm.submit.request import SbatchRequest, parse_request
+from hadar_slurm.submit.request import SbatchRequest, parse_words, with_script
 from hadar_slurm.submit.script import read_directives
 
 TABLE = ThroughputTable(
@@ -35,7 +35,8 @@ def request_of(
     words: Sequence[str], script: str = "", environment: Mapping[str, str] | None = None
 ) -> SbatchRequest:
     """Return the parsed command line; only the file job.sh can be read."""
-    return parse_request(words, lambda path, _: script if path == "job.sh" else "", environment)
+    request = parse_words(words, environment or {})
+    return with_script(request, lambda path, _: script if path == "job.sh" else "")
 
 
 def described(words: Sequence[str], script: str = "") -> Description:
