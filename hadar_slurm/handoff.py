@@ -304,8 +304,7 @@ def read_assignment(path: Path) -> Optional[Assignment]:
     """Return the assignment, or None where there is none; raises AssignmentError."""
     try:
         with open(path, "rb") as file:
-            text = file.read(MAX_REPORT_BYTES + 1)
-        tree = json.loads(text)
+            tree = json.loads(file.read(MAX_REPORT_BYTES + 1))
         assignment = Assignment(
             number=int(tree["number"]),
             quotas={int(copy): int(steps) for copy, steps in tree["quotas"].items()},

@@ -38,7 +38,7 @@ class WrongOwner(PermissionError):
 def directory(
     name: Name, *, owner_uid: int | None = None, dir_fd: int | None = None
 ) -> Iterator[int]:
-    """Give a directory's descriptor; raises OSError, and WrongOwner if not of `owner_uid`."""
+    """Give a directory's descriptor; raises OSError, WrongOwner. `owner_uid` of None: any owner."""
     descriptor = os.open(name, _DIRECTORY, dir_fd=dir_fd)
     try:
         _check_owner(descriptor, name, owner_uid)
@@ -59,9 +59,9 @@ def make_directory(name: Name, mode: int, *, dir_fd: int | None = None) -> None:
 def read(
     name: Name, *, max_bytes: int, owner_uid: int | None = None, dir_fd: int | None = None
 ) -> bytes:
-    """Return the content of a plain file; raises OSError, and WrongOwner for another user's.
+    """Return a plain file's content; raises OSError (EFBIG above `max_bytes`), and WrongOwner.
 
-    `owner_uid` of None accepts any owner. A file of more than `max_bytes` is refused (EFBIG).
+    `owner_uid` of None accepts any owner.
     """
     descriptor = os.open(name, _FILE, dir_fd=dir_fd)
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hadar_slurm import __version__
@@ -30,6 +30,63 @@ from hadar_slurm.state.spool import make_spool
 log = logging.getLogger("hadard")
 
 
+@dataclass
+class _Rounds:
+    """The rounds of all modes under one configuration; the first backend has the furthest mode."""
+
+    config: Config
+    life: Life
+    backends: Sequence[SlurmBackend]
+    journal: Journal
+    # `run_rounds` with all that does not depend on the mode.
+    run: Callable[..., int]
+    problems: Problems = field(default_factory=Problems)
+    # The errors of the last round.
+    faults: tuple[str, ...] = ()
+
+    def is_off(self) -> bool:
+        # hadard changes nothing that it cannot record, so no job may be held for it.
+        return self.config.disable_file.exists() or bool(self.backends[0].ledger.fault)
+
+    def record_all(self, line: RoundRecord) -> None:
+        """Record a round of the first mode, and run and record one of each other mode."""
+        self.faults = ()
+        self._record(line, self.backends[0])
+        for each in self.backends[1:]:
+            self.run(each, record=partial(self._record, source=each), max_rounds=1)
+        self._gather_problems()
+
+    def _record(self, line: RoundRecord, source: SlurmBackend) -> None:
+        self.faults = line.errors or self.faults
+        first = self.backends[0]
+        more: dict[str, object] = {"held": first.ledger.num_held}
+        more |= {"commands": self.life.take_answers(), "averages": first.take_averages()}
+        if line.snapshot is not None and (copies := source.copy_facts()):
+            more["forked"] = copies
+        if (expired := read_expired(self.config.state_dir)) is not None:
+            more["expired"] = expired
+        text = ""
+        try:
+            self.journal.write(line, mode=str(source.mode), more=more)
+        except OSError as error:
+            text = f"{self.config.journal}: rounds are not recorded: {error.strerror or error}"
+        self.problems.set(Problem.JOURNAL, text)
+
+    def _gather_problems(self) -> None:
+        """Record the current problems, and retry what failed before."""
+        config, problems, first = self.config, self.problems, self.backends[0]
+        places = config.spool_dir, config.reports, config.assignments
+        spool, reports, assignments = make_spool(*places)
+        problems.set(Problem.SPOOL, spool)
+        squatted = sorted(text for each in self.backends for text in each.squatted)
+        problems.set(Problem.REPORTS, "; ".join([*([reports] if reports else []), *squatted]))
+        shares = (each.assignments_fault for each in self.backends)
+        problems.set(Problem.ASSIGNMENTS, assignments or next(filter(None, shares), ""))
+        first.ledger.retry()
+        problems.set(Problem.LEDGER, first.ledger.fault)
+        problems.set(Problem.PROFILE, first.profile.fault if first.profile else "")
+
+
 def run_with(
     config: Config,
     slurm: SlurmAdapter,
@@ -49,76 +106,23 @@ def run_with(
         make_directory(config.state_dir, "state_dir")
     backend = backend_of(config, slurm, world, furthest)
     # One ledger for all modes: separate ones would overwrite each other.
-    beside = [replace(backend, mode=mode) for mode in others]
-    policy = world.make_policy(config)
-
-    def is_off() -> bool:
-        # hadard changes nothing that it cannot record, so no job may be held for it.
-        return config.disable_file.exists() or bool(backend.ledger.fault)
-
-    for each in (backend, *beside):
+    backends = [backend, *(replace(backend, mode=mode) for mode in others)]
+    policy, length_s, clock = world.make_policy(config), config.round_seconds, time.perf_counter
+    run = partial(run_rounds, policy=policy, length_s=length_s, now_s=world.now_s, clock=clock)
+    max_bytes, keep = config.journal_megabytes * 1e6, config.journal_files
+    journal = Journal(config.journal, max_bytes=max_bytes, keep=keep)
+    rounds = _Rounds(config, world.life, backends, journal, run)
+    for each in backends:
         each.is_stopping = lambda: requests.to_end or requests.to_reload
-        each.is_off = is_off
-    journal = Journal(
-        config.journal, max_bytes=config.journal_megabytes * 1e6, keep=config.journal_files
-    )
-    problems = Problems()
+        each.is_off = rounds.is_off
     places = ", ".join([config.mode, *(f"{name}: {m}" for name, m in config.partitions.items())])
     text = "hadard %s on cluster %s, policy %s, %s, through %s"
     log.info(text, __version__, cluster.name, policy.name, places, slurm.name)
-    rounds = partial(
-        run_rounds, length_s=config.round_seconds, now_s=world.now_s, clock=time.perf_counter
-    )
-    faults: tuple[str, ...] = ()
-
-    def record(line: RoundRecord, source: SlurmBackend = backend) -> None:
-        nonlocal faults
-        faults = line.errors or faults if source is not backend else line.errors
-        copies = source.copy_facts() if line.snapshot is not None else {}
-        more = _facts(config, world.life, backend, copies)
-        text = ""
-        try:
-            journal.write(line, mode=str(source.mode), more=more)
-        except OSError as error:
-            text = f"{config.journal}: rounds are not recorded: {error.strerror or error}"
-        problems.set(Problem.JOURNAL, text)
-
-    def record_all(line: RoundRecord) -> None:
-        record(line)
-        for each in beside:
-            rounds(each, policy, partial(record, source=each), max_rounds=1)
-        _gather(problems, config, [backend, *beside])
-
     enforced = () if once else modes(config).enforced(backend.slurm.partitions())
-    signs = SignsOfLife(config, cluster.name, lease, problems, enforced, is_off)
+    signs = SignsOfLife(config, cluster.name, lease, rounds.problems, enforced, rounds.is_off)
     with closing(journal), _signs_of_life(signs, backend, world.life, is_daemon=not once):
-        rounds(backend, policy, record_all, max_rounds=1 if once else None)
-    return faults
-
-
-def _facts(
-    config: Config, life: Life, backend: SlurmBackend, copies: dict[str, object]
-) -> dict[str, object]:
-    """Return what the journal records beside a round."""
-    held, averages = backend.ledger.num_held, backend.take_averages()
-    facts = {"held": held, "commands": life.take_answers(), "averages": averages}
-    facts |= {"forked": copies} if copies else {}
-    expired = read_expired(config.state_dir)
-    return facts if expired is None else {**facts, "expired": expired}
-
-
-def _gather(problems: Problems, config: Config, backends: Sequence[SlurmBackend]) -> None:
-    """Record the current problems, and retry what failed before."""
-    spool, reports, assignments = make_spool(config.spool_dir, config.reports, config.assignments)
-    problems.set(Problem.SPOOL, spool)
-    squatted = sorted(text for each in backends for text in each.squatted)
-    problems.set(Problem.REPORTS, "; ".join([*([reports] if reports else []), *squatted]))
-    shares = next((each.assignments_fault for each in backends if each.assignments_fault), "")
-    problems.set(Problem.ASSIGNMENTS, assignments or shares)
-    first = backends[0]
-    first.ledger.retry()
-    problems.set(Problem.LEDGER, first.ledger.fault)
-    problems.set(Problem.PROFILE, first.profile.fault if first.profile else "")
+        run(backend, record=rounds.record_all, max_rounds=1 if once else None)
+    return rounds.faults
 
 
 @contextmanager

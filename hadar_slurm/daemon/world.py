@@ -71,7 +71,7 @@ def modes(config: Config) -> Modes:
 def backend_of(
     config: Config, slurm: SlurmAdapter, world: World, mode: Mode | None = None
 ) -> SlurmBackend:
-    """Return the backend for `mode` (None: the most invasive); raises ConfigError for its table."""
+    """Return the backend for `mode` (None: the most invasive); raises ConfigError (bad table)."""
     table_path = config.throughputs or data_file("throughputs.json")
     try:
         table = parse_table(table_path.read_text(encoding="utf-8"), str(table_path))

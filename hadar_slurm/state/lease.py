@@ -133,8 +133,7 @@ class Lease:
     def give_up(self) -> None:
         """Remove the lease if it is held here."""
         with suppress(OSError):
-            holder = self.holder()
-            if holder is not None and holder.token == self.token:
+            if (holder := self.holder()) is not None and holder.token == self.token:
                 with untrusted_files.directory(self.spool) as place:
                     os.unlink(self.path.name, dir_fd=place)
 

@@ -101,8 +101,7 @@ def _only_on_machine(cluster: str, address: str) -> Iterator[bool]:
     It is the name of a unix socket without a file, which any user may take: it counts only if root
     or hadard's user holds it.
     """
-    digest = hashlib.sha256(f"{cluster} {address}".encode()).hexdigest()
-    name = f"\0hadard-{digest[:32]}"
+    name = "\0hadard-" + hashlib.sha256(f"{cluster} {address}".encode()).hexdigest()[:32]
     with socket.socket(socket.AF_UNIX) as held:
         try:
             held.bind(name)

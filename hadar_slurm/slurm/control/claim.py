@@ -22,7 +22,7 @@ class Disposition(StrEnum):
     RESTORE = "restore"
 
 
-def stance(
+def disposition_of(
     row: QueueRow,
     description: Description,
     ledger: Ledger,
@@ -95,14 +95,13 @@ def is_held_by_us(row: QueueRow, description: Description | None, ledger: Ledger
 
 def is_pinned_by_us(row: QueueRow, ledger: Ledger) -> bool:
     """Return whether hadard chose the nodes that a job requests."""
-    if row.key not in ledger:
-        return bool(row.requested_nodes) and not ledger.is_whole
+    nodes = set(row.requested_nodes)
     # Different nodes are its owner's later choice.
-    pinned = set(ledger[row.key].pinned)
-    return bool(row.requested_nodes) and set(row.requested_nodes) == pinned
+    was_by_us = nodes == set(ledger[row.key].pinned) if row.key in ledger else not ledger.is_whole
+    return bool(nodes) and was_by_us
 
 
-def has_landed(row: QueueRow, entry: Claim) -> bool:
+def is_held_while_starting(row: QueueRow, entry: Claim) -> bool:
     """Return whether our hold raced with the job's start and is still set on the running job.
 
     A job that started with other nodes than it requested before that hold started after the hold

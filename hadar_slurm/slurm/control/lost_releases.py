@@ -14,7 +14,7 @@ from dataclasses import replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.control.claim import has_landed
+from hadar_slurm.slurm.control.claim import is_held_while_starting
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
 # slurmctld has saved a release after this long. 22.05.8 lost the last 15 s.
@@ -54,7 +54,7 @@ def as_seen(entry: Claim, row: QueueRow, now_s: float) -> Claim:
     # Our requeue may still be in progress although its command was not answered.
     is_coming = row.state == "RUNNING" and row.restarts < entry.requeued
     is_free = row.state == "RUNNING" or (row.state == "PENDING" and row.priority > 0)
-    if not is_free or is_coming or has_landed(row, entry):
+    if not is_free or is_coming or is_held_while_starting(row, entry):
         return entry
     if entry.released_s > 0 and not 0 <= now_s - entry.released_s < SAVED_AFTER_S:
         if row.requested_nodes:

@@ -15,7 +15,7 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
 from hadar_slurm.slurm.client.updates import Release
-from hadar_slurm.slurm.control.claim import has_landed, is_changed_by_us
+from hadar_slurm.slurm.control.claim import is_changed_by_us, is_held_while_starting
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.control.restore import Returned, Waiting, restore_jobs
@@ -107,7 +107,8 @@ def _release_raced(
         known = [queue[job] for job in ledger if job in queue]
         rows = [row for row in known if row.key in raced or row.is_held_by_operator]
         ledger.note({row.key: as_seen(ledger[row.key], row, ledger.now_s()) for row in rows})
-    raced = [job for job in ledger if job in queue and has_landed(queue[job], ledger[job])]
+    known = [queue[job] for job in ledger if job in queue]
+    raced = [row.key for row in known if is_held_while_starting(row, ledger[row.key])]
     if raced:
         slurm.change([Release(job) for job in raced])
     return raced

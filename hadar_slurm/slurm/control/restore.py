@@ -77,17 +77,15 @@ def _restore_requests(
     for job, (row, want) in changed.items():
         entries[job] = replace(ledger[job], before=want)
         clear, ask = updates.ClearRequest(job), updates.SetRequest(job, want)
-        changes: tuple[Update, ...] = (clear, ask)
+        changes: list[Update] = [clear, ask]
         if job not in foreign:
             asked = row.requested_nodes
             entries[job] = replace(entries[job], is_held=True, asked_when_held=asked)
-            changes = (updates.Hold(job), *changes)
-        # With a later begin time, its owner has chosen it.
-        elif row.restarts > 0 or row.started_s <= ledger.now_s():
+            changes = [updates.Hold(job), clear, ask]
+        elif row.restarts > 0 or row.started_s <= ledger.now_s():  # else its owner chose that time
             # Our hold would replace the foreign one, and Slurm does not show which user set a hold.
-            # If the job is released meanwhile, its begin time prevents a start while it requests no
-            # GPU.
-            changes = (updates.DelayStart(job), clear, replace(ask, begins_soon=True))
+            # If the job is released now, its begin time prevents a start while it requests no GPU.
+            changes = [updates.DelayStart(job), clear, replace(ask, begins_soon=True)]
         batch += [(job, change) for change in changes]
     # The jobs are held or pinned already: an unwritable ledger must not keep them so.
     with suppress(LedgerError):

@@ -279,8 +279,8 @@ class Mover:
                 why = f"Slurm kept another request: nodes {','.join(row.requested_nodes)}, "
                 why += f"{row.gpus_per_node} a node, {row.gpus_otherwise} otherwise"
                 self._set(start, Status.REFUSED, why)
-        # Jobs pinned to the nodes of their previous pin: the requested nodes do not show that our
-        # hold is in place, and one that the owner sets right after the start would look like ours.
+        # Our hold is in place now. On the nodes of a previous pin the requested nodes do not show
+        # it: a hold that the owner sets right after the start would look like ours.
         known = {
             start: replace(self.ledger[start.job_id], asked_when_held=None)
             for start in ready

@@ -23,11 +23,11 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, runs_again, why_not_migrated
 from hadar_slurm.slurm.control.claim import (
     Disposition,
-    has_landed,
+    disposition_of,
     is_changed_by_us,
     is_held_by_us,
+    is_held_while_starting,
     is_pinned_by_us,
-    stance,
 )
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen
@@ -147,7 +147,7 @@ class SnapshotBuilder:
             self._now.alive.add(row.key)
             if runs_again(row, claim, self.now_s()):
                 self._now.to_notify[row.key] = row
-            if has_landed(row, claim):
+            if is_held_while_starting(row, claim):
                 self._now.held_while_starting.add(row.key)
             if description is not None:
                 self._add_described(row, description)
@@ -175,7 +175,7 @@ class SnapshotBuilder:
             self._now.found[row.key] = claim
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
         fits = row.key not in self._state.set_apart and self._can_run(row, description)
-        disposition = stance(
+        disposition = disposition_of(
             row, description, self.ledger, mode=mode, plans_for=self.mode, fits=fits
         )
         if disposition is Disposition.RESTORE:
@@ -438,10 +438,10 @@ class SnapshotBuilder:
     def _allowed_nodes(self, row: QueueRow, phase: Phase) -> frozenset[NodeName] | None:
         """Return the nodes that a job may get; None for all nodes."""
         allowed = self._state.nodes_of(row.partition)
-        now_s, avoided = self.now_s(), self.pins.avoided(row.key, self.now_s())
+        avoided = self.pins.avoided(row.key, self.now_s())
         if phase is Phase.QUEUED and row.restarts > self.ledger[row.key].requeued:
             # A requeue counts as a submission.
-            is_late = now_s - row.submitted_s < _LATE_END_S
+            is_late = self.now_s() - row.submitted_s < _LATE_END_S
             avoided |= frozenset(row.requested_nodes if is_late else ())
         if not avoided:
             return allowed

@@ -94,8 +94,8 @@ class Profile:
         ):
             user, name, gpu_type, gpus, is_spread, steps_per_s, mean, count = row
             types = [type(value) for value in (*row[:4], *row[5:])]
-            is_sound = types == [str, str, str, int, float, float, int]
-            is_sound = is_sound and 1 <= gpus <= MAX_GPUS and count >= 1
+            is_sound = types == [str, str, str, int, float, float, int] and count >= 1
+            is_sound = is_sound and 1 <= gpus <= MAX_GPUS
             if is_sound and all(MIN_RATE <= number <= MAX_RATE for number in (steps_per_s, mean)):
                 known = self.speeds.measured.setdefault(Workload(user, name), {})
                 # Values measured while the file could not be read are newer.

@@ -13,10 +13,10 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.control.claim import (
     Disposition,
-    has_landed,
+    disposition_of,
     is_held_by_us,
+    is_held_while_starting,
     is_pinned_by_us,
-    stance,
 )
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
 from hadar_slurm.slurm.control.modes import Mode
@@ -71,8 +71,8 @@ def seen(
     fits: bool = True,
     **description: bool,
 ) -> Disposition:
-    """Return the stance on a described job."""
-    return stance(
+    """Return the disposition of a described job."""
+    return disposition_of(
         row,
         Description(steps=5, gpus=2, throughputs={"v100": 1.0}, **description),  # type: ignore[arg-type]
         ledger,
@@ -217,11 +217,13 @@ def test_a_hold_has_landed_if_the_job_started_as_it_was_before(ledger: Ledger) -
     """With other nodes it was released after the hold; without a hold of ours under way, never."""
     row = a_row(state="RUNNING", priority=0, reason="JobHeldUser")
     coming = Claim(is_held=True, asked_when_held=())
-    assert has_landed(row, coming)
-    assert has_landed(replace(row, request=PINNED), replace(coming, asked_when_held=PINNED.nodes))
-    assert not has_landed(replace(row, request=PINNED), coming)
-    assert not has_landed(row, replace(coming, asked_when_held=None))
-    assert not has_landed(row, replace(coming, is_held=False))
-    assert not has_landed(replace(row, priority=1), coming)
-    assert not has_landed(replace(row, reason="JobHeldAdmin"), coming)
-    assert not has_landed(replace(row, state="PENDING"), coming)
+    assert is_held_while_starting(row, coming)
+    assert is_held_while_starting(
+        replace(row, request=PINNED), replace(coming, asked_when_held=PINNED.nodes)
+    )
+    assert not is_held_while_starting(replace(row, request=PINNED), coming)
+    assert not is_held_while_starting(row, replace(coming, asked_when_held=None))
+    assert not is_held_while_starting(row, replace(coming, is_held=False))
+    assert not is_held_while_starting(replace(row, priority=1), coming)
+    assert not is_held_while_starting(replace(row, reason="JobHeldAdmin"), coming)
+    assert not is_held_while_starting(replace(row, state="PENDING"), coming)
