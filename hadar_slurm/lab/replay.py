@@ -32,9 +32,8 @@ def replayed(
             try:
                 results.append(run_experiment(specs, cluster, make_policy(name), on_progress=show))
             except HadarError as error:
-                raise HadarError(
-                    f"replay with {name}: {error}; --no-replay leaves it out"
-                ) from error
+                text = f"replay with {name}: {error}; --no-replay leaves it out"
+                raise HadarError(text) from error
     return results
 
 
