@@ -47,7 +47,7 @@ from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import open_gpus, without_options
 
-Rows = NDArray[np.intp]
+_Rows = NDArray[np.intp]
 
 _ORDER_OF_TYPES = ("v100", "p100", "k80")
 # The other objectives ignore the steps left.
@@ -257,7 +257,7 @@ class _Ledger:
             is_fallback=is_fallback,
         )
 
-    def _demand(self, rows: Rows, columns: Rows, throughputs: Floats) -> GavelDemand:
+    def _demand(self, rows: _Rows, columns: _Rows, throughputs: Floats) -> GavelDemand:
         """Return the demand of some jobs for some types, without isolated times."""
         jobs = [self.jobs[row] for row in rows]
         age_s = self.now_s - np.array([job.spec.submitted_s for job in jobs])

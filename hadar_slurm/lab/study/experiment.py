@@ -162,7 +162,7 @@ def run_experiment(
     )
     segments = book.all()
     check_accounts(world, segments)
-    return _result(policy.name, world, cluster, ended, segments, rounds, decisions_s, started_s)
+    return _result(policy.name, world, ended, segments, rounds, decisions_s, started_s)
 
 
 def _with_known_speeds(world: SimBackend, settings: ExperimentSettings) -> Backend:
@@ -201,14 +201,13 @@ def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
 def _result(
     policy: str,
     world: SimBackend,
-    cluster: Cluster,
     ended: Mapping[JobId, float],
     segments: Sequence[Segment],
     rounds: int,
     decisions_s: Sequence[float],
     started_s: float,
 ) -> Result:
-    specs = {spec.job_id: spec for spec in world.jobs}
+    cluster, specs = world.cluster, {spec.job_id: spec for spec in world.jobs}
     jcts = tuple(Completion(job, specs[job].submitted_s, end) for job, end in ended.items())
     first_s = min((spec.submitted_s for spec in world.jobs), default=0.0)
     ttd_s = max((done.end_s for done in jcts), default=first_s) - first_s

@@ -172,8 +172,7 @@ def along(series: Series, name: str, slug: str) -> str:
             for entry in group.done:
                 if (value := entry.mean(column)) is not None:
                     lines.setdefault(entry.policy, []).append((x, value))
-        ordered = sorted(lines.items(), key=lambda item: max(item[1])[1], reverse=True)
-        for policy, points in ordered:
+        for policy, points in sorted(lines.items(), key=lambda line: max(line[1])[1], reverse=True):
             xs, ys = zip(*sorted(points), strict=True)
             _line(axes, policy, np.array(xs), np.array(ys), marker=style(policy).marker)
         xs = tuple(sorted({x for x, _ in series.points}))
@@ -258,13 +257,9 @@ def _name_points(
         clear = (box for box in boxes if not any(_overlap(box, other) for other in taken))
         taken.append(next(clear, next(iter(boxes))))
         dx, dy = boxes[taken[-1]]
-        look: Any = {
-            "xytext": (dx, dy + 2.5),
-            "textcoords": "offset points",
-            "annotation_clip": False,
-        }
-        weight = "bold" if policy == _OURS else "normal"
-        axes.annotate(policy, points[policy], color=style(policy).colour, fontweight=weight, **look)
+        look: Any = {"color": style(policy).colour, "textcoords": "offset points"}
+        look |= {"fontweight": "bold" if policy == _OURS else "normal", "annotation_clip": False}
+        axes.annotate(policy, points[policy], xytext=(dx, dy + 2.5), **look)
 
 
 def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

@@ -298,7 +298,11 @@ def _change(before: float, after: float) -> str:
     return f"{100.0 * (after / before - 1.0):+.0f} %" if before > 0 else "-"
 
 
-_mixes = partial(Scenario, notes=_mix_notes, series=_mix_series, num_plotted=0, charted=3)
+def _mixes(name: str, title: str, draw: Callable[[int, Random], list[JobSpec]]) -> Scenario:
+    cells = partial(_mix_cells, draw)
+    return Scenario(name, title, cells, _mix_notes, _mix_series, num_plotted=0, charted=3)
+
+
 _SCENARIOS = (
     Scenario(
         name="hadar480",
@@ -307,15 +311,7 @@ _SCENARIOS = (
         notes=_paper_notes,
         series=load_series,
     ),
-    _mixes(
-        name="hadare-mixes",
-        title="After HadarE's mixes: M-1 to M-12 on five unequal nodes",
-        cells=partial(_mix_cells, mix),
-    ),
-    _mixes(
-        name="hadare-even-mixes",
-        title="Mixes M-1 to M-12 of more equal jobs",
-        cells=partial(_mix_cells, even_mix),
-    ),
+    _mixes("hadare-mixes", "After HadarE's mixes: M-1 to M-12 on five unequal nodes", mix),
+    _mixes("hadare-even-mixes", "Mixes M-1 to M-12 of more equal jobs", even_mix),
 )
 SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _SCENARIOS}

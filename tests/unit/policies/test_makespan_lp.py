@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.lab.study.bounds import gang_bound_s
+from hadar_slurm.lab.study.bounds import bounds
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
 from hadar_slurm.policies.policy import SolverLimits
 
@@ -81,7 +81,7 @@ def test_the_horizon_is_the_bound_on_the_total_time(
         for s in specs
     ]
     found = horizon(demands, 4, 8)
-    least_s = gang_bound_s(specs, a_cluster("4xK80,4xV100,4xV100"))
+    least_s = bounds(specs, a_cluster("4xK80,4xV100,4xV100")).ttd_gang_s
     assert found.ends_s == pytest.approx(least_s, rel=1e-6)
     assert all(price >= 0 for price in found.prices)
     for job_id, planned in found.planned.items():
