@@ -7,6 +7,8 @@ journal may be the problem; all else comes from the journal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -50,11 +52,10 @@ def exposition(
     return encode(registry), kind
 
 
-class _Collector:
-    def __init__(self, follower: Follower, now_s: float, pulse: Pulse | None) -> None:
-        self._follower = follower
-        self._pulse = pulse
-        self._now_s = now_s
+class _Collector(NamedTuple):
+    follower: Follower
+    now_s: float
+    pulse: Pulse | None
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that the registry does not collect to learn the names."""
@@ -62,7 +63,7 @@ class _Collector:
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics, as of one moment."""
-        follower = self._follower
+        follower = self.follower
         build = "Version of hadar_slurm that serves this page."
         strange = "Lines read that are not valid journal lines."
         with follower.lock:
@@ -70,8 +71,8 @@ class _Collector:
                 _gauge("build_info", build, {__version__: 1}, "version"),
                 _gauge("journal_readable", "Whether the journal is there.", not follower.fault),
                 _gauge("journal_strange_lines", strange, follower.strange),
-                *(_life(self._pulse, self._now_s) if self._pulse else ()),
-                *_ages(follower.history, self._now_s),
+                *(_life(self.pulse, self.now_s) if self.pulse else ()),
+                *_ages(follower.history, self.now_s),
                 *_state(follower.history, follower.history.now),
                 *_of_hadard(follower.history, follower.counts),
                 *_counted(follower.counts),
@@ -123,10 +124,8 @@ def _state(history: History, now: Now) -> Iterator[Metric]:
     words = "GPUs by state: held by managed jobs, by others, idle, or closed to new work."
     yield _gauge("gpus", words, gpus, "gpu_type", "state")
     yield _gauge("gpu_price", "The policy's price of the next GPU.", now.prices, "gpu_type")
-    ratios = throughput_ratios(history.gangs(), now.jobs, now.nodes)
-    words = (
-        "Expected throughput of jobs on a GPU type, relative to the fastest type they could have."
-    )
+    ratios = throughput_ratios(history.held(), now.jobs, now.nodes)
+    words = "Expected throughput of jobs on a GPU type, relative to their fastest possible type."
     yield _gauge("gpu_effective_throughput_ratio", words, ratios, "gpu_type")
 
 
@@ -159,19 +158,19 @@ def _counted(counts: Counts) -> Iterator[Metric]:
         yield HistogramMetricFamily(name, words, buckets=seen.cumulated(), sum_value=seen.sum_s)
 
 
-def _gauge(name: str, words: str, values: _Values, *labels: str) -> Metric:
-    return _filled(GaugeMetricFamily(f"hadar_{name}", words, labels=labels), values)
-
-
-def _counter(name: str, words: str, values: _Values, *labels: str) -> Metric:
-    return _filled(CounterMetricFamily(f"hadar_{name}", words, labels=labels), values)
-
-
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: _Values) -> Metric:
-    if not isinstance(values, Mapping):
-        family.add_metric([], float(values))
-        return family
-    for key, value in values.items():
-        labels = (key,) if isinstance(key, str) else key
-        family.add_metric([clean(label) for label in labels], float(value))
+def _metric(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    words: str,
+    values: _Values,
+    *labels: str,
+) -> Metric:
+    family = kind(f"hadar_{name}", words, labels=labels)
+    for key, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+        keys = (key,) if isinstance(key, str) else key
+        family.add_metric([clean(each) for each in keys], float(value))
     return family
+
+
+_gauge = partial(_metric, GaugeMetricFamily)
+_counter = partial(_metric, CounterMetricFamily)

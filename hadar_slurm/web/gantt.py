@@ -8,10 +8,11 @@ a job is drawn on the lowest ones free at its start.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.journal import Line
@@ -50,8 +51,7 @@ class Window:
         return segment.end_s > self.from_s and segment.start_s < self.to_s
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """GPUs of one type on one node: drawn from `top`, `height` pixels each."""
 
     node: str
@@ -62,57 +62,18 @@ class Row:
     height: int
 
     @property
-    def tall(self) -> int:
-        """Return the height of all in pixels."""
-        return self.num_gpus * self.height
-
-    @property
     def words(self) -> str:
         """Return the label."""
         return self.node if self.is_open else f"{self.node}, closed"
 
 
-@dataclass(frozen=True, slots=True)
-class _Bar:
+class _Bar(NamedTuple):
     """A job on neighbouring GPUs of a row."""
 
     row: Row
     top: int
     num_gpus: int
     segment: Segment
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A bar to draw; `id_class` is "" if there is no room for the job's id."""
-
-    look: str
-    x: str
-    width: str
-    top: int
-    height: int
-    is_thin: bool
-    title: str
-    job_id: str
-    id_class: str
-    middle: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gantt:
-    """The chart; if there are too many bars, `cells` has one path per look in place of `drawn`.
-
-    `ticks` are (place, anchor, label).
-    """
-
-    rows: Sequence[Row]
-    height: int
-    labels_width: int
-    num_jobs: int
-    ticks: Sequence[tuple[str, str, str]]
-    drawn: Sequence[Drawn]
-    cells: Mapping[str, str] | None
-    num_bins: int
 
 
 def gpu_types_of(nodes: Mapping[str, Line]) -> dict[str, int]:
@@ -129,35 +90,33 @@ def gantt(
     names: Mapping[JobId, tuple[str, str]],
     window: Window,
     clock: Clock,
-) -> Gantt:
-    """Return the chart of all GPUs of `nodes`: a column of labels and one of bars.
+) -> dict[str, object]:
+    """Return the template's values for the chart of all GPUs of `nodes`.
 
     `segments` overlap the window, `names` are jobs' users and workloads. Jobs on removed nodes
-    are not drawn.
+    are not drawn. If there are too many bars, `cells` has one path per look in place of `drawn`.
     """
     rows, height = _rows(nodes)
     bars = _bars(rows, segments)
     is_coarse = len(bars) > MAX_BARS
     num_bins = max(40, min(600, MAX_CELLS // max(1, sum(row.num_gpus for row in rows))))
     longest = max((len(row.words) for row in rows), default=0)
-    return Gantt(
-        rows=rows,
-        height=height,
+    return {
+        "rows": rows,
+        "height": height,
         # The longest label's width, clipped.
-        labels_width=min(220, max(70, round(_LETTER * longest) + 4)),
-        num_jobs=len({bar.segment.job_id for bar in bars} - {OTHERS}),
-        ticks=[
+        "labels_width": min(220, max(70, round(_LETTER * longest) + 4)),
+        "num_jobs": len({bar.segment.job_id for bar in bars} - {OTHERS}),
+        # (place, anchor, label)
+        "ticks": [
             (_percent(at), "start" if at < 0.09 else "end" if at > 0.91 else "middle", label)
             for time_s, label in clock.ticks(window.from_s, window.to_s, most=8)
             for at in (window.share(time_s),)
         ],
-        drawn=[] if is_coarse else [_drawn(bar, names, window, clock) for bar in bars],
-        cells=_cells(rows, bars, window, num_bins) if is_coarse else None,
-        num_bins=num_bins,
-    )
-
-
-# Positions.
+        "drawn": [] if is_coarse else [_drawn(bar, names, window, clock) for bar in bars],
+        "cells": _cells(rows, bars, window, num_bins) if is_coarse else None,
+        "num_bins": num_bins,
+    }
 
 
 def _rows(nodes: Mapping[str, Line]) -> tuple[list[Row], int]:
@@ -198,9 +157,6 @@ def _bars(rows: Sequence[Row], segments: Iterable[Segment]) -> list[_Bar]:
     return bars
 
 
-# Colours and text.
-
-
 def _class(job_id: str) -> str:
     """Return the class of a job's colour, the same in every picture; neighbours differ."""
     if job_id == OTHERS:
@@ -216,35 +172,33 @@ def _percent(part: float) -> str:
 
 def _drawn(
     bar: _Bar, names: Mapping[JobId, tuple[str, str]], window: Window, clock: Clock
-) -> Drawn:
+) -> dict[str, object]:
+    """Return a bar to draw; `id_class` is "" if there is no room for the job's id."""
     segment = bar.segment
     left, right = window.share(segment.start_s), window.share(segment.end_s)
     height = bar.num_gpus * bar.row.height
     needs = _LETTER * len(segment.job_id) + 6
     has_room = height >= 11 and needs <= (right - left) * _WIDE and segment.job_id != OTHERS
     id_class = "id" if needs <= (right - left) * _NARROW else "id odd"
-    return Drawn(
-        look=_class(segment.job_id),
-        x=_percent(left),
-        width=_percent(max(right - left, 0.0005)),
-        top=bar.top,
-        height=height,
-        is_thin=bar.row.height < 9,
-        title=_title(segment, names, clock),
-        job_id=segment.job_id,
-        id_class=id_class if has_room else "",
-        middle=_percent((left + right) / 2),
-    )
-
-
-def _title(segment: Segment, names: Mapping[JobId, tuple[str, str]], clock: Clock) -> str:
     begin, end = clock.moment(segment.start_s), clock.moment(segment.end_s)
     times = f"{begin} to {end}, {duration(segment.end_s - segment.start_s)}"
-    if segment.job_id == OTHERS:
-        return f"jobs that are not Hadar's\n{segment.gang}\n{times}"
-    of = ", ".join(filter(None, names.get(segment.job_id, ())))
     copy = f", copy {segment.copy}" if segment.copy else ""
-    return "\n".join(filter(None, (f"job {segment.job_id}{copy}", of, str(segment.gang), times)))
+    job = f"job {segment.job_id}{copy}"
+    user_and_work = ", ".join(filter(None, names.get(segment.job_id, ())))
+    if segment.job_id == OTHERS:
+        job, user_and_work = "jobs that are not Hadar's", ""
+    return {
+        "look": _class(segment.job_id),
+        "x": _percent(left),
+        "width": _percent(max(right - left, 0.0005)),
+        "top": bar.top,
+        "height": height,
+        "is_thin": bar.row.height < 9,
+        "title": "\n".join(filter(None, (job, user_and_work, str(segment.gang), times))),
+        "job_id": segment.job_id,
+        "id_class": id_class if has_room else "",
+        "middle": _percent((left + right) / 2),
+    }
 
 
 def _cells(
@@ -260,13 +214,13 @@ def _cells(
         for index in range(bar.num_gpus):
             lane = lanes[bar.top + index * bar.row.height]
             lane[first:last] = [look] * (last - first)
-    paths: dict[str, list[str]] = {}
+    paths: defaultdict[str, str] = defaultdict(str)
     tall = rows[0].height if rows else 0
     for top, lane in lanes.items():
         begin = 0
         for look, run in groupby(lane):
             wide = len(list(run))
             if look:
-                paths.setdefault(look, []).append(f"M{begin} {top}h{wide}v{tall}h-{wide}z")
+                paths[look] += f"M{begin} {top}h{wide}v{tall}h-{wide}z"
             begin += wide
-    return {look: "".join(parts) for look, parts in sorted(paths.items())}
+    return dict(sorted(paths.items()))

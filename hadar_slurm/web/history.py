@@ -8,7 +8,7 @@ here the lines are merged.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -173,16 +173,14 @@ class History:
 
     def places(self) -> dict[str, list[Segment]]:
         """Return the segments that every job holds now."""
-        held: dict[str, list[Segment]] = {}
-        for book in self._books.values():
-            for segment in sorted(book.held(self.now.time_s), key=lambda each: each.copy):
-                held.setdefault(segment.job_id, []).append(segment)
+        held: defaultdict[str, list[Segment]] = defaultdict(list)
+        for segment in sorted(self.held(), key=lambda each: each.copy):
+            held[segment.job_id].append(segment)
         return held
 
-    def gangs(self) -> Iterator[tuple[JobId, Gang]]:
-        """Yield every gang held now, with its job."""
-        for book in self._books.values():
-            yield from ((segment.job_id, segment.gang) for segment in book.held(0.0))
+    def held(self) -> list[Segment]:
+        """Return the segments of managed jobs that are open now."""
+        return [bar for book in self._books.values() for bar in book.held(self.now.time_s)]
 
     def held_share(self, gpu_type: str, from_s: float, to_s: float) -> float | None:
         """Return the share of a type's GPU time held by managed jobs, None if there was none."""
@@ -259,7 +257,7 @@ class History:
             jobs |= lines[mode]["jobs"]
             waiting |= lines[mode]["waiting"]
             prices |= prices_of(lines[mode]["figures"])
-        phases = (jobs[k]["phase"] if k in jobs else "running" for k, _ in self.gangs())
+        held = (jobs.get(segment.job_id, {"phase": "running"}) for segment in self.held())
         nodes = lines[by_reach(lines)[0]]["nodes"] if lines else {}
         return Now(
             time_s=now_s,
@@ -270,7 +268,7 @@ class History:
             jobs=jobs,
             waiting=waiting,
             planned=frozenset(job for seen in lines.values() for job in seen["plan"] or ()),
-            copies=dict(Counter(phases)),
+            copies=dict(Counter(job["phase"] for job in held)),
             forked={k: v for seen in lines.values() for k, v in forked_jobs(seen).items()},
             number=int(line["round"]),
             gpus=self._gpus(nodes),
@@ -296,9 +294,8 @@ class History:
     def _gpus(self, nodes: Mapping[str, Line]) -> dict[str, Gpus]:
         others = self._others_now()
         held: Counter[tuple[str, str]] = Counter()
-        for _, gang in self.gangs():
-            for slot, count in gang.slots:
-                held[slot] += count
+        for segment in self.held():
+            held.update(dict(segment.gang.slots))
         found: dict[str, Gpus] = {}
         for name, node in nodes.items():
             for gpu_type, total in node["gpus"].items():

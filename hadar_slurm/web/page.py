@@ -6,7 +6,7 @@ prepared here; all markup is in `templates`, which escape all text from a journa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from urllib.parse import urlencode
 
@@ -14,12 +14,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hadar_slurm import __version__
 from hadar_slurm.core.cluster import natural_key
-from hadar_slurm.journal import Line
 from hadar_slurm.metrics import Segment
 from hadar_slurm.status.jobs import PINNED, Forked, state_of
 from hadar_slurm.web import words
 from hadar_slurm.web.gantt import MAX_GPUS, Window, gantt, gpu_types_of
-from hadar_slurm.web.history import History
+from hadar_slurm.web.history import History, Now
 from hadar_slurm.web.view import HOURS, PageRequest
 
 # Rows of a table on the first page, on one of the pages with all, and of the picture in words.
@@ -31,16 +30,12 @@ _LARGEST = 1e18
 Values = dict[str, object]
 
 
-def _shown(value: object) -> object:
-    """Return a template's output for a value: a macro's markup unchanged, other values clean."""
-    return value if hasattr(value, "__html__") else words.clean(value)
-
-
 TEMPLATES = Environment(
     loader=PackageLoader(__package__),
     autoescape=True,
     undefined=StrictUndefined,
-    finalize=_shown,
+    # A macro's markup is unchanged, other values are clean.
+    finalize=lambda value: value if hasattr(value, "__html__") else words.clean(value),
     trim_blocks=True,
     lstrip_blocks=True,
     # An upgrade of the files must not change the pages of a running server.
@@ -102,11 +97,6 @@ def listing(view: PageRequest) -> str:
         )
 
 
-def missing() -> str:
-    """Return the page for unknown addresses."""
-    return TEMPLATES.get_template("missing.html.j2").render(here="")
-
-
 def _filled(name: str, view: PageRequest, **values: object) -> str:
     """Return a page about a journal; call it under the follower's lock."""
     return TEMPLATES.get_template(f"{name}.html.j2").render(
@@ -119,9 +109,6 @@ def _filled(name: str, view: PageRequest, **values: object) -> str:
     )
 
 
-# Jobs.
-
-
 def _jobs(history: History) -> tuple[list[str], list[str]]:
     """Return the waiting jobs, and those with GPUs, each in order of submission."""
     jobs, places = history.now.jobs, history.places()
@@ -132,14 +119,13 @@ def _jobs(history: History) -> tuple[list[str], list[str]]:
 
 
 def _rows(view: PageRequest, job_ids: Iterable[str]) -> list[Values]:
-    places = view.history.places()
-    now_s = view.now_s if view.history.is_epoch else view.history.now.time_s
-    return [_row(view.history, job_id, places.get(job_id, ()), now_s) for job_id in job_ids]
+    places, now = view.history.places(), view.history.now
+    now_s = view.now_s if view.history.is_epoch else now.time_s
+    return [_row(now, job_id, places.get(job_id, ()), now_s) for job_id in job_ids]
 
 
-def _row(history: History, job_id: str, held: Sequence[Segment], now_s: float) -> Values:
+def _row(now: Now, job_id: str, held: Sequence[Segment], now_s: float) -> Values:
     """Return a row about a job; a field that the journal lacks or has in a wrong form is empty."""
-    now = history.now
     job, forked = now.jobs[job_id], now.forked.get(job_id)
     steps = _number(job["steps"])
     chosen = "chosen; it starts when its GPUs are free" if job_id in now.planned else "–"
@@ -175,9 +161,6 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) < _LARGEST else 0.0
 
 
-# GPU types.
-
-
 def _types(view: PageRequest) -> Iterator[Values]:
     """Yield each type's use, now and in a window, and its price; curves are SVG paths."""
     window = view.window or Window(view.until_s - 1.0, view.until_s)
@@ -208,9 +191,6 @@ def _curve(points: Sequence[tuple[float, float]], window: Window, most: float) -
     return path
 
 
-# The picture.
-
-
 def _chart(view: PageRequest) -> Values:
     """Return the chart of GPUs by job; `words` are the last of `num_words` rows of it as text."""
     history, window = view.history, view.window
@@ -233,7 +213,11 @@ def _chart(view: PageRequest) -> Values:
     segments = [segment for segment in history.bars(view.until_s) if window.shows(segment)]
     listed = [s for s in segments if not chosen or chosen in s.gang.gpus_by_type]
     listed.sort(key=lambda s: (s.start_s, s.job_id), reverse=True)
-    picture = gantt(_first(nodes), segments, history.names, window, view.clock)
+    totals = accumulate(sum(node["gpus"].values()) for node in nodes.values())
+    nodes = {
+        name: nodes[name] for name, total in zip(nodes, totals, strict=True) if total <= MAX_GPUS
+    }
+    picture = gantt(nodes, segments, history.names, window, view.clock)
     return values | {"gantt": picture, "words": listed[:_MAX_WORDS], "num_words": len(listed)}
 
 
@@ -256,11 +240,3 @@ def _choices(
         for gpu_type in (*([""] if has_all else ()), *gpu_types)
     ]
     return {"Time to show": times, "GPU types to show": types}
-
-
-def _first(nodes: Mapping[str, Line]) -> dict[str, Line]:
-    """Return the nodes that fit in a chart."""
-    totals = accumulate(sum(node["gpus"].values()) for node in nodes.values())
-    return dict(
-        pair for pair, total in zip(nodes.items(), totals, strict=True) if total <= MAX_GPUS
-    )

@@ -8,25 +8,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from hadar_slurm.core.gang import Gang
 from hadar_slurm.journal import Line, throughputs_of
+from hadar_slurm.metrics import Segment
 
 
 def throughput_ratios(
-    held: Iterable[tuple[str, Gang]], jobs: Mapping[str, Line], nodes: Mapping[str, Line]
+    held: Iterable[Segment], jobs: Mapping[str, Line], nodes: Mapping[str, Line]
 ) -> dict[str, float]:
     """Return the mean ratio over the held GPUs of each type, 1 at most.
 
-    `held` are gangs with their jobs' ids, `jobs` and `nodes` are those of the journal. The fastest
-    type is one of which the open nodes that the job may use have as many GPUs as its gang; a gang
-    of several types runs at the pace of its slowest. Gangs of unknown throughput are left out, and
-    types without any other gang.
+    `jobs` and `nodes` are those of the journal. The fastest type is one of which the open nodes
+    that the job may use have as many GPUs as its gang; a gang of several types runs at the pace of
+    its slowest. Gangs of unknown throughput are left out, and types without any other gang.
     """
     supply = _Supply(nodes)
     sums: dict[str, float] = {}
     weights: Counter[str] = Counter()
-    for job_id, gang in held:
-        job = jobs.get(job_id, {})
+    for segment in held:
+        job, gang = jobs.get(segment.job_id, {}), segment.gang
         throughputs = {name.lower(): float(x) for name, x in throughputs_of(job).items()}
         own = min((throughputs.get(name.lower(), 0.0) for name in gang.gpus_by_type), default=0.0)
         if own <= 0:

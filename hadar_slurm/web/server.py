@@ -9,7 +9,7 @@ import ipaddress
 import socket
 import time
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -20,16 +20,16 @@ from hadar_slurm.web.connections import ConnectionLimits, Connections
 from hadar_slurm.web.exchange import Exchange, Response
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
-from hadar_slurm.web.page import listing, missing, overview
+from hadar_slurm.web.page import TEMPLATES, listing, overview
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.view import PageRequest, Query
 
 DEFAULT_ADDRESS = "127.0.0.1:8642"
 _STATIC = Path(__file__).parent / "static"
 _FILES = {
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/refresh.js": ("refresh.js", "text/javascript; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/style.css": "text/css; charset=utf-8",
+    "/refresh.js": "text/javascript; charset=utf-8",
+    "/icon.svg": "image/svg+xml",
 }
 _HTML = "text/html; charset=utf-8"
 _MOST_PARTS = 8
@@ -90,14 +90,11 @@ class Server:
         except OSError as error:
             where = f"{address.host}:{address.port}"
             raise UsageError(f"--address {where}: {error.strerror or error}") from error
-        self._connections = Connections(listener, self, limits or ConnectionLimits())
+        # Answers requests until the end of the block.
+        self.running = Connections(listener, self, limits or ConnectionLimits()).running
         self.port = int(listener.getsockname()[1])
         shown = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{shown}:{self.port}/"
-
-    def running(self) -> AbstractContextManager[None]:
-        """Answer requests until the end of the block."""
-        return self._connections.running()
 
     def respond(self, head: bytes) -> bytes:
         """Return the whole answer to a request."""
@@ -124,22 +121,18 @@ class Server:
         parts = urlsplit(target)
         if parts.path == "/metrics":
             return Response(*exposition(self._follower, accept, self._now_s(), self._pulse))
-        if parts.path in _FILES:
-            name, kind = _FILES[parts.path]
-            return Response((_STATIC / name).read_bytes(), kind)
-        view = PageRequest(self._follower, self._now_s(), _query(parts.query), pulse=self._pulse)
+        if kind := _FILES.get(parts.path):
+            return Response((_STATIC / parts.path[1:]).read_bytes(), kind)
+        query: Query = {}
+        with suppress(ValueError):
+            query = dict(parse_qsl(parts.query, max_num_fields=_MOST_PARTS, errors="replace"))
+        view = PageRequest(self._follower, self._now_s(), query, pulse=self._pulse)
         if parts.path == "/":
             return Response(overview(view).encode(), _HTML)
         if parts.path == "/jobs":
             return Response(listing(view).encode(), _HTML)
-        return Response(missing().encode(), _HTML, HTTPStatus.NOT_FOUND)
-
-
-def _query(text: str) -> Query:
-    try:
-        return dict(parse_qsl(text, max_num_fields=_MOST_PARTS, errors="replace"))
-    except ValueError:
-        return {}
+        missing = TEMPLATES.get_template("missing.html.j2").render(here="")
+        return Response(missing.encode(), _HTML, HTTPStatus.NOT_FOUND)
 
 
 def _host_name(host: str) -> str | None:
