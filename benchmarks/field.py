@@ -16,12 +16,13 @@ import argparse
 import json
 import platform
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from results import days, wrapped
 
 from hadar_slurm.lab.inputs import TraceOptions, read_cluster, read_table, read_workload
 from hadar_slurm.lab.policies.predicting import Predicting
@@ -85,10 +86,10 @@ SLOW = ("hadare", "sampling")
 
 def cells() -> Iterator[tuple[str, str, float]]:
     """Yield every run: trace, policy, error of predictions; the quick ones first."""
-    known = [policy for group in CLASSES for policy in group.policies]
     wanted = [
         (policy, error)
-        for policy in known
+        for group in CLASSES
+        for policy in group.policies
         for error in (ERRORS if policy in PREDICTED else ERRORS[:1])
     ]
     for policy, error in sorted(wanted, key=lambda run: (run[0] in SLOW, run[1])):
@@ -112,22 +113,19 @@ def play(data: Path, trace: str, policy: str, error: float) -> dict[str, Any]:
         specs = forked(specs, max_copies=len(nodes.nodes), aggregation_s=AGGREGATION_S)
     found = run_experiment(specs, nodes, Predicting(make_policy(policy), error))
     least = bounds(specs, nodes, counts_spread=True)
-    ttd_s, jct_s = (
-        (least.ttd_forking_s, least.mean_jct_s)
-        if is_forked
-        else (least.ttd_gang_s, least.mean_jct_gang_s)
-    )
-    return {
-        "ttd_h": found.ttd_s / HOUR_S,
-        "mean_jct_h": found.mean_jct_s / HOUR_S,
-        "p50_jct_h": found.p50_jct_s / HOUR_S,
-        "p95_jct_h": found.p95_jct_s / HOUR_S,
+    times_s = {
+        "ttd_h": found.ttd_s,
+        "mean_jct_h": found.mean_jct_s,
+        "p50_jct_h": found.p50_jct_s,
+        "p95_jct_h": found.p95_jct_s,
+        "ttd_bound_h": least.ttd_forking_s if is_forked else least.ttd_gang_s,
+        "jct_bound_h": least.mean_jct_s if is_forked else least.mean_jct_gang_s,
+    }
+    return {name: time_s / HOUR_S for name, time_s in times_s.items()} | {
         "utilization": found.utilization,
         "mean_ftf": found.mean_ftf,
         "moves": found.moves,
         "decision_ms": found.decision_ms_p50,
-        "ttd_bound_h": ttd_s / HOUR_S,
-        "jct_bound_h": jct_s / HOUR_S,
         "made": datetime.now(UTC).date().isoformat(),
     }
 
@@ -138,10 +136,9 @@ Found = Mapping[tuple[str, str, float], Mapping[str, Any]]
 def page(found: Found, work: Path) -> str:
     """Return the text of benchmarks/results/field.md."""
     made = sorted({str(record["made"]) for record in found.values()})
-    days = " to ".join(dict.fromkeys([made[0], made[-1]])) if made else "never"
     parts = [
         "# The systems of the field, side by side",
-        _wrapped(
+        wrapped(
             "Each is a policy in the same simulator, on the same jobs and GPUs: 480 jobs on 20 "
             "V100s, 20 P100s and 20 K80s, four to a node, in rounds of 360 s; a move costs 30 s. "
             "hadar480_load90 has arrivals at 90 % of what the cluster could do, in "
@@ -153,19 +150,19 @@ def page(found: Found, work: Path) -> str:
         ),
     ]
     for group in CLASSES:
-        parts += [f"## {group.title}", _wrapped(group.words)]
+        parts += [f"## {group.title}", wrapped(group.words)]
         parts += [_table(found, trace, group.policies) for trace in TRACES]
     parts += [
         "## When sizes are predicted",
-        _wrapped(
+        wrapped(
             "Mean JCT in hours when each job's steps are off by up to so much, evenly spread on "
             "both sides and the same for all policies (`lab/policies/predicting.py`). A job that "
             "has passed its prediction is predicted to need twice as much."
         ),
         *(_predicted(found, trace) for trace in TRACES),
-        _wrapped(_of_predictions(found)),
+        wrapped(_of_predictions(found)),
         "## What their papers say",
-        _wrapped(
+        wrapped(
             "Figures from public abstracts and project pages, with ours of the same kind beside "
             "them: on load90, then on static. They are of other clusters and jobs."
         ),
@@ -178,10 +175,10 @@ def page(found: Found, work: Path) -> str:
         printed = work / f"{name}.md"
         if printed.exists():
             text = printed.read_text(encoding="utf-8").strip().replace("## ", "### ")
-            lines = [line if "|" in line else _wrapped(line) for line in text.split("\n")]
+            lines = [line if "|" in line else wrapped(line) for line in text.split("\n")]
             parts += [f"## {title}", f"`python benchmarks/{name}.py`:", "\n".join(lines)]
     machine = f"{platform.machine()}, Python {platform.python_version()}"
-    parts.append(f"*Made {days} on {machine}.*")
+    parts.append(f"*Made {days(made)} on {machine}.*")
     return "\n\n".join(parts) + "\n"
 
 
@@ -197,25 +194,21 @@ _COLUMNS = (
 
 
 def _table(found: Found, trace: str, policies: Sequence[str]) -> str:
-    rows = [found.get((trace, policy, 0.0)) for policy in policies]
-    known = [row for row in rows if row is not None]
+    rows = {policy: found.get((trace, policy, 0.0)) for policy in policies}
+    known = [row for row in rows.values() if row is not None]
     if not known:
         return f"{trace}: not run yet."
-    head = [f"{trace}", *(title for title, _, _ in _COLUMNS)]
     lines = []
-    for policy, row in zip(policies, rows, strict=True):
-        if row is None:
-            lines.append([policy, "not run yet"])
-            continue
-        line = [policy]
-        for _, name, form in _COLUMNS:
+    for policy, row in rows.items():
+        line = [policy] if row else [policy, "not run yet"]
+        for _, name, form in _COLUMNS if row else ():
             text = form.format(row[name])
             is_best = all(float(row[name]) <= float(other[name]) for other in known)
             line.append(f"**{text}**" if is_best and len(known) > 1 else text)
         lines.append(line)
     bound = known[0]
     lines.append(["bound", f"{bound['jct_bound_h']:.1f}", "", "", f"{bound['ttd_bound_h']:.1f}"])
-    return _markdown(head, lines)
+    return _markdown([trace, *(title for title, _, _ in _COLUMNS)], lines)
 
 
 def _predicted(found: Found, trace: str) -> str:
@@ -224,8 +217,7 @@ def _predicted(found: Found, trace: str) -> str:
     for policy in PREDICTED:
         rows = [found.get((trace, policy, error)) for error in ERRORS]
         lines.append([policy, *(f"{row['mean_jct_h']:.1f}" if row else "" for row in rows)])
-    blind = found.get((trace, "hlas", 0.0))
-    if blind:
+    if blind := found.get((trace, "hlas", 0.0)):
         lines.append(["hlas, no sizes", *([f"{blind['mean_jct_h']:.1f}"] * len(ERRORS))])
     return _markdown(head, lines)
 
@@ -314,14 +306,10 @@ def _headlines(found: Found) -> str:
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     width = len(head)
-    rows = [[*line, *[""] * (width - len(line))] for line in lines]
-    is_text = any(len(cell) > 20 for row in rows for cell in row[1:])
-    rule = "|---" * width + "|" if is_text else "|---" + "|---:" * (width - 1) + "|"
-    return "\n".join([f"| {' | '.join(head)} |", rule, *(f"| {' | '.join(r)} |" for r in rows)])
-
-
-def _wrapped(words: str) -> str:
-    return textwrap.fill(words, 100, break_long_words=False, break_on_hyphens=False)
+    rows = [f"| {' | '.join([*line, *[''] * (width - len(line))])} |" for line in (head, *lines)]
+    is_text = any(len(cell) > 20 for line in lines for cell in line[1:])
+    rule = "|---" + ("|---" if is_text else "|---:") * (width - 1) + "|"
+    return "\n".join([rows[0], rule, *rows[1:]])
 
 
 def main() -> None:

@@ -7,7 +7,7 @@
 2. The mixes M-1 to M-12 on five nodes of speeds 1, 1, .5, .5, .2, ten seeds, rounds of 180 s: CRU
    at least 0.97 on each, and 1.45x that of Gavel's max-min on average. Two kinds of mixes are run
    (`lab.study.scenarios`); the second, whose jobs are more alike, is shown only: where Gavel keeps
-   73 % of the GPUs busy nobody can keep 1.45x as many.
+   73 % of the GPUs busy, 1.45x as many cannot be kept busy.
 3. One job on the fastest n of these nodes: at least 0.92 x sum X / max X times as fast as on the
    fastest alone.
 
@@ -32,7 +32,8 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
+from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.study.bounds import forking_bound_s
 from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, forked, run_experiment
 from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, even_mix, mix
@@ -67,15 +68,11 @@ class Finding(NamedTuple):
 
     @classmethod
     def of(cls, result: Result, bound_s: float) -> Finding:
-        """Return what matters here of a result."""
-        return cls(
-            result.ttd_s / HOUR_S,
-            bound_s / HOUR_S,
-            result.mean_jct_s / HOUR_S,
-            result.cru,
-            result.utilization,
-            result.moves,
+        """Return the figures of a result that are shown here."""
+        ttd_h, bound_h, mean_jct_h = (
+            s / HOUR_S for s in (result.ttd_s, bound_s, result.mean_jct_s)
         )
+        return cls(ttd_h, bound_h, mean_jct_h, result.cru, result.utilization, result.moves)
 
 
 def mean(findings: Sequence[Finding]) -> Finding:
@@ -92,8 +89,7 @@ def line(*cells: object) -> str:
 def play_trace(player: tuple[str, str], data: Path) -> Finding:
     """Return how a policy, by the rules given, does on the trace."""
     policy, rules = player
-    path = data / "gavel_simulation_throughputs.json"
-    table = parse_table(path.read_text(encoding="utf-8"), path.name)
+    table = read_table(data / "gavel_simulation_throughputs.json")
     lines = (data / "hadar480_static.trace").read_text(encoding="utf-8").splitlines()
     cost_s = COST_S if rules == "hadar" else 0.0
     specs = parse_gavel_trace(lines, table, "hadar480_static", restart_cost_s=cost_s)[:120]
@@ -105,9 +101,9 @@ def play_trace(player: tuple[str, str], data: Path) -> Finding:
 
 def play_mix(cell: tuple[str, str, int, int]) -> Finding:
     """Return how a policy does on the mix of a kind, a size and a seed."""
-    policy, gpu_type, size, seed = cell
+    policy, name, size, seed = cell
     cluster = parse_cluster(MIX_CLUSTER, gpus_per_node=1)
-    specs = MIXES[gpu_type](size, Random(f"M-{size} {seed}"))
+    specs = MIXES[name](size, Random(f"M-{size} {seed}"))
     result = run_experiment(specs, cluster, make_policy(policy), ExperimentSettings(180.0))
     return Finding.of(result, forking_bound_s(specs, cluster))
 
@@ -116,22 +112,19 @@ def speedup(cell: tuple[int, float]) -> float:
     """Return the speed-up of one job of this many hours on n nodes over the fastest alone."""
     num_nodes, hours = cell
     speeds = NODE_SPEEDS[:num_nodes]
+    rates = {(f"x{speed:g}", 1): GangThroughput(1000.0 * speed) for speed in speeds}
     spec = JobSpec(
         job_id=JobId("0"),
         num_gpus=1,
         total_steps=round(1000.0 * hours * HOUR_S),
-        throughputs=Throughputs.of(
-            {(f"x{speed:g}", 1): GangThroughput(1000.0 * speed) for speed in speeds}
-        ),
+        throughputs=Throughputs.of(rates),
         restart_cost_s=COST_S,
         max_copies=num_nodes,
         aggregation_cost_s=COST_S,
     )
     nodes = [Node.of(f"n{number}", {f"x{speed:g}": 1}) for number, speed in enumerate(speeds)]
-    result = run_experiment(
-        [spec], Cluster.of(nodes), make_policy("hadare"), ExperimentSettings(180.0)
-    )
-    return hours * HOUR_S / result.ttd_s
+    policy, settings = make_policy("hadare"), ExperimentSettings(180.0)
+    return hours * HOUR_S / run_experiment([spec], Cluster.of(nodes), policy, settings).ttd_s
 
 
 class Section(NamedTuple):
@@ -164,12 +157,12 @@ def check_trace(pool: Executor, data: Path) -> Section:
     return Section("hadar480_static, 120 jobs", rows, words, is_reached, figures)
 
 
-def check_mixes(pool: Executor, gpu_type: str) -> Section:
+def check_mixes(pool: Executor, name: str) -> Section:
     """Measure the second target on one kind of mixes."""
-    runs = [(policy, gpu_type, k, seed) for policy in POLICIES for k in SIZES for seed in SEEDS]
+    runs = [(policy, name, k, seed) for policy in POLICIES for k in SIZES for seed in SEEDS]
     found = dict(zip(runs, pool.map(play_mix, runs, chunksize=10), strict=True))
     means = {
-        (policy, k): mean([found[policy, gpu_type, k, seed] for seed in SEEDS])
+        (policy, k): mean([found[policy, name, k, seed] for seed in SEEDS])
         for policy in POLICIES
         for k in SIZES
     }
@@ -187,7 +180,7 @@ def check_mixes(pool: Executor, gpu_type: str) -> Section:
     least = min(means["hadare", k].cru for k in SIZES)
     ratio, idle_ratio = ours.cru / gavels.cru, ours.training / gavels.training
     is_reached = least >= LEAST_CRU and ratio >= LEAST_CRU_RATIO
-    is_asked = MIXES[gpu_type] is mix
+    is_asked = MIXES[name] is mix
     words = (
         f"The least CRU is {least:.4f}, at least {LEAST_CRU} asked. Its mean is {ours.cru:.4f}, "
         f"Gavel's {gavels.cru:.4f}: {ratio:.2f}x, at least {LEAST_CRU_RATIO}x asked; with overhead "
@@ -195,9 +188,8 @@ def check_mixes(pool: Executor, gpu_type: str) -> Section:
         + (f"Reached: {yes(is_reached)}." if is_asked else "Shown only.")
     )
     figures = {f"{policy} M-{k}": one._asdict() for (policy, k), one in means.items()}
-    return Section(
-        f"{gpu_type}, {len(SEEDS)} seeds", rows, words, is_reached or not is_asked, figures
-    )
+    heading = f"{name}, {len(SEEDS)} seeds"
+    return Section(heading, rows, words, is_reached or not is_asked, figures)
 
 
 def check_speedup(pool: Executor) -> Section:
@@ -229,14 +221,6 @@ def yes(is_so: bool) -> str:
     return "yes" if is_so else "**NO**"
 
 
-def show(section: Section) -> Section:
-    """Print a section and return it."""
-    print(
-        "\n".join([f"### {section.heading}", "", *section.rows, "", section.words, ""]), flush=True
-    )
-    return section
-
-
 def main() -> int:
     """Measure everything and print it; return the process's status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -244,12 +228,15 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
     arguments = parser.parse_args()
+    checks = [partial(check_trace, data=arguments.data)] if arguments.data.is_dir() else []
+    checks += [partial(check_mixes, name=name) for name in MIXES]
     sections: list[Section] = []
     with ProcessPoolExecutor(arguments.processes) as pool:
-        if arguments.data.is_dir():
-            sections.append(show(check_trace(pool, arguments.data)))
-        sections += [show(check_mixes(pool, gpu_type)) for gpu_type in MIXES]
-        sections.append(show(check_speedup(pool)))
+        for check in (*checks, check_speedup):
+            section = check(pool)
+            print(f"### {section.heading}", "", *section.rows, "", section.words, "", sep="\n")
+            sections.append(section)
+            sys.stdout.flush()
     if arguments.json:
         text = json.dumps({section.heading: section.figures for section in sections}, indent=1)
         arguments.json.write_text(text + "\n", encoding="utf-8")

@@ -4,7 +4,7 @@
 
 1. On random instances, sum w JCT over the program's lower bound: never above alpha (2 + alpha).
 2. On the same, weighted JCT against gang scheduling: a job holds as many GPUs as a round has tasks,
-   of one type where one has so many, and its round takes as long as the slowest of them. By Gavel's
+   of one type where one has enough, and its round takes as long as the slowest of them. By Gavel's
    FIFO (in order of arrival, stopping at the first that does not fit), by shortest remaining time
    first (preempting between rounds), and by the same order blind to types.
 3. With switches that take 5 s, and 5 ms.
@@ -34,22 +34,12 @@ from hadar_slurm.lab.policies.hare import (
 _Stand = tuple[int, int, float, float]
 Key = Callable[[RoundJob, int], float]
 
-# Gang scheduling: the order by job and rounds left, whether it stops at who does not fit, whether
-# it is blind to types.
+# Gang scheduling: the order by job and rounds left, whether it stops at the first job that does not
+# fit, whether it is blind to types.
 RIVALS: tuple[tuple[str, Key, bool, bool], ...] = (
     ("Gavel's FIFO", lambda job, _: job.arrival_s, True, False),
-    (
-        "shortest remaining time first",
-        lambda job, rounds: rounds * job.least_round_s,
-        False,
-        False,
-    ),
-    (
-        "the same, blind to types",
-        lambda job, rounds: rounds * sum(job.train_s),
-        False,
-        True,
-    ),
+    ("shortest remaining time first", lambda job, left: left * job.least_round_s, False, False),
+    ("the same, blind to types", lambda job, left: left * sum(job.train_s), False, True),
 )
 SWITCHES_S = (5.0, 0.005)
 
@@ -129,11 +119,8 @@ def optimum_s(jobs: Sequence[RoundJob], at_most_s: float) -> float:
         for synced_s, n, m, start_s, end in sorted(steps):
             done, left, ready_s, end_s = states[n]
             last_s = max(end_s, synced_s)
-            if left == 1:
-                after = (done + 1, jobs[n].tasks, last_s, last_s)
-            else:
-                after = (done, left - 1, ready_s, last_s)
-            before, states[n] = states[n], after
+            one_less, whole = (done, left - 1, ready_s), (done + 1, jobs[n].tasks, last_s)
+            before, states[n] = states[n], (*(whole if left == 1 else one_less), last_s)
             freed, free_s[m] = free_s[m], end
             go(states, free_s, start_s)
             states[n], free_s[m] = before, freed
@@ -146,28 +133,23 @@ def gang_s(
     jobs: Sequence[RoundJob], types: Sequence[int], key: Key, *, stops: bool, is_blind: bool
 ) -> float:
     """Return the sum of weight times JCT of gang scheduling, round by round."""
-    num_gpus = len(types)
-    left = [job.rounds for job in jobs]
-    ready_s = [job.arrival_s for job in jobs]
-    free_s = [0.0] * num_gpus
-    total = 0.0
-    now_s = min(ready_s)
+    left, ready_s = [job.rounds for job in jobs], [job.arrival_s for job in jobs]
+    free_s, total, now_s = [0.0] * len(types), 0.0, min(ready_s)
     while any(left):
-        free = [m for m in range(num_gpus) if free_s[m] <= now_s]
+        free = [m for m in range(len(types)) if free_s[m] <= now_s]
         waiting = [n for n in range(len(jobs)) if left[n] and ready_s[n] <= now_s]
         for n in sorted(waiting, key=lambda n: (key(jobs[n], left[n]), n)):
             job = jobs[n]
             gang = _gang(job, free, types, is_blind=is_blind)
+            if gang is None and stops:
+                break
             if gang is None:
-                if stops:
-                    break
                 continue
             end_s = now_s + max(job.train_s[m] + job.sync_s[m] for m in gang)
             for m in gang:
                 free_s[m] = end_s
                 free.remove(m)
-            left[n] -= 1
-            ready_s[n] = end_s
+            left[n], ready_s[n] = left[n] - 1, end_s
             if not left[n]:
                 total += job.weight * (end_s - job.arrival_s)
         later = [t for t in free_s if t > now_s]
@@ -181,40 +163,26 @@ def _gang(
 ) -> list[int] | None:
     if len(free) < job.tasks:
         return None
-    of_type: dict[int, list[int]] = {}
-    for m in free:
-        of_type.setdefault(types[m], []).append(m)
-    whole = [gpus for gpus in of_type.values() if len(gpus) >= job.tasks]
-    if is_blind:
-        # The type with most room, as nothing else is known of it.
-        whole.sort(key=len, reverse=True)
-    else:
-        whole.sort(key=lambda gpus: job.train_s[gpus[0]])
+    of_type = [[m for m in free if types[m] == k] for k in dict.fromkeys(types[m] for m in free)]
+    whole = [gpus for gpus in of_type if len(gpus) >= job.tasks]
     if whole:
-        return whole[0][: job.tasks]
+        # Blind to types: the one with most room, as nothing else is known of it.
+        best = min(whole, key=lambda gpus: -len(gpus) if is_blind else job.train_s[gpus[0]])
+        return best[: job.tasks]
     if max(types.count(gpu_type) for gpu_type in set(types)) >= job.tasks:
         return None
     return sorted(free, key=lambda m: job.train_s[m])[: job.tasks]
 
 
 def compare(
-    draw: np.random.Generator,
-    *,
-    number: int,
-    jobs: tuple[int, int],
-    gpus: tuple[int, int],
-    most_tasks: int,
+    draw: np.random.Generator, number: int, jobs: tuple[int, int], gpus: tuple[int, int], most: int
 ) -> None:
-    """Print the results of random instances with this many jobs and GPUs."""
+    """Print the results of random instances with this many jobs, GPUs, and `most` tasks each."""
     rows, switched = [], []
     began = time.perf_counter()
     for _ in range(number):
-        found, types = an_instance(
-            draw,
-            jobs=int(draw.integers(*jobs, endpoint=True)),
-            gpus=int(draw.integers(*gpus, endpoint=True)),
-            most_tasks=most_tasks,
-        )
+        num_jobs, num_gpus = (int(draw.integers(*span, endpoint=True)) for span in (jobs, gpus))
+        found, types = an_instance(draw, jobs=num_jobs, gpus=num_gpus, most_tasks=most)
         rows.append(_measured(found, types))
         switched.append(
             [plan_offline(found, switch_s=s).weighted_s(found) / rows[-1][0] for s in SWITCHES_S]
@@ -279,9 +247,9 @@ def main() -> None:
     parser.add_argument("--tiny", type=int, default=200)
     options = parser.parse_args()
     draw = np.random.default_rng(2022)
-    compare(draw, number=options.instances, jobs=(3, 10), gpus=(4, 15), most_tasks=4)
+    compare(draw, options.instances, jobs=(3, 10), gpus=(4, 15), most=4)
     print()
-    compare(draw, number=options.busy, jobs=(20, 40), gpus=(15, 15), most_tasks=8)
+    compare(draw, options.busy, jobs=(20, 40), gpus=(15, 15), most=8)
     print()
     over_optimum(draw, options.tiny)
 

@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,21 +46,16 @@ FULL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One `hadar compare`: where its results lie, and its words after `compare`."""
-
-    folder: str
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
-    """A section of the page: its runs, the words before its tables, the columns of these."""
+    """A section of the page."""
 
     name: str
     heading: str
+    # The text before the tables.
     words: str
-    runs: tuple[Run, ...]
+    # Every `hadar compare`: the folder of its results, and its arguments.
+    runs: Mapping[str, str]
+    # The columns of the tables.
     columns: tuple[str, ...] = SHORT
     has_peers: bool = False
     # Notes, such as a scenario's, instead of a table for each setting.
@@ -75,6 +70,10 @@ _MOST = (
     "yarn-cs,srsf,las,slurm"
 )
 
+_STATIC = f"{{data}}/hadar480_static.trace {_TABLE} {_CLUSTER}"
+_PRODUCTION = "{data}/elasticflow_cluster03.csv --cluster 80xV100,80xP100,80xK80 --gpus-per-node 8"
+_LARGE = f"generate:hadar15000 {_CLUSTER} --load 90 --policy"
+
 PARTS: tuple[Part, ...] = (
     Part(
         "peers",
@@ -83,21 +82,14 @@ PARTS: tuple[Part, ...] = (
         "over several nodes as on one. The last columns have what Gavel's unmodified simulator "
         "gives for the same policy on the same trace (`peer_results.csv`), and by how much ours "
         "differs: that is how faithful the simulator is.",
-        tuple(
-            Run(
-                f"peers-{trace}-{first}",
-                f"{{data}}/{trace}.trace {_TABLE} {_CLUSTER} {_MOST} --rules gavel --first {first} "
-                "--restart-seconds 0",
-            )
+        {
+            f"peers-{trace}-{first}": f"{{data}}/{trace}.trace {_TABLE} {_CLUSTER} {_MOST} "
+            f"--rules gavel --first {first} --restart-seconds 0"
             for trace, first in (
-                ("hadar480_static", 480),
-                ("hadar480_static", 240),
-                ("hadar480_static", 120),
-                ("hadar480_burst", 480),
-                ("hadar480_load90", 480),
-                ("gavel480_static", 480),
+                *(("hadar480_static", first) for first in (480, 240, 120)),
+                *((name, 480) for name in ("hadar480_burst", "hadar480_load90", "gavel480_static")),
             )
-        ),
+        },
         has_peers=True,
     ),
     Part(
@@ -105,26 +97,17 @@ PARTS: tuple[Part, ...] = (
         "What moving costs",
         "Under our rules: exact ends, GPUs used again at once, gangs over several nodes at their "
         "own speed, and a restart for every move. A policy that moves jobs freely pays here.",
-        (
-            Run(
-                "restart",
-                f"{{data}}/hadar480_static.trace {{data}}/hadar480_load90.trace {_TABLE} "
-                f"{_CLUSTER} {_MOST} --restart-seconds 0,10,30,60",
-            ),
-            Run(
-                "restart-hadar",
-                "{data}/hadar480_burst.trace {data}/gavel480_static.trace "
-                f"{_TABLE} {_CLUSTER} --policy hadar --restart-seconds 0,30",
-            ),
-            *(
-                Run(
-                    f"restart-hadar-{first}",
-                    f"{{data}}/hadar480_static.trace {_TABLE} {_CLUSTER} --first {first} "
-                    "--policy hadar --restart-seconds 0,30",
-                )
+        {
+            "restart": "{data}/hadar480_static.trace {data}/hadar480_load90.trace "
+            f"{_TABLE} {_CLUSTER} {_MOST} --restart-seconds 0,10,30,60",
+            "restart-hadar": "{data}/hadar480_burst.trace {data}/gavel480_static.trace "
+            f"{_TABLE} {_CLUSTER} --policy hadar --restart-seconds 0,30",
+            **{
+                f"restart-hadar-{first}": f"{_STATIC} --first {first} --policy hadar "
+                "--restart-seconds 0,30"
                 for first in (240, 120)
-            ),
-        ),
+            },
+        },
     ),
     Part(
         "speeds",
@@ -134,29 +117,18 @@ PARTS: tuple[Part, ...] = (
         "takes all types to be alike; without a word it is the oracle that knows all "
         "([speeds.md](../../docs/speeds.md)). Steps are known, and on which types a job trains "
         "at all. A move costs 30 s.",
-        (
-            *(
-                Run(
-                    f"speeds-{trace}",
-                    f"{{data}}/{trace}.trace {_TABLE} {_CLUSTER} --policy hadar "
-                    "--speeds oracle,learned,prior,none",
-                )
-                for trace in ("hadar480_load90", "hadar480_static")
-            ),
-        ),
+        {
+            f"speeds-{trace}": f"{{data}}/{trace}.trace {_TABLE} {_CLUSTER} --policy hadar "
+            "--speeds oracle,learned,prior,none"
+            for trace in ("hadar480_load90", "hadar480_static")
+        },
     ),
     Part(
         "paper",
         "The paper's form beside ours",
         "`hadar-paper` solves an integer program in each round, with prices that rise with use; "
         "`hadar` takes its prices from a linear program over all jobs. A move costs 30 s.",
-        (
-            Run(
-                "paper",
-                f"{{data}}/hadar480_static.trace {_TABLE} {_CLUSTER} --first 120 "
-                "--policy hadar,hadar-paper,gavel-max-min,srsf",
-            ),
-        ),
+        {"paper": f"{_STATIC} --first 120 --policy hadar,hadar-paper,gavel-max-min,srsf"},
         columns=FULL,
     ),
     Part(
@@ -164,19 +136,16 @@ PARTS: tuple[Part, ...] = (
         "From an idle cluster to an overfull one",
         "The jobs of hadar480_load90 with their arrivals scaled; at 100 % work comes as fast as "
         "the cluster could do it at best. A move costs 30 s.",
-        (
-            Run(
-                "load",
-                f"{{data}}/hadar480_load90.trace {_TABLE} {_CLUSTER} {_MOST} "
-                "--load 50,70,90,110,130",
-            ),
-        ),
+        {
+            "load": f"{{data}}/hadar480_load90.trace {_TABLE} {_CLUSTER} {_MOST} "
+            "--load 50,70,90,110,130"
+        },
     ),
     Part(
         "seeds",
         "Other seeds of the same generator",
         "Figures that hold on one file may be luck. Means over five workloads drawn anew.",
-        (Run("seeds", f"generate:hadar480 {_CLUSTER} {_MOST} --seed 0,1,2,3,4"),),
+        {"seeds": f"generate:hadar480 {_CLUSTER} {_MOST} --seed 0,1,2,3,4"},
     ),
     Part(
         "forking",
@@ -184,23 +153,17 @@ PARTS: tuple[Part, ...] = (
         "120 jobs leave many of the 60 GPUs without work unless jobs are forked; `hadare` forks, "
         "and its TTD stands beside the bound that allows it. A restart costs 10 s, making copies "
         "one 10 s a round.",
-        (
-            Run(
-                "forking",
-                f"{{data}}/hadar480_static.trace {_TABLE} {_CLUSTER} --first 120 "
-                "--policy hadare,hadar,gavel-max-min,gavel-makespan,srsf --restart-seconds 10",
-            ),
-        ),
+        {
+            "forking": f"{_STATIC} --first 120 "
+            "--policy hadare,hadar,gavel-max-min,gavel-makespan,srsf --restart-seconds 10"
+        },
         columns=FULL,
     ),
     Part(
         "mixes",
         "After HadarE's mixes",
         "",
-        (
-            Run("mixes", "--scenario hadare-mixes"),
-            Run("even-mixes", "--scenario hadare-even-mixes"),
-        ),
+        {"mixes": "--scenario hadare-mixes", "even-mixes": "--scenario hadare-even-mixes"},
         has_notes=True,
     ),
     Part(
@@ -208,7 +171,7 @@ PARTS: tuple[Part, ...] = (
         "After Hadar's simulation",
         "With the first 240 of its 480 jobs: `hadar-paper` alone takes an hour over all of them at "
         "once.",
-        (Run("hadar480", "--scenario hadar480 --first 240"),),
+        {"hadar480": "--scenario hadar480 --first 240"},
         has_notes=True,
     ),
     Part(
@@ -217,18 +180,10 @@ PARTS: tuple[Part, ...] = (
         "ElasticFlow's cluster03: 3,011 training jobs with gangs of up to 64 GPUs, on 240 GPUs. "
         "`hadar-paper` lists hundreds of ways to place a gang of 64 and solves a program over all "
         "of them every round, so it is shown with rounds of an hour, beside `hadar` at the same.",
-        (
-            Run(
-                "production",
-                "{data}/elasticflow_cluster03.csv --cluster 80xV100,80xP100,80xK80 "
-                f"--gpus-per-node 8 {_MOST},hadare",
-            ),
-            Run(
-                "production-paper",
-                "{data}/elasticflow_cluster03.csv --cluster 80xV100,80xP100,80xK80 "
-                "--gpus-per-node 8 --policy hadar,hadar-paper --round-seconds 3600",
-            ),
-        ),
+        {
+            "production": f"{_PRODUCTION} {_MOST},hadare",
+            "production-paper": f"{_PRODUCTION} --policy hadar,hadar-paper --round-seconds 3600",
+        },
         columns=FULL,
     ),
     Part(
@@ -236,30 +191,24 @@ PARTS: tuple[Part, ...] = (
         "Fifteen thousand jobs",
         "Thirty times the workload on the same cluster at 90 % load: what a simulation of this "
         "size takes.",
-        (
-            Run(
-                "large",
-                f"generate:hadar15000 {_CLUSTER} --load 90 --policy hadar,srsf,tiresias,slurm",
-            ),
-            Run(
-                "large-gavel",
-                f"generate:hadar15000 {_CLUSTER} --load 90 --policy gavel-max-min",
-            ),
-        ),
+        {
+            "large": f"{_LARGE} hadar,srsf,tiresias,slurm",
+            "large-gavel": f"{_LARGE} gavel-max-min",
+        },
         columns=FULL,
     ),
 )
 
 
-def command(run: Run, data: str) -> list[str]:
+def command(words: str, data: str) -> list[str]:
     """Return the words of a run's command."""
-    return ["hadar", "compare", *shlex.split(run.words.format(data=data))]
+    return ["hadar", "compare", *shlex.split(words.format(data=data))]
 
 
-def make(run: Run, work: Path, data: str, processes: int | None) -> None:
+def make(arguments: str, output: Path, data: str, processes: int | None) -> None:
     """Run a comparison; what fails in it is in its files."""
-    words = [sys.executable, "-m", "hadar_slurm.cli.main", *command(run, data)[1:]]
-    words += ["--output", str(work / run.folder)]
+    words = [sys.executable, "-m", "hadar_slurm.cli.main", *command(arguments, data)[1:]]
+    words += ["--output", str(output)]
     words += ["--jobs-at-once", str(processes)] if processes else []
     print(shlex.join(words), file=sys.stderr)
     subprocess.run(words, check=False, stdout=subprocess.DEVNULL)
@@ -275,7 +224,7 @@ def page(work: Path, data: str) -> str:
     parts = [
         old[part.heading].rstrip("\n") + "\n"
         if part.heading in old
-        and not any((work / run.folder / "compare.json").exists() for run in part.runs)
+        and not any((work / folder / "compare.json").exists() for folder in part.runs)
         else _part(part, work, data)
         for part in PARTS
     ]
@@ -302,31 +251,24 @@ our rules that took the mean JCT on hadar480_load90 from 31.2 to 28.3 h and move
 
 def _part(part: Part, work: Path, data: str) -> str:
     lines = [f"## {part.heading}", ""]
-    if part.words:
-        lines += [_wrapped(part.words), ""]
-    for run in part.runs:
-        lines += ["```", shlex.join(command(run, data)), "```", ""]
-        path = work / run.folder / "compare.json"
+    lines += [wrapped(part.words), ""] if part.words else []
+    for folder, words in part.runs.items():
+        lines += ["```", shlex.join(command(words, data)), "```", ""]
+        path = work / folder / "compare.json"
         if not path.exists():
             lines += ["Not run yet.", ""]
             continue
         tree = json.loads(path.read_text(encoding="utf-8"))
         if part.has_notes:
-            lines += _notes(tree["notes"])
+            for note in tree["notes"]:
+                for paragraph in note["paragraphs"]:
+                    lines += [wrapped(paragraph), ""]
+                lines += [*_table(note["table"]), ""]
         else:
             for group in groups(tree["runs"]):
                 lines += _group(group, part, data)
         lines += [_origin(tree["runs"]), ""]
     return "\n".join(lines)
-
-
-def _notes(notes: Iterable[Mapping[str, Any]]) -> list[str]:
-    lines = []
-    for note in notes:
-        for paragraph in note["paragraphs"]:
-            lines += [_wrapped(paragraph), ""]
-        lines += [*_table(note["table"]), ""]
-    return lines
 
 
 def _group(group: Group, part: Part, data: str) -> list[str]:
@@ -363,34 +305,35 @@ def _peers(group: Group, data: str) -> dict[str, tuple[float, float]]:
 
 
 def _peer_cells(entry: PolicyRecords, peer: tuple[float, float] | None) -> list[str]:
-    if peer is None:
-        return ["", "", "", ""]
-    ours = [float(entry.records[0][name]) / 3600.0 for name in ("ttd_s", "mean_jct_s")]
     cells = []
-    for mine, theirs in zip(ours, peer, strict=True):
-        cells += [f"{theirs:.2f}", f"{100 * (mine / theirs - 1):+.2f} %"]
-    return cells
+    for name, theirs in zip(("ttd_s", "mean_jct_s"), peer or (), strict=False):
+        ours = float(entry.records[0][name]) / 3600.0
+        cells += [f"{theirs:.2f}", f"{100 * (ours / theirs - 1):+.2f} %"]
+    return cells or [""] * 4
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
-    head, *body = rows
-    width = len(head)
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (width - 1)]
-    lines += ["| " + " | ".join([*row, *[""] * (width - len(row))]) + " |" for row in body]
-    return lines
+    width = len(rows[0])
+    head, *body = (f"| {' | '.join([*row, *[''] * (width - len(row))])} |" for row in rows)
+    return [head, "|---|" + "---:|" * (width - 1), *body]
 
 
 def _origin(runs: Sequence[Mapping[str, Any]]) -> str:
     made = sorted(str(run["made"])[:10] for run in runs if "made" in run)
     machines = sorted({str(run["machine"]) for run in runs if "machine" in run})
     versions = sorted({f"{k} {v}" for run in runs for k, v in run.get("versions", {}).items()})
-    days = " to ".join(dict.fromkeys([made[0], made[-1]])) if made else "never"
-    return _wrapped(f"*Made {days} on {'; '.join(machines)}, with {', '.join(versions)}.*")
+    return wrapped(f"*Made {days(made)} on {'; '.join(machines)}, with {', '.join(versions)}.*")
 
 
-def _wrapped(words: str) -> str:
+def days(made: Sequence[str]) -> str:
+    """Return the first and the last of sorted dates."""
+    return " to ".join(dict.fromkeys([made[0], made[-1]])) if made else "never"
+
+
+def wrapped(words: str) -> str:
+    """Return a paragraph in lines of 100 characters."""
     return textwrap.fill(words, 100, break_long_words=False, break_on_hyphens=False)
 
 
@@ -404,13 +347,12 @@ def main() -> None:
     parser.add_argument("--jobs-at-once", type=int, help="runs at a time, one a processor if unset")
     parser.add_argument("--write-only", action="store_true", help="run nothing")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.parts if name not in names]
-    if unknown:
+    if unknown := [name for name in arguments.parts if name not in names]:
         parser.error(f"{', '.join(unknown)}: expected some of {', '.join(names)}")
     for part in PARTS:
         if not arguments.write_only and part.name in (arguments.parts or names):
-            for run in part.runs:
-                make(run, arguments.work, arguments.data, arguments.jobs_at_once)
+            for folder, words in part.runs.items():
+                make(words, arguments.work / folder, arguments.data, arguments.jobs_at_once)
     PAGE.write_text(page(arguments.work, arguments.data), encoding="utf-8")
     print(f"wrote {PAGE}", file=sys.stderr)
 

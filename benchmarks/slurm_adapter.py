@@ -70,32 +70,27 @@ def a_cluster(nodes: str, timeout_s: float = 120.0) -> Iterator[LocalCluster]:
 
 def a_backend(slurm: SlurmAdapter, directory: Path, spool: Path) -> SlurmBackend:
     """Return a backend with files in `directory`."""
-    settings = BackendSettings(
-        spool=spool / "reports", restart_cost_s=1.0, grace_s=30.0, poll_s=5.0
-    )
+    where = spool / "reports"
+    settings = BackendSettings(spool=where, restart_cost_s=1.0, grace_s=30.0, poll_s=5.0)
     return SlurmBackend(slurm, TABLE, settings, Ledger(directory / FILE_NAME))
 
 
-def described(gpus: int, *, is_held: bool = True) -> str:
+def described(gpus: int) -> str:
     """Return the comment of a described job."""
-    return encode(
-        Description(steps=LONG, gpus=gpus, throughputs=RATES, checkpoint=True, is_held=is_held)
-    )
+    job = Description(steps=LONG, gpus=gpus, throughputs=RATES, checkpoint=True, is_held=True)
+    return encode(job)
 
 
-def seconds(act: Callable[[], object], times: int = 5) -> Figures:
-    """Return how long calls took, and the least CPU time of this process for one."""
+def seconds(act: Callable[[], object]) -> Figures:
+    """Return how long five calls took, and the least CPU time of this process for one."""
     taken, cpu = [], []
-    for _ in range(times):
+    for _ in range(5):
         begun_s, cpu_s = time.perf_counter(), time.process_time()
         act()
         taken.append(time.perf_counter() - begun_s)
         cpu.append(time.process_time() - cpu_s)
-    return {
-        "best_s": round(min(taken), 3),
-        "median_s": round(statistics.median(taken), 3),
-        "own_cpu_s": round(min(cpu), 3),
-    }
+    found = {"best_s": min(taken), "median_s": statistics.median(taken), "own_cpu_s": min(cpu)}
+    return {name: round(value, 3) for name, value in found.items()}
 
 
 def fill(cluster: LocalCluster, count: int) -> list[JobId]:
@@ -123,12 +118,8 @@ def look(options: argparse.Namespace) -> Iterator[Figures]:
         if len(snapshot.jobs) != options.jobs:
             sys.exit(f"slurm_adapter: {len(snapshot.jobs)} jobs seen of {options.jobs}")
         if "look" in options.only:
-            for name, act in (
-                ("queue", slurm.queue),
-                ("read", slurm.read),
-                ("observe", backend.observe),
-            ):
-                head: Figures = {"measure": f"look: {name}", "jobs": options.jobs}
+            for act in (slurm.queue, slurm.read, backend.observe):
+                head: Figures = {"measure": f"look: {act.__name__}", "jobs": options.jobs}
                 yield {**head, **seconds(act), "adapter": slurm.name}
         if "change" in options.only:
             yield from change(slurm, jobs[:1000])
@@ -136,11 +127,11 @@ def look(options: argparse.Namespace) -> Iterator[Figures]:
 
 def change(slurm: SlurmAdapter, jobs: list[JobId]) -> Iterator[Figures]:
     """Measure batches."""
-    gpu_types: dict[str, list[Update]] = {
+    batches: dict[str, list[Update]] = {
         "holds": [Hold(job) for job in jobs],
         "updates": [Prefer(job, "v100") for job in jobs],
     }
-    for name, batch in gpu_types.items():
+    for name, batch in batches.items():
         begun_s = time.perf_counter()
         faults = slurm.change(batch)
         took_s = time.perf_counter() - begun_s
@@ -164,16 +155,14 @@ def rounds(options: argparse.Namespace) -> Iterator[Figures]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         fake = FakeSlurm(SIX_NODES, version=(24, 11, 5), spool=directory / "spool")
-        runner = FakeRunner(slurm=fake)
         settings = BackendSettings(spool=directory / "spool", restart_cost_s=30.0, poll_s=360.0)
-        backend = SlurmBackend(
-            CommandLine(runner),
+        parts = (
+            CommandLine(FakeRunner(slurm=fake)),
             TABLE,
             settings,
             Ledger(directory / FILE_NAME),
-            now_s=lambda: fake.now_s,
-            sleep=fake.advance,
         )
+        backend = SlurmBackend(*parts, now_s=lambda: fake.now_s, sleep=fake.advance)
         journal = Journal(directory / "journal.jsonl", max_bytes=1e6, keep=3)
         marks = {max(1, options.rounds // 10), max(1, options.rounds // 2), options.rounds}
         found: list[Figures] = []
@@ -189,25 +178,14 @@ def rounds(options: argparse.Namespace) -> Iterator[Figures]:
             fake.forget_ended()
             for job in range(len(fake.jobs), 16):
                 gpus, work_s = 1 + (number + job) % 4, 500.0 + 700.0 * ((number * 7 + job) % 9)
-                fake.submit(
-                    Asked(per_job=(("", gpus),)),
-                    hold="user",
-                    comment=described(gpus),
-                    work_s=work_s,
-                    steps=LONG,
-                )
+                asked, comment = Asked(per_job=(("", gpus),)), described(gpus)
+                fake.submit(asked, hold="user", comment=comment, work_s=work_s, steps=LONG)
             if number in marks:
-                files = sorted(directory.glob("journal.jsonl*"))
-                found.append(
-                    {
-                        "measure": "rounds",
-                        "rounds": number,
-                        "resident_mib": resident_mib(),
-                        "stops": stops,
-                        "journal_files": len(files),
-                        "journal_mb": round(sum(f.stat().st_size for f in files) / 1e6, 1),
-                    }
-                )
+                sizes = [file.stat().st_size for file in directory.glob("journal.jsonl*")]
+                figures: Figures = {"measure": "rounds", "rounds": number}
+                figures |= {"resident_mib": resident_mib(), "stops": stops}
+                figures |= {"journal_files": len(sizes), "journal_mb": round(sum(sizes) / 1e6, 1)}
+                found.append(figures)
 
         begun_s = time.perf_counter()
         run_rounds(
@@ -251,16 +229,15 @@ def idle(options: argparse.Namespace) -> Iterator[Figures]:
             assert daemon.process is not None
             pid = daemon.process.pid
             time.sleep(2)
-            own, children = cpu_seconds(pid)
+            before = cpu_seconds(pid)
             time.sleep(options.seconds)
-            own_after, children_after = cpu_seconds(pid)
+            used_s = zip(before, cpu_seconds(pid), strict=True)
+            own, children = (round(100 * (b - a) / options.seconds, 2) for a, b in used_s)
             yield {
                 "measure": "idle",
                 "seconds": options.seconds,
-                "cpu_percent": round(100 * (own_after - own) / options.seconds, 2),
-                "cpu_percent_of_its_commands": round(
-                    100 * (children_after - children) / options.seconds, 2
-                ),
+                "cpu_percent": own,
+                "cpu_percent_of_its_commands": children,
                 "resident_mib": resident_mib(pid),
             }
 
@@ -275,14 +252,11 @@ def move(options: argparse.Namespace) -> Iterator[Figures]:
         backend = a_backend(slurm, Path(name), cluster.directory / "spool")
         words = ["--gpus=2", "--cpus-per-task=1", f"--comment={described(2)}"]
         jobs = [submit(slurm.runner, Path(name), *words) for _ in range(count)]
-        before = {job: on_node(n) for n, job in enumerate(jobs, start=1)}
-        after = {job: on_node(n + shift) for n, job in enumerate(jobs, start=1)}
+        before, after = (
+            {job: Gang.of({(f"n{n}", "v100"): 2}) for n, job in enumerate(jobs, start=first)}
+            for first in (1, 1 + shift)
+        )
         yield {"nodes": options.nodes, **measure_move(backend, before, after)}
-
-
-def on_node(number: int) -> Gang:
-    """Return both GPUs of a node."""
-    return Gang.of({(f"n{number}", "v100"): 2})
 
 
 MEASURES: dict[str, Callable[[argparse.Namespace], Iterator[Figures]]] = {
@@ -298,19 +272,13 @@ def main() -> None:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(MEASURES), type=lambda text: text.split(","))
-    for name, default in (
-        ("jobs", 10_000),
-        ("rounds", 10_000),
-        ("seconds", 60),
-        ("moves", 40),
-        ("nodes", 64),
-    ):
+    sizes = {"jobs": 10_000, "rounds": 10_000, "seconds": 60, "moves": 40, "nodes": 64}
+    for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     gc.set_threshold(COLLECT_AFTER)  # as hadard does
-    unknown = [name for name in options.only if name not in MEASURES]
-    if unknown:
+    if unknown := [name for name in options.only if name not in MEASURES]:
         parser.error(f"unknown measure {unknown[0]!r}; there are {', '.join(MEASURES)}")
     head: Figures = {
         "command": " ".join(["python", "benchmarks/slurm_adapter.py", *sys.argv[1:]]),
@@ -318,16 +286,14 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python "
         f"{platform.python_version()}, load {os.getloadavg()[0]:.1f} at the start",
     }
-    told: list[Figures] = [head]
-    if not options.json:
-        print("\n".join(f"{key}: {value}" for key, value in head.items()), flush=True)
-    for measure in dict.fromkeys(MEASURES[name] for name in options.only):
-        for figures in measure(options):
-            told.append(figures)
-            if not options.json:
-                print("  ".join(f"{key} {value}" for key, value in figures.items()), flush=True)
+    measures = dict.fromkeys(MEASURES[name] for name in options.only)
+    found = (figures for measure in measures for figures in measure(options))
     if options.json:
-        json.dump(told, sys.stdout, indent=2)
+        json.dump([head, *found], sys.stdout, indent=2)
+        return
+    print("\n".join(f"{key}: {value}" for key, value in head.items()), flush=True)
+    for figures in found:
+        print("  ".join(f"{key} {value}" for key, value in figures.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +57,15 @@ class Cluster:
 
     def name(self, service: str) -> str:
         """Return a container's name."""
-        kind = "label=com.docker.compose"
-        words = ["docker", "ps", "-q", "--filter", f"{kind}.project={self.project}"]
-        words += ["--filter", f"{kind}.service={service}"]
+        label = "label=com.docker.compose"
+        words = ["docker", "ps", "-q", "--filter", f"{label}.project={self.project}"]
+        words += ["--filter", f"{label}.service={service}"]
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
     def argv(self, *words: str, user: str = "root", where: str = "/") -> list[str]:
         """Return the command that runs `words` on the controller."""
-        told = ["docker", "exec", "-i", "--user", user, "--workdir", where]
-        return [*told, self.name("ctl"), *words]
+        options = ["--user", user, "--workdir", where]
+        return ["docker", "exec", "-i", *options, self.name("ctl"), *words]
 
     def run(self, *words: str, user: str = "root", where: str = "/", stdin: str = "") -> str:
         """Return what a command prints on the controller; it must succeed."""
@@ -89,9 +91,8 @@ class Cluster:
         ):
             more = ["--exclude=site-packages"] if target == "python" else excluded
             self.run("mkdir", "-p", f"{SOFTWARE}/{target}")
-            packing = subprocess.Popen(
-                ["tar", "-C", source, *more, "-c", *what], stdout=subprocess.PIPE
-            )
+            tar = ["tar", "-C", source, *more, "-c", *what]
+            packing = subprocess.Popen(tar, stdout=subprocess.PIPE)
             words = self.argv("tar", "-C", f"{SOFTWARE}/{target}", "--no-same-owner", "-x")
             subprocess.run(words, stdin=packing.stdout, check=True)
             packing.wait()
@@ -99,16 +100,15 @@ class Cluster:
         self.run("chmod", "1777", f"{SOFTWARE}/jobs")
 
     def have_hadard(self, policy: str, slot_s: float) -> None:
-        """Have hadard decide by `policy`, in slots of this length."""
+        """Set hadard's policy and slot length, and reload it."""
         container = self.name("hadard")
         before = self.run("cat", "/etc/hadar/hadar.yaml")
         ours = re.compile("policy|round_seconds|restart_cost")
         kept = [line for line in before.splitlines() if not ours.match(line)]
         lines = [f"policy: {policy}", f"round_seconds: {slot_s:g}", *kept]
-        lines.append(f"restart_cost_seconds: {RESTART_S}")
-        text = "\n".join(lines) + "\n"
+        lines += [f"restart_cost_seconds: {RESTART_S}", ""]
         words = ["docker", "exec", "-i", container, "sh", "-c", "cat > /etc/hadar/hadar.yaml"]
-        subprocess.run(words, input=text, text=True, check=True)
+        subprocess.run(words, input="\n".join(lines), text=True, check=True)
         words = ["docker", "kill", "--signal=HUP", container]
         subprocess.run(words, check=True, capture_output=True)
         time.sleep(3.0)
@@ -122,18 +122,15 @@ def script(steps: int, slot_s: float, seed: int, task: str) -> str:
     """Return the batch script of a job; the same for every system."""
     speeds = ",".join(f"{node}={speed}" for node, speed in SPEEDS.items())
     program = f"{SOFTWARE}/project/benchmarks/hadare/paced_task.py"
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            "trap '' USR1",
-            "[[ -e hadar-$SLURM_ARRAY_JOB_ID/done ]] && exit",
-            f"export LD_LIBRARY_PATH={SOFTWARE}/python/lib",
-            f"export PYTHONPATH={SOFTWARE}/site:{SOFTWARE}/project PYTHONDONTWRITEBYTECODE=1",
-            f"exec {SOFTWARE}/python/bin/python3.11 {program} --task {task} --optimiser sgd"
-            f" --steps {steps} --seed {seed} --period {PERIOD_S} --speeds {speeds} --slot {slot_s}",
-            "",
-        ]
-    )
+    return f"""\
+#!/bin/bash
+trap '' USR1
+[[ -e hadar-$SLURM_ARRAY_JOB_ID/done ]] && exit
+export LD_LIBRARY_PATH={SOFTWARE}/python/lib
+export PYTHONPATH={SOFTWARE}/site:{SOFTWARE}/project PYTHONDONTWRITEBYTECODE=1
+exec {SOFTWARE}/python/bin/python3.11 {program} --task {task} --optimiser sgd --steps {steps} \
+--seed {seed} --period {PERIOD_S} --speeds {speeds} --slot {slot_s}
+"""
 
 
 def submit(cluster: Cluster, system: str, steps: int, where: str, text: str) -> str:
@@ -158,14 +155,14 @@ def submit(cluster: Cluster, system: str, steps: int, where: str, text: str) -> 
 
 
 def run(cluster: Cluster, system: str, seed: int, task: str) -> dict[str, Any]:
-    """Run one system once and return what came of it."""
+    """Run one system once and return its record."""
     number, policy = system.split("-", 1)
     is_one, is_ours = number == "one", policy in ("hadar", "hadare")
     steps, slot_s = (ONE_STEPS, ONE_SLOT_S) if is_one else (FOUR_STEPS, FOUR_SLOT_S)
     cluster.have_hadard(policy if is_ours else "hadar", slot_s)
     where = f"{SOFTWARE}/jobs/{system}-{seed}-{int(time.time())}"
     cluster.run("mkdir", where, user="alice")
-    # All are queued under a hold before the clock starts.
+    # All jobs are queued under a hold before the clock starts.
     cluster.hadard("pause")
     try:
         jobs = [
@@ -201,12 +198,8 @@ def run(cluster: Cluster, system: str, seed: int, task: str) -> dict[str, Any]:
     digests = [lines.pop()["digest"] for lines in slots]
     ended_s = max(lines[-1]["ended_s"] for lines in slots)
     wait_for_end(cluster, jobs)
-    stretches = {
-        job: json.loads(
-            cluster.run("python3", "-c", _COLLECT, f"{where}/hadar-{job}", user="alice")
-        )
-        for job in jobs
-    }
+    collect = partial(cluster.run, "python3", "-c", _COLLECT, user="alice")
+    stretches = {job: json.loads(collect(f"{where}/hadar-{job}")) for job in jobs}
     tasks = held(cluster, jobs)
     return {
         "system": system,
@@ -243,8 +236,8 @@ def wait_for_end(cluster: Cluster, jobs: list[str]) -> None:
 def held(cluster: Cluster, jobs: list[str]) -> list[dict[str, Any]]:
     """Return from Slurm's accounting when which node was held, requeued runs included."""
     words = ["sacct", "-n", "-P", "-X", "-D", "-j", ",".join(jobs)]
-    told = ["-o", "JobID,NodeList,Start,End,State"]
-    text = cluster.run("env", "SLURM_TIME_FORMAT=%s", *words, *told)
+    words += ["-o", "JobID,NodeList,Start,End,State"]
+    text = cluster.run("env", "SLURM_TIME_FORMAT=%s", *words)
     rows = [line.split("|") for line in text.splitlines()]
     return [
         {"job": job, "node": node, "start_s": float(start), "end_s": float(end), "state": state}
@@ -267,15 +260,13 @@ def pace(stretches: dict[str, Any]) -> dict[str, float]:
     A stretch's first step has no step before it to be late after; short ones say little.
     """
     worst = computing = 0.0
-    for copies in stretches.values():
-        for found in copies.values():
-            for one in found:
-                took_s = one["ended_s"] - one["begun_s"]
-                if one["steps"] >= 10:
-                    step_s = took_s / one["steps"]
-                    speed = min(KINDS.values(), key=lambda s: abs(PERIOD_S / s - step_s))
-                    worst = max(worst, abs(step_s * speed / PERIOD_S - 1.0))
-                    computing = max(computing, one["computed_s"] / one["steps"] / PERIOD_S)
+    of_copies = chain.from_iterable(copies.values() for copies in stretches.values())
+    for one in chain.from_iterable(of_copies):
+        if one["steps"] >= 10:
+            step_s = (one["ended_s"] - one["begun_s"]) / one["steps"]
+            speed = min(KINDS.values(), key=lambda s: abs(PERIOD_S / s - step_s))
+            worst = max(worst, abs(step_s * speed / PERIOD_S - 1.0))
+            computing = max(computing, one["computed_s"] / one["steps"] / PERIOD_S)
     return {"off": worst, "computing": computing}
 
 
@@ -293,28 +284,27 @@ def main() -> None:
     wrong = set(options.systems) - set(SYSTEMS)
     if wrong:
         words.error(f"unknown system {min(wrong)}: expected {', '.join(SYSTEMS)}")
-    there = set()
-    if options.json.exists():
-        lines = [json.loads(line) for line in options.json.read_text().splitlines()]
-        there = {(line["system"], line["seed"], line["task"]) for line in lines}
+    lines = options.json.read_text().splitlines() if options.json.exists() else []
+    there = {(line["system"], line["seed"], line["task"]) for line in map(json.loads, lines)}
+    seeds = map(int, options.seeds.split(","))
+    runs = product(seeds, options.systems or SYSTEMS)
     cluster = Cluster()
     cluster.prepare()
     try:
-        for seed in map(int, options.seeds.split(",")):
-            for system in options.systems or SYSTEMS:
-                if (system, seed, options.task) in there:
-                    continue
-                print(f"{time.strftime('%H:%M:%S')} {system}, seed {seed} ...", flush=True)
-                line = run(cluster, system, seed, options.task)
-                is_void = line["pace"]["off"] > OFF_PACE or line["pace"]["computing"] > COMPUTING
-                with options.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({**line, "is_void": is_void}) + "\n")
-                print(
-                    f"  {line['seconds']:.1f} s, CRU {line['cru']:.3f}, pace off by at most "
-                    f"{line['pace']['off']:.2%}, computing {line['pace']['computing']:.0%}"
-                    + (", VOID" if is_void else ""),
-                    flush=True,
-                )
+        for seed, system in runs:
+            if (system, seed, options.task) in there:
+                continue
+            print(f"{time.strftime('%H:%M:%S')} {system}, seed {seed} ...", flush=True)
+            line = run(cluster, system, seed, options.task)
+            off, computing = line["pace"]["off"], line["pace"]["computing"]
+            is_void = off > OFF_PACE or computing > COMPUTING
+            with options.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**line, "is_void": is_void}) + "\n")
+            print(
+                f"  {line['seconds']:.1f} s, CRU {line['cru']:.3f}, pace off by at most {off:.2%}, "
+                f"computing {computing:.0%}" + ", VOID" * is_void,
+                flush=True,
+            )
     finally:
         if not options.keep:
             cluster.docker("down")

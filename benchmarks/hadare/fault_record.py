@@ -1,4 +1,4 @@
-"""What a run of a training in copies is judged by: its faults, ends of slots, and notes."""
+"""Checks a run of a training in copies by its faults, ends of slots, and notes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import random
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,28 +22,28 @@ from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
 from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 
 STEP_S = 0.02  # of the fastest copy
-_NOBODY = "nobody made them one"
+_MISSED = "nobody made them one"
 
 
 @dataclass
 class Fault:
-    """A fault that hits at `at_s` of its run, all times in seconds.
-
-    `lasts_s` is how long the disk is full or something stands still, or until what was killed is
-    started again; `delay_s` how far into making one the copy is killed. `came` says what it hit.
-    """
+    """A fault of a run, all times in seconds."""
 
     kind: StrEnum
+    # When it hits.
     at_s: float
     copy: int
+    # How long the disk is full or frozen, or until a killed process is started again.
     lasts_s: float
+    # How far into averaging the copy is killed.
     delay_s: float
+    # What it hit.
     came: str = "the job was done"
     # Copies that may have lost a slot's work by it.
     victims: tuple[int, ...] = ()
     # The first and the last end by which they had that slot's steps.
     ends: tuple[int, int] = (0, 0)
-    # What hits something and may cost no copy anything says so here.
+    # Whether it hit something and may cost no copy any work.
     is_free: bool = False
 
     @property
@@ -137,15 +138,15 @@ class Run(ABC):
 
     @abstractmethod
     def hit(self, fault: Fault) -> None:
-        """Let a fault happen."""
+        """Inject a fault."""
 
     @abstractmethod
     def watch(self) -> None:
-        """See which copies have died."""
+        """Find the copies that have died."""
 
     @abstractmethod
     def is_over(self) -> bool:
-        """Return whether nothing runs any more."""
+        """Return whether no process of the job runs."""
 
     def go(self) -> None:
         """Start all copies, let the faults happen, and wait for the end."""
@@ -167,11 +168,11 @@ class Run(ABC):
         self.look()
 
     def later(self, at_s: float, act: Callable[[], None]) -> None:
-        """Do something when the run is `at_s` old."""
+        """Call `act` when the run is `at_s` old."""
         self.agenda.append((at_s, act))
 
     def soon(self, after_s: float, act: Callable[[], None]) -> None:
-        """Do something in `after_s`."""
+        """Call `act` in `after_s`."""
         self.later(time.monotonic() - self.begun_s + after_s, act)
 
     def _hit(self, fault: Fault) -> None:
@@ -181,22 +182,22 @@ class Run(ABC):
             self.goes_on(fault)
 
     def goes_on(self, fault: Fault) -> None:
-        """Note that a fault has gone on until now: there may be an end that we have not seen."""
+        """Record that a fault lasted until now; there may be an end that was not read yet."""
         fault.ends = (fault.ends[0], self.newest + 1)
 
     def hit_ending(self, fault: Fault) -> None:
-        """Have the next copy that makes all one die of it."""
-        fault.came = _NOBODY
+        """Have the next copy that averages killed meanwhile."""
+        fault.came = _MISSED
         (self.job.notes / "die").write_text(str(fault.delay_s))
 
     def died_ending(self, copy: int) -> Fault:
-        """Return the fault of which a copy has died, and note in it when."""
+        """Return the fault that killed a copy, with when it did."""
         marker = self.job.notes / f"ending-{copy}"
         where = "in the middle" if marker.exists() else "right after"
         marker.unlink(missing_ok=True)
-        fault = next(each for each in self.case.faults if each.came == _NOBODY)
+        fault = next(each for each in self.case.faults if each.came == _MISSED)
         fault.victims, fault.came = (copy,), f"copy {copy}, {where}"
-        # It may have written one, and another copy the next, before we have seen its death.
+        # It may have written one, and another copy the next, before its death was seen.
         fault.ends = (self.newest - 2, self.newest + 1)
         return fault
 
@@ -204,7 +205,14 @@ class Run(ABC):
         """Fill a disk, for some time."""
         filler = disk / "filler"
         fault.victims, fault.came = tuple(victims), f"{fault.lasts_s} s"
-        _fill(filler)
+        with filler.open("wb", buffering=0) as file:
+            for size in (65536, 512, 1):
+                try:
+                    while True:
+                        file.write(b"\0" * size)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
 
         def make_room() -> None:
             filler.unlink(missing_ok=True)
@@ -247,15 +255,9 @@ class Run(ABC):
 
     def outcome(self) -> Outcome:
         """Return what the run came to."""
-        done, took_s = Outcome(self.case), time.monotonic() - self.begun_s
-        done.took_s, done.slots = round(took_s, 1), self.newest
-        steps = [
-            int(line)
-            for path in self.job.notes.glob("steps-*")
-            for line in path.read_text().splitlines()
-        ]
-        done.trained = len(steps)
-        done.repeated = len(steps) - len(set(steps))
+        took_s, notes = round(time.monotonic() - self.begun_s, 1), self.job.notes.glob("steps-*")
+        steps = [int(line) for path in notes for line in path.read_text().splitlines()]
+        done = Outcome(self.case, took_s, self.newest, len(steps), len(steps) - len(set(steps)))
         done.allowed = sum(
             self._dealt(copy, fault.ends) for fault in self.case.faults for copy in fault.victims
         )
@@ -277,11 +279,10 @@ class Run(ABC):
             yield f"{len(newest)} of {len(everything)} steps are consolidated"
         if missing := len(set(newest) - trained):
             yield f"{missing} steps are said to be done and were trained by nobody"
-        parts: dict[tuple[int, str], dict[str, Ranges]] = {}
+        parts: defaultdict[tuple[int, str], dict[str, Ranges]] = defaultdict(dict)
         for path in sorted(self.job.notes.glob("parts-*")):
-            for line in path.read_text().splitlines():
-                slot, base, pairs = json.loads(line)
-                parts.setdefault((slot, base), {})[path.name] = Ranges.of(pairs)
+            for slot, base, pairs in map(json.loads, path.read_text().splitlines()):
+                parts[slot, base][path.name] = Ranges.of(pairs)
         for slot in sorted(self.ends)[1:]:
             after, before = self.ends[slot], self.ends.get(slot - 1)
             if before is None:
@@ -290,12 +291,8 @@ class Run(ABC):
             new = after.done - before.done
             if len(before.done - after.done):
                 yield f"slot {slot} has lost steps"
-            given = [
-                part
-                for part in parts.get((slot, before.id), {}).values()
-                if not len(part - new) and len(part)
-            ]
-            if sum(map(len, given)) != len(new):
+            given = parts[slot, before.id].values()
+            if sum(len(part) for part in given if not len(part - new)) != len(new):
                 yield f"slot {slot} has {len(new)} new steps, not those that were contributed"
 
     def _wrong_checkpoints(self) -> Iterator[str]:
@@ -312,15 +309,3 @@ class Run(ABC):
                     yield f"{path.name} does not load: {error}"
         if Slots(self.job.directory).newest() is None:
             yield "there is no checkpoint"
-
-
-def _fill(path: Path) -> None:
-    """Write until the disk is full."""
-    with path.open("wb", buffering=0) as file:
-        for size in (65536, 512, 1):
-            try:
-                while True:
-                    file.write(b"\0" * size)
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise

@@ -25,7 +25,7 @@ def write(found: Mapping[str, Any], records: Sequence[Record], path: Path) -> No
 
 
 def text(found: Mapping[str, Any], faults: Path) -> str:
-    """Return the page; `faults`, and the runs on Slurm beside it, are told of where they are."""
+    """Return the page; `faults` and the runs on Slurm beside it are shown if they are there."""
     tree = json.loads(faults.read_text(encoding="utf-8")) if faults.exists() else None
     slurm = faults.with_name("slurm_faults.jsonl")
     lines = slurm.read_text(encoding="utf-8").splitlines() if slurm.exists() else []
@@ -34,14 +34,9 @@ def text(found: Mapping[str, Any], faults: Path) -> str:
 
 def _lines(found: Mapping[str, Any]) -> list[str]:
     steps, time = (differences(found, *which) for which in (AT_EQUAL_STEPS, AT_EQUAL_TIME))
+    verdict = _wrapped(_verdict(steps, time))
     return [
-        _OPENING.format(
-            runs=found["runs"],
-            minutes=found["cpu_s"] / 60,
-            date=DATE,
-            machine=MACHINE,
-            verdict=_wrapped(_verdict(steps, time)),
-        ),
+        _OPENING.format(runs=found["runs"], minutes=found["cpu_s"] / 60, verdict=verdict),
         "## HadarE beside a single node\n",
         "At equal steps, which HadarE trains in less than a third of the time:\n",
         *_beside(found, steps),
@@ -67,21 +62,15 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
 def _verdict(steps: Sequence[Mapping[str, Any]], time: Sequence[Mapping[str, Any]]) -> str:
     """Return what becomes of the claim, by both ways to read it."""
     readings = {"at equal steps": steps, "at equal time": time}
-    held = [
-        words
-        for words, pairs in readings.items()
-        if pairs and all(pair["finding"] == "better" for pair in pairs)
-    ]
-    told = "; ".join(
-        f"{words} its held-out loss is {_counted(pairs)} of {len(pairs)}"
-        for words, pairs in readings.items()
-    )
-    outcome = " and ".join(
-        f"{'reproduced' if words in held else 'not reproduced'} {words}" for words in readings
-    )
+    counts, outcomes = [], []
+    for words, pairs in readings.items():
+        is_held = pairs and all(pair["finding"] == "better" for pair in pairs)
+        outcomes.append(f"{'' if is_held else 'not '}reproduced {words}")
+        counts.append(f"{words} its held-out loss is {_counted(pairs)} of {len(pairs)}")
     return (
         'The claim that training in copies gives models of "consistently better inference '
-        f'quality" (HadarE, arXiv 2503.10918, abstract) is here **{outcome}**: {told} pairs of '
+        'quality" (HadarE, arXiv 2503.10918, abstract) is here '
+        f"**{' and '.join(outcomes)}**: {'; '.join(counts)} pairs of "
         "task and optimiser. Better and worse are said of a mean difference by seed of more than "
         "two standard errors."
     )
@@ -104,19 +93,11 @@ def _beside(found: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> lis
     for pair in pairs:
         names = found["means"][pair["cell"]]
         ours, theirs = names[pair["name"]], names[pair["against"]]
-        rows.append(
-            [
-                pair["cell"],
-                _loss(theirs["loss"]),
-                _loss(ours["loss"]),
-                _loss(pair["loss"], "+"),
-                f"{pair['better']} of {pair['seeds']}",
-                _percent(theirs["accuracy"]),
-                _percent(ours["accuracy"]),
-                _percent(pair["accuracy"], "+"),
-                pair["finding"],
-            ]
-        )
+        losses = [_loss(theirs["loss"]), _loss(ours["loss"]), _loss(pair["loss"], "+")]
+        seeds = f"{pair['better']} of {pair['seeds']}"
+        accuracies = [_percent(each["accuracy"]) for each in (theirs, ours)]
+        accuracies.append(_percent(pair["accuracy"], "+"))
+        rows.append([pair["cell"], *losses, seeds, *accuracies, pair["finding"]])
     return _table(rows)
 
 
@@ -133,16 +114,15 @@ def _others(found: Mapping[str, Any]) -> list[str]:
 
 def _findings(found: Mapping[str, Any]) -> list[str]:
     """Return the rows in words: how often each is better, the same and worse."""
-    told = []
-    for words, rows in _WORDS:
-        counts = [
+    counts = {
+        words: "; ".join(
             f"{name} {_counted(pairs)} of {len(pairs)}"
             for name, left, right in rows
             if (pairs := differences(found, left, right))
-        ]
-        if counts:
-            told.append(_wrapped(f"* {words}: {'; '.join(counts)}."))
-    return told
+        )
+        for words, rows in _WORDS
+    }
+    return [_wrapped(f"* {words}: {text}.") for words, text in counts.items() if text]
 
 
 def _marked(pair: Mapping[str, Any]) -> str:
@@ -166,24 +146,21 @@ def _best_rule(found: Mapping[str, Any]) -> str:
         for rule in ("keep", "reset")
         if (pairs := differences(found, rule, "HadarE"))
     ]
-    losses = {
-        rule: mean(names[name]["loss"][0] for names in found["means"].values())
+    cells = found["means"].values()
+    losses = [
+        (mean(names[name]["loss"][0] for names in cells), rule)
         for rule, name in (("average", "HadarE"), ("keep", "keep"), ("reset", "reset"))
-        if all(name in names for names in found["means"].values())
-    }
+        if all(name in names for names in cells)
+    ]
     if not told or not losses:
         return ""
-    best = min(losses, key=lambda rule: losses[rule])
-    return (
-        f"Beside `average`, by seed: {'; '.join(told)}. The lowest loss over all is that of "
-        f"`{best}`."
-    )
+    best = f"The lowest loss over all is that of `{min(losses)[1]}`."
+    return f"Beside `average`, by seed: {'; '.join(told)}. {best}"
 
 
 def _faults(tree: Mapping[str, Any] | None) -> list[str]:
     if tree is None:
         return []
-    told = _by_kind(tree["faults"])
     return [
         "## Faults\n",
         "```",
@@ -192,10 +169,10 @@ def _faults(tree: Mapping[str, Any] | None) -> list[str]:
         _wrapped(
             f"{tree['runs']} jobs of two to four copies, each a process, {tree['date']}, "
             f"{tree['machine']}, with other work beside: [faults.json](faults.json). Faults that "
-            f"hit: {told}. What was killed was started again up to 4 s later. After each run the "
-            "job was to be done, every step to be consolidated exactly once, every checkpoint "
-            "that was ever seen to load, and for each time that a copy was killed or kept from "
-            "its files no more than one slot of its work to be trained again."
+            f"hit: {_by_kind(tree['faults'])}. What was killed was started again up to 4 s later. "
+            "After each run the job was to be done, every step to be consolidated exactly once, "
+            "every checkpoint that was ever seen to load, and for each time that a copy was killed "
+            "or kept from its files no more than one slot of its work to be trained again."
         ),
         "",
         _wrapped(tree["summary"]),
@@ -248,16 +225,15 @@ def _percent(figure: Sequence[float], sign: str = "") -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    head, *body = rows
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    return lines + ["| " + " | ".join(row) + " |" for row in body]
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, "|---|" + "---:|" * (len(rows[0]) - 1), *body]
 
 
 def _wrapped(words: str) -> str:
     return textwrap.fill(words, 100, break_long_words=False, break_on_hyphens=False)
 
 
-_OPENING = """\
+_OPENING = f"""\
 # What HadarE's copies come to
 
 Written by `quality.py`; change [page.py](page.py), not this.
@@ -266,7 +242,7 @@ Written by `quality.py`; change [page.py](page.py), not this.
 nice -n 15 python benchmarks/hadare/quality.py
 ```
 
-{runs} runs ({minutes:.0f} CPU minutes), {date}, {machine}, one thread, PyTorch
+{{runs}} runs ({{minutes:.0f}} CPU minutes), {DATE}, {MACHINE}, one thread, PyTorch
 2.13.0; each run is a line of [quality.jsonl](quality.jsonl). The runtime's own code trains and
 makes one ([replay.py](replay.py)); time is reckoned: nodes train 1, 1, 0.5, 0.5 and 0.2 steps a
 second, and making one takes none. HadarE's copies train 20 s a slot, 1,024 steps in all, by quotas
@@ -274,7 +250,7 @@ in proportion to speed, with averaged optimiser states. Beside a single node its
 seeds: the same first parameters, the same samples. ± is the standard deviation over seeds; loss is
 the cross-entropy on held-out data in nats.
 
-{verdict}
+{{verdict}}
 
 The tasks are small and short: 10 classes of generated 12x12 images (a network with BatchNorm, 8,000
 parameters), and the next letter of a generated language (a transformer, 73,000 parameters).
@@ -291,16 +267,12 @@ _LEFT = (
 )
 
 # What a few rows say together.
-_WORDS = (
+_WORDS: tuple[tuple[str, Sequence[tuple[str, str, str]]], ...] = (
     (
         "Four times as many steps, in four times as many slots",
         (
             ("at equal steps HadarE is", "HadarE, 4 x the steps", "single, 4 x the steps"),
-            (
-                "at equal time it is",
-                "HadarE, 4 x the steps",
-                "single, same time, 4 x the steps",
-            ),
+            ("at equal time it is", "HadarE, 4 x the steps", "single, same time, 4 x the steps"),
         ),
     ),
     (
@@ -321,13 +293,10 @@ _WORDS = (
             ),
         ),
     ),
-    (
-        "Slots beside those of 20 s",
-        tuple((f"{x}x is", f"{x}x", "HadarE") for x in (1, 4, 8, 16)),
-    ),
+    ("Slots beside those of 20 s", [(f"{x}x is", f"{x}x", "HadarE") for x in (1, 4, 8, 16)]),
     (
         "The same steps in all beside five copies",
-        tuple((f"{n} copies are", f"{n} copies", "HadarE") for n in (2, 8)),
+        [(f"{n} copies are", f"{n} copies", "HadarE") for n in (2, 8)],
     ),
     ("A momentum step on the mean", (("it is", "outer momentum", "HadarE"),)),
 )

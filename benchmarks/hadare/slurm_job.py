@@ -1,4 +1,4 @@
-"""A training in copies as the tasks of a real Slurm under a real hadard, and what befalls it."""
+"""A training in copies as the tasks of a real Slurm under a real hadard, and its faults."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SLURMD_TIMEOUT_S = 5
 DISK_MIB = 16
 _LOOK_AT_SLURM_S = 0.5
 _SPARE_SPEED = 0.5
-_LIMIT_S = 300.0  # for anything that Slurm or hadard is asked to do
+_LIMIT_S = 300.0  # for any command to Slurm or hadard
 _SCRIPT = """\
 #!/bin/bash
 trap '' USR1
@@ -132,20 +132,18 @@ class World(AbstractContextManager["World"]):
         self._at_end.callback(subprocess.run, ["umount", self.disk], check=True)
 
     def freeze(self, seconds: float) -> bool:
-        """Have the disk stand still, and return whether it did not already.
+        """Freeze the disk, and return whether it was not frozen already.
 
-        Who writes waits, and cannot even be killed. It thaws by itself, whatever becomes of us.
+        A process that writes waits and cannot be killed. The disk thaws without this program.
         """
         if self._thawing is not None and self._thawing.poll() is None:
             return False
-        disk = self.disk
+        disk, pipe = self.disk, subprocess.PIPE
         words = f"fsfreeze -f {disk} && echo frozen && sleep {seconds}; fsfreeze -u {disk}"
-        thawing = subprocess.Popen(
-            ["sh", "-c", words], stdout=subprocess.PIPE, start_new_session=True
-        )
+        thawing = subprocess.Popen(["sh", "-c", words], stdout=pipe, start_new_session=True)
         assert thawing.stdout is not None
         if thawing.stdout.readline() != b"frozen\n":
-            raise ClusterError(f"{self.disk} cannot be frozen")
+            raise ClusterError(f"{disk} cannot be frozen")
         self._thawing = thawing
         return True
 
@@ -165,12 +163,12 @@ class World(AbstractContextManager["World"]):
             self.hadard.start()
 
     def kill_node(self, name: str) -> None:
-        """Kill slurmd and all jobs of a node; what waits for the disk ends when that goes on."""
+        """Kill slurmd and all jobs of a node; those that wait for a frozen disk end later."""
         with suppress(ClusterError):
             self.cluster.kill_node(name)
 
     def mend(self) -> None:
-        """Have everything as at the beginning."""
+        """Restore the state of the beginning."""
         self.start_hadard()
         for name in NODES:
             self.cluster.start_node(name)
@@ -189,36 +187,33 @@ class World(AbstractContextManager["World"]):
 
     def submit(self, words: Sequence[str], directory: Path) -> str:
         """Submit a job that shares `directory`, and return its id."""
+        words = [sys.executable, "-m", "hadar_slurm.cli.sbatch", *words]
+        environment = {**self.environment, "HADAR_JOB_DIR": str(directory)}
         done = subprocess.run(
-            [sys.executable, "-m", "hadar_slurm.cli.sbatch", *words],
-            cwd=self.submitted,
-            env={**self.environment, "HADAR_JOB_DIR": str(directory)},
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
+            words, cwd=self.submitted, env=environment, capture_output=True, text=True,
+            timeout=_LIMIT_S, check=False,
+        )  # fmt: skip
         match = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
         if match is None:
             raise ClusterError(f"not submitted: {done.stdout} {done.stderr}")
         return match[1]
 
     def keep(self, target: Path, *of_run: Path) -> None:
-        """Copy what a run and its daemons have left behind."""
+        """Copy the files of a run and of its daemons."""
         for source in (self.hadard.directory, self.cluster.directory / "log", *of_run):
             shutil.copytree(source, target / source.name, dirs_exist_ok=True)
 
 
 @dataclass
 class SlurmRun(Run):
-    """A job whose copies are tasks of Slurm's; `world` is to be there."""
+    """A job whose copies are Slurm tasks; it runs only with a `world`."""
 
     look_every_s: float = 0.1
     limit_s: float = 900.0
     world: World | None = None
     parent: str = ""
     tasks: dict[int, QueueRow] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)  # by our doing
+    failed: set[int] = field(default_factory=set)  # because this program killed them
     _looked_s: float = 0.0
     _is_ended: threading.Event = field(default_factory=threading.Event)
 
@@ -234,22 +229,14 @@ class SlurmRun(Run):
         rates = ",".join(f"{NODES[name]}={speed / STEP_S:g}" for name, speed in speeds.items())
         paces = ",".join(f"{name}={STEP_S / speed:g}" for name, speed in speeds.items())
         notes, steps = self.job.notes, self.case.total_steps
-        self.parent = self.here.submit(
-            [
-                f"--hadar-throughput={rates}",
-                f"--hadar-copies={len(self.case.speeds)}",
-                f"--hadar-steps={steps}",
-                "--hadar-gang=1",
-                "--requeue",
-                "--open-mode=append",
-                f"--output={notes}/out-%a",
-                str(self.here.script),
-                *(sys.executable, fault_copy.__file__, f"--notes={notes}", f"--steps={steps}"),
-                f"--step-seconds={paces}",
-            ],
-            self.job.directory,
-        )
-        # Ends of slots are cleared away, and what we do to Slurm takes its time.
+        copies = len(self.case.speeds)
+        hadar = [f"--hadar-throughput={rates}", f"--hadar-copies={copies}", "--hadar-gang=1"]
+        options = [f"--hadar-steps={steps}", "--requeue", "--open-mode=append"]
+        options += [f"--output={notes}/out-%a", str(self.here.script), sys.executable]
+        program = [fault_copy.__file__, f"--notes={notes}", f"--steps={steps}"]
+        program.append(f"--step-seconds={paces}")
+        self.parent = self.here.submit([*hadar, *options, *program], self.job.directory)
+        # Slots' files are deleted later, and commands to Slurm take time.
         threading.Thread(target=self._keep_looking, daemon=True).start()
         if not wait_until(lambda: bool(self.ends) or self.is_over(), _LIMIT_S):
             self.broken.append(f"no slot after {_LIMIT_S:g} s")
@@ -260,16 +247,16 @@ class SlurmRun(Run):
             self.look()
 
     def finish(self) -> None:
-        """End what still happens, and have everything as before."""
+        """Drop pending faults, and restore the cluster."""
         self._is_ended.set()
         self.agenda.clear()
         self.here.mend()
 
     def watch(self) -> None:
-        """See who has died while making all one."""
+        """Find the copies that were killed while they averaged."""
         for died in self.job.notes.glob("died-*"):
             died.unlink()
-            # By then it has.
+            # It has ended by then.
             self.soon(0.5, partial(self.died_ending, int(died.name[5:])))
 
     def is_over(self) -> bool:
@@ -326,7 +313,7 @@ class SlurmRun(Run):
         self.soon(fault.lasts_s, partial(self.here.cluster.start_node, node))
 
     def _kill(self, fault: Fault, copy: int) -> None:
-        """Kill a copy, and with its batch script only while others are left to end the job."""
+        """Kill a copy; its batch script too only while other copies can end the job."""
         is_whole = fault.kind is Kind.KILL_TASK
         if is_whole and len(self.failed) + 1 >= len(self.case.speeds):
             fault.came = "left alone: the last one"
@@ -345,7 +332,7 @@ class SlurmRun(Run):
         fault.victims, fault.came = (copy,), f"copy {copy}"
 
     def outcome(self) -> Outcome:
-        """Return what the run came to; of the tasks only those that we ended may have failed."""
+        """Return the run's outcome; only tasks that this program killed may have failed."""
         done = super().outcome()
         for copy, row in sorted(self.tasks.items()):
             if row.state != "COMPLETED" and not (row.state == "FAILED" and copy in self.failed):
