@@ -22,26 +22,23 @@ from collections.abc import Iterator
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.policies.registry import make_policy
-from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
 
-KINDS = ("V100", "P100", "K80")
+GPU_TYPES = ("V100", "P100", "K80")
 
 
 def jobs(count: int, seed: int = 0) -> Iterator[JobSpec]:
     """Yield jobs of an hour to four days on a V100, gangs of 1, 2, 4 and 8."""
-    path = data_file("throughputs.json")
-    table = parse_table(path.read_text(encoding="utf-8"), str(path))
     draw = random.Random(seed)
     # A workload that runs on no type here would only be rejected.
     usable = {
         name: throughputs
-        for name, throughputs in table.workloads.items()
-        if all(throughputs.on(gpu_type, 1) > 0 for gpu_type in KINDS)
+        for name, throughputs in read_table(None).workloads.items()
+        if all(throughputs.on(gpu_type, 1) > 0 for gpu_type in GPU_TYPES)
     }
     for number in range(count):
         name = draw.choice(sorted(usable))
@@ -60,7 +57,9 @@ def jobs(count: int, seed: int = 0) -> Iterator[JobSpec]:
 def measure(policy: str, num_jobs: int, rounds: int) -> dict[str, float | int | str]:
     """Return the figures of one policy at one size."""
     third = max(4, num_jobs * 60 // 100 // 3 // 4 * 4)
-    cluster = parse_cluster(",".join(f"{third}x{gpu_type}" for gpu_type in KINDS), gpus_per_node=4)
+    cluster = parse_cluster(
+        ",".join(f"{third}x{gpu_type}" for gpu_type in GPU_TYPES), gpus_per_node=4
+    )
     world = SimBackend(cluster, list(jobs(num_jobs)))
     took_ms: list[float] = []
 

@@ -1,10 +1,10 @@
-"""How good the answers of `hadar explain` are, on a journal: reasons, and when jobs begin.
+"""Checks the answers of `hadar explain` on a journal: reasons, and when jobs begin.
 
     PYTHONPATH=tests python benchmarks/explain.py JOURNAL [--rounds N] [--jobs N]
 
-Of up to N rounds, evenly spread: each job that waits has a reason, which must be so in what the
-plan left free, found out by trying all places; and up to N jobs that wait and have never run are
-explained: with that reason, and a forecast that is held against when they began in truth.
+Of up to N rounds, evenly spread: each waiting job has a reason, which must hold for the GPUs that
+the plan left free, tested at all places; and up to N waiting jobs that have never run are
+explained: with that reason, and a forecast that is compared with the time when they began.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ def main() -> None:
                 truth_s = began[job_id] - line["time_s"]
                 errors.append((abs(found.expected.begins_in_s - truth_s), truth_s))
     told = ", ".join(f"{number} times {why!r}" for why, number in asked.most_common())
-    print(f"{len(with_waiting)} rounds with who waits, {told}: {wrong} do not match the plan")
+    print(f"{len(with_waiting)} rounds with waiting jobs, {told}: {wrong} do not match the plan")
     if errors:
-        median_s = statistics.median(error for error, _ in errors)
-        wait_s = statistics.median(truth for _, truth in errors)
+        median_s, wait_s = map(statistics.median, zip(*errors, strict=True))
         print(
             f"{len(took)} forecasts, {len(errors)} with an answer: median error {median_s:.1f} s, "
             f"median wait {wait_s:.1f} s; {statistics.median(took):.2f} s each, at the most "

@@ -62,7 +62,7 @@ CLASSES = (
         "Here a job may have a copy on each of the 15 nodes, and making copies one costs 10 s a "
         "round. That is another problem, with a lower bound of its own, not a better answer to the "
         "one above. `sampling` does what its model asks: the least mean JCT if every job that was "
-        "let in kept its share to its end. But shares are made anew whenever a job ends, and then "
+        "let in kept its share to its end. But shares are computed again when a job ends, and then "
         "it is better to end the shortest first with all that there is, as `hadare` does.",
         ("sampling", "hadare"),
     ),
@@ -155,7 +155,7 @@ def page(found: Found, work: Path) -> str:
     parts += [
         "## When sizes are predicted",
         wrapped(
-            "Mean JCT in hours when each job's steps are off by up to so much, evenly spread on "
+            "Mean JCT in hours when each job's steps are off by up to this error, evenly spread on "
             "both sides and the same for all policies (`lab/policies/predicting.py`). A job that "
             "has passed its prediction is predicted to need twice as much."
         ),
@@ -297,7 +297,7 @@ def _headlines(found: Found) -> str:
                 "Sampling-based placement, IEEE TPDS 2024",
                 "within 2.04 % of the optimal JCT",
                 "see below",
-                "Exchanges between jobs are ours, and mend what the draws miss.",
+                "Exchanges between jobs are our addition, and mend what the draws miss.",
             ],
             ["A-SRPT, arXiv 2501.05563", "no figure in its abstract", "", ""],
         ],

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.policies.gavel_rounds import Gavel
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster
@@ -80,20 +80,14 @@ def rows(data: Path) -> Iterator[Row]:
     """Yield the rows of peer_results.csv whose policy we have."""
     with (data / "peer_results.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["scheduler"] in OBJECTIVES:
-                yield Row(
-                    row["trace"],
-                    int(row["jobs"]),
-                    OBJECTIVES[row["scheduler"]],
-                    float(row["ttd_h"]),
-                    float(row["mean_jct_h"]),
-                )
+            if objective := OBJECTIVES.get(row["scheduler"]):
+                ttd_h, mean_jct_h = float(row["ttd_h"]), float(row["mean_jct_h"])
+                yield Row(row["trace"], int(row["jobs"]), objective, ttd_h, mean_jct_h)
 
 
 def replay(row: Row, data: Path) -> Match:
     """Return what our policy gives for a row, moves being free as in Gavel's simulator."""
-    path = data / "gavel_simulation_throughputs.json"
-    table = parse_table(path.read_text(encoding="utf-8"), path.name)
+    table = read_table(data / "gavel_simulation_throughputs.json")
     lines = (data / f"{row.trace}.trace").read_text(encoding="utf-8").splitlines()
     jobs = parse_gavel_trace(lines, table, row.trace, restart_cost_s=0.0)[: row.jobs]
     cluster = parse_cluster(CLUSTER, gpus_per_node=GPUS_PER_NODE)
@@ -104,20 +98,12 @@ def replay(row: Row, data: Path) -> Match:
 def as_markdown(match: Match) -> str:
     """Return a line of the table."""
     row, (ttd, jct) = match.row, match.off
-    cells = (
-        row.trace,
-        str(row.jobs),
-        f"gavel-{row.objective}",
-        f"{match.ttd_h:.4f}",
-        f"{row.ttd_h:.4f}",
-        f"{100 * ttd:+.3f} %",
-        f"{match.mean_jct_h:.4f}",
-        f"{row.mean_jct_h:.4f}",
-        f"{100 * jct:+.3f} %",
-        f"{match.cpu_s:.1f}",
-        "yes" if match.is_within else "NO",
+    return (
+        f"| {row.trace} | {row.jobs} | gavel-{row.objective} "
+        f"| {match.ttd_h:.4f} | {row.ttd_h:.4f} | {100 * ttd:+.3f} % "
+        f"| {match.mean_jct_h:.4f} | {row.mean_jct_h:.4f} | {100 * jct:+.3f} % "
+        f"| {match.cpu_s:.1f} | {'yes' if match.is_within else 'NO'} |"
     )
-    return f"| {' | '.join(cells)} |"
 
 
 def as_record(match: Match) -> Mapping[str, object]:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hadar_slurm.core.throughput import Throughputs, ThroughputTable, parse_table
-from hadar_slurm.resources import data_file
+from hadar_slurm.core.throughput import Throughputs, ThroughputTable
+from hadar_slurm.lab.inputs import read_table
 
 NUM_JOBS = 24
 MIN_GANGS = 3  # jobs of the window with 2 GPUs or more
@@ -106,64 +106,40 @@ def demo_jobs(window: Sequence[TraceJob], table: ThroughputTable) -> list[dict[s
     """Return the demo's jobs, in order of submission."""
     first_s, last_s = window[0].submission_s, window[-1].submission_s
     durations_s = [job.duration_s for job in window]
-    return [
-        _demo_job(
-            job,
-            number=number,
-            submit_s=LAST_ARRIVAL_S * (job.submission_s - first_s) / (last_s - first_s),
-            v100_s=_shrunk_s(job.duration_s, min(durations_s), max(durations_s)),
-            table=table,
+    shortest_s, longest_s = min(durations_s), max(durations_s)
+    jobs: list[dict[str, object]] = []
+    for number, job in enumerate(window, start=1):
+        workload, num_gpus = WORKLOADS[job.model], min(job.num_gpus, MAX_GPUS)
+        submit_s = LAST_ARRIVAL_S * (job.submission_s - first_s) / (last_s - first_s)
+        share = math.log(job.duration_s / shortest_s) / math.log(longest_s / shortest_s)
+        v100_s = round(SHORTEST_S + (LONGEST_S - SHORTEST_S) * share, 3)
+        rates = table.throughputs(workload) or Throughputs()
+        jobs.append(
+            {
+                "id": f"demo-{number:02d}",
+                "submit_s": round(submit_s, 3),
+                "workload": workload,
+                "num_gpus": num_gpus,
+                "total_steps": round(v100_s * rates.on("v100", num_gpus)),
+                "v100_s": v100_s,
+                "trace_job_id": job.job_id,
+            }
         )
-        for number, job in enumerate(window, start=1)
-    ]
+    return jobs
 
 
 def _has_gangs(window: Sequence[TraceJob]) -> bool:
-    return (
-        sum(job.num_gpus >= 2 for job in window) >= MIN_GANGS
-        and sum(job.num_gpus >= 4 for job in window) >= MIN_LARGE_GANGS
-    )
-
-
-def _shrunk_s(duration_s: int, shortest_s: int, longest_s: int) -> float:
-    place = math.log(duration_s / shortest_s) / math.log(longest_s / shortest_s)
-    return round(SHORTEST_S + (LONGEST_S - SHORTEST_S) * place, 3)
-
-
-def _demo_job(
-    job: TraceJob, *, number: int, submit_s: float, v100_s: float, table: ThroughputTable
-) -> dict[str, object]:
-    workload = WORKLOADS[job.model]
-    num_gpus = min(job.num_gpus, MAX_GPUS)
-    throughputs = table.throughputs(workload) or Throughputs()
-    return {
-        "id": f"demo-{number:02d}",
-        "submit_s": round(submit_s, 3),
-        "workload": workload,
-        "num_gpus": num_gpus,
-        "total_steps": round(v100_s * throughputs.on("v100", num_gpus)),
-        "v100_s": v100_s,
-        "trace_job_id": job.job_id,
-    }
+    num_large = sum(job.num_gpus >= 4 for job in window)
+    return sum(job.num_gpus >= 2 for job in window) >= MIN_GANGS and num_large >= MIN_LARGE_GANGS
 
 
 def demo_text(jobs: Sequence[dict[str, object]]) -> str:
     """Return the job list as JSON with one job per line, so that differences can be read."""
-    return "\n".join(
-        [
-            "{",
-            f'"source": {json.dumps(SOURCE)},',
-            f'"licence": {json.dumps(LICENCE)},',
-            '"rule": [',
-            ",\n".join(f"  {json.dumps(sentence)}" for sentence in RULE),
-            "],",
-            f'"cluster": {json.dumps(CLUSTER)},',
-            '"jobs": [',
-            ",\n".join(f"  {json.dumps(job)}" for job in jobs),
-            "]",
-            "}",
-            "",
-        ]
+    source, licence, cluster = map(json.dumps, (SOURCE, LICENCE, CLUSTER))
+    rules, lines = (",\n".join(f"  {json.dumps(each)}" for each in part) for part in (RULE, jobs))
+    return (
+        f'{{\n"source": {source},\n"licence": {licence},\n"rule": [\n{rules}\n],\n'
+        f'"cluster": {cluster},\n"jobs": [\n{lines}\n]\n}}\n'
     )
 
 
@@ -171,10 +147,8 @@ def main() -> None:
     """Read the path in the first argument and print the job list."""
     if len(sys.argv) != 2:
         sys.exit(f"usage: {Path(__file__).name} PATH/elasticflow_cluster10.csv")
-    rates_file = data_file("throughputs.json")
-    table = parse_table(rates_file.read_text(encoding="utf-8"), str(rates_file))
     window = chosen_window(read_trace(Path(sys.argv[1])))
-    sys.stdout.write(demo_text(demo_jobs(window, table)))
+    sys.stdout.write(demo_text(demo_jobs(window, read_table(None))))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 SOURCE = (
@@ -78,39 +78,21 @@ def shipped_table(gavel: GavelTable) -> dict[str, Workload]:
 
 def table_text(table: Mapping[str, Workload]) -> str:
     """Return the table as JSON with one workload per line, so that differences can be read."""
-    return "\n".join(
-        [
-            "{",
-            f'"source": {json.dumps(SOURCE)},',
-            f'"licence": {json.dumps(LICENCE)},',
-            '"notes": [',
-            ",\n".join(f"  {json.dumps(note)}" for note in NOTES),
-            "],",
-            '"workloads": {',
-            ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in table.items()),
-            "}",
-            "}",
-            "",
-        ]
+    notes = ",\n".join(f"  {json.dumps(note)}" for note in NOTES)
+    rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in table.items())
+    return (
+        f'{{\n"source": {json.dumps(SOURCE)},\n"licence": {json.dumps(LICENCE)},\n'
+        f'"notes": [\n{notes}\n],\n"workloads": {{\n{rows}\n}}\n}}\n'
     )
 
 
 def _gangs(gavel: GavelTable, gpu_type: str, name: str) -> dict[str, Pair]:
-    across = gavel[f"{gpu_type}_unconsolidated"]
+    here, across = gavel[gpu_type], gavel[f"{gpu_type}_unconsolidated"]
+    own = sorted((_name_and_gang(key)[1], key) for key in here if _name_and_gang(key)[0] == name)
     return {
-        str(gang): [_alone(entry), None if gang == 1 else _alone(across.get(key, {}))]
-        for gang, key, entry in _of_workload(gavel[gpu_type].items(), name)
+        str(gang): [_alone(here[key]), None if gang == 1 else _alone(across.get(key, {}))]
+        for gang, key in own
     }
-
-
-def _of_workload(
-    entries: Iterable[tuple[str, Mapping[str, object]]], name: str
-) -> list[tuple[int, str, Mapping[str, object]]]:
-    return sorted(
-        (_name_and_gang(key)[1], key, entry)
-        for key, entry in entries
-        if _name_and_gang(key)[0] == name
-    )
 
 
 def _alone(entry: Mapping[str, object]) -> float | None:

@@ -1,4 +1,4 @@
-"""How long a look at a long queue takes by either adapter, how many changes a second, how much RAM.
+"""Measures both adapters: seconds to observe a long queue, changes a second, and memory.
 
     python benchmarks/pyslurm_adapter.py [--jobs 10000] [--changes 500] [--looks 5] [--json]
     python benchmarks/pyslurm_adapter.py --move [--json]
@@ -87,31 +87,22 @@ def measure(way: str, array: str, looks: int, changes: int) -> dict[str, float |
     queue = slurm.queue()
     # By their own numbers: the library knows no tasks.
     jobs = [JobId(row.raw_id) for row in queue.values() if row.key.startswith(f"{array}_")]
-    throughputs = {}
-    for gpu_type in (Release, Hold):
-        batch: list[Update] = [gpu_type(job) for job in jobs[:changes]]
+    per_s = {}
+    for change in (Release, Hold):
+        batch: list[Update] = [change(job) for job in jobs[:changes]]
         began_s = time.perf_counter()
         faults = [fault for fault in slurm.change(batch) if fault is not None]
-        throughputs[gpu_type] = len(batch) / (time.perf_counter() - began_s)
+        per_s[change] = round(len(batch) / (time.perf_counter() - began_s))
         if faults:
             raise SystemExit(f"{way}: {faults[0]}")
-    queue_s, worst_queue_s = seconds(slurm.queue, looks)
-    read_s, worst_read_s = seconds(slurm.read, looks)
+    found: dict[str, float | int | str] = {"way": slurm.name, "jobs": len(queue)}
+    for name, call in (("queue", slurm.queue), ("read", slurm.read)):
+        found[f"{name}_s"], found[f"{name}_s_max"] = seconds(call, looks)
     after_mib = resident_mib()
     seconds(slurm.read, 2 * looks)
-    return {
-        "way": slurm.name,
-        "jobs": len(queue),
-        "queue_s": queue_s,
-        "queue_s_max": worst_queue_s,
-        "read_s": read_s,
-        "read_s_max": worst_read_s,
-        "releases_per_s": round(throughputs[Release]),
-        "holds_per_s": round(throughputs[Hold]),
-        "before_mib": before_mib,
-        "after_mib": after_mib,
-        "later_mib": resident_mib(),
-    }
+    found |= {"releases_per_s": per_s[Release], "holds_per_s": per_s[Hold]}
+    memory = {"before_mib": before_mib, "after_mib": after_mib, "later_mib": resident_mib()}
+    return found | memory
 
 
 def move(way: str, directory: Path) -> dict[str, float | int | str]:
@@ -126,11 +117,9 @@ def move(way: str, directory: Path) -> dict[str, float | int | str]:
         for gpu_type, count in row.node.gpus
         for _ in range(count // GPUS)
     ]
-    throughputs = dict.fromkeys(("v100", "p100", "k80"), 10.0)
-    described = Description(
-        steps=10**6, gpus=GPUS, throughputs=throughputs, checkpoint=True, is_held=True
-    )
-    words = ["--partition=other", f"--gpus={GPUS}", f"--comment={encode(described)}"]
+    rates = dict.fromkeys(("v100", "p100", "k80"), 10.0)
+    job = Description(steps=10**6, gpus=GPUS, throughputs=rates, checkpoint=True, is_held=True)
+    words = ["--partition=other", f"--gpus={GPUS}", f"--comment={encode(job)}"]
     os.environ["HADAR_SPOOL"] = str(user_reports(REPORTS, os.geteuid()))
     jobs = [submit(RUNNER, directory, *words) for _ in places]
     try:
@@ -142,15 +131,12 @@ def move(way: str, directory: Path) -> dict[str, float | int | str]:
         wait(lambda: not RUNNER.run(["squeue", "-h", "--me"]))
 
 
-def moves() -> list[dict[str, float | int | str]]:
-    """Return the figures of a move by each adapter."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        return [move(way, Path(name)) for way in WAYS]
-
-
-def looks(options: argparse.Namespace) -> list[dict[str, float | int | str]]:
-    """Return the figures of looks and changes by each adapter, in a process of its own."""
+def figures_of(options: argparse.Namespace) -> list[dict[str, float | int | str]]:
+    """Return the figures by each adapter, those of looks and changes in a process of its own."""
+    if options.move:
+        with tempfile.TemporaryDirectory() as name:
+            Path(name).chmod(0o755)
+            return [move(way, Path(name)) for way in WAYS]
     array = fill(options.jobs)
     try:
         found = []
@@ -166,19 +152,17 @@ def looks(options: argparse.Namespace) -> list[dict[str, float | int | str]]:
 def main() -> None:
     """Measure both adapters on one queue, or a round that moves every job."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--changes", type=int, default=500)
-    parser.add_argument("--looks", type=int, default=5)
+    for name, default in (("jobs", 10_000), ("changes", 500), ("looks", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--move", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = moves() if options.move else looks(options)
+    found = figures_of(options)
     slurm = RUNNER.run(["scontrol", "--version"]).strip()
-    cores = multiprocessing.cpu_count()
     machine = {
         "command": " ".join(["python", *sys.argv]),
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{platform.machine()}, {cores} cores",
+        "machine": f"{platform.machine()}, {multiprocessing.cpu_count()} cores",
         "software": f"Python {platform.python_version()}, {slurm}",
     }
     if options.json:

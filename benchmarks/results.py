@@ -111,7 +111,7 @@ PARTS: tuple[Part, ...] = (
     ),
     Part(
         "speeds",
-        "When nobody knows the speeds",
+        "When the speeds are not known",
         "The policy sees no rate: it begins with what data sheets say of the GPU types and, where "
         "it is `learned`, measures what jobs do, with 5 % of noise; `prior` never measures, `none` "
         "takes all types to be alike; without a word it is the oracle that knows all "
@@ -144,7 +144,7 @@ PARTS: tuple[Part, ...] = (
     Part(
         "seeds",
         "Other seeds of the same generator",
-        "Figures that hold on one file may be luck. Means over five workloads drawn anew.",
+        "Figures that hold on one file may be luck. Means over five other workloads.",
         {"seeds": f"generate:hadar480 {_CLUSTER} {_MOST} --seed 0,1,2,3,4"},
     ),
     Part(

@@ -174,27 +174,7 @@ def run(cluster: Cluster, system: str, seed: int, task: str) -> dict[str, Any]:
         cluster.hadard("unpause")
     if not is_ours:
         cluster.run("scontrol", "release", ",".join(jobs))
-    watch = [
-        *("env", f"LD_LIBRARY_PATH={SOFTWARE}/python/lib"),
-        f"PYTHONPATH={SOFTWARE}/site:{SOFTWARE}/project",
-        f"{SOFTWARE}/python/bin/python3.11",
-        f"{SOFTWARE}/project/benchmarks/hadare/watch_slots.py",
-    ]
-    watchers = [
-        subprocess.Popen(
-            cluster.argv(*watch, f"{where}/hadar-{job}", user="alice"),
-            stdout=subprocess.PIPE, text=True,
-        )
-        for job in jobs
-    ]  # fmt: skip
-    try:
-        slots = [
-            [json.loads(line) for line in watcher.communicate(timeout=LIMIT_S)[0].splitlines()]
-            for watcher in watchers
-        ]
-    finally:
-        for watcher in watchers:
-            watcher.kill()
+    slots = recorded(cluster, where, jobs)
     digests = [lines.pop()["digest"] for lines in slots]
     ended_s = max(lines[-1]["ended_s"] for lines in slots)
     wait_for_end(cluster, jobs)
@@ -215,6 +195,31 @@ def run(cluster: Cluster, system: str, seed: int, task: str) -> dict[str, Any]:
         "pace": pace(stretches),
         "tasks": tasks,
     }
+
+
+def recorded(cluster: Cluster, where: str, jobs: list[str]) -> list[list[dict[str, Any]]]:
+    """Return what `watch_slots.py` prints of each job until it ends."""
+    watch = [
+        *("env", f"LD_LIBRARY_PATH={SOFTWARE}/python/lib"),
+        f"PYTHONPATH={SOFTWARE}/site:{SOFTWARE}/project",
+        f"{SOFTWARE}/python/bin/python3.11",
+        f"{SOFTWARE}/project/benchmarks/hadare/watch_slots.py",
+    ]
+    watchers = [
+        subprocess.Popen(
+            cluster.argv(*watch, f"{where}/hadar-{job}", user="alice"),
+            stdout=subprocess.PIPE, text=True,
+        )
+        for job in jobs
+    ]  # fmt: skip
+    try:
+        return [
+            [json.loads(line) for line in watcher.communicate(timeout=LIMIT_S)[0].splitlines()]
+            for watcher in watchers
+        ]
+    finally:
+        for watcher in watchers:
+            watcher.kill()
 
 
 _COLLECT = """

@@ -8,8 +8,10 @@ Both lie beside this file, as `cluster.jsonl` and `recorded.jsonl`.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import matplotlib as mpl
@@ -37,46 +39,34 @@ def lines_of(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def mean(values: Sequence[float]) -> float:
-    """Return the mean."""
-    return sum(values) / len(values)
-
-
 def table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a row for each system, over its seeds."""
     rows = [
         "| | runs | seconds | beside the first of its group | CRU | off its pace | computing |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for group in ("one", "four"):
-        first = 0.0
-        for system in [name for name in SYSTEMS if name.startswith(group)]:
-            found = [run for run in runs if run["system"] == system and not run["is_void"]]
-            if not found:
-                continue
-            seconds = [run["seconds"] for run in found]
-            first = first or mean(seconds)
-            rows.append(
-                f"| {NAMES[system]} | {len(found)} | {', '.join(f'{s:.0f}' for s in seconds)} "
-                f"| {first / mean(seconds):.2f} x sooner "
-                f"| {mean([run['cru'] for run in found]):.3f} "
-                f"| {max(run['pace']['off'] for run in found):.2%} "
-                f"| {max(run['pace']['computing'] for run in found):.0%} |"
-            )
+    firsts: dict[str, float] = {}
+    for system in SYSTEMS:
+        found = [run for run in runs if run["system"] == system and not run["is_void"]]
+        if not found:
+            continue
+        seconds = [run["seconds"] for run in found]
+        first = firsts.setdefault(system.partition("-")[0], mean(seconds))
+        rows.append(
+            f"| {NAMES[system]} | {len(found)} | {', '.join(f'{s:.0f}' for s in seconds)} "
+            f"| {first / mean(seconds):.2f} x sooner | {mean(run['cru'] for run in found):.3f} "
+            f"| {max(run['pace']['off'] for run in found):.2%} "
+            f"| {max(run['pace']['computing'] for run in found):.0%} |"
+        )
     return rows
-
-
-def reached_s(points: Sequence[Sequence[float]], loss: float) -> float | None:
-    """Return when a run first had a held-out loss as low as this."""
-    return next((seconds for seconds, _, now, _ in points if now <= loss), None)
 
 
 def learnt(curves: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what one job had learnt, alone and in copies, in the end and when."""
-    by_seed: dict[int, dict[str, Any]] = {}
+    by_seed: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     for curve in curves:
         if curve["system"] in ("one-node", "one-hadare"):
-            by_seed.setdefault(curve["seed"], {})[curve["system"]] = curve["points"]
+            by_seed[curve["seed"]][curve["system"]] = curve["points"]
     rows = [
         "| seed | | loss | accuracy | after | the loss of one node at half its steps after |",
         "|---:|---|---:|---:|---:|---:|",
@@ -84,15 +74,13 @@ def learnt(curves: Sequence[Mapping[str, Any]]) -> list[str]:
     for seed, found in sorted(by_seed.items()):
         if len(found) < 2:
             continue
-        node = found["one-node"]
-        half = next(point for point in node if point[1] >= ONE_STEPS / 2)
+        half = next(point for point in found["one-node"] if point[1] >= ONE_STEPS / 2)
         for system, points in sorted(found.items(), reverse=True):
             seconds, _, loss, accuracy = points[-1]
-            target_s = reached_s(points, half[2])
-            target = "not reached" if target_s is None else f"{target_s:.0f} s"
+            ends = (f"{end_s:.0f} s" for end_s, _, now, _ in points if now <= half[2])
             rows.append(
                 f"| {seed} | {NAMES[system]} | {loss:.3f} | {accuracy:.1%} | {seconds:.0f} s "
-                f"| {target} |"
+                f"| {next(ends, 'not reached')} |"
             )
     return rows
 
@@ -104,8 +92,7 @@ def draw(curves: Sequence[Mapping[str, Any]]) -> None:
         by_time, by_steps = figure.subplots(1, 2, sharey=True)
         colours = {"one-node": "#7f7f7f", "one-hadare": "#d1495b"}
         for curve in curves:
-            colour = colours.get(curve["system"])
-            if colour is None:
+            if (colour := colours.get(curve["system"])) is None:
                 continue
             seconds, steps, loss, _ = zip(*curve["points"], strict=True)
             label = NAMES[curve["system"]] if curve["seed"] == 0 else None
@@ -126,45 +113,45 @@ def main() -> None:
     draw(curves)
     same = sum(curve["is_same"] for curve in curves)
     speeds = ", ".join(f"{speed:g}" for speed in SPEEDS.values())
-    page = [
-        "# HadarE on a cluster",
-        "",
-        "Written by `cluster_page.py`; change that, not this.",
-        "",
-        "```",
-        "python benchmarks/hadare/cluster.py --json benchmarks/hadare/cluster.jsonl",
-        "python benchmarks/hadare/recorded.py benchmarks/hadare/cluster.jsonl \\",
-        "    --json benchmarks/hadare/recorded.jsonl",
-        "```",
-        "",
-        f"{DATE}, {MACHINE}: the dockerized cluster, Slurm 26.05, hadard with the rights of an",
-        f"operator. Five nodes are paced to speeds {speeds} by sleeping: a step of a node of",
-        f"speed 1 takes {PERIOD_S:g} s, of which it computes the part in the last column. One job",
-        f"has {ONE_STEPS:,} steps, each of four jobs {FOUR_STEPS:,}: the task `images` of",
-        "[tasks.py](tasks.py), momentum SGD. The clock starts when all jobs are there and may be",
-        "started, and stops when the last checkpoint can be read: starting Python and PyTorch on",
-        "all nodes at once, on two cores, is in it, and so is every consolidation.",
-        "",
-        *table(runs),
-        "",
-        f"One job in copies is to end {LIMIT:.2f} times sooner than on the best node (0.85 of what",
-        "the speeds allow), and nodes are to be held at least 0.95 of the time (CRU).",
-        "",
-        "## What was learnt",
-        "",
-        f"Trained again off the cluster after the recorded slots, {same} of {len(curves)} jobs",
-        "came to the model of the cluster to the bit; so the losses between are what they had",
-        "learnt.",
-        "",
-        *learnt(curves),
-        "",
-        f"![Held-out loss by time and by steps]({PICTURE})",
-        "",
-        "[README.md](README.md) measures what copies learn at equal steps and at equal time, over",
-        "seeds, tasks and optimisers.",
-        "",
-    ]
-    (HERE / "cluster.md").write_text("\n".join(page), encoding="utf-8")
+    shown, rows = "\n".join(table(runs)), "\n".join(learnt(curves))
+    page = f"""\
+# HadarE on a cluster
+
+Written by `cluster_page.py`; change that, not this.
+
+```
+python benchmarks/hadare/cluster.py --json benchmarks/hadare/cluster.jsonl
+python benchmarks/hadare/recorded.py benchmarks/hadare/cluster.jsonl \\
+    --json benchmarks/hadare/recorded.jsonl
+```
+
+{DATE}, {MACHINE}: the dockerized cluster, Slurm 26.05, hadard with the rights of an
+operator. Five nodes are paced to speeds {speeds} by sleeping: a step of a node of
+speed 1 takes {PERIOD_S:g} s, of which it computes the part in the last column. One job
+has {ONE_STEPS:,} steps, each of four jobs {FOUR_STEPS:,}: the task `images` of
+[tasks.py](tasks.py), momentum SGD. The clock starts when all jobs are there and may be
+started, and stops when the last checkpoint can be read: starting Python and PyTorch on
+all nodes at once, on two cores, is in it, and so is every consolidation.
+
+{shown}
+
+One job in copies is to end {LIMIT:.2f} times sooner than on the best node (0.85 of what
+the speeds allow), and nodes are to be held at least 0.95 of the time (CRU).
+
+## What was learnt
+
+Trained again off the cluster after the recorded slots, {same} of {len(curves)} jobs
+came to the model of the cluster to the bit; so the losses between are what they had
+learnt.
+
+{rows}
+
+![Held-out loss by time and by steps]({PICTURE})
+
+[README.md](README.md) measures what copies learn at equal steps and at equal time, over
+seeds, tasks and optimisers.
+"""
+    (HERE / "cluster.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A training in copies as processes, and the faults that befall it."""
+"""A training in copies as processes, and its faults."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Running(Run):
         return True
 
     def hit(self, fault: Fault) -> None:
-        """Let a fault happen."""
+        """Inject a fault."""
         match fault.kind:
             case Kind.KILL:
                 self._kill(fault, [fault.copy])
@@ -83,7 +83,7 @@ class Running(Run):
         self.goes_on(fault)
 
     def watch(self) -> None:
-        """See who has died while making all one, and who by no fault of ours."""
+        """Find copies that were killed while they averaged, and those that failed by themselves."""
         for copy, process in list(self.copies.items()):
             if process.exitcode in (None, 0):
                 continue

@@ -1,4 +1,4 @@
-"""How good is what HadarE trains? Every run of a matrix, replayed in one process.
+"""The quality of what HadarE trains: every run of a matrix, replayed in one process.
 
     python benchmarks/hadare/quality.py                     # all runs that are not in the file yet
     python benchmarks/hadare/quality.py --only rules,outer  # those of some questions
@@ -72,8 +72,8 @@ def same_time(steps: int) -> int:
 
 
 # As many steps in a slot as all copies have together.
-SINGLE: Mapping[str, Any] = {"copies": 1, "slot_s": 2 * BASE_SLOT_S * sum(SPEEDS[:COPIES])}
-LONGER: Mapping[str, Any] = {"total_steps": 4 * TOTAL_STEPS}
+SINGLE: dict[str, Any] = {"copies": 1, "slot_s": 2 * BASE_SLOT_S * sum(SPEEDS[:COPIES])}
+LONGER: dict[str, Any] = {"total_steps": 4 * TOTAL_STEPS}
 # How many seeds a question has, and what its runs differ in from HadarE's.
 QUESTIONS: Mapping[str, tuple[int, Mapping[str, Mapping[str, Any]]]] = {
     "main": (
@@ -102,22 +102,14 @@ QUESTIONS: Mapping[str, tuple[int, Mapping[str, Mapping[str, Any]]]] = {
     "outer": (3, {"outer momentum": {"outer": True}}),
     "slots": (3, {f"{x}x": {"slot_s": x * BASE_SLOT_S} for x in (1, 4, 8, 16)}),
     "copies": (3, {f"{n} copies": {"copies": n} for n in (2, 8)}),
-    "rate": (
-        3,
-        {
-            "HadarE, rate x 2": {"rate": 2.0},
-            "single, rate x 2": {**SINGLE, "rate": 2.0},
-        },
-    ),
+    "rate": (3, {"HadarE, rate x 2": {"rate": 2.0}, "single, rate x 2": {**SINGLE, "rate": 2.0}}),
     "longer": (
         3,
         {
             "HadarE, 4 x the steps": LONGER,
-            "single, 4 x the steps": {**SINGLE, **LONGER},
-            "single, same time, 4 x the steps": {
-                **SINGLE,
-                "total_steps": same_time(4 * TOTAL_STEPS),
-            },
+            "single, 4 x the steps": SINGLE | LONGER,
+            "single, same time, 4 x the steps": SINGLE
+            | {"total_steps": same_time(4 * TOTAL_STEPS)},
         },
     ),
 }
@@ -199,14 +191,10 @@ def make(runs: Sequence[tuple[str, Run]], path: Path) -> None:
 def _progress(total: int) -> Iterator[Any]:
     """Show how far the matrix is: a bar on a terminal, a line now and then elsewhere."""
     console = Console(stderr=True)
-    columns = (BarColumn(), TextColumn("{task.completed}/{task.total} runs"), TimeElapsedColumn())
-    with Progress(
-        *columns,
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        disable=not console.is_terminal,
-    ) as progress:
+    done = TextColumn("{task.completed}/{task.total} runs")
+    columns = (BarColumn(), done, TimeElapsedColumn(), TimeRemainingColumn())
+    text = TextColumn("{task.description}")
+    with Progress(*columns, text, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=total)
         begun_s = told_s = time.monotonic()
 

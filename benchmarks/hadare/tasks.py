@@ -37,7 +37,6 @@ class Data:
 class Task:
     """What is to be learnt; `sgd` and `adam` are learning rates that suit one node."""
 
-    name: str
     network: Callable[[], nn.Module]
     train: Data
     held_out: Data
@@ -122,18 +121,11 @@ def _images(count: int, seed: int) -> Data:
 
 
 def _convolutions() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1, bias=False),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1, bias=False),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32 * (_SIDE // 4) ** 2, _CLASSES),
-    )
+    layers: list[nn.Module] = []
+    for before, after in ((1, 16), (16, 32)):
+        layers.append(nn.Conv2d(before, after, 3, padding=1, bias=False))
+        layers += [nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * (_SIDE // 4) ** 2, _CLASSES))
 
 
 # Language: letters of words, the words by a Markov chain over their kinds, in Zipf's proportions.
@@ -152,10 +144,8 @@ def _text(count: int, seed: int) -> Data:
     follows = random.dirichlet(np.full(_KINDS, 0.25), size=_KINDS).cumsum(axis=1)
     zipf = (1.0 / np.arange(1, _WORDS // _KINDS + 1)).cumsum()
     zipf /= zipf[-1]
-    random = np.random.default_rng(seed)
-    need = count * _LENGTH + 1
-    letters: list[int] = []
-    kind = 0
+    random, need = np.random.default_rng(seed), count * _LENGTH + 1
+    letters, kind = list[int](), 0
     while len(letters) < need:
         one, other = random.random(2)
         kind = min(int(np.searchsorted(follows[kind], one)), _KINDS - 1)
@@ -211,9 +201,7 @@ def task(name: str) -> Task:
 
 TASKS: dict[str, Callable[[], Task]] = {
     "images": lambda: Task(
-        "images", _convolutions, _images(16_384, 1), _images(2_000, 2), 32, sgd=0.1, adam=1.5e-2
+        _convolutions, _images(16_384, 1), _images(2_000, 2), 32, sgd=0.1, adam=1.5e-2
     ),
-    "language": lambda: Task(
-        "language", _Transformer, _text(12_000, 1), _text(400, 2), 8, sgd=0.6, adam=9e-3
-    ),
+    "language": lambda: Task(_Transformer, _text(12_000, 1), _text(400, 2), 8, sgd=0.6, adam=9e-3),
 }
