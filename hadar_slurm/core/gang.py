@@ -86,6 +86,11 @@ class Allocation:
         """Return the gangs of all copies."""
         return tuple(gang for _, gang in self.copies)
 
+    @property
+    def slots(self) -> list[tuple[Slot, int]]:
+        """Return the slots of all gangs with their numbers of GPUs."""
+        return [pair for _, gang in self.copies for pair in gang.slots]
+
     def __bool__(self) -> bool:
         return bool(self.copies)
 

@@ -38,12 +38,12 @@ class Allocator:
         self.placed: dict[JobId, Allocation] = {}
         self.free: dict[Slot, int] = snapshot.plannable_capacity
         self._eligibility = Eligibility(snapshot)
-        self._nodes = snapshot.cluster.by_name
+        self._open = {node.name for node in snapshot.cluster.nodes if node.is_schedulable}
         self._indexes = {
             gpu_type: NodeIndex(
                 (node, self.free.get(Slot(node.name, gpu_type), 0))
                 for node in snapshot.cluster.nodes
-                if node.is_schedulable and gpu_type in node.by_type
+                if node.name in self._open and gpu_type in node.by_type
             )
             for gpu_type in self.gpu_types
         }
@@ -100,30 +100,27 @@ class Allocator:
 
     def fits(self, allocation: Allocation) -> bool:
         """Return whether all GPUs of an allocation are free."""
-        free = self.free
-        return all(free.get(slot, 0) >= n for gang in allocation.gangs for slot, n in gang.slots)
+        return all(self.free.get(slot, 0) >= count for slot, count in allocation.slots)
 
     def runs_on(self, job: Job) -> GpuType | None:
         """Return the GPU type a job holds; None if it holds none or several."""
         if job.phase is Phase.QUEUED or not job.allocation:
             return None
-        gpu_types = {slot.gpu_type for gang in job.allocation.gangs for slot, _ in gang.slots}
-        return next(iter(gpu_types)) if len(gpu_types) == 1 else None
+        gpu_types = {slot.gpu_type for slot, _ in job.allocation.slots}
+        return gpu_types.pop() if len(gpu_types) == 1 else None
 
     def put(self, job: Job, allocation: Allocation) -> None:
         """Give a job exactly these GPUs, which must be free."""
-        for gang in allocation.gangs:
-            for slot, count in gang.slots:
-                self.free[slot] -= count
-                self._indexes[slot.gpu_type].change(slot.node, -count)
+        for slot, count in allocation.slots:
+            self.free[slot] -= count
+            self._indexes[slot.gpu_type].change(slot.node, -count)
         self.placed[job.job_id] = allocation
 
     def take_back(self, job: Job) -> None:
         """Free the GPUs given to a job."""
-        for gang in self.placed.pop(job.job_id).gangs:
-            for slot, count in gang.slots:
-                self.free[slot] += count
-                self._indexes[slot.gpu_type].change(slot.node, count)
+        for slot, count in self.placed.pop(job.job_id).slots:
+            self.free[slot] += count
+            self._indexes[slot.gpu_type].change(slot.node, count)
 
     def choose(self, job: Job, gpu_type: GpuType) -> bool:
         """Reserve GPUs of a type for a job if there is room and it runs there; say whether."""
@@ -146,10 +143,9 @@ class Allocator:
         Between reservations, `stay` could take reserved GPUs.
         """
         wanted: Counter[GpuType] = Counter()
-        for gang in job.allocation.gangs:
-            for slot, count in gang.slots:
-                # GPUs of a closed node are never reserved.
-                wanted[slot.gpu_type] += count if self._is_open(slot.node) else 0
+        for slot, count in job.allocation.slots:
+            # GPUs of a closed node are never reserved.
+            wanted[slot.gpu_type] += count if slot.node in self._open else 0
         return all(self.room(gpu_type) >= n for gpu_type, n in wanted.items()) and self.stay(job)
 
     def stay(self, job: Job) -> bool:
@@ -223,9 +219,8 @@ class Allocator:
 
     def gang_on(self, job: Job, gpu_type: GpuType) -> Gang | None:
         """Return free GPUs of one type for a job's gang, on the fewest nodes, or None."""
-        if self._indexes[gpu_type].total < job.spec.num_gpus:
-            return None
-        if job.bound_type not in (None, gpu_type):
+        has_too_few = self._indexes[gpu_type].total < job.spec.num_gpus
+        if has_too_few or job.bound_type not in (None, gpu_type):
             return None
         return self._gang_among(job, gpu_type, self._restriction(job, gpu_type, is_mixed=False))
 
@@ -251,23 +246,18 @@ class Allocator:
         if not self.rules.may_mix_types or job.bound_type is not None or spec.num_gpus < 2:
             return None
         usable = [k for k in gpu_types if spec.throughputs.on(k, spec.num_gpus, is_spread=True)]
-        if len(usable) < 2:
-            return None
-        shapes = (shape for shape in spec.shapes if shape.nodes > 1)
+        shapes = (shape for shape in spec.shapes if shape.nodes > 1 and len(usable) > 1)
         gangs = (self._mixed_shape(job, shape, usable) for shape in shapes)
         return next(filter(None, gangs), None)
 
     def _mixed_shape(self, job: Job, shape: Shape, gpu_types: Sequence[GpuType]) -> Gang | None:
-        counts: dict[tuple[str, str], int] = {}
-        taken: set[NodeName] = set()
+        size, taken = shape.gpus_per_node, dict[NodeName, GpuType]()
         for gpu_type in gpu_types:
             among = self._restriction(job, gpu_type, is_mixed=True)
-            index = self._indexes[gpu_type]
-            for name in index.with_room(shape.gpus_per_node, among, shape.nodes + len(taken)):
-                if name not in taken and len(taken) < shape.nodes:
-                    taken.add(name)
-                    counts[name, gpu_type] = shape.gpus_per_node
-        return Gang.of(counts) if len(taken) == shape.nodes else None
+            names = self._indexes[gpu_type].with_room(size, among, shape.nodes + len(taken))
+            new = [name for name in names if name not in taken][: shape.nodes - len(taken)]
+            taken |= dict.fromkeys(new, gpu_type)
+        return Gang.of(dict.fromkeys(taken.items(), size)) if len(taken) == shape.nodes else None
 
     def _restriction(
         self, job: Job, gpu_type: GpuType, *, is_mixed: bool
@@ -277,10 +267,6 @@ class Allocator:
         if is_free and (self._all_plain or not (is_mixed or self.rules.naming_binds)):
             return None
         return frozenset(n.name for n in self._eligibility.nodes(job, gpu_type, is_mixed=is_mixed))
-
-    def _is_open(self, name: NodeName) -> bool:
-        node = self._nodes.get(name)
-        return node is not None and node.is_schedulable
 
     def _has_nodes(self, job: Job, gpu_type: GpuType) -> bool:
         counts = [node.by_type[gpu_type] for node in self.nodes_for(job, gpu_type)]
@@ -295,19 +281,12 @@ class Allocator:
     def _request(self, job: Job) -> _Request:
         """Return what is known of all jobs that could run in the same places as `job`."""
         spec = job.spec
-        key = (
-            spec.throughputs,
-            spec.num_gpus,
-            spec.shapes,
-            job.allowed_nodes,
-            job.bound_type,
-            spec.can_checkpoint,
-        )
-        found = self._requests.get(key)
-        if found is None:
+        limits = (job.allowed_nodes, job.bound_type, spec.can_checkpoint)
+        key = (spec.throughputs, spec.num_gpus, spec.shapes, *limits)
+        if key not in self._requests:
             by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
-            found = self._requests[key] = _Request(job, by_speed)
-        return found
+            self._requests[key] = _Request(job, by_speed)
+        return self._requests[key]
 
     @cached_property
     def _all_plain(self) -> bool:
@@ -318,12 +297,9 @@ class Allocator:
             return WaitReason.STOPPING
         request = self._request(job)
         if request.reason is None:
-            if not request.by_speed:
-                request.reason = WaitReason.NO_THROUGHPUT
-            elif self._fits_alone(job, only_open=False):
-                request.reason = WaitReason.INSUFFICIENT
-            else:
-                request.reason = WaitReason.INFEASIBLE
+            fits = bool(request.by_speed) and self._fits_alone(job, only_open=False)
+            never = WaitReason.INFEASIBLE if request.by_speed else WaitReason.NO_THROUGHPUT
+            request.reason = WaitReason.INSUFFICIENT if fits else never
         if is_patient and any(self.gang_on(job, gpu_type) for gpu_type in request.by_speed):
             return WaitReason.BETTER_LATER
         if request.reason is WaitReason.INSUFFICIENT and self._would_tie(request):
@@ -337,23 +313,21 @@ class Allocator:
         if not (self.rules.naming_binds and is_free) or self._all_plain:
             return False
         if request.would_tie is None:
-            among = job.allowed_nodes and frozenset(filter(self._is_open, job.allowed_nodes))
+            among = job.allowed_nodes and job.allowed_nodes & self._open
             gangs = (self._gang_among(job, gpu_type, among) for gpu_type in request.by_speed)
             request.would_tie = any(gangs)
         return request.would_tie
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
-        return any(self.may_use(job, gpu_type) for gpu_type in self.gpu_types) or fits_alone(
-            self.snapshot.cluster,
-            self.rules,
-            job.spec.throughputs,
-            job.spec.num_gpus,
-            job.spec.shapes,
-            job.allowed_nodes,
-            job.bound_type,
-            can_checkpoint=job.spec.can_checkpoint,
-            only_open=only_open,
-        )
+        if any(self.may_use(job, gpu_type) for gpu_type in self.gpu_types):
+            return True
+        spec = JobSpec(
+            job_id=JobId("0"), num_gpus=job.spec.num_gpus, total_steps=1, shapes=job.spec.shapes,
+            throughputs=job.spec.throughputs, can_checkpoint=job.spec.can_checkpoint,
+        )  # fmt: skip
+        alike = Job(spec, allowed_nodes=job.allowed_nodes, bound_type=job.bound_type)
+        cluster = self.snapshot.cluster if only_open else self.snapshot.cluster.all_open()
+        return _fits(cluster, self.rules, alike)
 
 
 @dataclass(eq=False, slots=True)
@@ -381,25 +355,7 @@ def speeds(
 
 
 @lru_cache(maxsize=4096)
-def fits_alone(
-    cluster: Cluster,
-    rules: GangRules,
-    throughputs: Throughputs,
-    num_gpus: int,
-    shapes: tuple[Shape, ...],
-    allowed_nodes: frozenset[NodeName] | None,
-    bound_type: GpuType | None,
-    *,
-    can_checkpoint: bool,
-    only_open: bool,
-) -> bool:
-    """Return whether such a job could start if nothing else ran, on open nodes only or on all."""
-    spec = JobSpec(
-        job_id=JobId("0"), num_gpus=num_gpus, total_steps=1, throughputs=throughputs,
-        shapes=shapes, can_checkpoint=can_checkpoint,
-    )  # fmt: skip
-    job = Job(spec, allowed_nodes=allowed_nodes, bound_type=bound_type)
-    usable = cluster if only_open else cluster.all_open()
-    alone = Snapshot.of(now_s=0.0, cluster=usable, jobs=(), rules=rules)
-    allocator = Allocator(alone, Round(0, 0.0, 1.0))
+def _fits(cluster: Cluster, rules: GangRules, job: Job) -> bool:
+    """Return whether a job could start if nothing else ran."""
+    allocator = Allocator(Snapshot(0.0, cluster, (), rules=rules), Round(0, 0.0, 1.0))
     return allocator.start(job, allocator.by_speed(job))
