@@ -41,11 +41,7 @@ AveragingOption = Annotated[
 
 def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
     """Return a completion function for one of `names`."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in names if name.startswith(incomplete)]
-
-    return complete
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from rich.console import Console
-from rich.table import Table
 
 from hadar_slurm.status.ended import EndedJob
 from hadar_slurm.status.explain import NAMED, Expected, Explanation
 from hadar_slurm.status.health import Standing
 from hadar_slurm.status.jobs import Forked
-from hadar_slurm.status.words import averages_words, round_words, span
+from hadar_slurm.status.words import averages_words, round_words, span, table_of
 
 
 def print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
@@ -52,16 +51,19 @@ def print_explanation(
         left_s = found.ends_in_s - age_s
         ends = f"should have ended {span(-left_s)} ago" if left_s < 0 else f"ends in {span(left_s)}"
         console.print(f"it {ends} unless migrated")
-    console.print(_choices(found))
+    table = table_of("GPU type", "#steps/s", "#takes", "#free now", "#price")
+    for choice in found.choices:
+        price = "" if choice.price is None else f"{choice.price:.3g}"
+        throughput, lasts = f"{choice.steps_per_s:.4g}", span(choice.lasts_s)
+        table.add_row(choice.gpu_type, throughput, lasts, str(choice.free), price)
+    console.print(table)
     if found.reason and not differs:
         _print_forecast(console, found, standing)
 
 
 def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float) -> None:
     if forked.copies:
-        table = Table(box=None, pad_edge=False)
-        for heading in ("copy", "job", "node", "GPUs", "steps/s"):
-            table.add_column(heading, justify="right" if heading in ("copy", "steps/s") else "left")
+        table = table_of("#copy", "job", "node", "GPUs", "#steps/s")
         for copy in forked.copies:
             speed = "" if copy.steps_per_s is None else f"{copy.steps_per_s:.4g}"
             gpus = ", ".join(f"{count} {gpu_type}" for gpu_type, count in copy.gpus.items())
@@ -70,17 +72,6 @@ def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float)
         console.print(table)
     if averaged := averages_words(forked, time_s + age_s):
         console.print(f"its copies were {averaged}")
-
-
-def _choices(found: Explanation) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("GPU type", "steps/s", "takes", "free now", "price"):
-        table.add_column(heading, justify="left" if heading == "GPU type" else "right")
-    for choice in found.choices:
-        price = "" if choice.price is None else f"{choice.price:.3g}"
-        throughput, lasts = f"{choice.steps_per_s:.4g}", span(choice.lasts_s)
-        table.add_row(choice.gpu_type, throughput, lasts, str(choice.free), price)
-    return table
 
 
 def _print_forecast(console: Console, found: Explanation, standing: Standing) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hadar_slurm.config import Config
@@ -16,7 +15,7 @@ from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.status.health import Standing, standing_of
 from hadar_slurm.status.status import ClusterStatus, current
-from hadar_slurm.status.words import round_words, span
+from hadar_slurm.status.words import round_words, span, table_of
 
 # Only the most frequent remarks are shown.
 _MOST_REMARKS = 10
@@ -95,9 +94,8 @@ def status_parts(
     when = round_words(found.round, found.time_s, standing.age_s)
     parts.append(f"{when}, {found.took_s:.2f} s, policy {found.policy}{modes}")
     parts += [Text(f"  incomplete: {error}") for error in found.errors]
-    table = Table(box=None, pad_edge=False)
-    for heading in ("GPU type", "GPUs", "managed", "unmanaged", "free", "closed", "price"):
-        table.add_column(heading, justify="left" if heading == "GPU type" else "right")
+    numbers = ("#GPUs", "#managed", "#unmanaged", "#free", "#closed", "#price")
+    table = table_of("GPU type", *numbers)
     for gpu_type, use in found.gpus.items():
         price = found.prices.get(gpu_type)
         counts = (use.total, use.managed, use.others, use.free, use.closed)

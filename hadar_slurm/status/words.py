@@ -1,12 +1,23 @@
-"""Times and copies as text for terminals."""
+"""Times, copies and tables for terminals."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
+from rich.table import Table
+
 from hadar_slurm.status.jobs import CopyState, Forked
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
+
+
+def table_of(*headings: str) -> Table:
+    """Return an empty table; a column whose heading begins with `#` is on the right."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        side = "right" if heading.startswith("#") else "left"
+        table.add_column(heading.removeprefix("#"), justify=side)
+    return table
 
 
 def span(time_s: float) -> str:

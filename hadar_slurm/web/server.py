@@ -91,7 +91,8 @@ class Server:
             where = f"{address.host}:{address.port}"
             raise UsageError(f"--address {where}: {error.strerror or error}") from error
         # Answers requests until the end of the block.
-        self.running = Connections(listener, self, limits or ConnectionLimits()).running
+        limits = limits or ConnectionLimits()
+        self.running = Connections(listener, self.respond, self.refuse, limits).running
         self.port = int(listener.getsockname()[1])
         shown = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{shown}:{self.port}/"
