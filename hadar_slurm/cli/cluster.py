@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hadar_slurm.cli.completing import JsonOption
 from hadar_slurm.devcluster.accounting import ACCOUNT
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import load_nodes, parse_nodes
@@ -32,7 +33,6 @@ Directory = Annotated[
         show_default="hadar-cluster-UID in $XDG_RUNTIME_DIR or /tmp",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -51,7 +51,7 @@ def up(
         bool,
         typer.Option("--accounting", help="Also run slurmdbd: sacct, accounts, QOS and limits."),
     ] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Start a cluster and wait until every node is idle."""
     with _failures_in_one_line():
@@ -68,7 +68,7 @@ def up(
 
 
 @app.command()
-def status(directory: Directory = None, as_json: AsJson = False) -> None:
+def status(directory: Directory = None, as_json: JsonOption = False) -> None:
     """Show the nodes and count the jobs."""
     with _failures_in_one_line():
         cluster = LocalCluster.attach(directory or default_directory())

@@ -83,7 +83,8 @@ def _cells(job: Job, line: Line, now_s: float) -> Sequence[str | Text]:
     throughput = sum(gang.throughput(job.spec.throughputs) for gang in job.allocation.gangs)
     has_gpus = job.phase is not Phase.QUEUED
     done = 1.0 - job.steps_left / job.spec.total_steps
-    gpus = forked.gpus if forked and forked.copies else job.spec.num_gpus
+    held = sum(gang.num_gpus for gang in job.allocation.gangs)
+    gpus = held if forked and forked.copies else job.spec.num_gpus
     if not has_gpus:
         where = [line["waiting"].get(job.job_id, "")]
     elif forked is None:

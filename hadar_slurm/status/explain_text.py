@@ -6,6 +6,7 @@ from datetime import datetime
 
 from rich.console import Console
 
+from hadar_slurm.journal import gang_from_tree
 from hadar_slurm.status.ended import EndedJob
 from hadar_slurm.status.explain import NAMED, Expected, Explanation
 from hadar_slurm.status.health import Standing
@@ -66,7 +67,8 @@ def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float)
         table = table_of("#copy", "job", "node", "GPUs", "#steps/s")
         for copy in forked.copies:
             speed = "" if copy.steps_per_s is None else f"{copy.steps_per_s:.4g}"
-            gpus = ", ".join(f"{count} {gpu_type}" for gpu_type, count in copy.gpus.items())
+            by_type = gang_from_tree(copy.gang).gpus_by_type
+            gpus = ", ".join(f"{count} {gpu_type}" for gpu_type, count in by_type.items())
             state = "pinned" if copy.is_pinned else speed
             table.add_row(str(copy.number), copy.task, ", ".join(copy.gang), gpus, state)
         console.print(table)
@@ -77,10 +79,8 @@ def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float)
 def _print_forecast(console: Console, found: Explanation, standing: Standing) -> None:
     """Print when a waiting job starts; times count from now, not from the round."""
     if standing.hadard_alive is False:
-        console.print(
-            "no forecast of its start: hadard is not alive; `hadar release` and the reaper "
-            "release held jobs to Slurm"
-        )
+        remedy = "`hadar release` and the reaper release held jobs to Slurm"
+        console.print(f"no forecast of its start: hadard is not alive; {remedy}")
         return
     age_s = standing.age_s or 0.0
     if found.ahead:

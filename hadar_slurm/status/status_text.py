@@ -71,7 +71,7 @@ def problem_lines(life: Mapping[str, object]) -> list[Text]:
     problems = life.get("problems")
     assert isinstance(problems, dict)
     word = "problem" if life["alive"] else "last known problem"
-    return [Text(f"{word}: {gpu_type}: {text}") for gpu_type, text in problems.items()]
+    return [Text(f"{word}: {problem}: {text}") for problem, text in problems.items()]
 
 
 def status_parts(

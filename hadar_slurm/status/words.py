@@ -6,6 +6,7 @@ from datetime import datetime
 
 from rich.table import Table
 
+from hadar_slurm.journal import gang_from_tree
 from hadar_slurm.status.jobs import CopyState, Forked
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
@@ -52,4 +53,4 @@ def copy_words(copy: CopyState) -> str:
     """Return a copy as text: `copy 0 n1:v100:2 at 4.2 steps/s`."""
     speed = "" if copy.steps_per_s is None else f" at {copy.steps_per_s:.3g} steps/s"
     pinned = " (pinned)" if copy.is_pinned else ""
-    return f"copy {copy.number} {copy.place}{speed}{pinned}"
+    return f"copy {copy.number} {gang_from_tree(copy.gang)}{speed}{pinned}"

@@ -208,7 +208,8 @@ class Connections:
         """Close the oldest connection of the address with the most."""
         numbers = Counter(client.host for client in clients)
         most = max(numbers.values(), default=0)
-        for oldest in [client for client in clients if numbers[client.host] == most][:1]:
+        oldest = next((client for client in clients if numbers[client.host] == most), None)
+        if oldest is not None:
             self._clients.pop(oldest, None)
             self._sending.pop(oldest, None)
             oldest.transport.abort()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -29,13 +29,8 @@ from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.ratios import throughput_ratios
 from hadar_slurm.web.words import clean
 
-# One number, or numbers by label.
-_Values = (
-    float
-    | Mapping[str, float]
-    | Mapping[tuple[str, str], float]
-    | Mapping[tuple[str, str, str, str], float]
-)
+# One number, or numbers by a label or several.
+_Values = float | Mapping[Any, float]
 
 
 def exposition(

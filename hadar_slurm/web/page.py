@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from math import isfinite
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -43,11 +44,11 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters |= {
     "duration": words.duration,
-    "figure": words.figure,
-    "share": words.share,
+    "figure": lambda value: "–" if value is None else f"{value:.3g}",
+    "share": lambda part: "–" if part is None or not isfinite(part) else f"{100 * part:.0f} %",
     "span": words.span,
     "thousands": "{:,}".format,
-    "work": words.work,
+    "work": lambda took_s: f"{took_s * 1000:.0f} ms" if took_s < 1 else f"{took_s:.1f} s",
 }
 TEMPLATES.globals |= {"count": words.count, "version": __version__}
 
@@ -56,8 +57,6 @@ def overview(view: PageRequest) -> str:
     """Return the first page."""
     with view.follower.lock:
         history = view.history
-        if history.is_empty:
-            return _filled("overview", view, here="/")
         waits, runs = _jobs(history)
         return _filled(
             "overview",
