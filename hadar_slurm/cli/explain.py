@@ -20,15 +20,7 @@ from hadar_slurm.status.ended import ended_by_slurm
 from hadar_slurm.status.explain import explain as explain_wait
 from hadar_slurm.status.explain_text import print_ended, print_explanation
 from hadar_slurm.status.health import standing_of
-from hadar_slurm.status.job_search import (
-    Answer,
-    SlurmRecord,
-    answer_for,
-    ask_slurm,
-    find_job,
-    search_journal,
-    why_not,
-)
+from hadar_slurm.status.job_search import Answer, SlurmRecord, answer_for, find_job, search_journal
 from hadar_slurm.status.status import current
 from hadar_slurm.status.status_text import last_lines, life_of, problem_lines, warnings
 
@@ -57,7 +49,7 @@ def explain(
     now_s = time.time()
     name, line = find_job(current(lines), job)
     # A copy of a forked job may have ended while the job goes on.
-    slurm = SlurmRecord(was_asked=False) if journal else ask_slurm(chosen, name)
+    slurm = SlurmRecord(was_asked=False) if journal else SlurmRecord.of(chosen, name)
     if fault and not slurm.knows_it_ended:
         raise UsageError(f"the journal {fault}; operators can read it, or give --journal")
     ended = None
@@ -76,7 +68,9 @@ def explain(
         policy = policy_of(chosen) if is_own else make_policy(line["policy"])
         forecasts = is_alive is not False and not differs
         found = explain_wait(line, JobId(name), policy, time.monotonic, limit, forecasts=forecasts)
-    answer = Answer.ENDED if ended else Answer.FOUND if found else answer_for(lines, job, slurm)
+    answer, why_not = Answer.ENDED if ended else Answer.FOUND, ""
+    if ended is None and found is None:
+        answer, why_not = answer_for(lines, job, slurm)
     if as_json:
         tree = {
             "answer": answer,
@@ -102,6 +96,6 @@ def explain(
                 console.print(f"changed since that round: it is {slurm.record.state} now")
             print_explanation(console, found, standing, differs=differs)
         elif ended is None:
-            console.print(why_not(lines, job, answer, slurm), markup=False)
+            console.print(why_not, markup=False)
     if answer not in (Answer.FOUND, Answer.ENDED):
         raise typer.Exit(1)

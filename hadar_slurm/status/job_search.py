@@ -41,6 +41,15 @@ class SlurmRecord:
     fault: str = ""
     was_asked: bool = True
 
+    @classmethod
+    def of(cls, config: Config, job: str) -> SlurmRecord:
+        """Query Slurm."""
+        runner = Runner(config.slurm_conf, config.command_timeout_seconds)
+        try:
+            return cls(record_of(runner, job))
+        except SlurmError as error:
+            return cls(fault=str(error))
+
     @property
     def words(self) -> str | None:
         """Return the job's state in words, None if Slurm was not asked."""
@@ -99,45 +108,20 @@ def search_journal(
     return (job, None, None) if is_live else (name, line, ended_by_journal(name, line))
 
 
-def answer_for(lines: Sequence[Line], job: str, slurm: SlurmRecord) -> Answer:
-    """Return what is known of a job that can neither be explained nor has ended."""
-    if _tasks(lines, job):
-        return Answer.ARRAY
+def answer_for(lines: Sequence[Line], job: str, slurm: SlurmRecord) -> tuple[Answer, str]:
+    """Return what is known of a job that has not ended, and why it cannot be explained."""
+    # The tasks of an array are separate jobs.
+    names = {name for line in lines for name in line.get("jobs", {})}
+    if tasks := [name for name in names if name.startswith(f"{job}_")]:
+        named = ", ".join(sorted(tasks, key=natural_key)[:NAMED])
+        return Answer.ARRAY, f"job {job} is an array of {len(tasks)} jobs: give one of {named} ..."
     if slurm.record is not None and not slurm.record.by_accounting:
-        described = decode_or_none(slurm.record.comment) is not None
-        return Answer.NOT_TAKEN if described else Answer.LEFT
-    return Answer.UNKNOWN
-
-
-def _tasks(lines: Sequence[Line], job: str) -> set[str]:
-    """Return the tasks of an array that are separate jobs in the last rounds."""
-    names = (name for line in lines for name in line.get("jobs", {}))
-    return {name for name in names if name.startswith(f"{job}_")}
-
-
-def why_not(lines: Sequence[Line], job: str, answer: Answer, slurm: SlurmRecord) -> str:
-    """Return why the job cannot be explained."""
-    if answer is Answer.ARRAY:
-        tasks = _tasks(lines, job)
-        named = sorted(tasks, key=natural_key)[:NAMED]
-        return f"job {job} is an array of {len(tasks)} jobs: give one of {', '.join(named)} ..."
-    if answer is Answer.LEFT:
-        return f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"
-    if answer is Answer.NOT_TAKEN:
-        return (
+        if decode_or_none(slurm.record.comment) is None:
+            return Answer.LEFT, f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"
+        return Answer.NOT_TAKEN, (
             f"job {job} was submitted by hadar-sbatch, but hadard does not manage it: it was "
             "submitted after the last round, hadard does not manage its partition, it uses options "
             "that hadard does not support (docs/hadar-sbatch.md), or `hadar leave` removed it"
         )
-    if slurm.knows_no_such_job:
-        return f"job {job} is unknown to the journal and to Slurm"
-    return f"job {job} is unknown to the journal, and Slurm did not answer"
-
-
-def ask_slurm(config: Config, job: str) -> SlurmRecord:
-    """Return Slurm's record of a job."""
-    runner = Runner(config.slurm_conf, config.command_timeout_seconds)
-    try:
-        return SlurmRecord(record_of(runner, job))
-    except SlurmError as error:
-        return SlurmRecord(fault=str(error))
+    and_slurm = " and to Slurm" if slurm.knows_no_such_job else ", and Slurm did not answer"
+    return Answer.UNKNOWN, f"job {job} is unknown to the journal{and_slurm}"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from hadar_slurm.journal import Line
 
-Tree = Mapping[str, Mapping[str, int]]
 PINNED = "pinned"
 
 
@@ -25,7 +24,7 @@ class CopyState:
     number: int
     # Slurm's id of the array task, "" if the journal lacks it.
     task: str
-    gang: Tree
+    gang: Mapping[str, Mapping[str, int]]
     # Measured throughput; None before the first measurement.
     steps_per_s: float | None = None
     is_pinned: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -38,7 +39,7 @@ def standing_by(life: Mapping[str, object], lines: Sequence[Line], now_s: float)
     return standing_of(newest, now_s, hadard_alive=bool(life["alive"]))
 
 
-def life_of(config: Config, now_s: float) -> dict[str, object]:
+def life_of(config: Config, now_s: float) -> dict[str, Any]:
     """Return the contents of hadard's heartbeat."""
     beat = read_heartbeat(config.run_dir)
     is_alive = beat is not None and beat.is_fresh(now_s)
@@ -66,24 +67,21 @@ def warnings(life: Mapping[str, object], standing: Standing) -> list[str]:
     return []
 
 
-def problem_lines(life: Mapping[str, object]) -> list[Text]:
+def problem_lines(life: Mapping[str, Any]) -> list[Text]:
     """Return hadard's current problems; its last known ones if it is not alive."""
-    problems = life.get("problems")
-    assert isinstance(problems, dict)
     word = "problem" if life["alive"] else "last known problem"
-    return [Text(f"{word}: {problem}: {text}") for problem, text in problems.items()]
+    return [Text(f"{word}: {problem}: {text}") for problem, text in life["problems"].items()]
 
 
 def status_parts(
-    life: Mapping[str, object], found: ClusterStatus | None, fault: str, standing: Standing
+    life: Mapping[str, Any], found: ClusterStatus | None, fault: str, standing: Standing
 ) -> list[RenderableType]:
     """Return the lines and tables to print."""
     parts: list[RenderableType] = []
     if life["alive"]:
-        names = life["enforces"]
-        assert isinstance(names, list)
-        where = f"enforces in {', '.join(names)}" if names else "enforces nowhere"
-        parts.append(f"hadard is alive: process {life['pid']}, cluster {life['cluster']}, {where}")
+        where = f"in {', '.join(life['enforces'])}" if life["enforces"] else "nowhere"
+        process = f"process {life['pid']}, cluster {life['cluster']}"
+        parts.append(f"hadard is alive: {process}, enforces {where}")
     parts += map(Text, warnings(life, standing))
     parts += problem_lines(life)
     if life["disabled"]:

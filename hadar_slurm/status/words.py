@@ -16,8 +16,8 @@ def table_of(*headings: str) -> Table:
     """Return an empty table; a column whose heading begins with `#` is on the right."""
     table = Table(box=None, pad_edge=False)
     for heading in headings:
-        side = "right" if heading.startswith("#") else "left"
-        table.add_column(heading.removeprefix("#"), justify=side)
+        is_number = heading.startswith("#")
+        table.add_column(heading.removeprefix("#"), justify="right" if is_number else "left")
     return table
 
 
@@ -31,10 +31,7 @@ def span(time_s: float) -> str:
 
 
 def round_words(number: int, time_s: float, age_s: float | None) -> str:
-    """Return a round's number and time: `round 812, 14 s ago, at 2026-11-22 08:12:04 UTC`.
-
-    `age_s` is None for a simulation's round.
-    """
+    """Return a round's number and time: `round 812, 14 s ago, at 2026-11-22 08:12:04 UTC`."""
     at = datetime.fromtimestamp(time_s).astimezone()
     ago = "" if age_s is None else f", {span(age_s)} ago,"
     return f"round {number}{ago} at {at:%Y-%m-%d %H:%M:%S %Z}"

@@ -162,10 +162,7 @@ class History:
         return True
 
     def bars(self, until_s: float | None = None) -> Iterator[Segment]:
-        """Yield the segments; unmanaged jobs have the id `OTHERS`.
-
-        Open segments end at `until_s`, by default at the last round.
-        """
+        """Yield all segments; open ones end at `until_s`, by default at the last round."""
         until_s = self.now.time_s if until_s is None else until_s
         for book in (*self._books.values(), self._others):
             yield from book.found

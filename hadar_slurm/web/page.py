@@ -225,17 +225,12 @@ def _choices(
 ) -> dict[str, list[tuple[str, str, bool]]]:
     """Return rows of links as (address, words, whether it is the current page)."""
 
-    def address(hours: int, gpu_type: str) -> str:
+    def link(hours: int, gpu_type: str, text: str, is_here: bool) -> tuple[str, str, bool]:
         asked = {"hours": hours} | ({"type": words.clean(gpu_type)} if gpu_type else {})
-        return f"/?{urlencode(asked)}#chart"
+        return f"/?{urlencode(asked)}#chart", text, is_here
 
-    times = [
-        (address(h, view.gpu_type), words.span(h) if h else "all", h == view.hours) for h in HOURS
-    ]
-    if len(gpu_types) < 2:
-        return {"Time to show": times}
-    types = [
-        (address(view.hours, gpu_type), gpu_type or "all types", gpu_type == chosen)
-        for gpu_type in (*([""] if has_all else ()), *gpu_types)
-    ]
-    return {"Time to show": times, "GPU types to show": types}
+    spans = {hours: words.span(hours) if hours else "all" for hours in HOURS}
+    times = [link(h, view.gpu_type, text, h == view.hours) for h, text in spans.items()]
+    names = [*([""] if has_all else ()), *gpu_types]
+    types = [link(view.hours, name, name or "all types", name == chosen) for name in names]
+    return {"Time to show": times} | ({"GPU types to show": types} if len(gpu_types) > 1 else {})

@@ -53,12 +53,10 @@ def span(hours: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Formats the times of a journal: in a zone for a daemon, since the start for a simulation.
-
-    `zone` of None is the machine's own.
-    """
+    """Formats the times of a journal: in a zone for a daemon, since the start for a simulation."""
 
     is_epoch: bool
+    # None: the machine's own.
     zone: tzinfo | None = None
 
     def zone_at(self, time_s: float) -> str:
