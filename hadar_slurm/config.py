@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.state.heartbeat import RUN_DIR_VARIABLE
@@ -147,10 +148,8 @@ def parse_config(text: str, origin: str) -> Config:
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        found = [(fault["loc"], _sentence(fault["loc"], fault)) for fault in error.errors()]
-        raise ConfigError(
-            "; ".join(f"{origin}:{_line(root, place)}: {text}" for place, text in found)
-        ) from error
+        faults = (f"{origin}:{_line(root, f['loc'])}: {_sentence(f)}" for f in error.errors())
+        raise ConfigError("; ".join(faults)) from error
     wrong = [f"{origin}:{_line(root, (key,))}: {key}: {text}" for key, text in _conflicts(config)]
     if wrong:
         raise ConfigError("; ".join(wrong))
@@ -171,15 +170,15 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
         yield "alive_seconds", f"{fault}: set it to {4 * poll_s:g} or more, or leave it out"
 
 
-def _sentence(place: tuple[int | str, ...], fault: object) -> str:
-    assert isinstance(fault, dict)
+def _sentence(fault: ErrorDetails) -> str:
+    place = fault["loc"]
     key = ".".join(map(str, place))
     section = SolverConfig if len(place) > 1 else Config
     if fault["type"] in ("greater_than_equal", "less_than_equal"):
         bounds = section.model_fields[str(place[-1])].metadata
-        least = next(bound.ge for bound in bounds if hasattr(bound, "ge"))
-        most = next(bound.le for bound in bounds if hasattr(bound, "le"))
-        return f"{key}: expected a number from {least:g} to {most:g}, not {fault['input']!r}"
+        least, most = (next(b for b in bounds if hasattr(b, name)) for name in ("ge", "le"))
+        expected = f"expected a number from {least.ge:g} to {most.le:g}"
+        return f"{key}: {expected}, not {fault['input']!r}"
     if fault["type"] != "extra_forbidden":
         message = fault["msg"].removeprefix("Value error, ")
         return f"{key}: {message}, not {fault['input']!r}"

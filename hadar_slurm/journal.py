@@ -22,7 +22,6 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
-from hadar_slurm.engine.actions import Outcome
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
 
@@ -50,7 +49,18 @@ def as_line(record: RoundRecord) -> Line:
         "plan": {job: _copies(held) for job, held in plan.allocations} if plan else None,
         "waiting": {job: str(why) for job, why in plan.waiting} if plan else {},
         "figures": dict(plan.figures) if plan else {},
-        "actions": [_action(outcome) for outcome in record.outcomes],
+        "actions": [
+            {
+                "do": type(action).__name__.lower(),
+                "job": action.job_id,
+                "copy": action.copy,
+                "gang": gang_tree(action.gang),
+                "status": str(outcome.status),
+                "detail": outcome.detail,
+            }
+            for outcome in record.outcomes
+            for action in [outcome.action]
+        ],
         "durations_s": {part: round(time_s, 6) for part, time_s in record.durations.items()},
         "errors": list(record.errors),
     }
@@ -190,18 +200,6 @@ def _copies(allocation: Allocation) -> Line:
     return {str(copy): gang_tree(gang) for copy, gang in allocation.copies}
 
 
-def _action(outcome: Outcome) -> Line:
-    action = outcome.action
-    return {
-        "do": type(action).__name__.lower(),
-        "job": action.job_id,
-        "copy": action.copy,
-        "gang": gang_tree(action.gang),
-        "status": str(outcome.status),
-        "detail": outcome.detail,
-    }
-
-
 class Journal:
     """An append-only file of rounds; each line is written before the next round begins.
 
@@ -211,18 +209,23 @@ class Journal:
     """
 
     def __init__(self, path: Path, *, max_bytes: float = math.inf, keep: int = 5) -> None:
-        self._path = path
-        self._max_bytes = max_bytes
-        self._keep = keep
+        self._path, self._max_bytes, self._keep = path, max_bytes, keep
         self._file: FileIO | None = None
 
     def open(self) -> FileIO:
         """Return the file, reopened if another file has its name; raises OSError."""
-        if self._file is not None and not self._has_moved(self._file):
-            return self._file
+        if self._file is not None:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
+                    return self._file
         self.close()
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_torn_line(self._path)
+        if self._path.exists():
+            # A last line without newline, left by a crash, is removed: the next line stays whole.
+            with self._path.open("rb+") as file:
+                content = file.read()
+                if content and not content.endswith(b"\n"):
+                    file.truncate(content.rfind(b"\n") + 1)
         # Unbuffered: closing a buffer after a failed write would write it again.
         self._file = self._path.open("ab", buffering=0)
         return self._file
@@ -247,7 +250,12 @@ class Journal:
             self.close()
             raise
         if file.tell() >= self._max_bytes:
-            self._rotate()
+            self.close()
+            files = [self._path.with_name(f"{self._path.name}.{n + 1}") for n in range(self._keep)]
+            for older, newer in pairwise(reversed(files)):
+                if newer.exists():
+                    newer.replace(older)
+            self._path.replace(files[0])
 
     def close(self) -> None:
         """Close the file."""
@@ -255,30 +263,6 @@ class Journal:
         if file is not None:
             with suppress(OSError):
                 file.close()
-
-    def _has_moved(self, file: FileIO) -> bool:
-        try:
-            return not os.path.samestat(self._path.stat(), os.fstat(file.fileno()))
-        except FileNotFoundError:
-            return True
-
-    def _rotate(self) -> None:
-        self.close()
-        names = [self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._keep + 1)]
-        for older, newer in pairwise(reversed(names)):
-            if newer.exists():
-                newer.replace(older)
-        self._path.replace(names[0])
-
-
-def _drop_torn_line(path: Path) -> None:
-    """Remove a last line without newline, left by a crash, so that the next line stays whole."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        content = file.read()
-        if content and not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
 
 
 def read_last(path: Path, number: int) -> list[Line]:

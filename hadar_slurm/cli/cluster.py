@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hadar_slurm.cli.completing import JsonOption
 from hadar_slurm.devcluster.accounting import ACCOUNT
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import load_nodes, parse_nodes
@@ -32,7 +33,6 @@ Directory = Annotated[
         show_default="hadar-cluster-UID in $XDG_RUNTIME_DIR or /tmp",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -51,16 +51,22 @@ def up(
         bool,
         typer.Option("--accounting", help="Also run slurmdbd: sacct, accounts, QOS and limits."),
     ] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Start a cluster and wait until every node is idle."""
     with _failures_in_one_line():
         is_file = nodes.endswith((".yaml", ".yml")) or Path(nodes).is_file()
         shapes = load_nodes(Path(nodes)) if is_file else parse_nodes(nodes)
         place = directory or default_directory()
-        with _progress(len(shapes)) as on_wait:
+        # On a terminal; elsewhere rich prints nothing.
+        with Console(stderr=True).status("starting Slurm") as bar:
+            words = f"starting Slurm: {{}} of {len(shapes)} nodes idle"
             cluster = LocalCluster.up(
-                place, shapes, accounting=accounting, timeout_s=timeout_s, on_wait=on_wait
+                place,
+                shapes,
+                accounting=accounting,
+                timeout_s=timeout_s,
+                on_wait=lambda num_idle: bar.update(words.format(num_idle)),
             )
         _print_status(cluster, as_json=as_json)
     if not as_json:
@@ -68,7 +74,7 @@ def up(
 
 
 @app.command()
-def status(directory: Directory = None, as_json: AsJson = False) -> None:
+def status(directory: Directory = None, as_json: JsonOption = False) -> None:
     """Show the nodes and count the jobs."""
     with _failures_in_one_line():
         cluster = LocalCluster.attach(directory or default_directory())
@@ -97,13 +103,6 @@ def _failures_in_one_line() -> Iterator[None]:
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
 
 
-@contextmanager
-def _progress(num_nodes: int) -> Iterator[Callable[[int], None]]:
-    """Show the number of idle nodes on a terminal; elsewhere rich prints nothing."""
-    with Console(stderr=True).status("starting Slurm") as line:
-        yield lambda num_idle: line.update(f"starting Slurm: {num_idle} of {num_nodes} nodes idle")
-
-
 def _print_status(cluster: LocalCluster, *, as_json: bool) -> None:
     seen = cluster.status()
     if as_json:
@@ -122,20 +121,19 @@ def _print_status(cluster: LocalCluster, *, as_json: bool) -> None:
 
 
 def _next_steps(cluster: LocalCluster) -> str:
-    lines = ["", "To use it from this shell:"]
-    lines += [f"  export {name}={value}" for name, value in cluster.environment().items()]
-    lines += [
-        "Then, for example:",
-        "  sbatch --gres=gpu:1 --wrap 'echo $CUDA_VISIBLE_DEVICES'",
-        "  hadar cluster status",
-    ]
-    if cluster.accounting:
-        lines += [
-            "To see ended jobs, and to let another user submit:",
-            "  sacct --allusers",
-            f"  sacctmgr --immediate add user NAME account={ACCOUNT}",
-        ]
-    return "\n".join([*lines, "To stop it:", f"  hadar cluster down --dir {cluster.directory}"])
+    exports = "\n".join(f"  export {key}={value}" for key, value in cluster.environment().items())
+    ended = f"""To see ended jobs, and to let another user submit:
+  sacct --allusers
+  sacctmgr --immediate add user NAME account={ACCOUNT}
+"""
+    return f"""
+To use it from this shell:
+{exports}
+Then, for example:
+  sbatch --gres=gpu:1 --wrap 'echo $CUDA_VISIBLE_DEVICES'
+  hadar cluster status
+{ended if cluster.accounting else ""}To stop it:
+  hadar cluster down --dir {cluster.directory}"""
 
 
 if __name__ == "__main__":

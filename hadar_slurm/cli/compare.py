@@ -41,16 +41,12 @@ def compare(
     ] = None,
     scenario: Annotated[
         str | None,
-        typer.Option(
-            help=f"A paper's experiment, in place of traces: {', '.join(SCENARIOS)}.",
-            autocompletion=one_of(tuple(SCENARIOS)),
-        ),
+        one_of(SCENARIOS, f"A paper's experiment, in place of traces: {', '.join(SCENARIOS)}."),
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(
-            help=f"Comma-separated list of {', '.join(POLICY_NAMES)}; or all.",
-            autocompletion=some_of(("all", *POLICY_NAMES)),
+        some_of(
+            ("all", *POLICY_NAMES), f"Comma-separated list of {', '.join(POLICY_NAMES)}; or all."
         ),
     ] = None,
     cluster: Annotated[str, typer.Option(help="GPUs by type, COUNTxTYPE,...")] = CLUSTER,
@@ -59,14 +55,12 @@ def compare(
     reference: ReferenceOption = DEFAULT_REFERENCE,
     gpu_speeds: SpeedsOption = "",
     leave_out_unfit: UnfitOption = False,
-    rules: Annotated[
-        str, typer.Option(help=f"One or both of {', '.join(RULES)}.", autocompletion=some_of(RULES))
-    ] = "hadar",
+    rules: Annotated[str, some_of(RULES, f"One or both of {', '.join(RULES)}.")] = "hadar",
     speeds: Annotated[
         str,
-        typer.Option(
-            help=f"Where policies' throughputs come from, one or more of {', '.join(SPEEDS)}.",
-            autocompletion=some_of(SPEEDS),
+        some_of(
+            SPEEDS,
+            f"Where policies' throughputs come from, one or more of {', '.join(SPEEDS)}.",
         ),
     ] = ORACLE,
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,

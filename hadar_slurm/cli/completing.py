@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hadar_slurm.config import DEFAULT_PATH, Config
+from hadar_slurm.config import DEFAULT_PATH, Config, read_config
 from hadar_slurm.errors import HadarError
 from hadar_slurm.journal import read_last
 from hadar_slurm.slurm.client.runner import Runner
@@ -39,28 +39,25 @@ AveragingOption = Annotated[
 ]
 
 
-def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return a completion function for one of `names`."""
+def one_of(names: Iterable[str], text: str) -> Any:
+    """Return an option for one of `names`, which a shell completes."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
 
-    return complete
+    return typer.Option(help=text, autocompletion=complete)
 
 
-def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return a completion function for a comma-separated list of `names`."""
+def some_of(names: Iterable[str], text: str) -> Any:
+    """Return an option for a comma-separated list of `names`, which a shell completes."""
 
     def complete(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
         given = before.split(",")
-        return [
-            f"{before}{comma}{name}"
-            for name in names
-            if name.startswith(last) and name not in given
-        ]
+        left = [name for name in names if name.startswith(last) and name not in given]
+        return [f"{before}{comma}{name}" for name in left]
 
-    return complete
+    return typer.Option(help=text, autocompletion=complete)
 
 
 def known_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -85,8 +82,5 @@ def own_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _config(ctx: typer.Context) -> Config:
-    # Imported here for a quick start: a shell runs this for every word.
-    from hadar_slurm.config import read_config
-
     given = ctx.params.get("config")
     return read_config(Path(str(given)) if given else None)

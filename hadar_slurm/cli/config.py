@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -28,14 +28,6 @@ FileArgument = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A remark about one key: what may be unexpected about its value, and the remedy."""
-
-    key: str
-    message: str
-
-
 @app.command()
 def check(
     file: FileArgument = None, config: ConfigOption = None, *, as_json: JsonOption = False
@@ -47,7 +39,7 @@ def check(
     """
     path = _named(file, config) or DEFAULT_PATH
     try:
-        findings = surprises(load_config(path))
+        findings = list(surprises(load_config(path)))
     except HadarError as error:
         if as_json:
             typer.echo(json.dumps({"file": str(path), "error": str(error), "surprises": []}))
@@ -55,12 +47,12 @@ def check(
             typer.echo(f"hadar: {error}", err=True)
         raise typer.Exit(1) from error
     if as_json:
-        tree = [asdict(finding) for finding in findings]
+        tree = [{"key": key, "message": message} for key, message in findings]
         typer.echo(json.dumps({"file": str(path), "error": "", "surprises": tree}))
         return
     typer.echo(f"{path}: valid" + (", with warnings:" if findings else ""))
-    for finding in findings:
-        typer.echo(f"  {finding.key}: {finding.message}")
+    for key, message in findings:
+        typer.echo(f"  {key}: {message}")
 
 
 @app.command()
@@ -85,26 +77,25 @@ def _named(file: Path | None, config: Path | None) -> Path | None:
     return file or config
 
 
-def surprises(config: Config) -> list[Finding]:
-    """Return warnings about likely mistakes; raises ConfigError for an invalid configuration.
+def surprises(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield keys with warnings about likely mistakes; raises ConfigError for an invalid table.
 
     Access to files and directories is checked for the calling user.
     """
     read_table(config.throughputs)
-    found = []
     if config.slurm_conf is not None and not os.access(config.slurm_conf, os.R_OK):
-        found.append(Finding("slurm_conf", f"{config.slurm_conf} cannot be read"))
+        yield "slurm_conf", f"{config.slurm_conf} cannot be read"
     if config.disable_file.exists():
-        found.append(Finding("disable_file", f"{config.disable_file} exists: remove it to enforce"))
+        yield "disable_file", f"{config.disable_file} exists: remove it to enforce"
     for key in ("run_dir", "state_dir", "journal", "spool_dir"):
         directory = config.journal.parent if key == "journal" else getattr(config, key)
-        found += [Finding(key, fault) for fault in [_not_writable(directory)] if fault]
+        if fault := _not_writable(directory):
+            yield key, fault
     with_all = stat.S_IRWXO | stat.S_ISVTX
     if config.reports.is_dir() and config.reports.stat().st_mode & with_all != with_all:
-        found.append(Finding("spool_dir", f"jobs cannot report: chmod 1777 {config.reports}"))
+        yield "spool_dir", f"jobs cannot report: chmod 1777 {config.reports}"
     if {config.mode, *config.partitions.values()} == {"observe"}:
-        found.append(Finding("mode", "no partition is advised or enforced: hadard only observes"))
-    return found
+        yield "mode", "no partition is advised or enforced: hadard only observes"
 
 
 def _not_writable(directory: Path) -> str:

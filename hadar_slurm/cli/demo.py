@@ -37,10 +37,7 @@ def demo(
     output: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("demo-output"),
     *,
     policy: Annotated[
-        str,
-        typer.Option(
-            help="hadard's policy, see docs/policies.md.", autocompletion=one_of(POLICY_NAMES)
-        ),
+        str, one_of(POLICY_NAMES, "hadard's policy, see docs/policies.md.")
     ] = DEFAULT_POLICY,
     steps: Annotated[
         bool, typer.Option(help="Submit jobs with their number of training steps.")

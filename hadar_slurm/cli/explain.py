@@ -55,7 +55,7 @@ def explain(
         forecasts = is_alive is not False and not job_found.differs
         name = JobId(job_found.name)
         found = explain_wait(line, name, policy, time.monotonic, limit, forecasts=forecasts)
-    answer = Answer.FOUND if found else job_found.answer
+    answer, why_not = (Answer.FOUND, "") if found else job_found.answer()
     if as_json:
         tree = {
             "answer": answer,
@@ -74,6 +74,6 @@ def explain(
             changed_to = slurm.state if job_found.differs else ""
             print_explanation(console, found, standing, changed_to=changed_to)
         elif ended is None:
-            console.print(job_found.why_not, markup=False)
+            console.print(why_not, markup=False)
     if answer not in (Answer.FOUND, Answer.ENDED):
         raise typer.Exit(1)

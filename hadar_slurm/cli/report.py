@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
 from hadar_slurm.config import read_config
@@ -21,6 +20,7 @@ from hadar_slurm.journal import read_with_older
 from hadar_slurm.lab.replay import figures, print_replay, replayed
 from hadar_slurm.status.report import Report, Reporter
 from hadar_slurm.status.status import json_names
+from hadar_slurm.status.words import table_of
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _HOUR_S = 3600.0
@@ -104,9 +104,7 @@ def _print(console: Console, found: Report) -> None:
     mean = "" if found.mean_jct_s is None else f", mean JCT {found.mean_jct_s / _HOUR_S:.2f} h"
     console.print(f"{found.jobs} jobs; ended: {ended or 'none'}{mean}")
     console.print(f"{found.starts} starts, {found.moves} stops, {found.refused} actions refused")
-    table = Table("GPU type", box=None, pad_edge=False)
-    for heading in ("managed, GPU hours", "unmanaged", "idle"):
-        table.add_column(heading, justify="right")
+    table = table_of("GPU type", "#managed, GPU hours", "#unmanaged", "#idle")
     for gpu_type, hours in found.gpu_hours.items():
         table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.managed, hours.others, hours.idle)))
     console.print(table)

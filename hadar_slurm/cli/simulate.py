@@ -49,31 +49,21 @@ def simulate(
     ] = CLUSTER,
     gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node.")] = 4,
     policy: Annotated[
-        str,
-        typer.Option(
-            help=f"One of: {', '.join(POLICY_NAMES)}.", autocompletion=one_of(POLICY_NAMES)
-        ),
+        str, one_of(POLICY_NAMES, f"One of: {', '.join(POLICY_NAMES)}.")
     ] = DEFAULT_POLICY,
     utility: Annotated[
-        str,
-        typer.Option(
-            help=f"For hadar-paper, one of: {', '.join(UTILITIES)}.",
-            autocompletion=one_of(tuple(UTILITIES)),
-        ),
+        str, one_of(UTILITIES, f"For hadar-paper, one of: {', '.join(UTILITIES)}.")
     ] = "throughput",
     rules: Annotated[
         str,
-        typer.Option(
-            help="hadar: migration and spreading cost time; gavel: as in Gavel's simulator.",
-            autocompletion=one_of(RULES),
-        ),
+        one_of(RULES, "hadar: migration and spreading cost time; gavel: as in Gavel's simulator."),
     ] = _HADAR,
     speeds: Annotated[
         str,
-        typer.Option(
-            help="Source of the throughputs that the policy sees: oracle, the true ones; learned, "
+        one_of(
+            SPEEDS,
+            "Source of the throughputs that the policy sees: oracle, the true ones; learned, "
             "measured in past rounds; prior, the GPU types' published speeds; none.",
-            autocompletion=one_of(SPEEDS),
         ),
     ] = ORACLE,
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from hadar_slurm.cli.completing import ConfigOption, JournalOption
@@ -20,7 +19,7 @@ from hadar_slurm.journal import Line, snapshot_of
 from hadar_slurm.status.jobs import forked_of, state_of
 from hadar_slurm.status.status import current, status_of
 from hadar_slurm.status.status_text import last_lines, life_of, standing_by, status_parts
-from hadar_slurm.status.words import averages_words, copy_words, span
+from hadar_slurm.status.words import averages_words, copy_words, span, table_of
 
 # Lines of the screen taken by the output of `hadar status` and the headings.
 _OTHER_LINES = 14
@@ -40,7 +39,7 @@ def top(
     chosen = read_config_to_answer(config)
     path = journal or chosen.journal
 
-    def look(console: Console) -> RenderableType:
+    def newest(console: Console) -> RenderableType:
         now_s = time.time()
         lines, fault = last_lines(path)
         # The length of a single print is not limited by the screen.
@@ -49,12 +48,12 @@ def top(
 
     console = Console(highlight=False)
     if once:
-        console.print(look(console), soft_wrap=True)
+        console.print(newest(console), soft_wrap=True)
         return
-    with suppress(KeyboardInterrupt), Live(look(console), console=console, screen=True) as live:
+    with suppress(KeyboardInterrupt), Live(newest(console), console=console, screen=True) as live:
         while True:
             time.sleep(every)
-            live.update(look(console), refresh=True)
+            live.update(newest(console), refresh=True)
 
 
 def picture(
@@ -70,10 +69,8 @@ def picture(
         for job in snapshot.jobs
     ]
     ranked = sorted(jobs, key=lambda row: _ORDER.index(row[0].phase))
-    table = Table("job", "user", "state", box=None, pad_edge=False)
-    for heading in ("GPUs", "done", "waited", "ends in"):
-        table.add_column(heading, justify="right")
-    table.add_column("where, or why not")
+    numbers = ("#GPUs", "#done", "#waited", "#ends in")
+    table = table_of("job", "user", "state", *numbers, "where, or why not")
     for row in ranked[:room]:
         table.add_row(*_cells(*row))
     more = len(ranked) - room
@@ -86,7 +83,8 @@ def _cells(job: Job, line: Line, now_s: float) -> Sequence[str | Text]:
     throughput = sum(gang.throughput(job.spec.throughputs) for gang in job.allocation.gangs)
     has_gpus = job.phase is not Phase.QUEUED
     done = 1.0 - job.steps_left / job.spec.total_steps
-    gpus = forked.gpus if forked and forked.copies else job.spec.num_gpus
+    held = sum(gang.num_gpus for gang in job.allocation.gangs)
+    gpus = held if forked and forked.copies else job.spec.num_gpus
     if not has_gpus:
         where = [line["waiting"].get(job.job_id, "")]
     elif forked is None:

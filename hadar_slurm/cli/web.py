@@ -51,9 +51,8 @@ def web(
     follower = Follower(path, max_bytes=int(megabytes * 1e6))
     server = Server(follower, place, hosts=host or (), pulse=pulse)
     if not place.is_loopback:
-        typer.echo(
-            f"hadar: all who can reach {address} see the names of users and their jobs", err=True
-        )
+        words = f"all who can reach {address} see the names of users and their jobs"
+        typer.echo(f"hadar: {words}", err=True)
     with _end_signals() as end, follower, pulse or nullcontext(), server.running():
         typer.echo(f"{path}: {server.url}")
         end.wait()

@@ -145,11 +145,10 @@ def _expected(job: Job, begun: Mapping[JobId, Begin]) -> Expected | None:
 def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ...]:
     """Return a job's forecast on each GPU type of the cluster, the fastest first."""
     free: Counter[GpuType] = Counter()
-    left = snapshot.plannable_capacity
+    left = Counter(snapshot.plannable_capacity)
     for other in snapshot.plannable:
         for gang in other.allocation.gangs if other.phase is not Phase.QUEUED else ():
-            for slot, count in gang.slots:
-                left[slot] -= count
+            left.subtract(dict(gang.slots))
     for slot, count in left.items():
         if snapshot.cluster.by_name[slot.node].is_schedulable and job.may_use(slot.node):
             free[slot.gpu_type] += count

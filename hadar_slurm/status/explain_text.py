@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from rich.console import Console
-from rich.table import Table
 
+from hadar_slurm.journal import gang_from_tree
 from hadar_slurm.status.ended import EndedJob
 from hadar_slurm.status.explain import NAMED, Expected, Explanation
 from hadar_slurm.status.health import Standing
 from hadar_slurm.status.jobs import Forked
 from hadar_slurm.status.status_text import problem_lines, warnings
-from hadar_slurm.status.words import averages_words, round_words, span
+from hadar_slurm.status.words import averages_words, round_words, span, table_of
 
 
 def print_known(
@@ -73,19 +73,23 @@ def print_explanation(
         left_s = found.ends_in_s - age_s
         ends = f"should have ended {span(-left_s)} ago" if left_s < 0 else f"ends in {span(left_s)}"
         console.print(f"it {ends} unless migrated")
-    console.print(_choices(found))
+    table = table_of("GPU type", "#steps/s", "#takes", "#free now", "#price")
+    for choice in found.choices:
+        price = "" if choice.price is None else f"{choice.price:.3g}"
+        throughput, lasts = f"{choice.steps_per_s:.4g}", span(choice.lasts_s)
+        table.add_row(choice.gpu_type, throughput, lasts, str(choice.free), price)
+    console.print(table)
     if found.reason and not changed_to:
         _print_forecast(console, found, standing)
 
 
 def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float) -> None:
     if forked.copies:
-        table = Table(box=None, pad_edge=False)
-        for heading in ("copy", "job", "node", "GPUs", "steps/s"):
-            table.add_column(heading, justify="right" if heading in ("copy", "steps/s") else "left")
+        table = table_of("#copy", "job", "node", "GPUs", "#steps/s")
         for copy in forked.copies:
             speed = "" if copy.steps_per_s is None else f"{copy.steps_per_s:.4g}"
-            gpus = ", ".join(f"{count} {gpu_type}" for gpu_type, count in copy.gpus.items())
+            by_type = gang_from_tree(copy.gang).gpus_by_type
+            gpus = ", ".join(f"{count} {gpu_type}" for gpu_type, count in by_type.items())
             state = "pinned" if copy.is_pinned else speed
             table.add_row(str(copy.number), copy.task, ", ".join(copy.gang), gpus, state)
         console.print(table)
@@ -93,24 +97,11 @@ def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float)
         console.print(f"its copies were {averaged}")
 
 
-def _choices(found: Explanation) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("GPU type", "steps/s", "takes", "free now", "price"):
-        table.add_column(heading, justify="left" if heading == "GPU type" else "right")
-    for choice in found.choices:
-        price = "" if choice.price is None else f"{choice.price:.3g}"
-        throughput, lasts = f"{choice.steps_per_s:.4g}", span(choice.lasts_s)
-        table.add_row(choice.gpu_type, throughput, lasts, str(choice.free), price)
-    return table
-
-
 def _print_forecast(console: Console, found: Explanation, standing: Standing) -> None:
     """Print when a waiting job starts; times count from now, not from the round."""
     if standing.hadard_alive is False:
-        console.print(
-            "no forecast of its start: hadard is not alive; `hadar release` and the reaper "
-            "release held jobs to Slurm"
-        )
+        remedy = "`hadar release` and the reaper release held jobs to Slurm"
+        console.print(f"no forecast of its start: hadard is not alive; {remedy}")
         return
     age_s = standing.age_s or 0.0
     if found.ahead:

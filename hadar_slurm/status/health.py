@@ -12,13 +12,11 @@ LATE_ROUNDS, LATE_S = 3.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Whether a round is still current.
+    """Whether a round is still current."""
 
-    `age_s` is None without a round and for a simulation's round, whose time is virtual;
-    `hadard_alive` is None if the heartbeat was not read.
-    """
-
+    # None without a round and for a simulation's round, whose time is virtual.
     age_s: float | None = None
+    # None if the heartbeat was not read.
     hadard_alive: bool | None = None
     is_stale: bool = False
 

@@ -42,6 +42,15 @@ class SlurmRecord:
     fault: str = ""
     was_asked: bool = True
 
+    @classmethod
+    def of(cls, config: Config, job: str) -> SlurmRecord:
+        """Query Slurm."""
+        runner = Runner(config.slurm_conf, config.command_timeout_seconds)
+        try:
+            return cls(record_of(runner, job))
+        except SlurmError as error:
+            return cls(fault=str(error))
+
     @property
     def words(self) -> str | None:
         """Return the job's state in words, None if Slurm was not asked."""
@@ -94,43 +103,28 @@ class JobSearch:
         """Return whether the journal and Slurm disagree on whether the job waits."""
         return self.line is not None and self.slurm.differs(self.line["jobs"].get(self.name, {}))
 
-    @property
-    def answer(self) -> Answer:
-        """Return what is known of a job that cannot be explained."""
+    def answer(self) -> tuple[Answer, str]:
+        """Return what is known of a job that cannot be explained, and why it cannot."""
+        # The tasks of an array are separate jobs.
+        job, names = self.job, {name for line in self.lines for name in line.get("jobs", {})}
         if self.ended:
-            return Answer.ENDED
-        if self._tasks:
-            return Answer.ARRAY
+            return Answer.ENDED, ""
+        if tasks := [name for name in names if name.startswith(f"{job}_")]:
+            named = f"{', '.join(sorted(tasks, key=natural_key)[:NAMED])} ..."
+            return Answer.ARRAY, f"job {job} is an array of {len(tasks)} jobs: give one of {named}"
         record = self.slurm.record
         if record is None or record.by_accounting:
-            return Answer.UNKNOWN
-        return Answer.LEFT if decode_or_none(record.comment) is None else Answer.NOT_TAKEN
-
-    @property
-    def _tasks(self) -> set[str]:
-        """Return the tasks of an array that are separate jobs in the last rounds."""
-        names = (name for line in self.lines for name in line.get("jobs", {}))
-        return {name for name in names if name.startswith(f"{self.job}_")}
-
-    @property
-    def why_not(self) -> str:
-        """Return why the job cannot be explained."""
-        match self.answer:
-            case Answer.ARRAY:
-                tasks = sorted(self._tasks, key=natural_key)
-                named = f"{', '.join(tasks[:NAMED])} ..."
-                return f"job {self.job} is an array of {len(tasks)} jobs: give one of {named}"
-            case Answer.LEFT:
-                return f"job {self.job} is left to Slurm: it was not submitted by hadar-sbatch"
-            case Answer.NOT_TAKEN:
-                return (
-                    f"job {self.job} was submitted by hadar-sbatch, but hadard does not manage it: "
-                    "it was submitted after the last round, hadard does not manage its partition, "
-                    "it uses options that hadard does not support (docs/hadar-sbatch.md), or "
-                    "`hadar leave` removed it"
-                )
-        slurm = " and to Slurm" if self.slurm.knows_no_such_job else ", and Slurm did not answer"
-        return f"job {self.job} is unknown to the journal{slurm}"
+            slurm = (
+                " and to Slurm" if self.slurm.knows_no_such_job else ", and Slurm did not answer"
+            )
+            return Answer.UNKNOWN, f"job {job} is unknown to the journal{slurm}"
+        if decode_or_none(record.comment) is None:
+            return Answer.LEFT, f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"
+        return Answer.NOT_TAKEN, (
+            f"job {job} was submitted by hadar-sbatch, but hadard does not manage it: it was "
+            "submitted after the last round, hadard does not manage its partition, it uses options "
+            "that hadard does not support (docs/hadar-sbatch.md), or `hadar leave` removed it"
+        )
 
 
 def search(config: Config, path: Path, job: str, *, asks_slurm: bool) -> JobSearch:
@@ -144,7 +138,7 @@ def search(config: Config, path: Path, job: str, *, asks_slurm: bool) -> JobSear
     named = ((name, line) for name, line in places if name in line.get("jobs", {}))
     name, line = next(named, (job, None))
     # A copy of a forked job may have ended while the job goes on.
-    slurm = ask_slurm(config, name) if asks_slurm else SlurmRecord(was_asked=False)
+    slurm = SlurmRecord.of(config, name) if asks_slurm else SlurmRecord(was_asked=False)
     if fault and not slurm.knows_it_ended:
         raise UsageError(f"the journal {fault}; operators can read it, or give --journal")
     ended = None
@@ -175,12 +169,3 @@ def _search_older(
     if name in line.get("jobs", {}) and saw_nothing and not slurm.knows_no_such_job:
         return name, line, None
     return (job, None, None) if is_live else (name, line, ended_by_journal(name, line))
-
-
-def ask_slurm(config: Config, job: str) -> SlurmRecord:
-    """Return Slurm's record of a job."""
-    runner = Runner(config.slurm_conf, config.command_timeout_seconds)
-    try:
-        return SlurmRecord(record_of(runner, job))
-    except SlurmError as error:
-        return SlurmRecord(fault=str(error))

@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hadar_slurm.core.cluster import GpuType
-from hadar_slurm.journal import Line, gang_from_tree
+from hadar_slurm.journal import Line
 
-Tree = Mapping[str, Mapping[str, int]]
 PINNED = "pinned"
 
 
@@ -26,38 +24,21 @@ class CopyState:
     number: int
     # Slurm's id of the array task, "" if the journal lacks it.
     task: str
-    gang: Tree
+    gang: Mapping[str, Mapping[str, int]]
     # Measured throughput; None before the first measurement.
     steps_per_s: float | None = None
     is_pinned: bool = False
 
-    @property
-    def gpus(self) -> dict[GpuType, int]:
-        """Return its GPUs by type."""
-        return dict(gang_from_tree(self.gang).gpus_by_type)
-
-    @property
-    def place(self) -> str:
-        """Return its gang as text."""
-        return str(gang_from_tree(self.gang))
-
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """The copies of one forked job (HadarE) that hold GPUs.
-
-    `averages` counts the parameter averagings, `averaged_s` is the round that first showed the last
-    one; both None if the journal lacks them.
-    """
+    """The copies of one forked job (HadarE) that hold GPUs."""
 
     copies: tuple[CopyState, ...]
+    # The parameter averagings; None if the journal lacks them.
     averages: int | None = None
+    # The round that first showed the last one.
     averaged_s: float | None = None
-
-    @property
-    def gpus(self) -> int:
-        """Return the GPUs of all copies."""
-        return sum(count for copy in self.copies for count in copy.gpus.values())
 
 
 def forked_of(line: Line, job_id: str) -> Forked | None:
@@ -83,8 +64,6 @@ def forked_of(line: Line, job_id: str) -> Forked | None:
 def _number(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is not a number")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is out of range")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is not a number of 0 or more")
     return float(value)

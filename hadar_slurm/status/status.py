@@ -86,11 +86,7 @@ def prices_of(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def current(lines: Sequence[Line]) -> list[Line]:
-    """Return the newest line of each mode in use.
-
-    Each mode in use writes one line per round; a line more than a round older than the newest is of
-    a mode no longer in use.
-    """
+    """Return the newest line of each mode in use: one that wrote a line in the last round."""
     newest = {str(line.get("mode", "")): line for line in lines}
     last_s = max((float(line["time_s"]) for line in newest.values()), default=0.0)
     return [line for line in newest.values() if last_s - line["time_s"] <= line["length_s"]]

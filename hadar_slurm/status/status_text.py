@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hadar_slurm.config import Config
@@ -16,7 +16,7 @@ from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.status.health import Standing, standing_of
 from hadar_slurm.status.status import ClusterStatus, current
-from hadar_slurm.status.words import round_words, span
+from hadar_slurm.status.words import round_words, span, table_of
 
 # Only the most frequent remarks are shown.
 _MOST_REMARKS = 10
@@ -39,7 +39,7 @@ def standing_by(life: Mapping[str, object], lines: Sequence[Line], now_s: float)
     return standing_of(newest, now_s, hadard_alive=bool(life["alive"]))
 
 
-def life_of(config: Config, now_s: float) -> dict[str, object]:
+def life_of(config: Config, now_s: float) -> dict[str, Any]:
     """Return the contents of hadard's heartbeat."""
     beat = read_heartbeat(config.run_dir)
     is_alive = beat is not None and beat.is_fresh(now_s)
@@ -67,24 +67,21 @@ def warnings(life: Mapping[str, object], standing: Standing) -> list[str]:
     return []
 
 
-def problem_lines(life: Mapping[str, object]) -> list[Text]:
+def problem_lines(life: Mapping[str, Any]) -> list[Text]:
     """Return hadard's current problems; its last known ones if it is not alive."""
-    problems = life.get("problems")
-    assert isinstance(problems, dict)
     word = "problem" if life["alive"] else "last known problem"
-    return [Text(f"{word}: {gpu_type}: {text}") for gpu_type, text in problems.items()]
+    return [Text(f"{word}: {problem}: {text}") for problem, text in life["problems"].items()]
 
 
 def status_parts(
-    life: Mapping[str, object], found: ClusterStatus | None, fault: str, standing: Standing
+    life: Mapping[str, Any], found: ClusterStatus | None, fault: str, standing: Standing
 ) -> list[RenderableType]:
     """Return the lines and tables to print."""
     parts: list[RenderableType] = []
     if life["alive"]:
-        names = life["enforces"]
-        assert isinstance(names, list)
-        where = f"enforces in {', '.join(names)}" if names else "enforces nowhere"
-        parts.append(f"hadard is alive: process {life['pid']}, cluster {life['cluster']}, {where}")
+        where = f"in {', '.join(life['enforces'])}" if life["enforces"] else "nowhere"
+        process = f"process {life['pid']}, cluster {life['cluster']}"
+        parts.append(f"hadard is alive: {process}, enforces {where}")
     parts += map(Text, warnings(life, standing))
     parts += problem_lines(life)
     if life["disabled"]:
@@ -95,9 +92,8 @@ def status_parts(
     when = round_words(found.round, found.time_s, standing.age_s)
     parts.append(f"{when}, {found.took_s:.2f} s, policy {found.policy}{modes}")
     parts += [Text(f"  incomplete: {error}") for error in found.errors]
-    table = Table(box=None, pad_edge=False)
-    for heading in ("GPU type", "GPUs", "managed", "unmanaged", "free", "closed", "price"):
-        table.add_column(heading, justify="left" if heading == "GPU type" else "right")
+    numbers = ("#GPUs", "#managed", "#unmanaged", "#free", "#closed", "#price")
+    table = table_of("GPU type", *numbers)
     for gpu_type, use in found.gpus.items():
         price = found.prices.get(gpu_type)
         counts = (use.total, use.managed, use.others, use.free, use.closed)

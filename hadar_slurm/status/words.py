@@ -1,12 +1,24 @@
-"""Times and copies as text for terminals."""
+"""Times, copies and tables for terminals."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
+from rich.table import Table
+
+from hadar_slurm.journal import gang_from_tree
 from hadar_slurm.status.jobs import CopyState, Forked
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
+
+
+def table_of(*headings: str) -> Table:
+    """Return an empty table; a column whose heading begins with `#` is on the right."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        is_number = heading.startswith("#")
+        table.add_column(heading.removeprefix("#"), justify="right" if is_number else "left")
+    return table
 
 
 def span(time_s: float) -> str:
@@ -19,10 +31,7 @@ def span(time_s: float) -> str:
 
 
 def round_words(number: int, time_s: float, age_s: float | None) -> str:
-    """Return a round's number and time: `round 812, 14 s ago, at 2026-11-22 08:12:04 UTC`.
-
-    `age_s` is None for a simulation's round.
-    """
+    """Return a round's number and time: `round 812, 14 s ago, at 2026-11-22 08:12:04 UTC`."""
     at = datetime.fromtimestamp(time_s).astimezone()
     ago = "" if age_s is None else f", {span(age_s)} ago,"
     return f"round {number}{ago} at {at:%Y-%m-%d %H:%M:%S %Z}"
@@ -41,4 +50,4 @@ def copy_words(copy: CopyState) -> str:
     """Return a copy as text: `copy 0 n1:v100:2 at 4.2 steps/s`."""
     speed = "" if copy.steps_per_s is None else f" at {copy.steps_per_s:.3g} steps/s"
     pinned = " (pinned)" if copy.is_pinned else ""
-    return f"copy {copy.number} {copy.place}{speed}{pinned}"
+    return f"copy {copy.number} {gang_from_tree(copy.gang)}{speed}{pinned}"

@@ -14,12 +14,12 @@ import re
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +49,6 @@ class ConnectionLimits:
     metrics: int = 128
 
 
-class Application(Protocol):
-    """The site that answers requests."""
-
-    def respond(self, head: bytes) -> bytes:
-        """Return the whole answer to a request."""
-
-    def refuse(self, status: HTTPStatus, words: str) -> bytes:
-        """Return the answer to a request that is not parsed."""
-
-
 class _Line(NamedTuple):
     """Threads that answer requests of one sort, and its running and waiting requests."""
 
@@ -76,14 +66,20 @@ class _Client:
 
 
 class Connections:
-    """Serves a site on a listening socket."""
+    """Serves a site on a listening socket.
+
+    `respond` makes the whole answer to a request, `refuse` that to one that is not parsed.
+    """
 
     def __init__(
-        self, listener: socket.socket, site: Application, limits: ConnectionLimits
+        self,
+        listener: socket.socket,
+        respond: Callable[[bytes], bytes],
+        refuse: Callable[[HTTPStatus, str], bytes],
+        limits: ConnectionLimits,
     ) -> None:
-        self._listener = listener
-        self._site = site
-        self._limits = limits
+        self._listener, self._limits = listener, limits
+        self._respond, self._refuse = respond, refuse
         # In order of arrival.
         self._clients: dict[_Client, None] = {}
         self._sending: dict[_Client, None] = {}
@@ -195,17 +191,16 @@ class Connections:
     async def _response(self, task: asyncio.Task[None], head: bytes | None) -> bytes:
         """Return the answer, made in a thread; refuse if too many requests wait."""
         if head is None:
-            return self._site.refuse(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "This request is too long."
-            )
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            return self._refuse(status, "This request is too long.")
         line = self._metrics if _METRICS.match(head) else self._pages
         if len(line.waiting) >= line.most:
-            words = "Too many requests at once; try again."
-            return self._site.refuse(HTTPStatus.SERVICE_UNAVAILABLE, words)
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            return self._refuse(status, "Too many requests at once; try again.")
         line.waiting.add(task)
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(line.pool, self._site.respond, head)
+            return await loop.run_in_executor(line.pool, self._respond, head)
         finally:
             line.waiting.discard(task)
 

@@ -6,22 +6,18 @@ journal may be the problem; all else comes from the journal.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 
 from hadar_slurm import __version__
 from hadar_slurm.state.problems import Problem
-from hadar_slurm.web.counts import ENDS, MODES, PHASES, REASONS, Counts, counted
+from hadar_slurm.web.counts import ENDS, MODES, OTHER, PHASES, REASONS, Counts, counted, one_of
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.history import History, Now
 from hadar_slurm.web.lines import partition_of
@@ -29,13 +25,8 @@ from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.ratios import throughput_ratios
 from hadar_slurm.web.words import clean
 
-# One number, or numbers by label.
-_Values = (
-    float
-    | Mapping[str, float]
-    | Mapping[tuple[str, str], float]
-    | Mapping[tuple[str, str, str, str], float]
-)
+# One number, or numbers by a label or several.
+_Values = float | Mapping[Any, float]
 
 
 def exposition(
@@ -101,14 +92,9 @@ def _ages(history: History, now_s: float) -> Iterator[Metric]:
 
 def _state(history: History, now: Now) -> Iterator[Metric]:
     # All partitions seen, so that every series ends at 0.
-    found: dict[str, list[str]] = {name: [] for name in sorted(history.partitions) or [""]}
-    for job in now.jobs.values():
-        found[partition_of(job)].append(job["phase"])
-    jobs = {
-        (partition, state): number
-        for partition, phases in found.items()
-        for state, number in counted(phases, PHASES).items()
-    }
+    partitions, states = sorted(history.partitions) or [""], (*PHASES, OTHER)
+    found = Counter((partition_of(job), one_of(job["phase"], PHASES)) for job in now.jobs.values())
+    jobs = {(name, state): found[name, state] for name in partitions for state in states}
     yield _gauge("jobs", "Managed jobs.", jobs, "partition", "state")
     yield _gauge("mode", "1 for modes in use.", {m: m in now.modes for m in MODES}, "mode")
     names = (REASONS.get(str(why), "") for why in now.waiting.values())

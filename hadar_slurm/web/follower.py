@@ -11,8 +11,6 @@ from hadar_slurm.web.history import History
 from hadar_slurm.web.lines import DAMAGE
 from hadar_slurm.web.tail import MAX_BYTES, Tail
 
-EVERY_S = 2.0
-
 
 class Follower:
     """The history and counts of the journal at `path`; use both under `lock`.
@@ -21,7 +19,7 @@ class Follower:
     process, else a restart would count them twice.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, every_s: float = EVERY_S) -> None:
+    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, every_s: float = 2.0) -> None:
         self.path = path
         self.lock = threading.Lock()
         self.history = History()

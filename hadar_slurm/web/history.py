@@ -162,10 +162,7 @@ class History:
         return True
 
     def bars(self, until_s: float | None = None) -> Iterator[Segment]:
-        """Yield the segments; unmanaged jobs have the id `OTHERS`.
-
-        Open segments end at `until_s`, by default at the last round.
-        """
+        """Yield all segments; open ones end at `until_s`, by default at the last round."""
         until_s = self.now.time_s if until_s is None else until_s
         for book in (*self._books.values(), self._others):
             yield from book.found
@@ -214,7 +211,14 @@ class History:
         self.rounds.append(row)
         if "nodes" in line:
             self._lines[mode] = line
-            self._add_held(self._books.setdefault(mode, _Book()), line, holds, now_s)
+            book = self._books.setdefault(mode, _Book())
+            for name, end in line["ended"].items():
+                book.stop_all(JobId(name), time_of(end["end_s"]))
+            book.hold(holds, now_s)
+            book.act(line, now_s)
+            for job_id in book.open.keys() & line["jobs"].keys():
+                job = line["jobs"][job_id]
+                self.names[job_id] = (str(job["user"]), str(job["workload"]))
         self.now = self._summary(line, now_s)
         self.partitions.update(map(partition_of, self.now.jobs.values()))
         if "nodes" in line:
@@ -228,15 +232,6 @@ class History:
             if self.points and self.points[-1].time_s >= now_s:
                 self.points.pop()
             self.points.append(point)
-
-    def _add_held(self, book: _Book, line: Line, holds: Holds, now_s: float) -> None:
-        for name, end in line["ended"].items():
-            book.stop_all(JobId(name), time_of(end["end_s"]))
-        book.hold(holds, now_s)
-        book.act(line, now_s)
-        for job_id in book.open:
-            if (job := line["jobs"].get(job_id)) is not None:
-                self.names[job_id] = (str(job["user"]), str(job["workload"]))
 
     def _forget(self, now_s: float, length_s: float) -> None:
         for mode, last_s in list(self._last_s.items()):

@@ -22,7 +22,6 @@ _MOST = 10**9
 
 SEVERAL = "several"
 
-Tree = Mapping[str, Mapping[str, int]]
 Slots = dict[tuple[str, str], int]
 Holds = dict[tuple[JobId, int], Gang]
 
@@ -65,7 +64,7 @@ def by_reach(modes: Mapping[str, object]) -> list[str]:
     return sorted(modes, key=lambda mode: _REACH.index(mode) if mode in _REACH else len(_REACH))
 
 
-def slots_of(tree: Tree) -> Slots:
+def slots_of(tree: Mapping[str, Mapping[str, int]]) -> Slots:
     """Return a gang's GPUs by (node, type)."""
     return {
         (node, gpu_type): _whole(count)

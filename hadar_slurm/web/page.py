@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from math import isfinite
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -43,11 +44,11 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters |= {
     "duration": words.duration,
-    "figure": words.figure,
-    "share": words.share,
+    "figure": lambda value: "–" if value is None else f"{value:.3g}",
+    "share": lambda part: "–" if part is None or not isfinite(part) else f"{100 * part:.0f} %",
     "span": words.span,
     "thousands": "{:,}".format,
-    "work": words.work,
+    "work": lambda took_s: f"{took_s * 1000:.0f} ms" if took_s < 1 else f"{took_s:.1f} s",
 }
 TEMPLATES.globals |= {"count": words.count, "version": __version__}
 
@@ -56,8 +57,6 @@ def overview(view: PageRequest) -> str:
     """Return the first page."""
     with view.follower.lock:
         history = view.history
-        if history.is_empty:
-            return _filled("overview", view, here="/")
         waits, runs = _jobs(history)
         return _filled(
             "overview",
@@ -226,17 +225,12 @@ def _choices(
 ) -> dict[str, list[tuple[str, str, bool]]]:
     """Return rows of links as (address, words, whether it is the current page)."""
 
-    def address(hours: int, gpu_type: str) -> str:
+    def link(hours: int, gpu_type: str, text: str, is_here: bool) -> tuple[str, str, bool]:
         asked = {"hours": hours} | ({"type": words.clean(gpu_type)} if gpu_type else {})
-        return f"/?{urlencode(asked)}#chart"
+        return f"/?{urlencode(asked)}#chart", text, is_here
 
-    times = [
-        (address(h, view.gpu_type), words.span(h) if h else "all", h == view.hours) for h in HOURS
-    ]
-    if len(gpu_types) < 2:
-        return {"Time to show": times}
-    types = [
-        (address(view.hours, gpu_type), gpu_type or "all types", gpu_type == chosen)
-        for gpu_type in (*([""] if has_all else ()), *gpu_types)
-    ]
-    return {"Time to show": times, "GPU types to show": types}
+    spans = {hours: words.span(hours) if hours else "all" for hours in HOURS}
+    times = [link(h, view.gpu_type, text, h == view.hours) for h, text in spans.items()]
+    names = [*([""] if has_all else ()), *gpu_types]
+    types = [link(view.hours, name, name or "all types", name == chosen) for name in names]
+    return {"Time to show": times} | ({"GPU types to show": types} if len(gpu_types) > 1 else {})

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat
 
-EVERY_S = 1.0
 # Longest wait for the first reading.
 _WAIT_S = 2.0
 
@@ -15,7 +14,7 @@ _WAIT_S = 2.0
 class Pulse:
     """The last heartbeat read in `run_dir`; it expires if it cannot be read again."""
 
-    def __init__(self, run_dir: Path, *, every_s: float = EVERY_S) -> None:
+    def __init__(self, run_dir: Path, *, every_s: float = 1.0) -> None:
         self.run_dir = run_dir
         self.beat: Heartbeat | None = None
         self._every_s = every_s

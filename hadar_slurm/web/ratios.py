@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from hadar_slurm.journal import Line, throughputs_of
 from hadar_slurm.metrics import Segment
@@ -21,7 +22,16 @@ def throughput_ratios(
     that the job may use have as many GPUs as its gang; a gang of several types runs at the pace of
     its slowest. Gangs of unknown throughput are left out, and types without any other gang.
     """
-    supply = _Supply(nodes)
+
+    @cache
+    def supply(names: tuple[str, ...] | None) -> Counter[str]:
+        """Return the GPUs of open nodes by type; thousands of jobs may use the same few nodes."""
+        total: Counter[str] = Counter()
+        for node in (nodes.get(name) for name in (nodes if names is None else names)):
+            for gpu_type, count in node["gpus"].items() if node and node["open"] else ():
+                total[gpu_type.lower()] += count
+        return total
+
     sums: dict[str, float] = {}
     weights: Counter[str] = Counter()
     for segment in held:
@@ -30,7 +40,7 @@ def throughput_ratios(
         own = min((throughputs.get(name.lower(), 0.0) for name in gang.gpus_by_type), default=0.0)
         if own <= 0:
             continue
-        total = supply.of(job.get("nodes"))
+        total = supply(tuple(job["nodes"]) if "nodes" in job else None)
         # `own` may be above the best: the job may hold several types, or GPUs on closed nodes.
         fits = (rate for name, rate in throughputs.items() if total[name] >= job["gpus"])
         ratio = own / max(own, *fits, 0.0)
@@ -38,23 +48,3 @@ def throughput_ratios(
             sums[gpu_type] = sums.get(gpu_type, 0.0) + ratio * count
             weights[gpu_type] += count
     return {name: sums[name] / weight for name, weight in sorted(weights.items()) if weight}
-
-
-class _Supply:
-    """The GPUs of open nodes by type in lower case; thousands of jobs may use the same few sets."""
-
-    def __init__(self, nodes: Mapping[str, Line]) -> None:
-        self._nodes = nodes
-        self._found: dict[tuple[str, ...] | None, Counter[str]] = {}
-
-    def of(self, names: Iterable[str] | None) -> Counter[str]:
-        """Return the GPUs of these nodes, None for all."""
-        key = None if names is None else tuple(names)
-        if key not in self._found:
-            total: Counter[str] = Counter()
-            for name in self._nodes if key is None else key:
-                if (node := self._nodes.get(name)) is not None and node["open"]:
-                    for gpu_type, count in node["gpus"].items():
-                        total[gpu_type.lower()] += count
-            self._found[key] = total
-        return self._found[key]

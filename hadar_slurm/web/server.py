@@ -91,7 +91,8 @@ class Server:
             where = f"{address.host}:{address.port}"
             raise UsageError(f"--address {where}: {error.strerror or error}") from error
         # Answers requests until the end of the block.
-        self.running = Connections(listener, self, limits or ConnectionLimits()).running
+        limits = limits or ConnectionLimits()
+        self.running = Connections(listener, self.respond, self.refuse, limits).running
         self.port = int(listener.getsockname()[1])
         shown = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{shown}:{self.port}/"
@@ -109,7 +110,12 @@ class Server:
 
         Addresses are accepted: an attack by DNS rebinding uses a name.
         """
-        if (name := _host_name(host)) is None:
+        try:
+            parts = urlsplit(f"//{host}")
+            name = parts.hostname if parts.port is None or parts.port >= 0 else None
+        except ValueError:
+            return False
+        if name is None or parts.path or parts.query or parts.fragment or "@" in host:
             return False
         with suppress(ValueError):
             ipaddress.ip_address(name)
@@ -133,17 +139,6 @@ class Server:
             return Response(listing(view).encode(), _HTML)
         missing = TEMPLATES.get_template("missing.html.j2").render(here="")
         return Response(missing.encode(), _HTML, HTTPStatus.NOT_FOUND)
-
-
-def _host_name(host: str) -> str | None:
-    """Return the name or address in a Host header, None if it is invalid."""
-    try:
-        parts = urlsplit(f"//{host}")
-        port_is_fine = parts.port is None or parts.port >= 0
-    except ValueError:
-        return None
-    is_plain = not parts.path and not parts.query and not parts.fragment and "@" not in host
-    return parts.hostname if is_plain and port_is_fine else None
 
 
 def _listen(address: Address) -> socket.socket:

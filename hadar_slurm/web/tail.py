@@ -46,12 +46,12 @@ class Tail:
             elif self._file is None:
                 self._open()
             elif not os.path.samestat(found, os.fstat(self._file.fileno())):
-                yield from self._rest()
+                yield from self._whole(self._file)
                 self.close()
                 self._open()
             elif found.st_size < self._file.tell():
                 self._file.seek(0)
-        yield from self._rest()
+        yield from self._whole(self._file)
 
     def close(self) -> None:
         """Close the file."""
@@ -85,13 +85,9 @@ class Tail:
         except OSError as error:
             self.fault = error.strerror or str(error)
 
-    def _rest(self) -> Iterator[bytes]:
-        if self._file is not None:
-            yield from self._whole(self._file)
-
-    def _whole(self, file: IO[bytes]) -> Iterator[bytes]:
+    def _whole(self, file: IO[bytes] | None) -> Iterator[bytes]:
         """Yield the whole lines from a file's position, and leave it after the last one."""
-        while True:
+        while file is not None:
             begin = file.tell()
             line = file.readline(self._max_line)
             if line.endswith(b"\n"):

@@ -15,7 +15,6 @@ from hadar_slurm.web.words import Clock
 
 # Hours to choose from; 0 shows all that was read.
 HOURS = (1, 6, 24, 72, 168, 0)
-_DAY_H = 24
 
 Query = Mapping[str, str]
 
@@ -41,14 +40,10 @@ class PageRequest:
         return Clock(self.history.is_epoch, self.zone)
 
     @property
-    def age_s(self) -> float:
-        """Return the age of the last round."""
-        return self.now_s - self.history.now.time_s
-
-    @property
     def is_old(self) -> bool:
         """Whether a daemon would have written a round since the last one."""
-        return not self.history.is_empty and is_late(self.age_s, self.history.now.length_s)
+        now = self.history.now
+        return not self.history.is_empty and is_late(self.now_s - now.time_s, now.length_s)
 
     @property
     def until_s(self) -> float:
@@ -62,7 +57,7 @@ class PageRequest:
     def hours(self) -> int:
         """Return the hours to show, 0 for all: a day of a daemon's, all of a simulation's."""
         asked = self.query.get("hours", "")
-        usual = _DAY_H if self.history.is_epoch else 0
+        usual = 24 if self.history.is_epoch else 0
         return int(asked) if asked in map(str, HOURS) else usual
 
     @property

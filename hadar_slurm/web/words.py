@@ -46,34 +46,17 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def work(seconds: float) -> str:
-    """Return a computation's duration."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def share(part: float | None) -> str:
-    """Return a share in per cent."""
-    return "–" if part is None or not math.isfinite(part) else f"{100 * part:.0f} %"
-
-
 def span(hours: int) -> str:
     """Return hours, or days from 48 hours."""
     return f"{hours} h" if hours < 48 else f"{hours // 24} days"
 
 
-def figure(value: float | None) -> str:
-    """Return a number with three significant digits."""
-    return "–" if value is None else f"{value:.3g}"
-
-
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Formats the times of a journal: in a zone for a daemon, since the start for a simulation.
-
-    `zone` of None is the machine's own.
-    """
+    """Formats the times of a journal: in a zone for a daemon, since the start for a simulation."""
 
     is_epoch: bool
+    # None: the machine's own.
     zone: tzinfo | None = None
 
     def zone_at(self, time_s: float) -> str:

@@ -91,10 +91,10 @@ def test_places_are_judged_for_who_asks(
     """Root may write anywhere; so the question is answered for the test."""
     config = parse_config(places + "mode: enforce\n", "hadar.yaml")
     monkeypatch.setattr(command.os, "access", lambda _path, _how: False)
-    told = {finding.key: finding.message for finding in command.surprises(config)}
+    told = dict(command.surprises(config))
     assert told["run_dir"] == f"{tmp_path}/run cannot be written to by this user"
     moved = config.model_copy(update={"state_dir": tmp_path / "far" / "away"})
-    told = {finding.key: finding.message for finding in command.surprises(moved)}
+    told = dict(command.surprises(moved))
     assert told["state_dir"].endswith(
         f"does not exist, and this user cannot create it in {tmp_path}"
     )

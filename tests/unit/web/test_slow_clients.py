@@ -154,7 +154,8 @@ def large(limits: ConnectionLimits) -> Iterator[int]:
     """Serve large pages, and yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     port: int = listener.getsockname()[1]
-    with Connections(listener, Large(), limits).running():
+    site = Large()
+    with Connections(listener, site.respond, site.refuse, limits).running():
         yield port
 
 
@@ -252,7 +253,8 @@ def test_it_leaves_no_connection_open_that_comes_as_it_ends() -> None:
         is_over = threading.Event()
         arguments = (listener.getsockname()[1], is_over)
         crowd = [threading.Thread(target=come_and_go, args=arguments) for _ in range(3)]
-        with Connections(listener, Short(), ConnectionLimits()).running():
+        site, limits = Short(), ConnectionLimits()
+        with Connections(listener, site.respond, site.refuse, limits).running():
             for client in crowd:
                 client.start()
             ask(arguments[0], "/metrics")
