@@ -1,7 +1,7 @@
-"""The batches of a data loader by their number, whichever of them are asked for.
+"""The batches of a data loader by number, in any order.
 
-Workers load ahead what is likely to come next, which is the number that follows. Where another one
-is asked for, what they have is dropped: no batch depends on what was loaded before it.
+Workers load the next numbers ahead. Where another one is asked for, their batches are dropped: no
+batch depends on those loaded before it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-)
+from torch.utils import data
+from torch.utils.data import DataLoader
 
 from hadar_slurm.runtime.samples import mixed
 
@@ -25,20 +20,17 @@ Samples = Callable[[int, int, int], list[int]]
 
 
 class Batches:
-    """The batches of a loader's data set; `samples` says what is in a batch where it shuffles.
-
-    Raises ValueError for a loader whose order is not ours to decide.
-    """
+    """The batches of a loader's data set; raises ValueError where the loader decides the order."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         sampler, self.batch_size = _checked(loader)
         self.dataset: Any = loader.dataset
-        self._is_shuffled = isinstance(sampler, RandomSampler)
+        self._is_shuffled = isinstance(sampler, data.RandomSampler)
         self._numbers = range(0)
         self._samples: Samples | None = None
         self._running: Iterator[Any] | None = None
         self._next = 0
-        # Its own: reloading batches must not change what training draws.
+        # A separate one: reloading batches must not change the random numbers of training.
         self._generator = torch.Generator()
         workers = loader.num_workers
         self._loader: DataLoader[Any] = DataLoader(
@@ -66,7 +58,7 @@ class Batches:
                 yield [(first + index) % len(self.dataset) for index in range(self.batch_size)]
 
     def get(self, number: int, end: int, samples: Samples, seed: int) -> Any:
-        """Return a batch; none from `end` on is loaded ahead."""
+        """Return a batch; none from `end` on is loaded ahead. `samples` gives a shuffled order."""
         if self._running is None or number != self._next:
             self._numbers, self._samples = range(number, end), samples
             self._generator.manual_seed(mixed(seed, number))
@@ -76,27 +68,25 @@ class Batches:
 
 
 def _checked(loader: DataLoader[Any]) -> tuple[Any, int]:
-    """Return a loader's sampler and the size of its batches, or say why it cannot be followed."""
+    """Return a loader's sampler and the size of its batches; raises ValueError."""
     dataset: Any = loader.dataset
-    if isinstance(dataset, IterableDataset):
+    if isinstance(dataset, data.IterableDataset):
         raise ValueError(
             "the data set of a job in copies needs a length and an index: a step's number decides "
             f"which samples it sees, and {type(dataset).__name__} is an IterableDataset"
         )
     batches: Any = loader.batch_sampler
-    if type(batches) is not BatchSampler:
+    if type(batches) is not data.BatchSampler:
         raise ValueError(
             "the data loader of a job in copies needs batch_size=, and has "
             + ("none" if batches is None else f"batch_sampler={type(batches).__name__}")
         )
     sampler: Any = batches.sampler
-    if isinstance(sampler, RandomSampler) and not sampler.replacement:
-        is_known = sampler.num_samples == len(dataset)
-    else:
-        is_known = type(sampler) is SequentialSampler
-    if not is_known:
+    is_shuffled = isinstance(sampler, data.RandomSampler) and not sampler.replacement
+    is_whole = is_shuffled and sampler.num_samples == len(dataset)
+    if not is_whole and (is_shuffled or type(sampler) is not data.SequentialSampler):
         raise ValueError(
-            "the data loader of a job in copies has shuffle=True or shuffle=False: which samples a "
-            f"step sees its number decides, and not sampler={type(sampler).__name__}"
+            "the data loader of a job in copies has shuffle=True or shuffle=False: a step's number "
+            f"decides which samples it sees, not sampler={type(sampler).__name__}"
         )
     return sampler, batches.batch_size

@@ -20,7 +20,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -34,13 +33,13 @@ from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.consolidation import check_alike
 from hadar_slurm.runtime.averaging.costs import Costs
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError, fault_in
-from hadar_slurm.runtime.averaging.identity import Identity, check_same
+from hadar_slurm.runtime.averaging.identity import Identity, check_same, next_number
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
 from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.dealing import Dealer
 from hadar_slurm.runtime.ending import Ending, shapes_in
-from hadar_slurm.runtime.joining import check_run, identity_of, join
+from hadar_slurm.runtime.joining import check_run, join
 from hadar_slurm.runtime.membership.choosing import numbered
 from hadar_slurm.runtime.membership.claim import Claim, State
 from hadar_slurm.runtime.membership.joblog import job_log
@@ -64,11 +63,11 @@ _SAVE_EVERY_S = 1.0
 class Copy(AbstractContextManager["Copy"]):
     """This process's copy of the job.
 
-    A step is one of the optimiser, however many batches it takes. `model` may be wrapped in
+    A step is one optimiser step, of any number of batches. `model` may be wrapped in
     DistributedDataParallel. `extra` are objects whose state is plain numbers, such as a GradScaler:
-    after each averaging interval theirs is that of the copy with most steps. `lr` is the factor of
-    every learning rate at a step of the whole job, None: unchanged. `seed` decides, with the
-    interval and the copy, what is random in training, and the order of samples.
+    after each averaging interval they have the state of the copy with most steps. `lr` is the
+    factor of every learning rate at a step of the whole job, None: unchanged. `seed` decides, with
+    the interval and the copy, what is random in training, and the order of samples.
 
     Raises ValueError for no steps, and TypeError for an `extra` that keeps anything but plain
     values.
@@ -105,15 +104,12 @@ class Copy(AbstractContextManager["Copy"]):
         self.parent_step = 0
         self.ahead: Ahead | None = None
         self.identity = Identity(total_steps, seed)
-        # The lock by which this process is the only one of this copy.
-        self.claim: Claim | None = None
-        # The file that was loaded last.
-        self._known: TensorFile | None = None
+        self.claim: Claim | None = None  # the lock by which this is the only process of this copy
+        self._known: TensorFile | None = None  # the file that was loaded last
         # Returns what is trained of the running interval, None between intervals.
         self._trained: Callable[[], Contribution] | None = None
-        self._is_done = False
+        self._is_done = self._is_leaving = False
         self._beside = ThreadPoolExecutor(1, "hadar-slot")
-        self._is_leaving = False
         self._unsaved: tuple[Contribution, state.Named] | None = None
         self._save_again_s = 0.0
         self._shuffled = Shuffled(seed)
@@ -121,18 +117,18 @@ class Copy(AbstractContextManager["Copy"]):
         self._open = ExitStack()
 
     def _be_in(self, where: Surroundings, *, is_first: bool = True) -> None:
-        """Have a directory for the files of the job; `is_first`: not one numbered after it."""
+        """Use a directory for the files of the job; `is_first`: not one numbered after it."""
         self.where, settings = where, self.settings
         self.slots = Slots(where.directory, settings.keep_every, settings.most_kept)
-        dealer = Dealer(settings, where.assignment)
-        self.ending = Ending(self.slots, settings, dealer, self.costs)
+        self.ending = Ending(self.slots, settings, Dealer(settings, where.assignment), self.costs)
         self.presence = Presence(where.directory, where.copy, settings.gone_after_s)
         begun = Begun(self.slots, where, is_first)
         self.peers = Peers(self.slots, self.ending, self.presence, settings, self.costs, begun)
 
     def __enter__(self) -> Copy:
         self.ranks.join()
-        self.identity = identity_of(self.where, self.total_steps, self.seed)
+        number = next_number(self.where.directory) if self.where.is_from_environment else 1
+        self.identity = Identity(self.total_steps, self.seed, number, self.where.command)
         self._join()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGUSR1, signal.SIGTERM):
@@ -141,31 +137,24 @@ class Copy(AbstractContextManager["Copy"]):
 
     def _join(self) -> None:
         """Agree on the directory; the leader claims the copy."""
-        if not self.ranks.leads:
+        if self.ranks.leads:
+            try:
+                self.claim, number = join(self.where, self.identity, self.settings)
+            except BaseException:
+                self.ranks.tell(Word.LEAVE, 1)
+                raise
+            self.ranks.tell(Word.DIRECTORY, number)
+        else:
             word, number, _ = self.ranks.hear()
             if word is Word.LEAVE:
                 raise SystemExit(number)
-            if number > 1:
-                directory = numbered(self.where.directory, number)
-                self._be_in(replace(self.where, directory=directory), is_first=False)
-            return
-        try:
-            joined = join(self.where, self.identity, self.settings)
-        except BaseException:
-            self.ranks.tell(Word.LEAVE, 1)
-            raise
-        self.ranks.tell(Word.DIRECTORY, joined.number)
-        self.claim = joined.claim
-        if joined.number > 1:
-            self._be_in(joined.where, is_first=False)
-        self._open.enter_context(job_log(self.where.directory, self.where.copy))
+        if number > 1:
+            directory = numbered(self.where.directory, number)
+            self._be_in(replace(self.where, directory=directory), is_first=False)
+        if self.ranks.leads:
+            self._open.enter_context(job_log(self.where.directory, self.where.copy))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._is_leaving = True
         self._beside.shutdown()
         if self.ranks.leads:
@@ -206,9 +195,9 @@ class Copy(AbstractContextManager["Copy"]):
     ) -> list[int]:
         """Return the indices of a step's batch in a data set of `size` samples.
 
-        Each epoch has an order of its own, the same for all copies: over the whole job every sample
-        is seen once an epoch. Of several processes each gets its share; a batch that is too large
-        for one turn is trained as `parts` parts. Raises ValueError for a part that there is not.
+        Each epoch has its own order, the same for all copies: over the whole job every sample is
+        seen once an epoch. Each of several processes gets its share; a batch that is too large for
+        one pass is trained in `parts` parts. Raises ValueError where `part` is not one of them.
         """
         found = self.positions(step, batch_size=batch_size, part=part, parts=parts)
         return self._shuffled.indices(found, size)
@@ -224,7 +213,7 @@ class Copy(AbstractContextManager["Copy"]):
         """Yield the steps of one interval after the other; average between them."""
         # The steps that this end deals were dealt to an earlier run of this copy.
         found_slot = self.slots.newest_slot()
-        # Only then: a copy that is present may be dealt steps, and the others wait for it.
+        # Only then: a copy that is present may be dealt steps, and other copies wait for it.
         self.presence.join(self.settings.sign_every_s)
         log.info("joined%s", f", restart {self.where.restart}" if self.where.restart else "")
         end, file = self._first_newest()
@@ -240,16 +229,13 @@ class Copy(AbstractContextManager["Copy"]):
                 continue
             self.ahead = None
             if end.is_complete:
-                self._finish(end)
+                self._is_done = True
+                self.slots.say_done()
+                self.reports.tell("done", end)
+                log.info("done after slot %d", end.slot)
                 return
             yield from self._train_share(end, mine, ahead, is_resumed=end.slot == found_slot)
             end, file = yield from self._settle_beside(end)
-
-    def _finish(self, end: SlotEnd) -> None:
-        self._is_done = True
-        self.slots.say_done()
-        self.reports.tell("done", end)
-        log.info("done after slot %d", end.slot)
 
     def _train_share(
         self, end: SlotEnd, mine: Ranges, ahead: Ahead | None, *, is_resumed: bool
@@ -259,14 +245,14 @@ class Copy(AbstractContextManager["Copy"]):
         self.reports.tell("running", end, own_steps)
         trains = len(mine) > 0 and self.where.copy not in self.slots.contributors(end)
         self.presence.say(Doing.TRAINS if trains else Doing.WAITS)
-        if trains and is_resumed and self.peers.wait_for_us_alone(end):
-            log.info("gives nothing to slot %d: all others wait", end.slot + 1)
+        if trains and is_resumed and self.peers.have_all_but_this(end):
+            log.info("contributes nothing to slot %d: all other copies wait", end.slot + 1)
             mine = Ranges()
         if trains:
             yield from self.train(end, mine, ahead)
 
     def _follow(self) -> Iterator[int]:
-        """Yield the steps that the leader says; load what it loads."""
+        """Yield the steps that the leader broadcasts; load what it loads."""
         while True:
             word, number, other = self.ranks.hear()
             if word is Word.STEP:
@@ -286,7 +272,7 @@ class Copy(AbstractContextManager["Copy"]):
         try:
             self.load(*self.slots.read(slot), ahead)
         except (TensorFileError, OSError) as error:
-            log.warning("rank %d: tried again: %s", self.where.rank, error)
+            log.warning("rank %d: tries again: %s", self.where.rank, error)
             return False
         return True
 
@@ -295,7 +281,7 @@ class Copy(AbstractContextManager["Copy"]):
         return self.peers.newest(self.identity, self.named)
 
     def _first_newest(self) -> tuple[SlotEnd, TensorFile]:
-        """Return the newest end, and say how far the job is; raises OtherTrainingError."""
+        """Return the newest end, and log how far the job is; raises OtherTrainingError."""
         had_begun = self.slots.newest_slot() >= 0
         end, file = self.newest()
         self._check_identity(end, file)
@@ -315,17 +301,17 @@ class Copy(AbstractContextManager["Copy"]):
         own = self.named()[0].items()
         model = {name: each.shape for name, each in own if name.startswith(state.MODEL)}
         found = end.identity or replace(self.identity, total_steps=end.total_steps, command=())
-        shapes = check_alike(model, shapes_in(file, state.MODEL))
-        check_same(self.where.directory, self.identity, found, shapes)
+        difference = check_alike(model, shapes_in(file, state.MODEL))
+        check_same(self.where.directory, self.identity, found, difference)
         if self.claim is not None:
             check_run(self.claim)
 
     def _check(self, end: SlotEnd) -> None:
-        """Raise HeldError where a later run has taken over, NotFiniteError where all is spoilt."""
+        """Raise HeldError where a later run has taken over, NotFiniteError after MOST_SPOILT."""
         if self.claim is not None:
             self.claim.check()
         if len(end.spoilt) >= MOST_SPOILT and not end.is_complete:
-            kept = ", ".join(str(slot) for slot in self.slots.kept())
+            kept = ", ".join(map(str, self.slots.kept()))
             slots = self.slots.end_path(end.slot)
             raise NotFiniteError(
                 f"{self.where.directory.resolve()}: in {MOST_SPOILT} slots in a row nothing finite "
@@ -353,19 +339,17 @@ class Copy(AbstractContextManager["Copy"]):
 
     def train(self, end: SlotEnd, mine: Ranges, ahead: Ahead | None = None) -> Iterator[int]:
         """Yield the steps of `mine`; what was trained of them, ahead too, is to be saved."""
-        slot, settings = end.slot + 1, self.settings
         dealt = sum(map(len, end.dealt.values()))
         begun_s = reported_s = warm_s = time.monotonic()
         done = Ranges()
         if ahead:
             done, begun_s = ahead.done, begun_s - ahead.seconds
-            log.info("slot %d begins with %d steps that were trained ahead", slot, len(done))
+            message = "slot %d begins with %d steps that were trained ahead"
+            log.info(message, end.slot + 1, len(done))
         todo, trained, warm = mine - done, len(done), max(1, len(done))
 
         def part() -> Contribution:
-            kept = done | todo.first(trained - len(done))
-            seconds = time.monotonic() - begun_s
-            return Contribution(self.where.copy, slot, end.id, kept, seconds, is_checked=True)
+            return self._part(end, done | todo.first(trained - len(done)), begun_s)
 
         self._trained = part
         for step in todo:
@@ -377,12 +361,10 @@ class Copy(AbstractContextManager["Copy"]):
             warm_s = now_s if trained == 1 else warm_s
             if trained > warm:
                 self.reports.steps_per_s = (trained - warm) / max(now_s - warm_s, 1e-6)
-            if now_s - reported_s >= settings.report_every_s:
+            if now_s - reported_s >= self.settings.report_every_s:
                 self.reports.tell("running", end, trained)
                 reported_s = now_s
-                if self.slots.has_ended(slot):
-                    log.warning("slot %d ended without this copy, which is late", slot)
-                    self._trained = None
+                if self._is_late(end):
                     return
                 left_s = (len(mine) - trained) * (now_s - begun_s) / trained
                 if self.peers.is_cut_short(end, now_s - begun_s, left_s):
@@ -395,21 +377,28 @@ class Copy(AbstractContextManager["Copy"]):
         self._unsaved = self._checked(part())
         self.reports.tell("running", end, trained)
 
+    def _part(self, end: SlotEnd, done: Ranges, begun_s: float) -> Contribution:
+        seconds = time.monotonic() - begun_s
+        return Contribution(self.where.copy, end.slot + 1, end.id, done, seconds, is_checked=True)
+
+    def _is_late(self, end: SlotEnd) -> bool:
+        """Return whether the interval after `end` has ended without this copy's contribution."""
+        if is_late := self.slots.has_ended(end.slot + 1):
+            log.warning("slot %d ended without this copy, which is late", end.slot + 1)
+            self._trained = None
+        return is_late
+
     def _checked(self, part: Contribution) -> tuple[Contribution, state.Named]:
         """Return the contribution: only the reason, where it is not finite."""
         tensors, facts = named = self.named()
         if fault := fault_in(tensors.items(), facts, self._known):
-            log.warning(
-                "slot %d of copy %d counts nothing: %s; its steps are dealt out again",
-                part.slot,
-                part.copy,
-                fault,
-            )
+            message = "slot %d of copy %d counts nothing: %s; its steps are dealt out again"
+            log.warning(message, part.slot, part.copy, fault)
             return replace(part, done=Ranges(), fault=fault), ({}, facts)
         return part, state.kept(named) if self.settings.delay else named
 
     def _leave_early(self, part: Contribution) -> None:
-        """Contribute what was trained of the interval: the program ends before the job."""
+        """Contribute what was trained of the interval, as the program ends before the job."""
         if len(part.done) and not self.slots.has_ended(part.slot):
             self._unsaved = self._checked(part)
             self._save_again_s = 0.0
@@ -442,7 +431,7 @@ class Copy(AbstractContextManager["Copy"]):
             ahead.done, ahead.seconds = mine.first(trained), time.monotonic() - begun_s
 
     def _go_ahead(self, slot: int) -> Ahead:
-        """Keep what this copy contributes to an interval; seed with numbers of no other."""
+        """Keep what this copy contributes to an interval; seed differently from `load`."""
         torch.manual_seed(mixed(self.seed, slot, self.where.copy, self.where.rank, 1))
         self.ahead = Ahead(self.model, slot)
         return self.ahead
@@ -463,12 +452,7 @@ class Copy(AbstractContextManager["Copy"]):
         return settled.result()
 
     def _settle(self, end: SlotEnd) -> tuple[SlotEnd, TensorFile]:
-        """Wait until the interval after `end` is averaged, and return the newest end."""
-        self._until_ended(end)
-        return self.newest()
-
-    def _until_ended(self, end: SlotEnd) -> None:
-        """Wait until the interval after `end` has ended; end it if this copy is to."""
+        """Wait until the interval after `end` is averaged, or average it; return the newest end."""
         begun_s = time.monotonic()
         while self.slots.newest_slot() == end.slot:
             if self.claim is not None:
@@ -486,19 +470,19 @@ class Copy(AbstractContextManager["Copy"]):
                 break
             self._pause()
         self._unsaved = None
+        return self.newest()
 
     def _await_move(self, end: SlotEnd) -> None:
-        """Report state `saved`, and wait to be requeued.
+        """Report state `saved`, and wait to be requeued; take part in no interval meanwhile.
 
-        Without a requeue the signal was not hadard's: this copy takes part again from the next
-        interval on. Meanwhile it ends none, and takes part in none.
+        Without a requeue the signal was not hadard's: this copy trains from the next interval on.
         """
         self.presence.say(Doing.LEAVES)
         own_steps = self.slots.steps_of(end, self.where.copy)
         self.reports.tell("saved", end, own_steps)
         log.info("asked to save, and saved %d steps of slot %d", own_steps, end.slot + 1)
-        told_s = time.monotonic()
-        while time.monotonic() < told_s + self.settings.move_s and not end.is_complete:
+        saved_s = time.monotonic()
+        while time.monotonic() < saved_s + self.settings.move_s and not end.is_complete:
             if self._is_leaving or signal.SIGTERM in self.asked:
                 raise SystemExit(128 + signal.SIGTERM)
             if self.slots.newest_slot() != end.slot:
@@ -508,12 +492,10 @@ class Copy(AbstractContextManager["Copy"]):
         self.asked.discard(signal.SIGUSR1)
         self.presence.say(Doing.WAITS)
         self.reports.tell("running", end, own_steps)
-        log.info("goes on: nobody came to move it")
+        log.info("continues: it was not requeued")
 
     def _pause(self) -> None:
         time.sleep(self.settings.poll_s)
-
-    # Beside training.
 
     def _set_rates(self, parent_step: int) -> None:
         """Give every group its learning rate at a step of the whole job."""
@@ -523,5 +505,5 @@ class Copy(AbstractContextManager["Copy"]):
             for group, rate in zip(self.optimiser.param_groups, self.base_lrs, strict=True):
                 group["lr"] = rate * factor
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _ask(self, number: int, frame: object) -> None:
         self.asked.add(number)

@@ -1,14 +1,15 @@
-"""A copy whose loop belongs to a trainer, which says when it has trained a step.
+"""A copy that a trainer's loop drives.
 
-A trainer's loader hands out batches, and a copy counts a step as trained when the next is asked
-for. So the two are apart here: `StepLoader` hands out the batches of the step at hand and has no
-other, and `Driven.advance`, which a trainer's hook calls, counts it as trained and takes the next.
+A copy counts a step as trained when the next is asked for, a trainer only loads batches. So
+`StepLoader` yields the batches of the current step alone, and `Driven.advance`, which a trainer's
+hook calls, counts it as trained and takes the next.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -24,27 +25,19 @@ from hadar_slurm.runtime.settings import Settings
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Driven:
-    """One copy of a job, step by step; `parts` is how many batches are accumulated to a step.
+    """One copy of a job, step by step."""
 
-    `step` is the number of the step at hand, None before the first and once the job is done.
-    """
-
-    def __init__(
-        self,
-        *,
-        seed: int = 0,
-        settings: Settings | None = None,
-        surroundings: Surroundings | None = None,
-    ) -> None:
-        self.seed, self.settings, self.surroundings = seed, settings, surroundings
-        self.parts = 1
-        self.copy: Copy | None = None
-        self.step: int | None = None
-        # How many steps were asked for; a number alone may come twice, where a slot was lost.
-        self.turn = 0
-        self._steps: Iterator[int] = iter(())
-        self._rates: LearningRates | None = None
+    seed: int = 0
+    settings: Settings | None = None
+    surroundings: Surroundings | None = None
+    parts: int = 1  # how many batches are accumulated to a step
+    copy: Copy | None = None
+    step: int | None = None  # the current one; None before the first and once the job is done
+    turn: int = 0  # how many steps were taken; a number may come twice, where a slot was lost
+    _steps: Iterator[int] = field(default_factory=lambda: iter(()))
+    _rates: LearningRates | None = None
 
     def begin(
         self,
@@ -57,7 +50,8 @@ class Driven:
     ) -> bool:
         """Join the job and take the first step; return whether there is one.
 
-        `known_as` is what schedulers take for the optimiser; `scaler` that of half precision.
+        `known_as` are the wrappers that schedulers have for the optimiser; `scaler` is that of half
+        precision.
         """
         self._rates = LearningRates(optimiser, scheduled, known_as)
         copy = Copy(
@@ -74,9 +68,9 @@ class Driven:
         return self.advance()
 
     def advance(self) -> bool:
-        """Count the step at hand as trained and take the next; return whether there is one.
+        """Count the current step as trained and take the next; return whether there is one.
 
-        Between the two a slot may end, and the parameters become those of all copies.
+        Between the two a slot may end, and the parameters become the average of all copies.
         """
         if self.copy is None or self._rates is None:
             return False
@@ -94,10 +88,10 @@ class Driven:
     def stopped(self, own_steps: int) -> None:
         """Leave the job after the trainer has ended its loop, with `own_steps` of this copy.
 
-        Raises RuntimeError if it could not go on although the job is not done.
+        Raises RuntimeError if it could not continue although the job is not done.
         """
-        copy, step = self.copy, self.step
-        if copy is not None and step is not None and own_steps >= copy.total_steps:
+        copy, is_early = self.copy, self.step is not None
+        if copy is not None and is_early and own_steps >= copy.total_steps:
             error = RuntimeError(
                 "the trainer has made all of its steps, some of which were lost: start it again, "
                 "and it makes those that are missing"
@@ -105,7 +99,7 @@ class Driven:
             self.end(error)
             raise error
         self.end()
-        if copy is not None and step is not None:
+        if copy is not None and is_early:
             log.warning("the trainer has stopped this copy before the job was done")
 
     def end(self, error: BaseException | None = None) -> None:
@@ -127,12 +121,9 @@ class StepLoader:
     """
 
     def __init__(self, driven: Driven, loader: DataLoader[Any]) -> None:
-        self._driven = driven
-        self._batches = Batches(loader)
-        self._length = len(loader)
-        # Trainers ask for these.
-        self.dataset = self._batches.dataset
-        self.batch_size = self._batches.batch_size
+        self._driven, self._batches, self._length = driven, Batches(loader), len(loader)
+        # Trainers read these.
+        self.dataset, self.batch_size = self._batches.dataset, self._batches.batch_size
 
     def __len__(self) -> int:
         """Return how many batches an epoch has: whole steps."""
@@ -154,6 +145,11 @@ class StepLoader:
 
     def _samples(self, number: int, batch_size: int, size: int) -> list[int]:
         copy = self._driven.copy
-        if copy is None:
-            return []
-        return copy.samples(number, batch_size=batch_size, size=size)
+        return copy.samples(number, batch_size=batch_size, size=size) if copy else []
+
+
+def refuse(wrongs: Mapping[str, object]) -> None:
+    """Raise ValueError with the first of the texts whose value is true."""
+    for wrong, is_so in wrongs.items():
+        if is_so:
+            raise ValueError(wrong)

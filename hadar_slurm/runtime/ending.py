@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import operator
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -42,16 +44,15 @@ class Ending:
     ) -> None:
         """Write the end of interval 0, the initial model, unless another copy has."""
         start = SlotEnd(slot=0, total_steps=total_steps, identity=identity)
-        if self.slots.end(self.dealer.deal(start, here, 0.0), *model) and (
-            name := nan_in(model[0])
-        ):
+        is_first = self.slots.end(self.dealer.deal(start, here, 0.0), *model)
+        if is_first and (name := nan_in(model[0])):
             log.warning("the model begins with NaN in %s", name)
 
     def end(self, end: SlotEnd, given: set[int], here: set[int]) -> bool:
-        """Average the contributions of the copies `given`, deal out the next interval, write both.
+        """Average the contributions of the copies `given`, and deal out the next interval.
 
-        `here` are the copies that may take part in the next. Returns False where `end` is not the
-        newest end: another copy was quicker, or it can no longer be read.
+        `here` are the copies that may take part in it. Returns False where `end` is not the newest
+        end: another copy was faster, or it can no longer be read.
         """
         begun_s = time.monotonic()
         try:
@@ -75,15 +76,13 @@ class Ending:
         parts, faults = self._usable(end, base, sorted(given))
         tensors, facts = self._merged(base, parts)
         if parts and (fault := fault_in(tensors.items(), facts, base)):
-            log.warning("slot %d is left out: made one, %s", end.slot + 1, fault)
-            parts, faults = [], [*faults, f"made one, {fault}"]
+            log.warning("slot %d is left out: averaged, %s", end.slot + 1, fault)
+            parts, faults = [], [*faults, f"averaged, {fault}"]
             tensors, facts = self._merged(base, parts)
         spoilt = () if parts else end.spoilt
         if faults and not parts:
             spoilt = (*spoilt, f"slot {end.slot + 1}: {'; '.join(faults)}")[-MOST_SPOILT:]
-        done = end.done
-        for part, _ in parts:
-            done = done | part.done
+        done = reduce(operator.or_, (part.done for part, _ in parts), end.done)
         speeds = {part.copy: len(part.done) / max(part.seconds, 1e-6) for part, _ in parts}
         # The write to come is as large as this copy's contribution was.
         made_s = time.monotonic() - begun_s + usual(self.costs.save_s)
@@ -104,7 +103,7 @@ class Ending:
     def _usable(
         self, end: SlotEnd, base: TensorFile, given: Sequence[int]
     ) -> tuple[list[tuple[Contribution, TensorFile]], list[str]]:
-        """Return the usable contributions, and why others are not finite; log what is left out."""
+        """Return the usable contributions, and why others are not finite; log what is unused."""
         shapes = shapes_in(base, state.MODEL)
         usable: list[tuple[Contribution, TensorFile]] = []
         faults: list[str] = []
@@ -133,7 +132,7 @@ class Ending:
     def _merged(
         self, base: TensorFile, parts: Sequence[tuple[Contribution, TensorFile]]
     ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Return the averaged tensors and facts, or those of the last interval without parts."""
+        """Return the averaged tensors and facts; without parts those of the last interval."""
         if not parts:
             return {name: base.tensor(name) for name in base.names}, base.facts["facts"]
         rule, outer = self.settings.optimiser, self.settings.outer
@@ -146,14 +145,13 @@ class Ending:
                 if rule is OptimiserRule.KEEP:
                     tensors[name] = most.tensor(name)
                 continue
-            having = [(len(part.done), file) for part, file in parts if name in file.names]
-            tensors[name] = mean([(steps, file.tensor(name)) for steps, file in having])
+            tensors[name] = mean(
+                [(len(part.done), file.tensor(name)) for part, file in parts if name in file.names]
+            )
             if outer and name in parameters:
-                kept = state.OUTER + name
+                kept, old = state.OUTER + name, base.tensor(name)
                 velocity = base.tensor(kept) if kept in base.names else None
-                tensors[name], tensors[kept] = outer.step(
-                    base.tensor(name), tensors[name], velocity
-                )
+                tensors[name], tensors[kept] = outer.step(old, tensors[name], velocity)
         if rule is OptimiserRule.RESET:
             facts["state"] = {}
         return tensors, facts

@@ -26,7 +26,7 @@ _LASTING = (PermissionError, NotADirectoryError)
 
 @dataclass
 class Peers:
-    """The copies of a job as one of them sees them."""
+    """What one copy of a job knows of the other copies."""
 
     slots: Slots
     ending: Ending
@@ -38,7 +38,7 @@ class Peers:
     _first_given: tuple[int, float] = (-1, 0.0)
 
     def here(self) -> set[int]:
-        """Return the copies that may have a part in a slot that begins now."""
+        """Return the copies that may take part in a slot that begins now."""
         now_s = time.monotonic()
         self.presence.look(now_s)
         found = self.presence.present(now_s)
@@ -47,45 +47,37 @@ class Peers:
     def newest(
         self, what: Identity, named: Callable[[], state.Named]
     ) -> tuple[SlotEnd, TensorFile]:
-        """Return the end of the newest slot; the first copy makes that of slot 0 as `named`.
+        """Return the end of the newest slot; the first copy writes that of slot 0 from `named`.
 
-        What cannot be read or written is tried again. Raises OtherTrainingError for the end of
-        another training, and LostTrainingError where this one has begun and no end can be read.
+        Failed reads and writes are repeated. Raises LostTrainingError where this training has
+        begun and no end can be read.
         """
-        looked_s, lost = time.monotonic(), ""
+        begun_s, lost, lost_after_s = time.monotonic(), "", self.settings.lost_after_s
         while True:
-            found, why = None, ""
             try:
                 with self.costs.measure(self.costs.read_s):
                     found = self.slots.newest()
                 if found is not None:
-                    self._note_begun()
-                else:
-                    why = self.begun.evidence() if self.begun else ""
-                    if not why and not self._are_gathering():
-                        here = dict.fromkeys(self.here(), 0.0)
-                        self.ending.begin(what.total_steps, here, named(), what)
-                        continue
+                    if self.begun is not None:
+                        with suppress(OSError):  # repeated the next time
+                            self.begun.note()
+                    return found
+                why = self.begun.evidence() if self.begun else ""
+                if not why and not self._are_gathering():
+                    here = dict.fromkeys(self.here(), 0.0)
+                    self.ending.begin(what.total_steps, here, named(), what)
+                    continue
             except OSError as error:
                 log.warning("tried again: %s", error)
-                # Others may pass: a full disk, one that stands still.
+                # Other errors may pass: a full disk, a file system that does not answer.
                 why = str(error) if isinstance(error, _LASTING) else ""
-            if found is not None:
-                return found
             if why and self.begun:
                 if why != lost:
-                    wait_s = self.settings.lost_after_s
-                    log.warning("waits %.0f s for what was trained: %s", wait_s, why)
+                    log.warning("waits %.0f s for what was trained: %s", lost_after_s, why)
                 lost = why
-                if time.monotonic() - looked_s >= self.settings.lost_after_s:
+                if time.monotonic() - begun_s >= lost_after_s:
                     raise self.begun.error(why)
             time.sleep(self.settings.poll_s)
-
-    def _note_begun(self) -> None:
-        """Note that the training has begun; a failed write is repeated the next time."""
-        if self.begun is not None:
-            with suppress(OSError):
-                self.begun.note()
 
     def _are_gathering(self) -> bool:
         """Return whether to wait, before the first interval, for copies that are assigned steps."""
@@ -95,10 +87,10 @@ class Peers:
     def is_cut_short(self, end: SlotEnd, age_s: float, left_s: float) -> bool:
         """Return whether the interval after `end` is to end early, in favour of waiting copies.
 
-        These are newcomers, and copies that have trained their share long before the others. The
-        interval is `age_s` old, and this copy needs `left_s` for the rest of its share. It ends if
+        These are new copies, and copies that have trained their share early. The interval is
+        `age_s` old, and this copy needs `left_s` for the rest of its share. The interval ends if
         the waiting time is more than an average costs the training copies; the first copy that
-        finds so decides for all. No interval ends so young that averaging would take more than
+        finds so decides for all. No interval ends so early that averaging would take more than
         `cost_part` of the time.
         """
         if self.slots.is_cut_short(end):
@@ -118,45 +110,44 @@ class Peers:
         ):
             return False
         names = ", ".join(map(str, sorted(waiting)))
-        log.info("slot %d ends early for those who wait: %s", end.slot + 1, names)
+        log.info("slot %d ends early for waiting copies: %s", end.slot + 1, names)
         try:
             self.slots.cut_short(end)
         except OSError as error:
-            log.warning("the others are not told: %s", error)
+            log.warning("the other copies do not know yet: %s", error)
         return True
 
     def end_if_ours(self, end: SlotEnd, begun_s: float) -> bool:
-        """End the interval after `end` if all have contributed, are gone or late.
+        """End the interval after `end` if all copies have contributed, are gone or late.
 
         The first copy in order does, after waiting since `begun_s`. Returns False if `end` is no
         longer the newest end: what was trained from it is then discarded.
         """
-        slot = end.slot + 1
-        here, now_s = self.here(), time.monotonic()
-        given = self.slots.contributors(end)
-        present = self.presence.present(now_s).keys()
-        waits_for = _dealt(end) & present - given
-        if (waits_for and self._is_patient(end, begun_s, now_s, has_any=bool(given))) or (
-            self.slots.has_ended(slot)
-        ):
+        here, given = self.here(), self.slots.contributors(end)
+        is_patient = self._missing(end, given) and self._is_patient(end, begun_s, bool(given))
+        if is_patient or self.slots.has_ended(end.slot + 1):
             return True
         order = [copy for copy in end.dealt if copy in given] + sorted(here)
         if next((copy for copy in order if copy in here), None) == self.presence.copy:
             return self.ending.end(end, given, here)
         return True
 
-    def wait_for_us_alone(self, end: SlotEnd) -> bool:
-        """Return whether the slot after `end` could end, were it not for our contribution."""
+    def have_all_but_this(self, end: SlotEnd) -> bool:
+        """Return whether the slot after `end` could end but for this copy's contribution."""
         self.here()
         given = self.slots.contributors(end)
-        present = self.presence.present(time.monotonic()).keys()
-        return bool(given) and _dealt(end) & present - given == {self.presence.copy}
+        return bool(given) and self._missing(end, given) == {self.presence.copy}
 
-    def _is_patient(self, end: SlotEnd, begun_s: float, now_s: float, *, has_any: bool) -> bool:
+    def _missing(self, end: SlotEnd, given: set[int]) -> set[int]:
+        """Return the present copies that have steps to contribute and are not in `given`."""
+        return (_dealt(end) & self.presence.present(time.monotonic()).keys()) - given
+
+    def _is_patient(self, end: SlotEnd, begun_s: float, has_any: bool) -> bool:
         """Return whether to wait for present copies that have not contributed to the interval.
 
         For `patience` of its length after the first contribution; one length more without any.
         """
+        now_s = time.monotonic()
         if has_any and self._first_given[0] != end.slot:
             self._first_given = (end.slot, now_s)
         since_s = self._first_given[1] if has_any else begun_s

@@ -1,8 +1,8 @@
-"""Learning rates that follow the whole job, whatever scheduler a script has.
+"""Learning rates that follow the whole job, with any scheduler.
 
-A trainer calls its scheduler after each step of its own, and a copy makes only some of the job's.
-So the schedulers run a second time beside the training, on groups without parameters, as often as
-the job has made steps; what they say there holds.
+A trainer calls its scheduler after each of its steps, and a copy makes only some of the job's. So
+copies of the schedulers run on groups without parameters, one step for each step of the job, and
+their rates apply.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from torch.optim.lr_scheduler import LRScheduler
 
 # A scheduler, and whether it is called after a number of steps of the job.
 Scheduled = tuple[Any, Callable[[int], bool]]
-
-# What schedulers change of a group.
+# The settings of a group that schedulers change.
 _CHANGED = ("lr", "momentum", "betas")
 
 
 class LearningRates:
     """The rates of an optimiser's groups by the job's steps.
 
-    `optimiser` is the one that trains, `known_as` what the schedulers take for it. Raises
-    ValueError for a scheduler that follows what this copy measures.
+    `optimiser` is the one that trains, `known_as` its wrappers in the schedulers. Raises ValueError
+    for a scheduler that follows a metric of this copy.
     """
 
     def __init__(
@@ -44,11 +43,7 @@ class LearningRates:
         self._real = [scheduler for scheduler, _ in scheduled]
         self._is_due = [is_due for _, is_due in scheduled]
         groups = [
-            {
-                "params": [torch.zeros(())],
-                **{key: deepcopy(value) for key, value in group.items() if key != "params"},
-            }
-            for group in optimiser.param_groups
+            deepcopy({**group, "params": [torch.zeros(())]}) for group in optimiser.param_groups
         ]
         stand_in: Any = Optimizer(groups, dict(optimiser.defaults))
         memo = {id(known): stand_in for known in (optimiser, *known_as)}
@@ -60,13 +55,10 @@ class LearningRates:
         self._stand_in, self._beside = deepcopy(self._first)
 
     def set(self, steps: int) -> None:
-        """Give the optimiser the rates after this number of steps of the job.
-
-        It may be lower than before: an interval's steps are lost with a copy.
-        """
+        """Give the optimiser the rates after this number of steps of the job."""
         if not self._real:
             return
-        if steps < self._steps:
+        if steps < self._steps:  # an interval's steps are lost with a copy
             self._begin()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nothing is optimised here

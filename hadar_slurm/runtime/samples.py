@@ -1,4 +1,4 @@
-"""Which samples a step sees: the number of the step decides, the same on every copy.
+"""Which samples a step sees: its number decides, in the same way on every copy.
 
 Samples have positions, counted over the whole job: step s of batches of B has positions s * B to
 (s + 1) * B - 1. In a data set of N samples, position p is in epoch p // N.
@@ -25,7 +25,7 @@ def positions(step: int, batch_size: int, part: int = 0, parts: int = 1) -> rang
 
 
 class Shuffled:
-    """An order of its own for each epoch, the same for all copies that have the same seed."""
+    """A separate order for each epoch, the same for all copies that have the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

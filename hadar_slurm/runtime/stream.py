@@ -11,14 +11,14 @@ T = TypeVar("T")
 class Stream(Generic[T]):
     """Samples that come one after the other, in the same order each time that they are opened.
 
-    `begin` returns the samples of an epoch, by its number from 0, and `size` is how many they are;
-    without it there is one epoch, which may be endless. All copies have to see the same.
+    `begin` returns the samples of an epoch by its number, from 0, and `size` is their number;
+    without it there is one epoch, which may be endless. All copies must see the same samples.
 
         stream = Stream(lambda epoch: read(shards, seed=epoch), size=1_000_000)
         batch = stream.take(copy.positions(step, batch_size=64))
 
-    What other copies train is read and left out. A step that another copy has lost may lie behind:
-    then the epoch is opened again.
+    Samples of other copies are read and dropped. For a step that another copy has lost the epoch
+    may be opened again.
     """
 
     def __init__(self, begin: Callable[[int], Iterable[T]], size: int | None = None) -> None:
@@ -34,10 +34,8 @@ class Stream(Generic[T]):
 
         Raises EOFError where an epoch ends too early.
         """
-        return [self._at(*self._found(position)) for position in positions]
-
-    def _found(self, position: int) -> tuple[int, int]:
-        return divmod(position, self.size) if self.size else (0, position)
+        size = self.size
+        return [self._at(*(divmod(each, size) if size else (0, each))) for each in positions]
 
     def _at(self, epoch: int, index: int) -> T:
         if epoch != self._epoch or index < self._next:
@@ -47,8 +45,6 @@ class Stream(Generic[T]):
             self._next += 1
             if self._next > index:
                 return sample
-        # What is not there may be by the next time, if the data set still grows.
+        # The next call opens the epoch again: the data set may still grow.
         self._epoch, read = -1, self._next
-        raise EOFError(
-            f"epoch {epoch} ended after {read} samples, and sample {index} was asked for"
-        )
+        raise EOFError(f"epoch {epoch} ended after {read} samples, sample {index} is missing")

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hadar_slurm.runtime.driven import Driven, StepLoader
+from hadar_slurm.runtime.driven import Driven, StepLoader, refuse
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
 
@@ -25,7 +25,7 @@ except ImportError:
 
 
 class InCopies(Callback):
-    """Trains the steps of this process's copy, and takes over what the copies have made one.
+    """Trains the steps of this process's copy, and takes over the copies' averages.
 
     The job has the steps that the Trainer would make alone. `seed` decides the order of samples.
     """
@@ -46,7 +46,7 @@ class InCopies(Callback):
         return self.driven.loader(loader)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Learn how many batches a step has, before Lightning asks for the length of an epoch."""
+        """Note how many batches a step has, before Lightning asks for the length of an epoch."""
         self.driven.parts = trainer.accumulate_grad_batches
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -88,45 +88,31 @@ def _is_due(interval: str, frequency: int, steps_per_epoch: int) -> Callable[[in
 
 
 def _check(trainer: Any, module: Any) -> None:
-    """Raise ValueError for what a copy cannot do, and name it."""
+    """Raise ValueError for what a copy cannot do."""
     strategy, parts = type(trainer.strategy), trainer.accumulate_grad_batches
     callbacks = [name for callback in trainer.callbacks for name in _names(type(callback))]
+    is_plain = not isinstance(trainer.train_dataloader, StepLoader)
+    is_spread = "SingleDeviceStrategy" not in _names(strategy)
+    is_endless = trainer.estimated_stepping_batches in (-1, float("inf"))
+    has_least, steps = trainer.min_epochs or trainer.min_steps, trainer.global_step
+    is_uneven = "GradientAccumulationScheduler" in callbacks
+    rest, is_manual = trainer.num_training_batches % parts, not module.automatic_optimization
     wrongs = {
-        "Trainer.fit(train_dataloaders=...): give it InCopies.batches(loader)": not isinstance(
-            trainer.train_dataloader, StepLoader
-        ),
+        "Trainer.fit(train_dataloaders=...): give it InCopies.batches(loader)": is_plain,
         "Trainer(devices=..., num_nodes=...): a copy is one process": trainer.world_size > 1,
-        f"Trainer(strategy=...): a copy has its model on one device, not by {strategy.__name__}": (
-            "SingleDeviceStrategy" not in _names(strategy)
-        ),
-        "Trainer(min_epochs=..., min_steps=...): a copy trains until the job is done": bool(
-            trainer.min_epochs or trainer.min_steps
-        ),
-        "Trainer(max_epochs=..., max_steps=...): give one, a job in copies has an end": (
-            trainer.estimated_stepping_batches in (-1, float("inf"))
-        ),
-        "Trainer(overfit_batches=...): it decides which samples a step sees": bool(
-            trainer.overfit_batches
-        ),
-        "GradientAccumulationScheduler: all steps have as many batches": (
-            "GradientAccumulationScheduler" in callbacks
-        ),
-        f"Trainer(limit_train_batches=...): no multiple of accumulate_grad_batches={parts}": bool(
-            trainer.num_training_batches % parts
-        ),
-        "automatic_optimization=False: a step is one of Lightning's own": (
-            not module.automatic_optimization
-        ),
+        f"Trainer(strategy=...): a copy is on one device, not by {strategy.__name__}": is_spread,
+        "Trainer(min_epochs=..., min_steps=...): a copy trains until the job is done": has_least,
+        "Trainer(max_epochs=..., max_steps=...): give one, a job in copies ends": is_endless,
+        "Trainer(overfit_batches=...): it decides which samples are used": trainer.overfit_batches,
+        "GradientAccumulationScheduler: all steps have as many batches": is_uneven,
+        f"Trainer(limit_train_batches=...): no multiple of accumulate_grad_batches={parts}": rest,
+        "automatic_optimization=False: a step is one of Lightning's own": is_manual,
         "configure_optimizers: a copy has one optimiser": len(trainer.optimizers) != 1,
-        "Trainer.fit(ckpt_path=...): a job goes on from its own checkpoint": (
-            trainer.global_step > 0
-        ),
+        "Trainer.fit(ckpt_path=...): a job resumes from its own checkpoint": steps > 0,
     }
-    for wrong, is_so in wrongs.items():
-        if is_so:
-            raise ValueError(wrong)
+    refuse(wrongs)
 
 
 def _names(kind: type) -> list[str]:
-    """Return what a class and those it is made of are called: there are two Lightnings."""
+    """Return the names of a class and its bases: there are two packages of Lightning."""
     return [each.__name__ for each in kind.__mro__]

@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from hadar_slurm.runtime.driven import Driven
+from hadar_slurm.runtime.driven import Driven, refuse
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
 
@@ -22,15 +22,12 @@ log = logging.getLogger(__name__)
 
 
 def train_in_copies(
-    trainer: Any,
-    *,
-    settings: Settings | None = None,
-    surroundings: Surroundings | None = None,
+    trainer: Any, *, settings: Settings | None = None, surroundings: Surroundings | None = None
 ) -> Driven:
     """Let `trainer.train()` train the steps of this process's copy, and return that copy.
 
     The job has the steps that the Trainer would make alone. Raises ValueError for a setting of the
-    Trainer's that a copy cannot have.
+    Trainer that a copy cannot have.
     """
     args = trainer.args
     _check(trainer)
@@ -44,7 +41,7 @@ def train_in_copies(
 
     def get_train_dataloader() -> Any:
         loader = whole_loader()
-        # Not accelerate's, which asks for each batch before it gives away the last one.
+        # Not accelerate's, which loads each batch before it yields the one before.
         return driven.loader(getattr(loader, "base_dataloader", loader))
 
     def train_and_leave(*words: Any, **options: Any) -> Any:
@@ -69,11 +66,8 @@ class _InCopies(TrainerCallback):
         self._trainer, self._driven = trainer, driven
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
-        """Join the job."""
-        if state.global_step > 0:
-            raise ValueError(
-                "train(resume_from_checkpoint=...): a job goes on from its own checkpoint"
-            )
+        wrong = "train(resume_from_checkpoint=...): a job resumes from its own checkpoint"
+        refuse({wrong: state.global_step > 0})
         optimiser = self._trainer.optimizer
         self._driven.begin(
             self._trainer.model,
@@ -85,30 +79,23 @@ class _InCopies(TrainerCallback):
         )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> Any:
-        """Count the step as trained."""
         if not self._driven.advance():
             control.should_training_stop = True
         return control
 
     def on_train_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
-        """Leave the job."""
         self._driven.stopped(state.global_step)
 
 
 def _check(trainer: Any) -> None:
-    """Raise ValueError for what a copy cannot do, and name it."""
-    args = trainer.args
+    """Raise ValueError for what a copy cannot do."""
+    args, mode = trainer.args, trainer.args.parallel_mode
+    is_parallel = mode.value != "not_parallel"
     wrongs = {
-        f"{args.parallel_mode}: a copy is one process with one GPU; set CUDA_VISIBLE_DEVICES": (
-            args.parallel_mode.value != "not_parallel"
-        ),
+        f"{mode}: a copy is one process with one GPU; set CUDA_VISIBLE_DEVICES": is_parallel,
         "fsdp: a copy has its model on one device": trainer.is_fsdp_enabled,
         "deepspeed: a copy has its model on one device": trainer.is_deepspeed_enabled,
         "auto_find_batch_size: all copies have batches of the same size": args.auto_find_batch_size,
-        "load_best_model_at_end: all copies end with the parameters that they have made one": (
-            args.load_best_model_at_end
-        ),
+        "load_best_model_at_end: copies end with their average": args.load_best_model_at_end,
     }
-    for wrong, is_so in wrongs.items():
-        if is_so:
-            raise ValueError(wrong)
+    refuse(wrongs)

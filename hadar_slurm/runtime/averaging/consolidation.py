@@ -72,17 +72,17 @@ def corrected(now: torch.Tensor, then: torch.Tensor, one: torch.Tensor) -> torch
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return `one - other`; nothing where they are the same, be they infinite."""
+    """Return `one - other`; 0 where they are equal, infinities too."""
     return torch.where(one == other, torch.zeros_like(one), one - other)
 
 
 def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-    """Return `tensor + by`, and the very tensor where that is nothing."""
+    """Return `tensor + by`, and `tensor` exactly where `by` is 0."""
     return torch.where(by == 0, tensor, (tensor.to(by.dtype) + by).to(tensor.dtype))
 
 
 def check_alike(base: Mapping[str, torch.Size], part: Mapping[str, torch.Size]) -> str:
-    """Return why a contribution cannot be averaged with the others, or nothing."""
+    """Return why a contribution cannot be averaged, or nothing."""
     if missing := sorted(base.keys() - part.keys()):
         return f"{missing[0]} is missing"
     if strange := sorted(part.keys() - base.keys()):
@@ -92,7 +92,7 @@ def check_alike(base: Mapping[str, torch.Size], part: Mapping[str, torch.Size]) 
 
 
 def _wide(tensor: torch.Tensor) -> torch.dtype:
-    """Return the type to reckon in: single precision at the least."""
+    """Return the type to compute in: single precision at least."""
     if tensor.dtype in (torch.float64, torch.complex128):
         return tensor.dtype
     return torch.complex64 if tensor.is_complex() else torch.float32

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_REMEDY = (
+REMEDY = (
     "give each job a directory of its own (HADAR_JOB_DIR), or remove this one to begin at step 0"
 )
-# How many trainings this process has begun, by the directory that they asked for.
+# The number of trainings that this process has begun, by directory.
 _BEGUN: Counter[tuple[int, Path]] = Counter()
 
 
@@ -24,21 +24,16 @@ class OtherTrainingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One training, as it is noted in each of its slot ends.
-
-    `number` counts the trainings of one process, from 1: a second `Copy` is a second training.
-    `command` is the command line of the copy that began it. The names and shapes of its parameters
-    are those of the tensors in the same file.
-    """
+    """One training, as each of its slot ends notes it, beside the tensors of its parameters."""
 
     total_steps: int
     seed: int = 0
-    number: int = 1
-    command: tuple[str, ...] = ()
+    number: int = 1  # counts the trainings of a process: a second `Copy` is a second training
+    command: tuple[str, ...] = ()  # the command line of the copy that began it
 
     @classmethod
     def of(cls, facts: object) -> Identity | None:
-        """Return what a slot end notes; None for one of an older release."""
+        """Return the identity in a slot end; None for one of an older release."""
         if not isinstance(facts, Mapping):
             return None
         total_steps, seed, number = (int(facts[key]) for key in ("total_steps", "seed", "number"))
@@ -46,14 +41,11 @@ class Identity:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return what a slot end is to note."""
+        """Return the identity as values for JSON."""
         return {**asdict(self), "command": list(self.command)}
 
     def difference(self, found: Identity) -> str:
-        """Return how the training `found` differs from this one, or nothing.
-
-        Command lines are compared copy by copy (claim.py): those of two copies may differ.
-        """
+        """Return how the training `found` differs from this one, command lines aside."""
         if found.seed != self.seed:
             return f"seed {found.seed}, not {self.seed}"
         if found.number != self.number:
@@ -64,30 +56,17 @@ class Identity:
 def check_same(directory: Path, mine: Identity, found: Identity, shapes: str) -> None:
     """Raise OtherTrainingError unless the training `found` in a directory is `mine`.
 
-    `shapes` says how its parameters differ from ours, or nothing.
+    `shapes` is how the parameters differ, if they do.
     """
     if found.total_steps != mine.total_steps:
         raise OtherTrainingError(
             f"{directory.resolve()} holds a job of {found.total_steps} steps, not "
-            f"{mine.total_steps}: {_REMEDY}"
+            f"{mine.total_steps}: {REMEDY}"
         )
     if difference := mine.difference(found) or shapes:
-        begun = f" It was begun by `{text(found.command)}`." if found.command else ""
+        begun = f" It was begun by `{shlex.join(found.command)}`." if found.command else ""
         raise OtherTrainingError(
-            f"{directory.resolve()} holds another training: {difference}.{begun} Remedy: {_REMEDY}"
-        )
-
-
-def check_command(path: Path, mine: tuple[str, ...], found: tuple[str, ...]) -> None:
-    """Raise OtherTrainingError unless a copy was last run with the command line `mine`.
-
-    `path` is the note of that run.
-    """
-    if mine != found:
-        raise OtherTrainingError(
-            f"{path.resolve().parents[1]} holds a training of another command line: "
-            f"`{text(found)}`, not `{text(mine)}`. Remedy: {_REMEDY}; to go on with it by the new "
-            f"command line, remove {path.resolve()}"
+            f"{directory.resolve()} holds another training: {difference}.{begun} Remedy: {REMEDY}"
         )
 
 
@@ -95,11 +74,6 @@ def command_line() -> tuple[str, ...]:
     """Return this process's command line, from the name of the script on."""
     name, *words = sys.argv or [""]
     return (Path(name).name, *words)
-
-
-def text(command: tuple[str, ...]) -> str:
-    """Return a command line as it is typed."""
-    return shlex.join(command)
 
 
 def next_number(directory: Path) -> int:

@@ -27,7 +27,7 @@ from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError, w
 log = logging.getLogger(__name__)
 
 VERSION = 1
-# Ends of slots that are always kept: the newest may be cut off by a disk that lies.
+# Ends of slots that are always kept: a failing disk may have cut off the newest.
 _KEPT = 2
 # Further ends that are kept: one of this number of slots, and this number of ends at most.
 KEEP_EVERY, MOST_KEPT = 10, 3
@@ -73,27 +73,23 @@ class SlotEnd:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a copy trained in a slot; `seconds` is the time it took.
-
-    `base` is the id of the end that it started from. `fault` says why nothing of it is to be used;
-    there are no tensors then. `is_checked` says that the copy has found its tensors finite.
-    """
+    """What a copy trained in a slot."""
 
     copy: int
     slot: int
-    base: str
+    base: str  # the id of the end that it started from
     done: Ranges
-    seconds: float
-    fault: str = ""
-    is_checked: bool = False
+    seconds: float  # how long training took
+    fault: str = ""  # why nothing of it is to be used; there are no tensors then
+    is_checked: bool = False  # the copy has found its tensors finite
 
 
 @dataclass(frozen=True)
 class Slots:
     """The files of one job, in `directory`.
 
-    Beside the newest ends, those of every slot are kept whose number is a multiple of `keep_every`,
-    0: of none, and of these the newest `most_kept`.
+    Beside the newest ends, those of slots whose number is a multiple of `keep_every` are kept (0:
+    none), the newest `most_kept` of them.
     """
 
     directory: Path
@@ -103,9 +99,9 @@ class Slots:
     def newest(self) -> tuple[SlotEnd, TensorFile] | None:
         """Return the newest end of a slot that is whole, or None before there is any.
 
-        Raises OSError when one cannot be read, OtherVersionError when it is not for us to read.
+        Raises OSError when one cannot be read, OtherVersionError when another version wrote it.
         """
-        for slot in sorted(self._ends(), reverse=True):
+        for slot in reversed(self.kept()):
             try:
                 return self.read(slot)
             except FileNotFoundError:
@@ -119,8 +115,11 @@ class Slots:
         return None
 
     def kept(self) -> list[int]:
-        """Return the slots whose ends are there."""
-        return sorted(self._ends())
+        """Return the slots whose ends are there, in order."""
+        with suppress(FileNotFoundError):
+            names = os.listdir(self.directory / "slots")
+            return sorted(int(match[1]) for name in names if (match := _END.fullmatch(name)))
+        return []
 
     def broken(self) -> list[Path]:
         """Return the ends that were put aside because they could not be read."""
@@ -137,26 +136,21 @@ class Slots:
 
     def newest_slot(self) -> int:
         """Return the number of the newest slot that has ended, -1 before there is any."""
-        return max(self._ends(), default=-1)
+        return max(self.kept(), default=-1)
 
     def end(self, end: SlotEnd, tensors: Mapping[str, torch.Tensor], facts: Any) -> bool:
         """End a slot, and return whether no other copy had; older files are removed."""
-        told = {
+        noted = {
+            **{name: value for name, value in vars(end).items() if name != "identity"},
             "version": VERSION,
-            "slot": end.slot,
-            "total_steps": end.total_steps,
             "done": end.done.pairs,
             "dealt": [[copy, steps.pairs] for copy, steps in end.dealt.items()],
             "ahead": [[copy, steps.pairs] for copy, steps in end.ahead.items()],
-            "length_s": end.length_s,
-            "made_s": end.made_s,
-            "averages": end.averages,
             "id": secrets.token_hex(4),
             "fingerprint": end.identity.facts if end.identity else None,
-            "spoilt": list(end.spoilt),
             "facts": facts,
         }
-        is_first = write_tensors(self.end_path(end.slot), tensors, told, is_first=True)
+        is_first = write_tensors(self.end_path(end.slot), tensors, noted, is_first=True)
         if is_first:
             self._clear(end.slot)
         return is_first
@@ -164,19 +158,9 @@ class Slots:
     def contribute(
         self, part: Contribution, tensors: Mapping[str, torch.Tensor], facts: Any
     ) -> None:
-        """Leave what a copy has trained in a slot."""
-        told = {
-            "version": VERSION,
-            "slot": part.slot,
-            "copy": part.copy,
-            "base": part.base,
-            "done": part.done.pairs,
-            "seconds": part.seconds,
-            "fault": part.fault,
-            "is_checked": part.is_checked,
-            "facts": facts,
-        }
-        write_tensors(self.part_path(part.slot, part.base, part.copy), tensors, told)
+        """Write what a copy has trained in a slot."""
+        noted = {**vars(part), "version": VERSION, "done": part.done.pairs, "facts": facts}
+        write_tensors(self.part_path(part.slot, part.base, part.copy), tensors, noted)
 
     def contributors(self, end: SlotEnd) -> set[int]:
         """Return the copies that have contributed to the slot after `end`."""
@@ -185,7 +169,7 @@ class Slots:
         return {int(path.name.split(".")[2].removeprefix("copy-")) for path in found}
 
     def contribution(self, end: SlotEnd, copy: int) -> tuple[Contribution, TensorFile]:
-        """Return what a copy left of the slot after `end`; raises TensorFileError and OSError."""
+        """Return a copy's part of the slot after `end`; raises TensorFileError and OSError."""
         slot = end.slot + 1
         path = self.part_path(slot, end.id, copy)
         file = TensorFile(path)
@@ -208,11 +192,9 @@ class Slots:
 
     def steps_of(self, end: SlotEnd, copy: int) -> int:
         """Return how many steps a copy has contributed since `end`."""
-        try:
-            part, _ = self.contribution(end, copy)
-        except (TensorFileError, OSError):
-            return 0
-        return len(part.done)
+        with suppress(TensorFileError, OSError):
+            return len(self.contribution(end, copy)[0].done)
+        return 0
 
     def cut_short(self, end: SlotEnd) -> None:
         """Ask all copies to end the slot after `end` early; raises OSError."""
@@ -223,7 +205,7 @@ class Slots:
         return self._short_path(end).exists()
 
     def say_done(self) -> None:
-        """Leave a file by which the batch script of a copy not needed can see so at once."""
+        """Write a file that shows the batch script of a copy that it is not needed."""
         with suppress(OSError):
             (self.directory / "done").touch()
 
@@ -242,25 +224,17 @@ class Slots:
     def _short_path(self, end: SlotEnd) -> Path:
         return self.directory / "slots" / f"slot-{end.slot + 1:08}.{end.id}.short"
 
-    def _ends(self) -> list[int]:
-        try:
-            names = os.listdir(self.directory / "slots")
-        except FileNotFoundError:
-            return []
-        return [int(match[1]) for name in names if (match := _END.fullmatch(name))]
-
     def _clear(self, slot: int) -> None:
         """Remove what belongs to slots that have ended: all but the ends to keep, drafts too."""
         kept = self._kept(slot)
         for path in (self.directory / "slots").iterdir():
             match = _OF_SLOT.match(path.name)
-            if match is None:
+            if match is None or (number := int(match[1])) > slot:
                 continue
-            number = int(match[1])
-            is_end = _END.fullmatch(path.name) is not None
+            is_kept = number in kept and _END.fullmatch(path.name)
             # Another copy may be about to find that this slot has ended: the draft is its own.
-            is_drafted = number == slot and _END_DRAFT.match(path.name) is not None
-            if number <= slot and not is_drafted and not (is_end and number in kept):
+            is_drafted = number == slot and _END_DRAFT.match(path.name)
+            if not is_kept and not is_drafted:
                 with suppress(OSError):
                     path.unlink()
 
@@ -275,7 +249,7 @@ class Slots:
 
 
 class OtherVersionError(ValueError):
-    """A file is whole, and written by a version that this one cannot read."""
+    """A file is whole, and was written by a version that this one cannot read."""
 
 
 def _as_end(file: TensorFile) -> SlotEnd:

@@ -1,4 +1,4 @@
-"""A model, its optimiser and what goes with them as named tensors and plain facts, and back."""
+"""A model, its optimiser and extra state as named tensors and plain facts, and back."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-# Tensors by name, and what is no tensor.
+# Tensors by name, and the rest.
 Named = tuple[dict[str, torch.Tensor], Any]
 
 MODEL, OPTIMISER, OUTER = "model/", "optimiser/", "outer/"
 
 
 class Stateful(Protocol):
-    """What else belongs to a training's state: a GradScaler, a scheduler of learning rates."""
+    """Anything else with state: a GradScaler, a scheduler of learning rates."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take over a state."""
+        """Load a state."""
 
 
 def tensors_of(model: nn.Module, optimiser: Optimizer, extra: Sequence[Stateful] = ()) -> Named:
-    """Return all tensors by name, and what of the state is no tensor.
+    """Return all tensors by name, and the rest of the state.
 
-    Raises TypeError for a model that keeps anything but tensors in its state, and for an `extra`
-    that keeps anything but plain values.
+    Raises TypeError where a model's state is not all tensors, and an `extra`'s not all plain.
     """
     found: dict[str, torch.Tensor] = {}
     for name, value in model.state_dict().items():
@@ -44,18 +43,16 @@ def tensors_of(model: nn.Module, optimiser: Optimizer, extra: Sequence[Stateful]
                 found[f"{OPTIMISER}{index}/{key}"] = value
             else:
                 plain.setdefault(str(index), {})[key] = value
-    parameters = [MODEL + name for name, _ in model.named_parameters()]
-    facts = {
+    return found, {
         "state": plain,
         "groups": state["param_groups"],
-        "parameters": parameters,
+        "parameters": [MODEL + name for name, _ in model.named_parameters()],
         "extra": [plain_state(each) for each in extra],
     }
-    return found, facts
 
 
 def kept(named: Named) -> Named:
-    """Return a state as it is now, in main memory, whatever is trained from here on."""
+    """Return a copy of a state in main memory, which later training does not change."""
     tensors, facts = named
     return {name: each.detach().to("cpu", copy=True) for name, each in tensors.items()}, facts
 
@@ -87,23 +84,24 @@ def load(
     facts: Any,
     extra: Sequence[Stateful] = (),
 ) -> None:
-    """Give a model and what goes with it the state that `tensors_of` returned of another.
+    """Load a state that `tensors_of` returned; raises ValueError for another number of `extra`.
 
-    An optimiser whose state was reset starts without one. Raises ValueError for another
-    number of `extra`.
+    An optimiser whose state was reset starts without one.
     """
-    own = {name: value for name, value in tensors.items() if name.startswith(MODEL)}
-    model.load_state_dict({name.removeprefix(MODEL): value for name, value in own.items()})
+    own: dict[str, torch.Tensor] = {}
     state = {int(index): dict(values) for index, values in facts["state"].items()}
     for name, value in tensors.items():
-        if name.startswith(OPTIMISER):
+        if name.startswith(MODEL):
+            own[name.removeprefix(MODEL)] = value
+        elif name.startswith(OPTIMISER):
             index, _, key = name.removeprefix(OPTIMISER).partition("/")
             state.setdefault(int(index), {})[key] = value
+    model.load_state_dict(own)
     optimiser.load_state_dict({"state": state, "param_groups": facts["groups"]})
     kept = facts.get("extra", [])
     if len(kept) != len(extra):
         raise ValueError(f"the job keeps the state of {len(kept)} extra objects, not {len(extra)}")
     for each, known in zip(extra, kept, strict=True):
-        # A GradScaler that is not enabled has no state, and one that is takes no such.
+        # A disabled GradScaler has no state, and an enabled one cannot load an empty one.
         if known:
             each.load_state_dict(known)

@@ -23,7 +23,7 @@ _KEY = "hadar"
 
 
 class TensorFileError(ValueError):
-    """A file is there and is not whole, or was not written by this library; says which and why."""
+    """A file is not whole, or was not written by this library; says which and why."""
 
 
 class TensorFile:
@@ -33,7 +33,7 @@ class TensorFile:
         """Open and check `path`; raises TensorFileError, and OSError when it cannot be read."""
         self.path = path
         with open(path, "rb"):
-            pass  # what is wrong with reading it says nothing of the file
+            pass  # an error of opening the file is not one of its contents
         try:
             self._file = safe_open(path, framework="pt", device=device)
             facts = json.loads((self._file.metadata() or {})[_KEY])
@@ -41,7 +41,7 @@ class TensorFile:
             checksum = _checksum((name, self._file.get_tensor(name)) for name in sorted(names))
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise TensorFileError(f"{path}: {error or type(error).__name__}") from error
-        except RuntimeError as error:  # torch opens the file once more: by now it may be gone
+        except RuntimeError as error:  # torch opens the file again: by now it may be gone
             raise OSError(f"{path}: {error}") from error
         if not isinstance(facts, dict) or facts.pop("checksum", None) != checksum:
             raise TensorFileError(f"{path}: its tensors are not those that were written")
@@ -65,32 +65,28 @@ def write_tensors(
 ) -> bool:
     """Write a file in one step, and return whether this process wrote it.
 
-    A reader sees all of it or the previous file. With `is_first` a file that is already there
-    stays, and the process that wrote it may have removed our draft. Raises OSError, for a full disk
-    say; nothing is left of the attempt then.
+    A reader sees all of it or the previous file. With `is_first` an existing file stays, and the
+    process that wrote it may have removed this one's draft. Raises OSError (a full disk); nothing
+    of the attempt is left then.
     """
-    plain = {
-        # Tensors that share memory, such as tied weights, each get their own.
-        name: tensor.detach().to("cpu", copy=True).contiguous()
-        for name, tensor in tensors.items()
-    }
-    told = {**facts, "checksum": _checksum(sorted(plain.items()))}
+    # Tensors that share memory, such as tied weights, each get their own.
+    copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+    plain = {name: tensor.contiguous() for name, tensor in copied.items()}
+    metadata = {_KEY: json.dumps({**facts, "checksum": _checksum(sorted(plain.items()))})}
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         try:
-            save_file(plain, draft, metadata={_KEY: json.dumps(told)})
+            save_file(plain, draft, metadata=metadata)
         except SafetensorError as error:
             raise OSError(f"{draft}: {error}") from error
-        if is_first:
-            try:
-                _flush(draft)
-                os.link(draft, path)
-            except (FileExistsError, FileNotFoundError):
-                return False
-        else:
+        try:
             _flush(draft)
-            os.replace(draft, path)
+            (os.link if is_first else os.replace)(draft, path)
+        except (FileExistsError, FileNotFoundError):
+            if not is_first:
+                raise
+            return False
         _flush(path.parent)
         return True
     finally:
@@ -110,8 +106,7 @@ def _checksum(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
     """Return a CRC-32 of names, types, shapes and contents: against accidents, not malice."""
     checksum = 0
     for name, tensor in tensors:
-        head = f"{name} {tensor.dtype} {tuple(tensor.shape)}"
-        checksum = zlib.crc32(head.encode(), checksum)
+        checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
         contents = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
         checksum = zlib.crc32(contents.data, checksum)
     return checksum

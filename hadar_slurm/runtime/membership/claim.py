@@ -1,9 +1,9 @@
 """One process for each copy: a lock that ends with its process, and a note of its run beside it.
 
 `runs/copy-C.json` names the last run of copy C, and is locked (fcntl.lockf) while that runs. The
-lock belongs to the process, not to those that it forks. On one machine the kernel knows whether it
-is held. It may outlive a process on another node that died, and some file systems have no locks:
-there signs of life decide, and a later run of the same Slurm job comes first.
+lock belongs to the process, not to its children. On one machine the kernel knows whether it is
+held. It may outlive a process that died on another node, and some file systems have no locks:
+there signs of life decide, and a later run of the same Slurm job has priority.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class State(StrEnum):
 
     HERE = "here"
     LEFT = "left"
-    OVER = "over"  # ended by its own choice, with steps left
+    OVER = "over"  # ended by the program, with steps left
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """One run of a copy: who trains, of which Slurm job, which training of its process."""
+    """One run of a copy: its process, its Slurm job, which training of the process it is."""
 
     host: str
     boot: str
@@ -58,11 +58,10 @@ class ClaimedRun:
 
     @classmethod
     def of(cls, where: Surroundings, command: tuple[str, ...], number: int) -> ClaimedRun:
-        """Return this very run."""
-        try:
+        """Return the run of this process."""
+        boot = ""
+        with suppress(OSError):
             boot = _BOOT_ID.read_text().strip()
-        except OSError:
-            boot = ""
         host = socket.gethostname()
         return cls(host, boot, os.getpid(), where.job, where.restart, command, number)
 
@@ -72,7 +71,7 @@ class ClaimedRun:
 
     @property
     def text(self) -> str:
-        """Return which process it is."""
+        """Return the name of its process."""
         job = f" (job {self.job}, restart {self.restart})" if self.job else ""
         return f"process {self.pid} on {self.host}{job}"
 
@@ -90,7 +89,6 @@ class Claim:
     _descriptor: int = -1
     _first_sign: str | None = None
     _begun_s: float = 0.0
-    _has_waited: bool = False
 
     @property
     def path(self) -> Path:
@@ -100,30 +98,33 @@ class Claim:
     def take(self) -> ClaimedRun | None:
         """Become the copy, and return its last run; raises HeldError where another process is it.
 
-        Where the file cannot be had, for a full disk say, training goes on without.
+        Where the file cannot be written (a full disk), training goes on without the lock.
         """
-        if self._key in _HELD:
+        key, has_waited = _key(self.path), False
+        if key in _HELD:
             raise self._held(self.mine)
         self._begun_s, self._first_sign = time.monotonic(), self._sign()
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             while not self._try():
-                self._has_waited = self._has_waited or self._say_waits()
+                if not has_waited:
+                    log.warning("copy %d waits for the end of %s", self.copy, _name(self.before))
+                has_waited = True
                 time.sleep(self.poll_s)
         except OSError as error:
             log.warning("no other process is kept from being copy %d: %s", self.copy, error)
             return None
-        _HELD[self._key] = self
+        _HELD[key] = self
         return self.before
 
     def note(self, state: State = State.HERE) -> None:
-        """Leave a note of this run."""
+        """Write a note of this run."""
         self._write(replace(self.mine, state=state))
 
     def leave(self, state: State | ClaimedRun | None) -> None:
-        """Give the copy up; `state` is how this run ends, or the run to note in its place."""
+        """Release the copy; `state` is how this run ends, or the run to note in its place."""
         self._write(replace(self.mine, state=state) if isinstance(state, State) else state)
-        _HELD.pop(self._key, None)
+        _HELD.pop(_key(self.path), None)
         self._close()
 
     def check(self) -> None:
@@ -132,7 +133,7 @@ class Claim:
             return
         with suppress(FileNotFoundError):
             later = _parse(self.path.read_bytes())
-            raise self._held(later, "it has taken over from this process")
+            raise self._held(later, "; it has taken over from this process")
 
     # Taking it.
 
@@ -152,65 +153,48 @@ class Claim:
             if is_locked is False and has_ended:
                 self._replace()
             return is_locked is not False
-        is_near = before is not None and (before.host, before.boot) == (
-            self.mine.host,
-            self.mine.boot,
-        )
-        if is_locked and (is_near or not is_here):
-            return True
-        if is_locked is None and not is_here:
+        own = self.mine.host, self.mine.boot
+        is_near = before is not None and (before.host, before.boot) == own
+        if (is_locked and is_near) or (is_locked is not False and not is_here):
             return True
         # A process on another machine is there if it gives signs of life.
         is_known = is_locked is False and (is_near or before is None)
         if has_ended and (is_known or self._shows_signs()):
             self._close()
             raise self._held(before)
-        if not is_known and waited_s >= self.gone_after_s and not self._shows_signs():
-            if is_locked is False:
-                self._replace()
-                return False
-            return True
-        return False
+        if is_known or waited_s < self.gone_after_s or self._shows_signs():
+            return False
+        if is_locked is False:
+            self._replace()
+        return is_locked is not False
 
     def _replace(self) -> None:
         """Put a new file in place of one whose lock has outlived its process."""
         draft = self.path.with_name(f".{self.path.name}.{self.mine.host}.{self.mine.pid}")
-        # As it was: until it is locked, it says whose the copy was.
+        # The old contents: until the file is locked, it names the last run.
         draft.write_bytes(os.pread(self._descriptor, 65536, 0))
         os.replace(draft, self.path)
 
     def _shows_signs(self) -> bool:
-        """Return whether the copy has given a sign of life since we began to look."""
+        """Return whether the copy has given a sign of life since `take` began."""
         sign = self._sign()
         return sign is not None and sign != self._first_sign
 
     def _sign(self) -> str | None:
-        try:
+        with suppress(OSError):
             return (self.directory / "copies" / str(self.copy)).read_text(encoding="utf-8")
-        except OSError:
-            return None
-
-    def _say_waits(self) -> bool:
-        who = self.before.text if self.before else "another process"
-        log.warning("copy %d waits for the end of %s", self.copy, who)
-        return True
+        return None
 
     def _held(self, by: ClaimedRun | None, why: str = "") -> HeldError:
-        who = by.text if by else "another process"
         return HeldError(
-            f"{self.directory.resolve()}: copy {self.copy} is trained by {who}"
-            + (f"; {why}" if why else "")
-            + ": end one of the two, or give this training a directory of its own (HADAR_JOB_DIR)"
+            f"{self.directory.resolve()}: copy {self.copy} is trained by {_name(by)}{why}"
+            ": end one of the two, or give this training a directory of its own (HADAR_JOB_DIR)"
         )
 
     # The file.
 
-    @property
-    def _key(self) -> tuple[int, str]:
-        return os.getpid(), os.path.abspath(self.path)
-
     def _is_in_place(self) -> bool:
-        """Return whether the file that we have open is still the one at its path."""
+        """Return whether the open file is still the one at its path."""
         try:
             here, there = os.fstat(self._descriptor), os.stat(self.path)
         except FileNotFoundError:
@@ -239,16 +223,21 @@ def run_path(directory: Path, copy: int) -> Path:
 
 
 def read_run(path: Path) -> ClaimedRun | None:
-    """Return the last run of a copy, or None where none is known.
-
-    Not for a copy that this process is: to close the file would release the lock.
-    """
-    if (os.getpid(), os.path.abspath(path)) in _HELD:
-        return _HELD[os.getpid(), os.path.abspath(path)].mine
-    try:
+    """Return the last run of a copy, or None where none is known."""
+    # The file of this process's own copy stays closed: closing it would release the lock.
+    if held := _HELD.get(_key(path)):
+        return held.mine
+    with suppress(OSError):
         return _parse(path.read_bytes())
-    except OSError:
-        return None
+    return None
+
+
+def _key(path: Path) -> tuple[int, str]:
+    return os.getpid(), os.path.abspath(path)
+
+
+def _name(run: ClaimedRun | None) -> str:
+    return run.text if run else "another process"
 
 
 def _parse(contents: bytes) -> ClaimedRun | None:

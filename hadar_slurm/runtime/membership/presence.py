@@ -1,4 +1,4 @@
-"""Which copies of a job are there, and what they do: `copies/C` changes as long as copy C is."""
+"""Which copies of a job are present, and what they do: `copies/C` changes while copy C is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Presence:
     """Signs of life of the copies of a job; a copy without one for `gone_after_s` is gone.
 
     Only whether a sign changes counts, by the reader's clock: the nodes' clocks may differ.
-    While this copy cannot write its own sign (a full disk), no other is taken for gone.
+    While this copy cannot write its own sign (a full disk), it counts no other as gone.
     """
 
     directory: Path
@@ -61,7 +61,10 @@ class Presence:
             self._signer = None
             self._left.clear()
         with suppress(OSError):
-            (self.directory / "copies" / str(self.copy)).unlink()
+            self._path(self.copy).unlink()
+
+    def _path(self, copy: int) -> Path:
+        return self.directory / "copies" / str(copy)
 
     def say(self, doing: Doing) -> None:
         """Publish at once what this copy does from now on."""
@@ -70,7 +73,7 @@ class Presence:
 
     def sign(self) -> None:
         """Give a sign of life. A sign that cannot be given must not stop training."""
-        path = self.directory / "copies" / str(self.copy)
+        path = self._path(self.copy)
         draft = path.with_name(f".{self.copy}.{os.getpid()}")
         with self._lock:
             self._count += 1
@@ -86,7 +89,7 @@ class Presence:
         """Read the signs, and note those that have changed."""
         for copy in self._copies():
             try:
-                sign = (self.directory / "copies" / str(copy)).read_text(encoding="utf-8")
+                sign = self._path(copy).read_text(encoding="utf-8")
             except OSError:
                 self._seen.pop(copy, None)
                 continue
@@ -104,11 +107,10 @@ class Presence:
         return dict(sorted({**alive, self.copy: self.doing}.items()))
 
     def _copies(self) -> Sequence[int]:
-        try:
+        with suppress(OSError):
             names = os.listdir(self.directory / "copies")
-        except OSError:
-            return []
-        return sorted(int(name) for name in names if name.isdecimal())
+            return sorted(int(name) for name in names if name.isdecimal())
+        return []
 
     def _sign_on(self, every_s: float) -> None:
         while not self._left.wait(every_s):
@@ -116,6 +118,6 @@ class Presence:
 
 
 def _doing(sign: str) -> Doing:
-    """Return what a copy does by its sign; one that we cannot read trains."""
+    """Return what a copy does by its sign; one with an unknown word trains."""
     word = sign.rpartition(" ")[2]
     return Doing(word) if word in list(Doing) else Doing.TRAINS

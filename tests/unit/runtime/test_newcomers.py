@@ -24,7 +24,7 @@ from hadar_slurm.runtime.membership.presence import Doing, Presence  # noqa: E40
 from hadar_slurm.runtime.peers import Peers  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
 
-EARLY = "ends early for those who wait"
+EARLY = "ends early for waiting copies"
 
 
 def test_a_copy_that_comes_late_does_not_wait_for_a_long_slot(
