@@ -335,18 +335,16 @@ class Copy(AbstractContextManager["Copy"]):
 
     def train(self, end: SlotEnd, mine: Ranges, ahead: Ahead | None = None) -> Iterator[int]:
         """Yield the steps of `mine`; what was trained of them, ahead too, is to be saved."""
-        dealt = sum(map(len, end.dealt.values()))
+        slot, dealt = end.slot + 1, sum(map(len, end.dealt.values()))
         begun_s = reported_s = warm_s = time.monotonic()
         done = Ranges()
         if ahead:
             done, begun_s = ahead.done, begun_s - ahead.seconds
-            message = "slot %d begins with %d steps that were trained ahead"
-            log.info(message, end.slot + 1, len(done))
+            log.info("slot %d begins with %d steps that were trained ahead", slot, len(done))
         todo, trained, warm = mine - done, len(done), max(1, len(done))
 
         def part() -> Contribution:
-            kept, slot = done | todo.first(trained - len(done)), end.slot + 1
-            seconds = time.monotonic() - begun_s
+            kept, seconds = done | todo.first(trained - len(done)), time.monotonic() - begun_s
             return Contribution(self.where.copy, slot, end.id, kept, seconds, is_checked=True)
 
         self._trained = part

@@ -46,10 +46,12 @@ class Dealer:
         if weights:
             budget = sum(weights.values()) * (length_s / asked_s if length_s else 1.0)
         else:
-            weights = _speeds(here)
+            # A copy not yet measured has the mean speed of the measured ones.
+            known = [speed for speed in here.values() if speed > 0]
+            usual = sum(known) / len(known) if known else 1.0
+            weights = {copy: speed or usual for copy, speed in here.items()}
             # At first a step each, to see how fast they are.
-            is_known = any(here.values())
-            budget = max(len(here), sum(weights.values()) * length_s if is_known else 0.0)
+            budget = max(len(here), sum(weights.values()) * length_s if known else 0.0)
         quotas = handoff.shares(min(round(budget), len(end.todo)), weights)
         dealt = deal(end.todo, quotas, end.ahead)
         fastest_first = sorted(dealt, key=lambda copy: (-len(dealt[copy]), copy))
@@ -97,10 +99,3 @@ def _assigned(assignment: handoff.Assignment | None, here: Collection[int]) -> d
         return named
     usual = sum(named.values()) / len(named)
     return named | {copy: usual for copy in here if copy not in quotas}
-
-
-def _speeds(here: Mapping[int, float]) -> dict[int, float]:
-    """Return the speed of each copy; an unmeasured one has the mean of the measured ones."""
-    known = [speed for speed in here.values() if speed > 0]
-    usual = sum(known) / len(known) if known else 1.0
-    return {copy: speed or usual for copy, speed in here.items()}

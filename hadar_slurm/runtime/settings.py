@@ -12,29 +12,22 @@ from hadar_slurm.runtime.averaging.slots import KEEP_EVERY, MOST_KEPT
 class Settings:
     """How copies work together; times in seconds."""
 
-    # The length of a slot, unless an assignment sets another.
-    slot_s: float = 360.0
-    # Slots are longer if a consolidation takes more than this part of the time.
-    cost_part: float = 0.05
-    # Copies that come within this time of each other begin in the same slot.
-    gather_s: float = 2.0
+    slot_s: float = 360.0  # the length of a slot, unless an assignment sets another
+    cost_part: float = 0.05  # slots are longer if a consolidation takes more than this part
+    gather_s: float = 2.0  # copies that come within this time of each other begin in the same slot
     optimiser: OptimiserRule = OptimiserRule.AVERAGE
     outer: Outer | None = None
     # Above 0 a copy trains on while it waits for the average: this part of its steps in the slot.
     delay: float = 0.0
-    # A copy without a sign of life for this time is gone.
-    gone_after_s: float = 15.0
+    gone_after_s: float = 15.0  # a copy without a sign of life for this time is gone
     sign_every_s: float = 2.0
-    # How long copies wait for a late one, in lengths of a slot.
-    patience: float = 0.5
+    patience: float = 0.5  # how long copies wait for a late one, in lengths of a slot
     poll_s: float = 0.2
     report_every_s: float = 1.0
-    # How long a copy that was asked to save waits to be requeued, before it continues.
-    move_s: float = 60.0
+    move_s: float = 60.0  # how long a copy that was asked to save waits to be requeued
     # Beside the two newest ends, those of slots with multiples of this number are kept, 0: none.
     keep_every: int = KEEP_EVERY
-    # At most this number of them, the newest.
-    most_kept: int = MOST_KEPT
+    most_kept: int = MOST_KEPT  # of these at most, the newest
     # How long a copy of a begun training waits for a readable slot end, before it refuses to train.
     lost_after_s: float = 90.0
 

@@ -30,10 +30,7 @@ class Ahead:
         self._now: dict[str, torch.Tensor] = {}
 
     def belongs_to(self, end: SlotEnd, mine: Ranges) -> bool:
-        """Return whether the steps count in the slot after `end`: all have to be in `mine` there.
-
-        Steps that other copies train would count twice.
-        """
+        """Return whether all steps are in `mine` after `end`; others would count twice."""
         return end.slot == self.slot and len(self.done) > 0 and not len(self.done - mine)
 
     def stop(self, model: nn.Module) -> None:

@@ -32,9 +32,7 @@ class Costs:
 
     def make(self, slot: int, made_s: float) -> None:
         """Record how long averaging the parameters of an interval's end took."""
-        self.made_s[slot] = made_s
-        for older in sorted(self.made_s)[:-_COUNTED]:
-            del self.made_s[older]
+        self.made_s = dict(sorted({**self.made_s, slot: made_s}.items())[-_COUNTED:])
 
     def take_over(self, slot: int, made_s: float) -> None:
         """Record the time that the end of an interval notes, unless it was measured here."""

@@ -22,10 +22,7 @@ class NotFiniteError(RuntimeError):
 def fault_in(
     tensors: Iterable[tuple[str, torch.Tensor]], facts: Any, base: TensorFile | None
 ) -> str:
-    """Return which tensor has NaN or infinite values where `base` has none, or nothing.
-
-    So a mask of -inf that a model begins with is no fault.
-    """
+    """Return which tensor has NaN or infinite values where `base` has none (a mask), or nothing."""
     for name, tensor in tensors:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue

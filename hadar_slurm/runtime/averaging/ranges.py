@@ -56,9 +56,8 @@ class Ranges:
         """Return the lowest `count` steps, or all of them where there are no more."""
         taken: list[tuple[int, int]] = []
         for first, end in self.pairs:
-            if count <= 0:
-                break
-            taken.append((first, min(end, first + count)))
+            if count > 0:
+                taken.append((first, min(end, first + count)))
             count -= end - first
         return Ranges(tuple(taken))
 

@@ -32,11 +32,8 @@ class _Appender(logging.Handler):
             words = self.format(record).replace("\n", " ")
             line = f"{when.isoformat(timespec='milliseconds')}Z copy {self.copy}: {words}\n"
             # Opened for each line: a stale handle recovers, and a rotated log stays rotated.
-            descriptor = os.open(self.path, flags, 0o644)
-            try:
-                os.write(descriptor, line.encode())
-            finally:
-                os.close(descriptor)
+            with os.fdopen(os.open(self.path, flags, 0o644), "wb", buffering=0) as file:
+                file.write(line.encode())
 
 
 @contextmanager

@@ -26,18 +26,13 @@ class Surroundings:
     # Several processes of torchrun are one copy, and this is number `rank` of `ranks`.
     rank: int = 0
     ranks: int = 1
-    # The directory is for this training alone: another one is refused.
-    is_named: bool = True
+    is_named: bool = True  # the directory is for this training alone: another one is refused
     command: tuple[str, ...] = field(default_factory=command_line)
-    # Every `Copy` of the process is then a separate training.
-    is_from_environment: bool = False
+    is_from_environment: bool = False  # every `Copy` of the process is then a separate training
 
     @classmethod
     def of(cls, variables: Mapping[str, str] | None = None) -> Surroundings:
-        """Return what the environment says; an ordinary job is its only copy.
-
-        Raises ValueError for one of several processes that are not all on this node.
-        """
+        """Return what the environment says; raises ValueError for processes on several nodes."""
         known = os.environ if variables is None else variables
         ranks = int(known.get("WORLD_SIZE") or 1)
         if ranks != int(known.get("LOCAL_WORLD_SIZE") or 1):
