@@ -41,10 +41,8 @@ class Node:
     @classmethod
     def of(cls, name: str, gpus: Mapping[str, int], *, is_schedulable: bool = True) -> Node:
         """Return a node from a mapping of GPU type to count."""
-        counts = tuple(
-            sorted((GpuType(gpu_type), count) for gpu_type, count in gpus.items() if count)
-        )
-        return cls(NodeName(name), counts, is_schedulable)
+        counts = sorted((GpuType(gpu_type), count) for gpu_type, count in gpus.items() if count)
+        return cls(NodeName(name), tuple(counts), is_schedulable)
 
     @cached_property
     def by_type(self) -> Mapping[GpuType, int]:

@@ -20,15 +20,10 @@ class Gang:
     @classmethod
     def of(cls, counts: Mapping[tuple[str, str], int]) -> Gang:
         """Return the gang with `counts` GPUs of each (node, GPU type)."""
-        return cls(
-            tuple(
-                sorted(
-                    (Slot(NodeName(node), GpuType(gpu_type)), count)
-                    for (node, gpu_type), count in counts.items()
-                    if count
-                )
-            )
+        slots = (
+            (Slot(NodeName(n), GpuType(k)), count) for (n, k), count in counts.items() if count
         )
+        return cls(tuple(sorted(slots)))
 
     @cached_property
     def num_gpus(self) -> int:

@@ -88,12 +88,11 @@ def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     placed = plan.by_id
     for job in snapshot.jobs:
         job_id = job.spec.job_id
-        # Fast path: most jobs of a long queue wait and hold nothing.
-        if job_id in placed or (job_id in waiting and not job.allocation.copies):
+        waits = job_id in waiting
+        # First the usual case: most jobs of a long queue wait and hold nothing.
+        if job_id in placed or (waits and not job.allocation.copies) or job.phase.is_final:
             continue
-        if job.phase.is_final:
-            continue
-        if job_id not in waiting:
+        if not waits:
             yield f"job {job_id} has neither an allocation nor a reason to wait"
         if job.is_pinned_in_place and job.phase.is_plannable:
             yield f"job {job.job_id} cannot be moved now and must keep its GPUs"
@@ -160,8 +159,8 @@ def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     capacity = snapshot.plannable_capacity
     used: Counter[Slot] = Counter()
     for _, allocation in plan.allocations:
-        for gang in allocation.gangs:
-            used.update(dict(gang.slots))
+        for slot, count in allocation.slots:
+            used[slot] += count
     for slot, count in sorted(used.items()):
         free = capacity.get(slot, 0)
         if count > free:

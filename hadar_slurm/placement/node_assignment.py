@@ -15,6 +15,7 @@ spent four fifths of their time spread, in a simulation of 480 jobs. Hence our r
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -59,33 +60,27 @@ class _Assignment:
                 failed.append(job)
                 continue
             for other in seat.makes_room:
-                self._take_back(other)
-            if seat.makes_room:
-                moving += [(other, gpu_type) for other in seat.makes_room]
-                moving.sort(key=_largest_first)
+                for slot in self._slots(other):
+                    self._movable[slot].pop(other.job_id, None)
+                self.allocator.take_back(other)
+                insort(moving, (other, gpu_type), key=_largest_first)
             stays = job.phase is not Phase.QUEUED and job.allocation.gangs == (seat.gang,)
             self.allocator.put(job, job.allocation if stays else Allocation.rigid(seat.gang))
             self._note(job)
         return failed
 
     def _stays(self, job: Job, gpu_type: GpuType) -> bool:
-        allocator = self.allocator
-        if (
-            allocator.runs_on(job) != gpu_type
-            or self._is_slowed(job, gpu_type)
-            or not allocator.stay(job)
-        ):
-            return False
-        self._note(job)
-        return True
+        may_stay = self.allocator.runs_on(job) == gpu_type and not self._is_slowed(job, gpu_type)
+        stays = may_stay and self.allocator.stay(job)
+        if stays:
+            self._note(job)
+        return stays
 
     def _is_slowed(self, job: Job, gpu_type: GpuType) -> bool:
         held = job.allocation.gangs
-        if not self.allocator.rules.counts_spread:
+        if not self.allocator.rules.counts_spread or len(held) != 1:
             return False
-        return len(held) == 1 and self._throughput(job, held[0]) < self.allocator.throughput(
-            job, gpu_type
-        )
+        return self._throughput(job, held[0]) < self.allocator.throughput(job, gpu_type)
 
     def _best_seat(self, job: Job, gpu_type: GpuType) -> _Seat | None:
         """Return the cheapest of the present gang, free GPUs, and GPUs of displaced jobs."""
@@ -163,13 +158,8 @@ class _Assignment:
         if len(slots) == 1:
             self._movable[slots[0]][job.job_id] = job
 
-    def _take_back(self, job: Job) -> None:
-        for slot in self._slots(job):
-            self._movable[slot].pop(job.job_id, None)
-        self.allocator.take_back(job)
-
     def _slots(self, job: Job) -> list[Slot]:
-        return [slot for gang in self.allocator.placed[job.job_id].gangs for slot, _ in gang.slots]
+        return [slot for slot, _ in self.allocator.placed[job.job_id].slots]
 
 
 def _largest_first(choice: tuple[Job, GpuType]) -> tuple[int, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 
 from hadar_slurm.core.cluster import Node, NodeName
@@ -62,7 +62,7 @@ class NodeIndex:
                 found += self._first(level, most - len(found), is_mixed=is_mixed)
         return found
 
-    def _first(self, level: int, most: int, *, is_mixed: bool) -> Iterator[NodeName]:
+    def _first(self, level: int, most: int, *, is_mixed: bool) -> list[NodeName]:
         """Return the first nodes of one level in order, without removing them."""
         heap = self._levels[level]
         kept: list[tuple[bool, int, NodeName]] = []
@@ -78,7 +78,7 @@ class NodeIndex:
                 break
         for rank in kept:
             heappush(heap, rank)
-        return iter(names)
+        return names
 
     def scatter(self, gpus: int, among: Collection[NodeName] | None) -> dict[NodeName, int] | None:
         """Return `gpus` GPUs on one node if possible, else on those with most GPUs free first."""
