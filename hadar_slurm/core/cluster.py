@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, TypeAlias
 
 JobId = NewType("JobId", str)
 NodeName = NewType("NodeName", str)
 GpuType = NewType("GpuType", str)
-# An index into a sequence of GPU types.
-TypeIndex = NewType("TypeIndex", int)
+# An index into the cluster's GPU types in canonical order, as in `Allocator.gpu_types`.
+TypeIndex: TypeAlias = int
 
 
 class Slot(NamedTuple):

@@ -123,9 +123,7 @@ PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.RUNNING: frozenset({Phase.QUEUED, Phase.STARTING, Phase.STOPPING}) | _ENDS,
     # Stopped to be placed elsewhere, or for good.
     Phase.STOPPING: frozenset({Phase.QUEUED, Phase.STARTING, Phase.RUNNING}) | _ENDS,
-    Phase.DONE: frozenset(),
-    Phase.FAILED: frozenset(),
-    Phase.CANCELLED: frozenset(),
+    **{end: frozenset() for end in _ENDS},
 }
 
 

@@ -40,9 +40,8 @@ class GangThroughput(NamedTuple):
 
     def when(self, *, is_spread: bool) -> float:
         """Return the rate for a gang that does or does not span nodes."""
-        if not is_spread:
-            return self.together
-        return self.together * SPREAD_FACTOR if self.spread is None else self.spread
+        across = self.together * SPREAD_FACTOR if self.spread is None else self.spread
+        return across if is_spread else self.together
 
 
 @dataclass(frozen=True)

@@ -326,8 +326,7 @@ class Allocator:
             throughputs=job.spec.throughputs, can_checkpoint=job.spec.can_checkpoint,
         )  # fmt: skip
         alike = Job(spec, allowed_nodes=job.allowed_nodes, bound_type=job.bound_type)
-        cluster = self.snapshot.cluster if only_open else self.snapshot.cluster.all_open()
-        return _fits(cluster, self.rules, alike)
+        return _fits(self.snapshot.cluster, self.rules, alike, only_open=only_open)
 
 
 @dataclass(eq=False, slots=True)
@@ -355,7 +354,8 @@ def speeds(
 
 
 @lru_cache(maxsize=4096)
-def _fits(cluster: Cluster, rules: GangRules, job: Job) -> bool:
-    """Return whether a job could start if nothing else ran."""
-    allocator = Allocator(Snapshot(0.0, cluster, (), rules=rules), Round(0, 0.0, 1.0))
+def _fits(cluster: Cluster, rules: GangRules, job: Job, *, only_open: bool) -> bool:
+    """Return whether a job could start if nothing else ran, on open nodes only or on all."""
+    usable = cluster if only_open else cluster.all_open()
+    allocator = Allocator(Snapshot(0.0, usable, (), rules=rules), Round(0, 0.0, 1.0))
     return allocator.start(job, allocator.by_speed(job))

@@ -2,7 +2,7 @@
 
 A gang over several nodes trains at 0.3 to 1.0 of its throughput within one (Gavel's tables,
 OSDI'20) for as long as it keeps its type. With best fit alone, four-GPU gangs on nodes of four
-spent four fifths of their time spread, in a simulation of 480 jobs. Hence our rules:
+spent four fifths of their time spread, in a simulation of 480 jobs. Hence these rules:
 
 1. A job that keeps its type keeps its place, unless spreading slows it.
 2. The other jobs follow, the largest first, each at the tightest fit.
@@ -70,17 +70,15 @@ class _Assignment:
         return failed
 
     def _stays(self, job: Job, gpu_type: GpuType) -> bool:
-        may_stay = self.allocator.runs_on(job) == gpu_type and not self._is_slowed(job, gpu_type)
-        stays = may_stay and self.allocator.stay(job)
+        """Leave a job that keeps its type in its place unless it is slowed there; say whether."""
+        allocator, held = self.allocator, job.allocation.gangs
+        stays = allocator.runs_on(job) == gpu_type
+        if stays and allocator.rules.counts_spread and len(held) == 1:
+            stays = self._throughput(job, held[0]) >= allocator.throughput(job, gpu_type)
+        stays = stays and allocator.stay(job)
         if stays:
             self._note(job)
         return stays
-
-    def _is_slowed(self, job: Job, gpu_type: GpuType) -> bool:
-        held = job.allocation.gangs
-        if not self.allocator.rules.counts_spread or len(held) != 1:
-            return False
-        return self._throughput(job, held[0]) < self.allocator.throughput(job, gpu_type)
 
     def _best_seat(self, job: Job, gpu_type: GpuType) -> _Seat | None:
         """Return the cheapest of the present gang, free GPUs, and GPUs of displaced jobs."""

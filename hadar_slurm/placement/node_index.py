@@ -32,8 +32,7 @@ class NodeIndex:
             return
         free = self._free[name] = self._free[name] + by
         self.total += by
-        while len(self._levels) <= free:
-            self._levels.append([])
+        self._levels += [[] for _ in range(len(self._levels), free + 1)]
         heappush(self._levels[free], self._rank[name])
 
     def tightest(

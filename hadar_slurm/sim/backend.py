@@ -88,14 +88,11 @@ class SimBackend:
             left = {str(slot.gpu_type): max(0, n - occupied.get(slot, 0)) for slot, n in node.slots}
             nodes.append(Node.of(node.name, left, is_schedulable=node.is_schedulable))
         jobs = [job for job in snapshot.jobs if not job.phase.is_final]
-        specs = [
-            replace(
-                job.spec,
-                total_steps=max(1, math.ceil(job.steps_left)),
-                submitted_s=min(0.0, job.spec.submitted_s - snapshot.now_s),
-            )
-            for job in jobs
-        ]
+        specs = []
+        for job in jobs:
+            steps = max(1, math.ceil(job.steps_left))
+            submitted_s = min(0.0, job.spec.submitted_s - snapshot.now_s)
+            specs.append(replace(job.spec, total_steps=steps, submitted_s=submitted_s))
         world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules)
         for job in jobs:
             if job.phase in (Phase.STARTING, Phase.RUNNING):
@@ -106,13 +103,9 @@ class SimBackend:
 
     def observe(self) -> Snapshot:
         """Return the jobs in the cluster, and those that ended during the last wait."""
-        return Snapshot(
-            now_s=self.now_s,
-            cluster=self.cluster,
-            jobs=tuple(run.job() for _, run in self._present),
-            rules=self.rules,
-            ended=tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id))),
-        )
+        jobs = tuple(run.job() for _, run in self._present)
+        ended = tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id)))
+        return Snapshot(self.now_s, self.cluster, jobs, rules=self.rules, ended=ended)
 
     @property
     def is_busy(self) -> bool:

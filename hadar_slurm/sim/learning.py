@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import (
     EXPECTED_S,
     Place,
@@ -62,18 +61,16 @@ class LearningBackend:
     def _with_estimates(self, job: Job) -> Job:
         spec, version = self._specs.get(job.job_id, (job.spec, None))
         if version != self.speeds.version:
-            throughputs = self._throughputs(job.spec)
+            size, on = job.spec.num_gpus, job.spec.throughputs.on
+            gpu_types = [k for k in self.world.cluster.gpus_by_type if on(k, size) > 0]
+            slowest, workload = job.spec.total_steps / EXPECTED_S, _workload(job.spec)
+            prior = published_prior(self.published, gpu_types, size, slowest)
+            throughputs, _ = estimated_throughputs(self.speeds, workload, size, gpu_types, prior)
             # Policies cache results per spec: keep the object while the rates are equal.
             if throughputs != spec.throughputs:
                 spec = replace(job.spec, throughputs=throughputs)
             self._specs[job.job_id] = (spec, self.speeds.version)
         return replace(job, spec=spec)
-
-    def _throughputs(self, spec: JobSpec) -> Throughputs:
-        size, on = spec.num_gpus, spec.throughputs.on
-        gpu_types = [k for k in self.world.cluster.gpus_by_type if on(k, size) > 0]
-        prior = published_prior(self.published, gpu_types, size, spec.total_steps / EXPECTED_S)
-        return estimated_throughputs(self.speeds, _workload(spec), size, gpu_types, prior)[0]
 
 
 def _workload(spec: JobSpec) -> Workload:
