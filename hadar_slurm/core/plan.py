@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hadar_slurm.core.cluster import JobId, Slot, natural_key
+from hadar_slurm.core.cluster import JobId, natural_key, summed
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.snapshot import Snapshot, shape_of
@@ -155,10 +155,7 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
 
 def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     capacity = snapshot.plannable_capacity
-    used: Counter[Slot] = Counter()
-    for _, allocation in plan.allocations:
-        for slot, count in allocation.slots:
-            used[slot] += count
+    used = summed(pair for _, allocation in plan.allocations for pair in allocation.slots)
     for slot, count in sorted(used.items()):
         free = capacity.get(slot, 0)
         if count > free:

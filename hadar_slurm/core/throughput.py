@@ -71,21 +71,20 @@ class Throughputs:
     def on(self, gpu_type: str, num_gpus: int, *, is_spread: bool = False) -> float:
         """Return the steps/s of a gang of `num_gpus` on one type; 0 where unknown or unfit."""
         key = (gpu_type, num_gpus, is_spread)
-        if key not in self._found:
-            self._found[key] = self._find(gpu_type.lower(), num_gpus, is_spread=is_spread)
-        return self._found[key]
+        found = self._found.get(key)
+        if found is None:
+            lower, spans, found = gpu_type.lower(), is_spread and num_gpus > 1, 0.0
+            rows = {size: row for (k, size), row in self.rows if k == lower and size <= num_gpus}
+            if rows:
+                known = max(rows)
+                found = rows[known].when(is_spread=spans) * num_gpus / known
+            self._found[key] = found
+        return found
 
     @cached_property
     def _found(self) -> dict[tuple[str, int, bool], float]:
         """Answers so far: the policies repeat the same few look-ups every round."""
         return {}
-
-    def _find(self, wanted: str, num_gpus: int, *, is_spread: bool) -> float:
-        sizes = {size: row for (k, size), row in self.rows if k == wanted and size <= num_gpus}
-        if not sizes:
-            return 0.0
-        known = max(sizes)
-        return sizes[known].when(is_spread=is_spread and num_gpus > 1) * num_gpus / known
 
     def of_gang(self, gpu_types: Iterable[str], num_gpus: int, *, is_spread: bool) -> float:
         """Return the steps/s of a gang of `num_gpus` on `gpu_types`: its slowest type's."""

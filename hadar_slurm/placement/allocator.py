@@ -283,10 +283,11 @@ class Allocator:
         spec = job.spec
         limits = (job.allowed_nodes, job.bound_type, spec.can_checkpoint)
         key = (spec.throughputs, spec.num_gpus, spec.shapes, *limits)
-        if key not in self._requests:
+        found = self._requests.get(key)
+        if found is None:
             by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
-            self._requests[key] = _Request(job, by_speed)
-        return self._requests[key]
+            found = self._requests[key] = _Request(job, by_speed)
+        return found
 
     @cached_property
     def _all_plain(self) -> bool:

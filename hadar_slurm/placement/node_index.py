@@ -84,12 +84,11 @@ class NodeIndex:
         whole = self.with_room(gpus, among, 1)
         if whole:
             return {whole[0]: gpus}
-        names = self._free if among is None else [n for n in among if n in self._free]
+        some = self._free if among is None else among
+        names = [name for name in some if self._free.get(name, 0) > 0]
         counts: dict[NodeName, int] = {}
         for name in sorted(names, key=lambda name: (-self._free[name], self._rank[name])):
-            if gpus <= 0:
-                break
-            if self._free[name] > 0:
+            if gpus > 0:
                 counts[name] = min(gpus, self._free[name])
                 gpus -= counts[name]
         return counts if gpus <= 0 else None
