@@ -89,11 +89,9 @@ def _time_s(text: str, now_s: float, option: str) -> float:
 
 
 def _print(console: Console, found: Report) -> None:
-    first, last = (
-        f"{datetime.fromtimestamp(time_s).astimezone():%Y-%m-%d %H:%M %Z}"
-        for time_s in (found.from_s, found.to_s)
-    )
-    console.print(f"{first} to {last}, policy {', '.join(found.policies)}")
+    first, last = (datetime.fromtimestamp(s).astimezone() for s in (found.from_s, found.to_s))
+    period = f"{first:%Y-%m-%d %H:%M %Z} to {last:%Y-%m-%d %H:%M %Z}"
+    console.print(f"{period}, policy {', '.join(found.policies)}")
     console.print(
         f"{found.rounds} rounds, {found.failed_rounds} incomplete; decision time "
         f"{found.decision_s_p50:.3f} s median, {found.decision_s_max:.3f} s maximum"
