@@ -48,7 +48,7 @@ def report(
     The replay uses hadard's last throughput estimate of each job and leaves out unmanaged jobs; it
     compares one simulation with another, not with the real period.
     """
-    path = journal or read_config(config).journal
+    path = journal or read_config(config, needs_policy=False).journal
     now_s = time.time()
     since = since or ("" if journal else "1d")
     first_s = _time_s(since, now_s, "--since") if since else -math.inf
