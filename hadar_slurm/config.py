@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic_core import ErrorDetails
 
 from hadar_slurm.errors import ConfigError
@@ -24,6 +32,8 @@ ModeName = Literal["observe", "advise", "enforce"]
 
 DEFAULT_PATH = Path("/etc/hadar/hadar.yaml")
 _DAY_S = 86400.0
+# For commands that run no policy: `hadar release` must work when a site's policy is uninstalled.
+_WITHOUT_POLICY = "without policy"
 
 
 def _not_bool(value: object) -> object:
@@ -39,8 +49,10 @@ def _absolute(path: Path) -> Path:
     return path
 
 
-def _known_policy(name: str) -> str:
+def _known_policy(name: str, info: ValidationInfo) -> str:
     """Refuse a name that no installed package registers as a policy (policies/registry.py)."""
+    if info.context == _WITHOUT_POLICY:
+        return name
     if name not in (names := entry_points(group="hadar_slurm.policies").names):
         raise ValueError(f"expected one of {', '.join(sorted(names))}")
     return name
@@ -105,20 +117,23 @@ class Config(_Section):
         return self.assignments_dir or self.spool_dir / "assignments"
 
 
-def load_config(path: Path) -> Config:
+def load_config(path: Path, *, needs_policy: bool = True) -> Config:
     """Return the configuration in a file; raises ConfigError naming line, key and remedy."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
-    return parse_config(text, str(path))
+    return parse_config(text, str(path), needs_policy=needs_policy)
 
 
-def read_config(path: Path | None) -> Config:
-    """Return the configuration in `path`, else in DEFAULT_PATH, else the defaults."""
+def read_config(path: Path | None, *, needs_policy: bool = True) -> Config:
+    """Return the configuration in `path`, else in DEFAULT_PATH, else the defaults.
+
+    Without `needs_policy`, its policy need not be installed.
+    """
     if path is None and DEFAULT_PATH.exists():
         path = DEFAULT_PATH
-    return Config() if path is None else load_config(path)
+    return Config() if path is None else load_config(path, needs_policy=needs_policy)
 
 
 def read_config_to_answer(path: Path | None) -> Config:
@@ -127,14 +142,14 @@ def read_config_to_answer(path: Path | None) -> Config:
     `run_dir` is the one in the file of --config, else HADAR_RUN_DIR, else that of the default file.
     hadard and commands that change jobs use the configuration alone, so that they agree.
     """
-    config = read_config(path)
+    config = read_config(path, needs_policy=False)
     chosen = os.environ.get(RUN_DIR_VARIABLE)
     if not chosen or (path is not None and "run_dir" in config.model_fields_set):
         return config
     return config.model_copy(update={"run_dir": Path(chosen)})
 
 
-def parse_config(text: str, origin: str) -> Config:
+def parse_config(text: str, origin: str, *, needs_policy: bool = True) -> Config:
     """Return the configuration in `text`; `origin` names it in errors."""
     try:
         tree = yaml.safe_load(text)
@@ -146,7 +161,8 @@ def parse_config(text: str, origin: str) -> Config:
     if not isinstance(tree, dict):
         raise ConfigError(f"{origin}: expected keys and values, such as `round_seconds: 360`")
     try:
-        config = Config.model_validate(tree)
+        context = None if needs_policy else _WITHOUT_POLICY
+        config = Config.model_validate(tree, context=context)
     except ValidationError as error:
         faults = (f"{origin}:{_line(root, f['loc'])}: {_sentence(f)}" for f in error.errors())
         raise ConfigError("; ".join(faults)) from error

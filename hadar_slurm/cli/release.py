@@ -46,7 +46,7 @@ def release(
     Does nothing while hadard is alive. Status 1 if jobs are still held: a job could not be
     released, or hadard is alive and --expired is not given.
     """
-    chosen = read_config(config)
+    chosen = read_config(config, needs_policy=False)
     # Never pyslurm: this must work after a Slurm upgrade that the installed pyslurm does not fit.
     slurm = CommandLine(Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
     lease = Lease(chosen.spool_dir, slurm.site().name, good_for_s(chosen))

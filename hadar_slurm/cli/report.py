@@ -48,7 +48,7 @@ def report(
     The replay uses hadard's last throughput estimate of each job and leaves out unmanaged jobs; it
     compares one simulation with another, not with the real period.
     """
-    path = journal or read_config(config).journal
+    path = journal or read_config(config, needs_policy=False).journal
     now_s = time.time()
     since = since or ("" if journal else "1d")
     first_s = _time_s(since, now_s, "--since") if since else -math.inf
@@ -89,11 +89,9 @@ def _time_s(text: str, now_s: float, option: str) -> float:
 
 
 def _print(console: Console, found: Report) -> None:
-    first, last = (
-        f"{datetime.fromtimestamp(time_s).astimezone():%Y-%m-%d %H:%M %Z}"
-        for time_s in (found.from_s, found.to_s)
-    )
-    console.print(f"{first} to {last}, policy {', '.join(found.policies)}")
+    first, last = (datetime.fromtimestamp(s).astimezone() for s in (found.from_s, found.to_s))
+    period = f"{first:%Y-%m-%d %H:%M %Z} to {last:%Y-%m-%d %H:%M %Z}"
+    console.print(f"{period}, policy {', '.join(found.policies)}")
     console.print(
         f"{found.rounds} rounds, {found.failed_rounds} incomplete; decision time "
         f"{found.decision_s_p50:.3f} s median, {found.decision_s_max:.3f} s maximum"

@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, TypeAlias, TypeVar
 
 JobId = NewType("JobId", str)
 NodeName = NewType("NodeName", str)
 GpuType = NewType("GpuType", str)
-# An index into a sequence of GPU types.
-TypeIndex = NewType("TypeIndex", int)
+# An index into the cluster's GPU types in canonical order, as in `Allocator.gpu_types`.
+TypeIndex: TypeAlias = int
+
+K = TypeVar("K")
 
 
 class Slot(NamedTuple):
@@ -41,10 +43,8 @@ class Node:
     @classmethod
     def of(cls, name: str, gpus: Mapping[str, int], *, is_schedulable: bool = True) -> Node:
         """Return a node from a mapping of GPU type to count."""
-        counts = tuple(
-            sorted((GpuType(gpu_type), count) for gpu_type, count in gpus.items() if count)
-        )
-        return cls(NodeName(name), counts, is_schedulable)
+        counts = sorted((GpuType(gpu_type), count) for gpu_type, count in gpus.items() if count)
+        return cls(NodeName(name), tuple(counts), is_schedulable)
 
     @cached_property
     def by_type(self) -> Mapping[GpuType, int]:
@@ -93,9 +93,7 @@ class Cluster:
     @cached_property
     def gpus_by_type(self) -> Mapping[GpuType, int]:
         """Return the number of GPUs of each type, schedulable or not."""
-        total: Counter[GpuType] = Counter()
-        for slot, count in self.capacity.items():
-            total[slot.gpu_type] += count
+        total = summed((slot.gpu_type, count) for slot, count in self.capacity.items())
         return dict(sorted(total.items()))
 
     def largest_node(self, gpu_type: GpuType) -> int:
@@ -104,14 +102,20 @@ class Cluster:
 
     @cached_property
     def _largest(self) -> dict[GpuType, int]:
-        most: dict[GpuType, int] = {}
-        for slot, count in self.capacity.items():
-            most[slot.gpu_type] = max(count, most.get(slot.gpu_type, 0))
-        return most
+        by_size = sorted(self.capacity.items(), key=lambda item: item[1])
+        return {slot.gpu_type: count for slot, count in by_size}
 
     def all_open(self) -> Cluster:
         """Return the cluster as it would be if every node took work."""
         return Cluster(tuple(replace(node, is_schedulable=True) for node in self.nodes))
+
+
+def summed(pairs: Iterable[tuple[K, int]]) -> Counter[K]:
+    """Return the sum of the numbers of each key."""
+    total: Counter[K] = Counter()
+    for key, number in pairs:
+        total[key] += number
+    return total
 
 
 def natural_key(name: str) -> tuple[int, str]:

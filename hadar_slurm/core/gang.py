@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from hadar_slurm.core.cluster import GpuType, NodeName, Slot
+from hadar_slurm.core.cluster import GpuType, NodeName, Slot, summed
 from hadar_slurm.core.throughput import Throughputs
 
 
@@ -20,15 +19,10 @@ class Gang:
     @classmethod
     def of(cls, counts: Mapping[tuple[str, str], int]) -> Gang:
         """Return the gang with `counts` GPUs of each (node, GPU type)."""
-        return cls(
-            tuple(
-                sorted(
-                    (Slot(NodeName(node), GpuType(gpu_type)), count)
-                    for (node, gpu_type), count in counts.items()
-                    if count
-                )
-            )
+        slots = (
+            (Slot(NodeName(n), GpuType(k)), count) for (n, k), count in counts.items() if count
         )
+        return cls(tuple(sorted(slots)))
 
     @cached_property
     def num_gpus(self) -> int:
@@ -38,18 +32,12 @@ class Gang:
     @cached_property
     def gpus_by_node(self) -> Mapping[NodeName, int]:
         """Return the number of GPUs on each node."""
-        total: Counter[NodeName] = Counter()
-        for slot, count in self.slots:
-            total[slot.node] += count
-        return dict(total)
+        return dict(summed((slot.node, count) for slot, count in self.slots))
 
     @cached_property
     def gpus_by_type(self) -> Mapping[GpuType, int]:
         """Return the number of GPUs of each type."""
-        total: Counter[GpuType] = Counter()
-        for slot, count in self.slots:
-            total[slot.gpu_type] += count
-        return dict(sorted(total.items()))
+        return dict(sorted(summed((slot.gpu_type, n) for slot, n in self.slots).items()))
 
     @property
     def is_spread(self) -> bool:

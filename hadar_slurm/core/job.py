@@ -32,9 +32,7 @@ class Shape(NamedTuple):
 @cache
 def uniform_shapes(num_gpus: int) -> tuple[Shape, ...]:
     """Return every uniform shape of a gang, on the fewest nodes first."""
-    return tuple(
-        Shape(nodes, num_gpus // nodes) for nodes in range(1, num_gpus + 1) if num_gpus % nodes == 0
-    )
+    return tuple(Shape(n, num_gpus // n) for n in range(1, num_gpus + 1) if num_gpus % n == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +62,8 @@ class JobSpec:
     user: str = ""
 
     def __post_init__(self) -> None:
-        counts = (
-            ("GPUs", self.num_gpus),
-            ("total steps", self.total_steps),
-            ("copies", self.max_copies),
-        )
-        for what, value in counts:
+        counts = {"GPUs": self.num_gpus, "total steps": self.total_steps, "copies": self.max_copies}
+        for what, value in counts.items():
             if value <= 0:
                 raise JobSpecError(f"job {self.job_id}: {what} must be 1 or more, not {value}")
         if not self.shapes:
@@ -129,9 +123,7 @@ PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.RUNNING: frozenset({Phase.QUEUED, Phase.STARTING, Phase.STOPPING}) | _ENDS,
     # Stopped to be placed elsewhere, or for good.
     Phase.STOPPING: frozenset({Phase.QUEUED, Phase.STARTING, Phase.RUNNING}) | _ENDS,
-    Phase.DONE: frozenset(),
-    Phase.FAILED: frozenset(),
-    Phase.CANCELLED: frozenset(),
+    **{end: frozenset() for end in _ENDS},
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hadar_slurm.core.cluster import JobId, Slot, natural_key
+from hadar_slurm.core.cluster import JobId, natural_key, summed
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.snapshot import Snapshot, shape_of
@@ -84,30 +84,29 @@ def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
             continue
         if job_id in waiting:
             yield f"job {job_id} is both placed and waiting"
-        yield from _broken_by_allocation(snapshot, jobs[job_id], allocation)
+        for fault in _broken_by_allocation(snapshot, jobs[job_id], allocation):
+            yield f"job {job_id} {fault}"
     placed = plan.by_id
     for job in snapshot.jobs:
         job_id = job.spec.job_id
-        # Fast path: most jobs of a long queue wait and hold nothing.
-        if job_id in placed or (job_id in waiting and not job.allocation.copies):
+        waits = job_id in waiting
+        # First the usual case: most jobs of a long queue wait and hold nothing.
+        if job_id in placed or (waits and not job.allocation.copies) or job.phase.is_final:
             continue
-        if job.phase.is_final:
-            continue
-        if job_id not in waiting:
+        if not waits:
             yield f"job {job_id} has neither an allocation nor a reason to wait"
         if job.is_pinned_in_place and job.phase.is_plannable:
             yield f"job {job.job_id} cannot be moved now and must keep its GPUs"
 
 
 def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) -> Iterator[str]:
-    name = f"job {job.job_id}"
     if not job.phase.is_plannable:
-        yield f"{name} is {job.phase} and cannot be placed"
+        yield f"is {job.phase} and cannot be placed"
     if job.left_out:
-        yield f"{name} is left out and cannot be placed"
+        yield "is left out and cannot be placed"
     yield from _broken_by_copies(job, allocation)
     if job.is_pinned_in_place and allocation != job.allocation:
-        yield f"{name} cannot be moved now and must keep its GPUs"
+        yield "cannot be moved now and must keep its GPUs"
     for _, gang in allocation.copies:
         # Only new places must follow the rules, not what runs already.
         if gang not in job.allocation.gangs:
@@ -115,53 +114,48 @@ def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) 
 
 
 def _broken_by_copies(job: Job, allocation: Allocation) -> Iterator[str]:
-    name, most = f"job {job.job_id}", job.spec.max_copies
-    num_copies = len(allocation.copies)
+    num_copies, most = len(allocation.copies), job.spec.max_copies
     if not 1 <= num_copies <= most:
-        yield f"{name} has {num_copies} copies and may have {most}"
+        yield f"has {num_copies} copies and may have {most}"
     wrong = [copy for copy, _ in allocation.copies if not 0 <= copy < most]
     if wrong and num_copies <= most:
-        yield f"{name} has no copy {wrong[0]}: they are numbered from 0 to {most - 1}"
+        yield f"has no copy {wrong[0]}: they are numbered from 0 to {most - 1}"
     if num_copies > 1:
         nodes = Counter(node for gang in allocation.gangs for node in gang.gpus_by_node)
         shared = sorted(node for node, count in nodes.items() if count > 1)
         if shared:
-            yield f"{name} has two copies on {', '.join(shared)}; each needs a node of its own"
+            yield f"has two copies on {', '.join(shared)}; each needs a node of its own"
         if any(gang.is_spread for gang in allocation.gangs):
-            yield f"{name} has several copies, and one of them spans nodes"
+            yield "has several copies, and one of them spans nodes"
 
 
 def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
-    name = f"job {job.job_id}"
     nodes = snapshot.cluster.by_name
     unknown = [str(node) for node in gang.gpus_by_node if node not in nodes]
     if unknown:
-        yield f"{name} is placed on unknown node {', '.join(unknown)}"
+        yield f"is placed on unknown node {', '.join(unknown)}"
         return
     if gang.num_gpus != job.spec.num_gpus:
-        yield f"{name} gets {gang.num_gpus} GPUs and its gang is {job.spec.num_gpus}"
+        yield f"gets {gang.num_gpus} GPUs and its gang is {job.spec.num_gpus}"
     elif snapshot.rules.is_uniform and shape_of(gang) not in (None, *job.spec.shapes):
-        yield f"{name} gets the shape {shape_of(gang)}, which it does not allow"
+        yield f"gets the shape {shape_of(gang)}, which it does not allow"
     for node in gang.gpus_by_node:
         if not nodes[node].is_schedulable:
-            yield f"{name} is placed on {node}, which takes no work"
+            yield f"is placed on {node}, which takes no work"
         if not job.may_use(node):
-            yield f"{name} is placed on {node}, where it may not run"
+            yield f"is placed on {node}, where it may not run"
     if job.bound_type is not None and set(gang.gpus_by_type) != {job.bound_type}:
-        yield f"{name} gets {gang} and can ask for {job.bound_type} only"
+        yield f"gets {gang} and can ask for {job.bound_type} only"
     reason = snapshot.rules.why_not(gang, snapshot.cluster)
     if reason:
-        yield f"{name} gets {gang}, which cannot be expressed: {reason}"
+        yield f"gets {gang}, which cannot be expressed: {reason}"
     if snapshot.rules.throughput(gang, job.spec.throughputs) <= 0:
-        yield f"{name} does not fit on {gang}"
+        yield f"does not fit on {gang}"
 
 
 def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     capacity = snapshot.plannable_capacity
-    used: Counter[Slot] = Counter()
-    for _, allocation in plan.allocations:
-        for gang in allocation.gangs:
-            used.update(dict(gang.slots))
+    used = summed(pair for _, allocation in plan.allocations for pair in allocation.slots)
     for slot, count in sorted(used.items()):
         free = capacity.get(slot, 0)
         if count > free:

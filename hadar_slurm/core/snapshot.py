@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key
 from hadar_slurm.core.gang import Gang
@@ -144,9 +145,7 @@ class Snapshot:
         included, for the jobs already on them.
         """
         free = Counter(self.cluster.capacity)
-        free.subtract(dict(self.occupied))
-        for job in self.jobs:
-            if job.phase is Phase.STOPPING:
-                for gang in job.allocation.gangs:
-                    free.subtract(dict(gang.slots))
+        stopping = [job.allocation.slots for job in self.jobs if job.phase is Phase.STOPPING]
+        for slot, count in chain(self.occupied, *stopping):
+            free[slot] -= count
         return {slot: max(0, count) for slot, count in free.items()}

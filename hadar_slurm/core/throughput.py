@@ -6,9 +6,9 @@ Conventions, and where they come from:
   scheduler/simulation_throughputs.json). 0 means that the workload does not fit.
 * Synchronous SGD: the slowest type sets the pace of a mixed gang (Hadar, IPDPS'24, bottleneck
   constraint), so a gang's rate is the minimum over its types of the row for the gang's full size.
-* A gang that spans nodes uses the row measured across nodes; where the table has none, ours is
-  the row within a node times `SPREAD_FACTOR`.
-* Where a table has no row for a gang size, ours is the next smaller row scaled in proportion.
+* A gang that spans nodes uses the row measured across nodes or, where the table has none, the row
+  within a node times `SPREAD_FACTOR` (our rule).
+* A gang size without a row uses the next smaller row scaled in proportion (our rule).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hadar_slurm.errors import ConfigError
 
@@ -40,28 +40,21 @@ class GangThroughput(NamedTuple):
 
     def when(self, *, is_spread: bool) -> float:
         """Return the rate for a gang that does or does not span nodes."""
-        if not is_spread:
-            return self.together
-        return self.together * SPREAD_FACTOR if self.spread is None else self.spread
+        across = self.together * SPREAD_FACTOR if self.spread is None else self.spread
+        return across if is_spread else self.together
 
 
 @dataclass(frozen=True)
 class Throughputs:
-    """One workload's rows: ((gpu type in lower case, gang size), Rate), sorted."""
+    """One workload's rows: ((GPU type in lower case, gang size), throughput), sorted."""
 
     rows: tuple[tuple[tuple[str, int], GangThroughput], ...] = ()
 
     @classmethod
     def of(cls, rows: Mapping[tuple[str, int], GangThroughput]) -> Throughputs:
         """Return rates from a mapping of (GPU type, gang size) to `GangThroughput`."""
-        return cls(
-            tuple(
-                sorted(
-                    ((gpu_type.lower(), size), throughput)
-                    for (gpu_type, size), throughput in rows.items()
-                )
-            )
-        )
+        lower = (((gpu_type.lower(), size), row) for (gpu_type, size), row in rows.items())
+        return cls(tuple(sorted(lower)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -80,29 +73,23 @@ class Throughputs:
         key = (gpu_type, num_gpus, is_spread)
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._find(gpu_type.lower(), num_gpus, is_spread=is_spread)
+            lower, spans, found = gpu_type.lower(), is_spread and num_gpus > 1, 0.0
+            rows = {size: row for (k, size), row in self.rows if k == lower and size <= num_gpus}
+            if rows:
+                known = max(rows)
+                found = rows[known].when(is_spread=spans) * num_gpus / known
+            self._found[key] = found
         return found
 
     @cached_property
     def _found(self) -> dict[tuple[str, int, bool], float]:
-        """Answers so far: every round of every policy asks the same few questions."""
+        """Answers so far: the policies repeat the same few look-ups every round."""
         return {}
-
-    def _find(self, wanted: str, num_gpus: int, *, is_spread: bool) -> float:
-        sizes = {
-            size: throughput for (gpu_type, size), throughput in self.rows if gpu_type == wanted
-        }
-        known = max((size for size in sizes if size <= num_gpus), default=None)
-        if known is None:
-            return 0.0
-        return sizes[known].when(is_spread=is_spread and num_gpus > 1) * num_gpus / known
 
     def of_gang(self, gpu_types: Iterable[str], num_gpus: int, *, is_spread: bool) -> float:
         """Return the steps/s of a gang of `num_gpus` on `gpu_types`: its slowest type's."""
-        return min(
-            (self.on(gpu_type, num_gpus, is_spread=is_spread) for gpu_type in set(gpu_types)),
-            default=0.0,
-        )
+        found = (self.on(k, num_gpus, is_spread=is_spread) for k in set(gpu_types))
+        return min(found, default=0.0)
 
     def best(self, gpu_types: Iterable[str], num_gpus: int) -> float:
         """Return the steps/s on the fastest of `gpu_types`, within a node."""
@@ -122,7 +109,7 @@ class ThroughputTable:
 
     @cached_property
     def _by_lower_case(self) -> Mapping[str, Throughputs]:
-        """The workloads for look-ups: a trace asks once a line."""
+        """The workloads for look-ups, of which a trace needs one a line."""
         return {name.lower(): throughputs for name, throughputs in self.workloads.items()}
 
 
@@ -132,18 +119,17 @@ def workload_name(model: str, batch_size: int | None) -> str:
 
 
 def parse_table(text: str, origin: str) -> ThroughputTable:
-    """Return the table in JSON `text`, in our form or in Gavel's; `origin` names it in errors.
+    """Return the table in JSON `text`, in either of two forms; `origin` names it in errors.
 
-    Ours: `{"source": str, "workloads": {name: {gpu_type: {gang: [together, spread or null]}}}}`.
+    Hadar's: `{"source": str, "workloads": {name: {gpu_type: {gang: [together, spread or null]}}}}`.
     Gavel's (OSDI'20, scheduler/simulation_throughputs.json), as published:
     `{gpu_type: {"('<name>', <gang>)": {"null": alone, "('<other>', <gang>)": [mine, other]}}}`, a
     type `<gpu_type>_unconsolidated` for gangs across nodes, rates of pairs that share GPUs not
-    used. All rates in steps/s; 0: does not fit. Raises ConfigError naming the place of the first
-    wrong value.
+    used. All rates in steps/s; 0: does not fit. Raises ConfigError at the first wrong value.
     """
 
     def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        # By itself json keeps the last of two equal keys and says nothing.
+        # json itself silently keeps the last of two equal keys.
         tree = dict(pairs)
         if len(tree) < len(pairs):
             twin = Counter(key for key, _ in pairs).most_common(1)[0][0]
@@ -156,10 +142,7 @@ def parse_table(text: str, origin: str) -> ThroughputTable:
         raise ConfigError(f"{origin}: not JSON: {error}") from error
     source = origin
     if isinstance(tree, dict) and isinstance(tree.get("workloads"), dict):
-        rows = {
-            name: _rows(gpu_types, f"{origin}: {name}")
-            for name, gpu_types in tree["workloads"].items()
-        }
+        rows = {name: _rows(k, f"{origin}: {name}") for name, k in tree["workloads"].items()}
         source = str(tree.get("source", origin))
     elif isinstance(tree, dict) and _is_gavels(tree):
         rows = _gavel_rows(tree, origin)
@@ -227,7 +210,12 @@ def _rows(gpu_types: object, place: str) -> dict[tuple[str, int], GangThroughput
             row = (gpu_type.lower(), _gang_size(size, here))
             if row in rows:
                 raise ConfigError(f"{here}: given twice; upper and lower case are one GPU type")
-            rows[row] = _pair(pair, here)
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise ConfigError(
+                    f"{here}: expected [within a node, across nodes or null], not {pair!r}"
+                )
+            spread = None if pair[1] is None else _throughput(pair[1], here)
+            rows[row] = GangThroughput(_throughput(pair[0], here), spread)
     return rows
 
 
@@ -243,21 +231,8 @@ def _gang_size(text: str, place: str) -> int:
     return int(text)
 
 
-def _pair(pair: object, place: str) -> GangThroughput:
-    if not isinstance(pair, list) or len(pair) != 2:
-        raise ConfigError(f"{place}: expected [within a node, across nodes or null], not {pair!r}")
-    together, spread = pair
-    return GangThroughput(
-        _throughput(together, place), None if spread is None else _throughput(spread, place)
-    )
-
-
-def _throughput(value: object, place: str) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 <= value <= sys.float_info.max
-    ):
+def _throughput(value: Any, place: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
         raise ConfigError(
             f"{place}: a rate is a finite number of steps/s, 0 or more, not {value!r}"
         )

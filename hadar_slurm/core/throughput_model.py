@@ -4,15 +4,15 @@ Most users know neither steps nor throughput. What a job does in a *place*, a GP
 of a size within a node or across nodes, comes from, in this order:
 
 1. what this workload of this user did in that very place before, measured;
-2. what it did in another place, times the ratio between the two: that which its user has given, or
-   else that of similar workloads, which is drawn towards that of all workloads, which is drawn
-   towards what is published of the GPU types;
+2. what it did in another place, times the ratio between the two: the one its user has given, or
+   else that of similar workloads, shrunk towards that of all workloads, which is shrunk towards
+   the published ratio of the GPU types;
 3. what its user has given, or what is published, alone.
 
-The order, and that the first measurement replaces what was believed, are those of HadarE's
+The order, and that the first measurement replaces the prior estimate, are those of HadarE's
 throughput estimator as far as they are known (arXiv 2503.10918; reconstructed). There each further
-one counts half; ours count less and less, so that noise does not move jobs. Ratios of similar
-workloads stand for its unknown analytic guess; the form, partial pooling, is ours.
+one counts half; here their weight decreases, so that noise does not migrate jobs. Ratios of similar
+workloads, partially pooled, replace its unknown analytic guess (our rule).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import permutations
+from statistics import median_low
 from typing import NamedTuple
 
 from hadar_slurm.core.gang import Gang
@@ -32,8 +34,8 @@ from hadar_slurm.core.throughput import GangThroughput, Throughputs
 EXPECTED_S = 3600.0
 # The weight of a prior ratio, in measurements.
 _PRIOR_WEIGHT = 1.0
-# A measurement this near to the estimate does not change it: otherwise noise would tell equal jobs
-# apart and migrate them every round.
+# A measurement this near to the estimate does not change it: otherwise noise would make equal jobs
+# differ and migrate them every round.
 _NEAR = 0.05
 # Each measurement counts as much as any before it, but never less than this.
 _LEAST_WEIGHT = 0.1
@@ -117,7 +119,7 @@ class ThroughputModel:
     _ratios: _Ratios | None = None
 
     def measure(self, workload: Workload, place: Place, steps_per_s: float) -> bool:
-        """Take in a speed and say whether that changes what is believed."""
+        """Record a measured speed; return whether that changes the estimate."""
         known = self.measured.setdefault(workload, {})
         self.news.add((workload, place))
         before = known.get(place)
@@ -139,7 +141,7 @@ class ThroughputModel:
         self._ratios = None
 
     def estimate(self, workload: Workload, place: Place, prior: Prior) -> Estimate:
-        """Return what the workload is to do in a place."""
+        """Return the estimated throughput of a workload in a place."""
         own = self.measured.get(workload)
         known = _beliefs(own) if own else self._of_others(workload)
         if place in known:
@@ -150,7 +152,7 @@ class ThroughputModel:
         if here <= 0 or not nearest:
             return Estimate(here, prior.origin, SPREADS[prior.origin])
         if self._ratios is None:
-            self._ratios = _Ratios.of(self.measured)
+            self._ratios = _Ratios(self.measured)
         logs = [
             math.log(known[other]) + self._ratios.log_of(workload.family, other, place, prior)
             for other in nearest
@@ -159,13 +161,13 @@ class ThroughputModel:
         return Estimate(math.exp(sum(logs) / len(logs)), origin, SPREADS[origin])
 
     def _of_others(self, workload: Workload) -> dict[Place, float]:
-        """Return the middle one of what other users have measured under the same name."""
+        """Return the median of what other users have measured under the same name."""
         found: defaultdict[Place, list[float]] = defaultdict(list)
         for other, places in self.measured.items():
             if other.name.lower() == workload.name.lower():
                 for place, speed in _beliefs(places).items():
                     found[place].append(speed)
-        return {place: sorted(speeds)[(len(speeds) - 1) // 2] for place, speeds in found.items()}
+        return {place: median_low(speeds) for place, speeds in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,26 +195,19 @@ class Prior:
 class _Ratios:
     """The mean log ratios between places: over all workloads, and over those of a family."""
 
-    def __init__(self) -> None:
-        self._sums: defaultdict[tuple[str, Place, Place], list[float]] = defaultdict(
-            lambda: [0.0, 0.0]
-        )
-
-    @classmethod
-    def of(cls, measured: Mapping[Workload, Mapping[Place, Measured]]) -> _Ratios:
-        ratios = cls()
+    def __init__(self, measured: Mapping[Workload, Mapping[Place, Measured]]) -> None:
+        # The sum and the number of log ratios by family ("": all workloads), source and target.
+        self._sums = defaultdict[tuple[str, Place, Place], list[float]](lambda: [0.0, 0.0])
         for workload, places in measured.items():
             logs = [(p, math.log(m.steps_per_s)) for p, m in places.items() if m.steps_per_s > 0]
-            for source, before in logs:
-                for target, after in logs:
-                    for group in ("", workload.family) if source != target else ():
-                        found = ratios._sums[group, source, target]
-                        found[0] += after - before
-                        found[1] += 1.0
-        return ratios
+            for (source, before), (target, after) in permutations(logs, 2):
+                for group in ("", workload.family):
+                    found = self._sums[group, source, target]
+                    found[0] += after - before
+                    found[1] += 1.0
 
     def log_of(self, family: str, source: Place, target: Place, prior: Prior) -> float:
-        """Return the log ratio for a family, drawn to that of all, drawn to the prior's."""
+        """Return a family's log ratio, shrunk towards that of all and then the prior's."""
         believed = prior.log_ratio(source, target)
         if prior.origin is Origin.GIVEN:
             return believed
@@ -227,14 +222,12 @@ def _beliefs(places: Mapping[Place, Measured]) -> dict[Place, float]:
 
 
 def _nearest(known: Iterable[Place], place: Place) -> list[Place]:
-    """Return the places from which `place` is best told: same type, then size, then nodes."""
-    by_distance: defaultdict[tuple[bool, float, bool], list[Place]] = defaultdict(list)
+    """Return the places most like `place`: by type, size, spread."""
+    by_distance = defaultdict[tuple[bool, float, bool], list[Place]](list)
     for other in known:
         sizes = abs(math.log2(other.num_gpus / place.num_gpus))
-        distance = (
-            other.gpu_type != place.gpu_type, sizes, other.is_spread != place.is_spread
-        )  # fmt: skip
-        by_distance[distance].append(other)
+        differs = other.is_spread != place.is_spread
+        by_distance[other.gpu_type != place.gpu_type, sizes, differs].append(other)
     return by_distance[min(by_distance)] if by_distance else []
 
 
@@ -247,14 +240,13 @@ def estimated_throughputs(
 ) -> tuple[Throughputs, dict[str, Estimate]]:
     """Return a gang's rates on GPU types, and by type the estimates of it within a node."""
     rows: dict[tuple[str, int], GangThroughput] = {}
-    told: dict[str, Estimate] = {}
-    for gpu_type in gpu_types:
-        lower = gpu_type.lower()
-        together = speeds.estimate(workload, Place(lower, num_gpus), prior)
-        spread = speeds.estimate(workload, Place(lower, num_gpus, is_spread=True), prior)
-        rows[lower, num_gpus] = GangThroughput(together.steps_per_s, spread.steps_per_s)
-        told[lower] = together
-    return Throughputs.of(rows), told
+    estimates: dict[str, Estimate] = {}
+    for gpu_type in map(str.lower, gpu_types):
+        together = speeds.estimate(workload, Place(gpu_type, num_gpus), prior)
+        spread = speeds.estimate(workload, Place(gpu_type, num_gpus, is_spread=True), prior)
+        rows[gpu_type, num_gpus] = GangThroughput(together.steps_per_s, spread.steps_per_s)
+        estimates[gpu_type] = together
+    return Throughputs.of(rows), estimates
 
 
 def relative_speed(gpu_type: str, published: Mapping[str, float]) -> float | None:
@@ -281,12 +273,8 @@ def published_prior(
     middle = math.exp(sum(map(math.log, known)) / len(known)) if known else 1.0
     relative = {gpu_type: value or middle for gpu_type, value in found.items()}
     unit = slowest / num_gpus / min(relative.values(), default=1.0)
-    return Prior(
-        Throughputs.of(
-            {(gpu_type, 1): GangThroughput(unit * value) for gpu_type, value in relative.items()}
-        ),
-        Origin.PUBLISHED,
-    )
+    rows = {(k, 1): GangThroughput(unit * value) for k, value in relative.items()}
+    return Prior(Throughputs.of(rows), Origin.PUBLISHED)
 
 
 def parse_published(text: str) -> dict[str, float]:

@@ -92,6 +92,7 @@ def _reloaded(
     """Return the configuration read again and its adapter; the old ones where it has an error."""
     try:
         fresh = configuration(options)
+        world.make_policy(fresh)
         backend_of(fresh, slurm, world)
         with closing(Journal(fresh.journal)) as journal:
             try:

@@ -19,19 +19,13 @@ class _CopyAction:
 class Stop(_CopyAction):
     """Take `gang` from a copy of a job: checkpoint, requeue, hold."""
 
-    __slots__ = ()
-
 
 class Renew(_CopyAction):
     """Leave a copy on `gang` for another round."""
 
-    __slots__ = ()
-
 
 class Start(_CopyAction):
     """Give `gang` to a copy of a job."""
-
-    __slots__ = ()
 
 
 Action = Stop | Renew | Start

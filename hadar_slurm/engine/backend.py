@@ -32,12 +32,9 @@ class Backend(Protocol):
 
     def observe(self) -> Snapshot:
         """Return a snapshot; raises SlurmUnavailable when there is none."""
-        ...
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Attempt `actions`, stops before starts, and return their outcomes."""
-        ...
 
     def wait(self, until_s: float) -> Wake:
         """Wait until `until_s` or until a new plan is needed."""
-        ...

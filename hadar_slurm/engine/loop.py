@@ -7,9 +7,9 @@ one action fails -> go on, the next round retries. No fault stops a running job.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import Round, Snapshot
@@ -19,7 +19,6 @@ from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.errors import HadarError, SlurmError
 from hadar_slurm.policies.policy import Policy
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -40,48 +39,45 @@ class RoundRecord:
     errors: tuple[str, ...] = ()
 
 
-@dataclass
-class Stopwatch:
-    """Times the parts of a round with the clock it is given."""
-
-    clock: Callable[[], float]
-    parts: dict[str, float] = field(default_factory=dict)
-
-    def timed(self, part: str, act: Callable[[], T]) -> T:
-        """Return what `act` returns, adding its time to `part` even if it raises."""
-        start = self.clock()
-        try:
-            return act()
-        finally:
-            self.parts[part] = self.parts.get(part, 0.0) + self.clock() - start
+@contextmanager
+def _timed(part: str, durations: dict[str, float], clock: Callable[[], float]) -> Iterator[None]:
+    """Add the time of the body, which may raise, to `durations`."""
+    start = clock()
+    try:
+        yield
+    finally:
+        durations[part] = clock() - start
 
 
 def run_round(
     backend: Backend, policy: Policy, round_: Round, *, wake: str, clock: Callable[[], float]
 ) -> RoundRecord:
     """Observe, plan, check, reconcile and apply once."""
-    watch = Stopwatch(clock)
+    durations: dict[str, float] = {}
     snapshot: Snapshot | None = None
     plan: Plan | None = None
     outcomes: Sequence[Outcome] = ()
     errors: tuple[str, ...] = ()
     try:
-        snapshot = watch.timed("observe", backend.observe)
-        seen = snapshot
+        with _timed("observe", durations, clock):
+            snapshot = backend.observe()
         round_ = replace(round_, start_s=snapshot.now_s)
-        proposed = watch.timed("plan", lambda: policy.plan(seen.for_policies, round_))
-        proposed = proposed.with_waiting(seen.left_out, WaitReason.LIMITED)
-        watch.timed("check", lambda: check_plan(seen, proposed))
+        with _timed("plan", durations, clock):
+            proposed = policy.plan(snapshot.for_policies, round_)
+        proposed = proposed.with_waiting(snapshot.left_out, WaitReason.LIMITED)
+        with _timed("check", durations, clock):
+            check_plan(snapshot, proposed)
         plan = proposed
         actions = reconcile(snapshot, plan)
-        outcomes = watch.timed("apply", lambda: backend.apply(actions))
+        with _timed("apply", durations, clock):
+            outcomes = backend.apply(actions)
     except SlurmError as error:
         errors = (str(error),)
     except Exception as error:  # a fault in a policy must not take the daemon down
         if not isinstance(error, HadarError):
             log.exception("round %d failed", round_.index)
         errors = (f"{type(error).__name__}: {error}",)
-    return RoundRecord(round_, wake, policy.name, snapshot, plan, outcomes, watch.parts, errors)
+    return RoundRecord(round_, wake, policy.name, snapshot, plan, outcomes, durations, errors)
 
 
 def run_rounds(
@@ -101,7 +97,7 @@ def run_rounds(
     a round without a plan keeps the previous one.
     """
     index = 0
-    wake = "start"
+    wake: str = "start"
     ends_s = now_s()
     memory: object = None
     while True:
@@ -110,17 +106,13 @@ def run_rounds(
         may_move = begun_s >= ends_s or wake == Wake.ROUND_END
         ends_s = begun_s + length_s if may_move else ends_s
         round_ = Round(index, begun_s, length_s, may_move, memory)
-        line = run_round(backend, policy, round_, wake=wake, clock=clock)
+        line = run_round(backend, policy, round_, wake=str(wake), clock=clock)
         memory = line.plan.memory if line.plan else memory
         _log(line)
         record(line)
         index += 1
-        if index == max_rounds:
+        if index == max_rounds or (wake := backend.wait(ends_s)) is Wake.STOP:
             return index
-        waited = backend.wait(ends_s)
-        if waited is Wake.STOP:
-            return index
-        wake = str(waited)
 
 
 def _log(line: RoundRecord) -> None:

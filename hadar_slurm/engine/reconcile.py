@@ -14,9 +14,7 @@ def reconcile(snapshot: Snapshot, plan: Plan) -> tuple[Action, ...]:
     A migration is a stop and a start of the same copy. Once all are applied and observed,
     reconciling again gives only renewals.
     """
-    stops: list[Action] = []
-    renewals: list[Action] = []
-    starts: list[Action] = []
+    actions: list[Action] = []
     planned = plan.by_id
     for job in snapshot.plannable:
         if job.phase is Phase.QUEUED and job.spec.job_id not in planned:
@@ -25,11 +23,8 @@ def reconcile(snapshot: Snapshot, plan: Plan) -> tuple[Action, ...]:
         held = {} if job.phase is Phase.QUEUED else dict(job.allocation.copies)
         wanted = dict(planned[job.job_id].copies) if job.job_id in planned else {}
         for copy, gang in held.items():
-            if wanted.get(copy) == gang:
-                renewals.append(Renew(job.job_id, copy, gang))
-            else:
-                stops.append(Stop(job.job_id, copy, gang))
-        starts += [
-            Start(job.job_id, copy, gang) for copy, gang in wanted.items() if held.get(copy) != gang
-        ]
-    return (*stops, *renewals, *starts)
+            action = Renew if wanted.get(copy) == gang else Stop
+            actions.append(action(job.job_id, copy, gang))
+        new = [(copy, gang) for copy, gang in wanted.items() if held.get(copy) != gang]
+        actions += [Start(job.job_id, copy, gang) for copy, gang in new]
+    return tuple(sorted(actions, key=lambda action: (Stop, Renew, Start).index(type(action))))

@@ -283,10 +283,11 @@ class Allocator:
         spec = job.spec
         limits = (job.allowed_nodes, job.bound_type, spec.can_checkpoint)
         key = (spec.throughputs, spec.num_gpus, spec.shapes, *limits)
-        if key not in self._requests:
+        found = self._requests.get(key)
+        if found is None:
             by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
-            self._requests[key] = _Request(job, by_speed)
-        return self._requests[key]
+            found = self._requests[key] = _Request(job, by_speed)
+        return found
 
     @cached_property
     def _all_plain(self) -> bool:
@@ -326,8 +327,7 @@ class Allocator:
             throughputs=job.spec.throughputs, can_checkpoint=job.spec.can_checkpoint,
         )  # fmt: skip
         alike = Job(spec, allowed_nodes=job.allowed_nodes, bound_type=job.bound_type)
-        cluster = self.snapshot.cluster if only_open else self.snapshot.cluster.all_open()
-        return _fits(cluster, self.rules, alike)
+        return _fits(self.snapshot.cluster, self.rules, alike, only_open=only_open)
 
 
 @dataclass(eq=False, slots=True)
@@ -355,7 +355,8 @@ def speeds(
 
 
 @lru_cache(maxsize=4096)
-def _fits(cluster: Cluster, rules: GangRules, job: Job) -> bool:
-    """Return whether a job could start if nothing else ran."""
-    allocator = Allocator(Snapshot(0.0, cluster, (), rules=rules), Round(0, 0.0, 1.0))
+def _fits(cluster: Cluster, rules: GangRules, job: Job, *, only_open: bool) -> bool:
+    """Return whether a job could start if nothing else ran, on open nodes only or on all."""
+    usable = cluster if only_open else cluster.all_open()
+    allocator = Allocator(Snapshot(0.0, usable, (), rules=rules), Round(0, 0.0, 1.0))
     return allocator.start(job, allocator.by_speed(job))

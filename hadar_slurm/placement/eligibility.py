@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.cluster import GpuType, Node, NodeName, Slot
+from hadar_slurm.core.cluster import GpuType, Node, NodeName, Slot, summed
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.snapshot import Snapshot
 
@@ -71,11 +71,9 @@ class Eligibility:
 
         GPUs on which no job may start would mislead a choice that ignores single nodes.
         """
-        held: Counter[Slot] = Counter()
+        held = summed(pair for job in self.snapshot.plannable for pair in job.allocation.slots)
         takeable: set[tuple[NodeName, GpuType]] = set()
         for job in self.snapshot.plannable:
-            for gang in job.allocation.gangs:
-                held.update(dict(gang.slots))
             for gpu_type in self.snapshot.cluster.gpus_by_type:
                 nodes = self.nodes(job, gpu_type, is_mixed=False)
                 takeable |= {(node.name, gpu_type) for node in nodes}

@@ -2,7 +2,7 @@
 
 A gang over several nodes trains at 0.3 to 1.0 of its throughput within one (Gavel's tables,
 OSDI'20) for as long as it keeps its type. With best fit alone, four-GPU gangs on nodes of four
-spent four fifths of their time spread, in a simulation of 480 jobs. Hence our rules:
+spent four fifths of their time spread, in a simulation of 480 jobs. Hence these rules:
 
 1. A job that keeps its type keeps its place, unless spreading slows it.
 2. The other jobs follow, the largest first, each at the tightest fit.
@@ -15,6 +15,7 @@ spent four fifths of their time spread, in a simulation of 480 jobs. Hence our r
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -59,33 +60,25 @@ class _Assignment:
                 failed.append(job)
                 continue
             for other in seat.makes_room:
-                self._take_back(other)
-            if seat.makes_room:
-                moving += [(other, gpu_type) for other in seat.makes_room]
-                moving.sort(key=_largest_first)
+                for slot in self._slots(other):
+                    self._movable[slot].pop(other.job_id, None)
+                self.allocator.take_back(other)
+                insort(moving, (other, gpu_type), key=_largest_first)
             stays = job.phase is not Phase.QUEUED and job.allocation.gangs == (seat.gang,)
             self.allocator.put(job, job.allocation if stays else Allocation.rigid(seat.gang))
             self._note(job)
         return failed
 
     def _stays(self, job: Job, gpu_type: GpuType) -> bool:
-        allocator = self.allocator
-        if (
-            allocator.runs_on(job) != gpu_type
-            or self._is_slowed(job, gpu_type)
-            or not allocator.stay(job)
-        ):
-            return False
-        self._note(job)
-        return True
-
-    def _is_slowed(self, job: Job, gpu_type: GpuType) -> bool:
-        held = job.allocation.gangs
-        if not self.allocator.rules.counts_spread:
-            return False
-        return len(held) == 1 and self._throughput(job, held[0]) < self.allocator.throughput(
-            job, gpu_type
-        )
+        """Leave a job that keeps its type in its place unless it is slowed there; say whether."""
+        allocator, held = self.allocator, job.allocation.gangs
+        stays = allocator.runs_on(job) == gpu_type
+        if stays and allocator.rules.counts_spread and len(held) == 1:
+            stays = self._throughput(job, held[0]) >= allocator.throughput(job, gpu_type)
+        stays = stays and allocator.stay(job)
+        if stays:
+            self._note(job)
+        return stays
 
     def _best_seat(self, job: Job, gpu_type: GpuType) -> _Seat | None:
         """Return the cheapest of the present gang, free GPUs, and GPUs of displaced jobs."""
@@ -163,13 +156,8 @@ class _Assignment:
         if len(slots) == 1:
             self._movable[slots[0]][job.job_id] = job
 
-    def _take_back(self, job: Job) -> None:
-        for slot in self._slots(job):
-            self._movable[slot].pop(job.job_id, None)
-        self.allocator.take_back(job)
-
     def _slots(self, job: Job) -> list[Slot]:
-        return [slot for gang in self.allocator.placed[job.job_id].gangs for slot, _ in gang.slots]
+        return [slot for slot, _ in self.allocator.placed[job.job_id].slots]
 
 
 def _largest_first(choice: tuple[Job, GpuType]) -> tuple[int, bool]:

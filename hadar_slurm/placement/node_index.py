@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 
 from hadar_slurm.core.cluster import Node, NodeName
@@ -32,8 +32,7 @@ class NodeIndex:
             return
         free = self._free[name] = self._free[name] + by
         self.total += by
-        while len(self._levels) <= free:
-            self._levels.append([])
+        self._levels += [[] for _ in range(len(self._levels), free + 1)]
         heappush(self._levels[free], self._rank[name])
 
     def tightest(
@@ -62,7 +61,7 @@ class NodeIndex:
                 found += self._first(level, most - len(found), is_mixed=is_mixed)
         return found
 
-    def _first(self, level: int, most: int, *, is_mixed: bool) -> Iterator[NodeName]:
+    def _first(self, level: int, most: int, *, is_mixed: bool) -> list[NodeName]:
         """Return the first nodes of one level in order, without removing them."""
         heap = self._levels[level]
         kept: list[tuple[bool, int, NodeName]] = []
@@ -78,19 +77,18 @@ class NodeIndex:
                 break
         for rank in kept:
             heappush(heap, rank)
-        return iter(names)
+        return names
 
     def scatter(self, gpus: int, among: Collection[NodeName] | None) -> dict[NodeName, int] | None:
         """Return `gpus` GPUs on one node if possible, else on those with most GPUs free first."""
         whole = self.with_room(gpus, among, 1)
         if whole:
             return {whole[0]: gpus}
-        names = self._free if among is None else [n for n in among if n in self._free]
+        some = self._free if among is None else among
+        names = [name for name in some if self._free.get(name, 0) > 0]
         counts: dict[NodeName, int] = {}
         for name in sorted(names, key=lambda name: (-self._free[name], self._rank[name])):
-            if gpus <= 0:
-                break
-            if self._free[name] > 0:
+            if gpus > 0:
                 counts[name] = min(gpus, self._free[name])
                 gpus -= counts[name]
         return counts if gpus <= 0 else None

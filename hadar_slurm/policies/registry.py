@@ -15,9 +15,9 @@ from hadar_slurm.policies.policy import Policy, PolicyOptions, SolverLimits
 GROUP = "hadar_slurm.policies"
 DEFAULT_POLICY = "hadar"
 
-_ENTRIES = {entry.name: entry for entry in entry_points(group=GROUP)}
-
-POLICY_NAMES = tuple(sorted(_ENTRIES, key=lambda name: (not name.startswith("hadar"), name)))
+POLICY_NAMES = tuple(
+    sorted(entry_points(group=GROUP).names, key=lambda name: (not name.startswith("hadar"), name))
+)
 
 
 def make_policy(
@@ -25,11 +25,14 @@ def make_policy(
 ) -> Policy:
     """Return the policy called `name`; `utility` is for hadar-paper alone.
 
-    Raises KeyError for a name not in `POLICY_NAMES`, PolicyError if it cannot be imported.
+    Raises PolicyError if no package registers it, or if it cannot be loaded or made.
     """
-    entry = _ENTRIES[name]
+    entries = entry_points(group=GROUP, name=name)  # read again: installed since, perhaps
+    if not entries:
+        raise PolicyError(f"policy {name}: no installed package registers it in {GROUP}")
+    (entry, *_) = entries
     try:
         make: Callable[[PolicyOptions], Policy] = entry.load()
-    except (ImportError, AttributeError) as error:
+        return make(PolicyOptions(utility, limits or SolverLimits()))
+    except Exception as error:  # a site's own code
         raise PolicyError(f"policy {name}: {entry.value} cannot be loaded: {error}") from error
-    return make(PolicyOptions(utility, limits or SolverLimits()))

@@ -69,8 +69,7 @@ class Copy(AbstractContextManager["Copy"]):
     factor of every learning rate at a step of the whole job, None: unchanged. `seed` decides, with
     the interval and the copy, what is random in training, and the order of samples.
 
-    Raises ValueError for no steps, and TypeError for an `extra` that keeps anything but plain
-    values.
+    Raises ValueError for no steps, and TypeError for an `extra` whose state is not plain values.
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class Copy(AbstractContextManager["Copy"]):
         settings: Settings | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
-        """Join the job; nothing happens before the first step is asked for."""
         if total_steps < 1:
             raise ValueError(f"total_steps must be 1 or more, not {total_steps}")
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
@@ -206,8 +204,6 @@ class Copy(AbstractContextManager["Copy"]):
         """Return where in the stream of all samples, from 0, a step's batch is; like `samples`."""
         here, count = self.where.rank, self.where.ranks
         return samples.positions(step, batch_size, part * count + here, parts * count)
-
-    # One averaging interval.
 
     def _lead(self) -> Iterator[int]:
         """Yield the steps of one interval after the other; average between them."""
@@ -339,17 +335,17 @@ class Copy(AbstractContextManager["Copy"]):
 
     def train(self, end: SlotEnd, mine: Ranges, ahead: Ahead | None = None) -> Iterator[int]:
         """Yield the steps of `mine`; what was trained of them, ahead too, is to be saved."""
-        dealt = sum(map(len, end.dealt.values()))
+        slot, dealt = end.slot + 1, sum(map(len, end.dealt.values()))
         begun_s = reported_s = warm_s = time.monotonic()
         done = Ranges()
         if ahead:
             done, begun_s = ahead.done, begun_s - ahead.seconds
-            message = "slot %d begins with %d steps that were trained ahead"
-            log.info(message, end.slot + 1, len(done))
+            log.info("slot %d begins with %d steps that were trained ahead", slot, len(done))
         todo, trained, warm = mine - done, len(done), max(1, len(done))
 
         def part() -> Contribution:
-            return self._part(end, done | todo.first(trained - len(done)), begun_s)
+            kept, seconds = done | todo.first(trained - len(done)), time.monotonic() - begun_s
+            return Contribution(self.where.copy, slot, end.id, kept, seconds, is_checked=True)
 
         self._trained = part
         for step in todo:
@@ -376,10 +372,6 @@ class Copy(AbstractContextManager["Copy"]):
         self.presence.say(Doing.LEAVES if self.asked else Doing.WAITS)
         self._unsaved = self._checked(part())
         self.reports.tell("running", end, trained)
-
-    def _part(self, end: SlotEnd, done: Ranges, begun_s: float) -> Contribution:
-        seconds = time.monotonic() - begun_s
-        return Contribution(self.where.copy, end.slot + 1, end.id, done, seconds, is_checked=True)
 
     def _is_late(self, end: SlotEnd) -> bool:
         """Return whether the interval after `end` has ended without this copy's contribution."""

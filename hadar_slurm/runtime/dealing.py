@@ -28,11 +28,11 @@ class Dealer:
     def deal(self, end: SlotEnd, here: Mapping[int, float], cost_s: float) -> SlotEnd:
         """Return the end of a slot with the next one dealt out among the copies that are `here`.
 
-        By the assignment, as far as its copies are there; else by the speeds, in steps/s, that
-        `here` gives, a copy not yet measured counting as an average one. Where a consolidation
-        takes `cost_s`, more than its part of the time, the slot is longer and quotas are larger,
-        at most twice as long as the one before: a single slow one may have been a disk's mood.
-        What `end` has of steps that copies may have trained ahead goes to these.
+        By the assignment, as far as its copies are present; else by the speeds, in steps/s, that
+        `here` gives, unmeasured copies counting as average ones. Where a consolidation takes
+        `cost_s`, more than its part of the time, the slot is longer and quotas are larger, at most
+        twice as long as the one before: a slow disk may have delayed a single one. Copies get the
+        steps of `end.ahead`, which they may have trained.
         """
         if end.is_complete or not here:
             return replace(end, ahead={})
@@ -46,10 +46,12 @@ class Dealer:
         if weights:
             budget = sum(weights.values()) * (length_s / asked_s if length_s else 1.0)
         else:
-            weights = _speeds(here)
+            # A copy not yet measured has the mean speed of the measured ones.
+            known = [speed for speed in here.values() if speed > 0]
+            usual = sum(known) / len(known) if known else 1.0
+            weights = {copy: speed or usual for copy, speed in here.items()}
             # At first a step each, to see how fast they are.
-            is_known = any(here.values())
-            budget = max(len(here), sum(weights.values()) * length_s if is_known else 0.0)
+            budget = max(len(here), sum(weights.values()) * length_s if known else 0.0)
         quotas = handoff.shares(min(round(budget), len(end.todo)), weights)
         dealt = deal(end.todo, quotas, end.ahead)
         fastest_first = sorted(dealt, key=lambda copy: (-len(dealt[copy]), copy))
@@ -61,16 +63,16 @@ class Dealer:
         )
 
     def takers(self, here: Collection[int]) -> set[int]:
-        """Return those of the copies `here` that would be dealt steps now."""
+        """Return the copies `here` that would be dealt steps now."""
         return set(_assigned(self._assignment(), here)) or set(here)
 
     def awaited(self) -> set[int]:
-        """Return the copies that the assignment gives steps, be they here or not."""
+        """Return the copies that the assignment gives steps, present or not."""
         assignment = self._assignment()
         return set(_assigned(assignment, assignment.quotas)) if assignment else set()
 
     def _ahead(self, todo: Ranges, dealt: Mapping[int, Ranges]) -> dict[int, Ranges]:
-        """Return what each copy may train ahead, of what is not dealt; nothing if all is."""
+        """Return what each copy may train ahead of the steps that are not dealt."""
         for steps in dealt.values():
             todo -= steps
         most = {copy: int(self.settings.delay * len(steps)) for copy, steps in dealt.items()}
@@ -78,10 +80,8 @@ class Dealer:
         return {copy: steps for copy, steps in deal(todo, quotas).items() if len(steps)}
 
     def _assignment(self) -> handoff.Assignment | None:
-        if self.assignment is None:
-            return None
         try:
-            return handoff.read_assignment(self.assignment)
+            return handoff.read_assignment(self.assignment) if self.assignment else None
         except handoff.AssignmentError as error:
             log.warning("the assignment is left out: %s", error)
             return None
@@ -91,7 +91,7 @@ def _assigned(assignment: handoff.Assignment | None, here: Collection[int]) -> d
     """Return the steps of each copy that is here and is to have any; none if none is named.
 
     A copy that is not named counts as an average one: it may run without hadard, and must not
-    leave its GPUs idle. Not so where the quotas alone hold.
+    leave its GPUs idle. Not so where the quotas alone end a slot.
     """
     quotas = assignment.quotas if assignment else {}
     named = {copy: float(steps) for copy, steps in quotas.items() if copy in here and steps > 0}
@@ -99,10 +99,3 @@ def _assigned(assignment: handoff.Assignment | None, here: Collection[int]) -> d
         return named
     usual = sum(named.values()) / len(named)
     return named | {copy: usual for copy in here if copy not in quotas}
-
-
-def _speeds(here: Mapping[int, float]) -> dict[int, float]:
-    """Return the speed of each copy: of one not yet measured, what is usual among the others."""
-    known = [speed for speed in here.values() if speed > 0]
-    usual = sum(known) / len(known) if known else 1.0
-    return {copy: speed or usual for copy, speed in here.items()}

@@ -48,11 +48,7 @@ class Driven:
         known_as: Sequence[Any] = (),
         scaler: Any = None,
     ) -> bool:
-        """Join the job and take the first step; return whether there is one.
-
-        `known_as` are the wrappers that schedulers have for the optimiser; `scaler` is that of half
-        precision.
-        """
+        """Join and take the first step, if there is one; `known_as` wrap the optimiser."""
         self._rates = LearningRates(optimiser, scheduled, known_as)
         copy = Copy(
             model,

@@ -1,4 +1,4 @@
-"""What a copy says of itself to hadard."""
+"""What a copy reports to hadard."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Reports:
-    """The reports of one copy; `steps_per_s` is the speed that it has shown last, 0: none yet."""
+    """The reports of one copy; `steps_per_s` is the speed measured last, 0: none yet."""
 
     where: Surroundings
     costs: Costs
     steps_per_s: float = 0.0
 
     def tell(self, what: str, end: SlotEnd, own_steps: int = 0) -> None:
-        """Say how far the job is: at `end`, and `own_steps` of this copy that are not yet in it.
-
-        No reason to stop training if that fails.
-        """
+        """Report `end`, and `own_steps` of this copy that are not yet in it; errors are logged."""
         if self.where.job is None:
             return
         handoff.warn_of_unsaved_run(self.where.spool, self.where.job, self.where.restart)

@@ -1,4 +1,4 @@
-"""What a training script may ask of the way its copies work together."""
+"""What a training script may set of the way its copies work together."""
 
 from __future__ import annotations
 
@@ -10,36 +10,25 @@ from hadar_slurm.runtime.averaging.slots import KEEP_EVERY, MOST_KEPT
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How copies work together; times in seconds.
+    """How copies work together; times in seconds."""
 
-    `slot_s` holds while no assignment says another length; slots are longer if a consolidation
-    takes more than `cost_part` of the time. Copies that come within `gather_s` of each other have
-    their first part in the same slot. A copy without a sign of life for
-    `gone_after_s` is gone; the others wait for one that is late for `patience` of a slot's length.
-    Asked to save, a copy waits `move_s` to be moved before it goes on.
-
-    Beside the two newest slot ends, that of every slot is kept whose number is a multiple of
-    `keep_every`, 0: of none, and of these the newest `most_kept`. Where the training has begun and
-    no slot end can be read, a copy waits `lost_after_s` for one, and then refuses to train.
-
-    With a `delay` above 0 averaging is delayed: a copy does not wait for the average: it
-    trains on, at most `delay` times the steps that it had in the interval.
-    """
-
-    slot_s: float = 360.0
-    cost_part: float = 0.05
-    gather_s: float = 2.0
+    slot_s: float = 360.0  # the length of a slot, unless an assignment sets another
+    cost_part: float = 0.05  # slots are longer if a consolidation takes more than this part
+    gather_s: float = 2.0  # copies that come within this time of each other begin in the same slot
     optimiser: OptimiserRule = OptimiserRule.AVERAGE
     outer: Outer | None = None
+    # Above 0 a copy trains on while it waits for the average: this part of its steps in the slot.
     delay: float = 0.0
-    gone_after_s: float = 15.0
+    gone_after_s: float = 15.0  # a copy without a sign of life for this time is gone
     sign_every_s: float = 2.0
-    patience: float = 0.5
+    patience: float = 0.5  # how long copies wait for a late one, in lengths of a slot
     poll_s: float = 0.2
     report_every_s: float = 1.0
-    move_s: float = 60.0
+    move_s: float = 60.0  # how long a copy that was asked to save waits to be requeued
+    # Beside the two newest ends, those of slots with multiples of this number are kept, 0: none.
     keep_every: int = KEEP_EVERY
-    most_kept: int = MOST_KEPT
+    most_kept: int = MOST_KEPT  # of these at most, the newest
+    # How long a copy of a begun training waits for a readable slot end, before it refuses to train.
     lost_after_s: float = 90.0
 
     def __post_init__(self) -> None:

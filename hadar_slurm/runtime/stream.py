@@ -47,4 +47,4 @@ class Stream(Generic[T]):
                 return sample
         # The next call opens the epoch again: the data set may still grow.
         self._epoch, read = -1, self._next
-        raise EOFError(f"epoch {epoch} ended after {read} samples, sample {index} is missing")
+        raise EOFError(f"epoch {epoch} ended after {read} samples, and sample {index} is missing")

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot, natural_key
 from hadar_slurm.core.gang import Gang
@@ -82,23 +83,16 @@ class SimBackend:
         GPUs of unmanaged jobs are never freed; stopping and starting jobs have done so.
         """
         occupied = dict(snapshot.occupied)
-        nodes = [
-            Node.of(
-                node.name,
-                {slot.gpu_type: max(0, n - occupied.get(slot, 0)) for slot, n in node.slots},
-                is_schedulable=node.is_schedulable,
-            )
-            for node in snapshot.cluster.nodes
-        ]
+        nodes = []
+        for node in snapshot.cluster.nodes:
+            left = {str(slot.gpu_type): max(0, n - occupied.get(slot, 0)) for slot, n in node.slots}
+            nodes.append(Node.of(node.name, left, is_schedulable=node.is_schedulable))
         jobs = [job for job in snapshot.jobs if not job.phase.is_final]
-        specs = [
-            replace(
-                job.spec,
-                total_steps=max(1, math.ceil(job.steps_left)),
-                submitted_s=min(0.0, job.spec.submitted_s - snapshot.now_s),
-            )
-            for job in jobs
-        ]
+        specs = []
+        for job in jobs:
+            steps = max(1, math.ceil(job.steps_left))
+            submitted_s = min(0.0, job.spec.submitted_s - snapshot.now_s)
+            specs.append(replace(job.spec, total_steps=steps, submitted_s=submitted_s))
         world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules)
         for job in jobs:
             if job.phase in (Phase.STARTING, Phase.RUNNING):
@@ -109,13 +103,9 @@ class SimBackend:
 
     def observe(self) -> Snapshot:
         """Return the jobs in the cluster, and those that ended during the last wait."""
-        return Snapshot(
-            now_s=self.now_s,
-            cluster=self.cluster,
-            jobs=tuple(run.job() for _, run in self._present),
-            rules=self.rules,
-            ended=tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id))),
-        )
+        jobs = tuple(run.job() for _, run in self._present)
+        ended = tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id)))
+        return Snapshot(self.now_s, self.cluster, jobs, rules=self.rules, ended=ended)
 
     @property
     def is_busy(self) -> bool:
@@ -200,20 +190,14 @@ class SimBackend:
 
     def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
-            spec = self._arrivals.pop()
-            insort(
-                self._present,
-                (natural_key(spec.job_id), self.runs[spec.job_id]),
-                key=lambda pair: pair[0],
-            )
+            job_id = self._arrivals.pop().job_id
+            insort(self._present, (natural_key(job_id), self.runs[job_id]), key=itemgetter(0))
 
     def _apply(self, action: Action) -> Outcome:
         run = self.runs[action.job_id]
         held = run.copies.get(action.copy)
         if isinstance(action, Stop) and held:
-            self._release([run.stop(action.copy)])
-            if not run.copies:
-                self._running.pop(action.job_id)
+            self._stop(run, action.copy, keeps_steps=True)
         elif isinstance(action, Start):
             if any(self._free[slot] < count for slot, count in action.gang.slots):
                 return Outcome(action, Status.DEFERRED, f"{action.gang} is not free yet")
@@ -230,18 +214,22 @@ class SimBackend:
         for slot, count in action.gang.slots:
             self._free[slot] -= count
 
+    def _stop(self, run: Run, number: int, *, keeps_steps: bool) -> None:
+        self._release(run.stop(number, keeps_steps=keeps_steps))
+        if not run.copies:
+            del self._running[run.spec.job_id]
+
     def _end(self, run: Run, end_s: float) -> None:
-        job_id = run.spec.job_id
-        self._release(run.end())
-        del self._running[job_id]
+        for gang in run.end():
+            self._release(gang)
+        del self._running[run.spec.job_id]
         self._present = [pair for pair in self._present if pair[1] is not run]
-        self._ended.append(Ended(job_id, Phase.DONE, end_s))
+        self._ended.append(Ended(run.spec.job_id, Phase.DONE, end_s))
         self.num_unfinished -= 1
 
-    def _release(self, gangs: Iterable[Gang]) -> None:
-        for gang in gangs:
-            for slot, count in gang.slots:
-                self._free[slot] += count
+    def _release(self, gang: Gang) -> None:
+        for slot, count in gang.slots:
+            self._free[slot] += count
 
     def _change_nodes(self) -> None:
         """Apply the failures and recoveries of nodes that are due."""
@@ -250,21 +238,15 @@ class SimBackend:
         while self._changes and self._changes[-1][0] <= self.now_s:
             _, goes_down, name = self._changes.pop()
             self._down[name] = self._down.get(name, 0) + (1 if goes_down else -1)
-            if goes_down:
-                self._lose_copies(name)
-        nodes = (
-            replace(node, is_schedulable=not self._down.get(node.name, 0))
-            for node in self.cluster.nodes
-        )
-        self.cluster = Cluster(tuple(nodes))
-
-    def _lose_copies(self, name: NodeName) -> None:
-        for job_id, run in list(self._running.items()):
-            for number, copy in list(run.copies.items()):
+            running = [
+                (run, *item) for run in self._running.values() for item in run.copies.items()
+            ]
+            for run, number, copy in running if goes_down else ():
                 if name in copy.gang.gpus_by_node:
-                    self._release([run.stop(number, keeps_steps=False)])
-            if not run.copies:
-                del self._running[job_id]
+                    self._stop(run, number, keeps_steps=False)
+        nodes = self.cluster.nodes
+        open_nodes = (replace(n, is_schedulable=not self._down.get(n.name, 0)) for n in nodes)
+        self.cluster = Cluster(tuple(open_nodes))
 
     def _check_progress(self) -> None:
         can_progress = bool(self._running or self._arrivals or self._changes)

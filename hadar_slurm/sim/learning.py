@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import (
     EXPECTED_S,
     Place,
@@ -39,13 +38,15 @@ class LearningBackend:
     # Returns a factor for each measurement.
     noise: Callable[[], float] = lambda: 1.0
     speeds: ThroughputModel = field(default_factory=ThroughputModel)
-    _specs: dict[JobId, JobSpec] = field(default_factory=dict)
-    _versions: dict[JobId, int] = field(default_factory=dict)
+    # Each job with estimates, and their version.
+    _specs: dict[JobId, tuple[JobSpec, int]] = field(default_factory=dict)
 
     def observe(self) -> Snapshot:
         """Return the snapshot with estimated throughputs."""
-        if self.measures:
-            self._measure()
+        for spec, gang, throughput in self.world.measured() if self.measures else ():
+            place = Place.of(gang)
+            if place is not None:
+                self.speeds.measure(_workload(spec), place, throughput * self.noise())
         snapshot = self.world.observe()
         return replace(snapshot, jobs=tuple(self._with_estimates(job) for job in snapshot.jobs))
 
@@ -57,35 +58,19 @@ class LearningBackend:
         """Advance the simulated cluster."""
         return self.world.wait(until_s)
 
-    def _measure(self) -> None:
-        for spec, gang, throughput in self.world.measured():
-            place = Place.of(gang)
-            if place is not None:
-                self.speeds.measure(_workload(spec), place, throughput * self.noise())
-
     def _with_estimates(self, job: Job) -> Job:
-        spec = self._specs.get(job.job_id, job.spec)
-        if self._versions.get(job.job_id) != self.speeds.version:
-            throughputs = self._throughputs(job.spec)
+        spec, version = self._specs.get(job.job_id, (job.spec, None))
+        if version != self.speeds.version:
+            size, on = job.spec.num_gpus, job.spec.throughputs.on
+            gpu_types = [k for k in self.world.cluster.gpus_by_type if on(k, size) > 0]
+            slowest, workload = job.spec.total_steps / EXPECTED_S, _workload(job.spec)
+            prior = published_prior(self.published, gpu_types, size, slowest)
+            throughputs, _ = estimated_throughputs(self.speeds, workload, size, gpu_types, prior)
             # Policies cache results per spec: keep the object while the rates are equal.
             if throughputs != spec.throughputs:
                 spec = replace(job.spec, throughputs=throughputs)
-            self._specs[job.job_id] = spec
-            self._versions[job.job_id] = self.speeds.version
+            self._specs[job.job_id] = (spec, self.speeds.version)
         return replace(job, spec=spec)
-
-    def _throughputs(self, spec: JobSpec) -> Throughputs:
-        gpu_types = [
-            str(gpu_type)
-            for gpu_type in self.world.cluster.gpus_by_type
-            if spec.throughputs.on(gpu_type, spec.num_gpus) > 0
-        ]
-        slowest = spec.total_steps / EXPECTED_S
-        prior = published_prior(self.published, gpu_types, spec.num_gpus, slowest)
-        throughputs, _ = estimated_throughputs(
-            self.speeds, _workload(spec), spec.num_gpus, gpu_types, prior
-        )
-        return throughputs
 
 
 def _workload(spec: JobSpec) -> Workload:

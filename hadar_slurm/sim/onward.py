@@ -66,19 +66,15 @@ class _ForecastBackend:
     begun: dict[JobId, Begin] = field(default_factory=dict)
 
     def observe(self) -> Snapshot:
-        """Return the snapshot with the allowed nodes and the bound type of each job."""
         snapshot = self.world.observe()
         return replace(snapshot, jobs=tuple(self._with_limits(job) for job in snapshot.jobs))
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Apply the actions and record the starts of queued jobs."""
         outcomes = self.world.apply(actions)
-        for outcome in outcomes:
-            action = outcome.action
-            if isinstance(action, Start) and outcome.status is Status.DONE:
-                waited = self.jobs[action.job_id].phase is Phase.QUEUED
-                if waited and action.job_id not in self.begun:
-                    self.begun[action.job_id] = Begin(self.world.now_s, action.gang)
+        done = (outcome.action for outcome in outcomes if outcome.status is Status.DONE)
+        for action in done:
+            if isinstance(action, Start) and self.jobs[action.job_id].phase is Phase.QUEUED:
+                self.begun.setdefault(action.job_id, Begin(self.world.now_s, action.gang))
         return outcomes
 
     def wait(self, until_s: float) -> Wake:

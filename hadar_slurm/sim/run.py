@@ -62,12 +62,9 @@ class Run:
             if self.aggregates_s is not None:
                 # Until the averaging ends the job has not: keep at least one step left.
                 done = max(0.0, min(done, self.spec.total_steps - 1.0))
-            self._job = Job(
-                self.spec,
-                self.phase,
-                Progress(done, self.restarts, tuple(sorted(self.service.items()))),
-                Allocation.of({number: copy.gang for number, copy in self.copies.items()}),
-            )
+            progress = Progress(done, self.restarts, tuple(sorted(self.service.items())))
+            held = Allocation.of({number: copy.gang for number, copy in self.copies.items()})
+            self._job = Job(self.spec, self.phase, progress, held)
         return self._job
 
     def start(self, number: int, gang: Gang, throughput: float, *, ready_s: float) -> None:
@@ -76,7 +73,7 @@ class Run:
             self._move_to(Phase.RUNNING)
         self.restarts += self.has_run
         self.copies[number] = SimCopy(gang, throughput, ready_s)
-        self._changed()
+        self._job = self.aggregates_s = None
 
     def stop(self, number: int, *, keeps_steps: bool = True) -> Gang:
         """Stop a copy; without `keeps_steps` its steps since the last save are lost."""
@@ -85,7 +82,7 @@ class Run:
             self.lost_steps += copy.unsaved
         if not self.copies:
             self._move_to(Phase.QUEUED)
-        self._changed()
+        self._job = self.aggregates_s = None
         return copy.gang
 
     def finish_s(self, now_s: float) -> float:
@@ -103,9 +100,8 @@ class Run:
                 return math.inf
             return max(copy.ready_s, now_s) + max(0.0, left) / copy.throughput
         throughput, time_s = 0.0, now_s
-        for ready_s, more in sorted(
-            (max(c.ready_s, now_s), c.throughput) for c in self.copies.values()
-        ):
+        copies = sorted((max(c.ready_s, now_s), c.throughput) for c in self.copies.values())
+        for ready_s, more in copies:
             if throughput > 0 and left <= throughput * (ready_s - time_s):
                 break
             left -= throughput * (ready_s - time_s)
@@ -129,7 +125,7 @@ class Run:
                 self.productive_gpu_s += trains_s * copy.gang.num_gpus
             for gpu_type, count in copy.gang.gpus_by_type.items():
                 self.service[gpu_type] = self.service.get(gpu_type, 0.0) + held_s * count
-        self._changed(keeps_aggregation=True)
+        self._job = None
         throughput = sum(copy.throughput for copy in self.copies.values())
         left = self.spec.total_steps - self.steps_done
         if left <= _FRACTION * max(1.0, throughput) and self.aggregates_s is None:
@@ -141,7 +137,7 @@ class Run:
         self._move_to(Phase.DONE)
         gangs = [copy.gang for copy in self.copies.values()]
         self.copies.clear()
-        self._changed()
+        self._job = self.aggregates_s = None
         return gangs
 
     def save(self, now_s: float) -> None:
@@ -151,11 +147,6 @@ class Run:
                 copy.ready_s = max(copy.ready_s, now_s + self.aggregation_s)
         for copy in self.copies.values():
             copy.unsaved = 0.0
-
-    def _changed(self, *, keeps_aggregation: bool = False) -> None:
-        self._job = None
-        if not keeps_aggregation:
-            self.aggregates_s = None
 
     def _move_to(self, phase: Phase) -> None:
         check_phase_move(self.spec.job_id, self.phase, phase)

@@ -111,7 +111,8 @@ def _state(history: History, now: Now) -> Iterator[Metric]:
     yield _gauge("gpus", words, gpus, "gpu_type", "state")
     yield _gauge("gpu_price", "The policy's price of the next GPU.", now.prices, "gpu_type")
     ratios = throughput_ratios(history.held(), now.jobs, now.nodes)
-    words = "Expected throughput of jobs on a GPU type, relative to their fastest possible type."
+    fastest = "relative to the fastest type they could have"
+    words = f"Expected throughput of jobs on a GPU type, {fastest}."
     yield _gauge("gpu_effective_throughput_ratio", words, ratios, "gpu_type")
 
 

@@ -54,6 +54,9 @@ def compared(
     is the real one.
     """
     first = site.submit("-H", "--wrap=true", command=plain or ["sbatch"])
+    if own and " 24.11." in site.runner.run(["scontrol", "--version"]):
+        # slurmctld 24.11.5 ends by a segmentation fault when a job asks for both (docs/slurm.md).
+        calls = [call for call in calls if "--spread-job" not in call.words]
     calls = [
         replace(call, words=tuple(word.replace("{first}", first) for word in call.words))
         for call in calls

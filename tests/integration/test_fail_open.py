@@ -301,6 +301,28 @@ def test_a_new_mode_is_heeded_and_a_wrong_file_is_not(site: Site) -> None:
     assert not site.queue()[later].is_held_by_user
 
 
+def test_a_policy_that_cannot_be_made_changes_nothing(site: Site, tmp_path: Path) -> None:
+    """hadard keeps its policy; and `hadar release` needs none, the configuration's or another."""
+    later = tmp_path / "later"
+    later.mkdir()
+    site.environment["PYTHONPATH"] = str(later)
+    job = waiting_job(site)
+    (later / "broken.py").write_text("def make(options):\n    raise RuntimeError('no licence')\n")
+    metadata = later / "broken-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    points = metadata / "entry_points.txt"
+    points.write_text("[hadar_slurm.policies]\nbroken = broken:make\n")
+    reload(site, policy="broken")
+    eventually(lambda: logged(site, "no licence"), "refused for its policy")
+    site.until_rounds(2)
+    assert site.queue()[job].is_held_by_user
+    site.kill(site.hadard)
+    points.unlink()
+    release(site, "--force")
+    until_plain_slurm_starts(site, job)
+
+
 def test_a_daemon_that_reads_its_configuration_again_is_not_gone(site: Site) -> None:
     """Its sign of life is there all the while; whoever submits then is not sent to plain Slurm."""
     job = waiting_job(site)
@@ -459,7 +481,8 @@ def test_the_ledger_is_written_before_the_hold(site: Site) -> None:
     entry = Ledger(site.state_dir / "ledger.json")[job]
     assert entry.is_held
     assert isinstance(entry.before, Request)
-    assert (entry.before.per_job.removeprefix("gres"), entry.before.nodes) == (":gpu:2", ())
+    # Written with a colon before 24.11.
+    assert (entry.before.per_job.replace("/", ":"), entry.before.nodes) == ("gres:gpu:2", ())
     assert not wait_until(lambda: site.state(job) != "PENDING", 0.5)
 
 

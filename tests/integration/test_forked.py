@@ -120,7 +120,8 @@ def test_a_copy_that_ends_early_leaves_the_job_to_the_others(site: Site) -> None
     """Its task is completed and not started again; one that waits is still placed."""
     leave_two_nodes(site)
     site.start(round_seconds=6)
-    job = fork(site, 3, 400, "--export=ALL,STAND_IN_STOPS=1:20")
+    site.environment["STAND_IN_STOPS"] = "1:20"
+    job = fork(site, 3, 400)
     tasks = tasks_of(job, 3)
     site.until_running(*tasks[:2])
     eventually(lambda: site.state(tasks[1]) == "COMPLETED", lambda: site.told(*tasks))

@@ -88,6 +88,12 @@ def test_a_policy_of_a_separate_wheel_runs_in_simulate(tmp_path: Path) -> None:
 def test_a_policy_whose_package_is_broken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which, and what it should load."""
     broken = EntryPoint("broken", "no_such_package:make", registry.GROUP)
-    monkeypatch.setattr(registry, "_ENTRIES", {"broken": broken})
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [broken])
     with pytest.raises(PolicyError, match="policy broken: no_such_package:make cannot be loaded"):
         registry.make_policy("broken")
+
+
+def test_a_policy_that_is_not_installed_is_named() -> None:
+    """It may be in the configuration of a hadard whose Python was upgraded."""
+    with pytest.raises(PolicyError, match="policy gone: no installed package registers it"):
+        registry.make_policy("gone")

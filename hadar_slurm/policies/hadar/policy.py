@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
@@ -130,7 +130,10 @@ def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
 
 
 def _reserve(
-    allocator: Allocator, queue: Sequence[_Entry], chosen: Sequence[int | None], fixed: Set[JobId]
+    allocator: Allocator,
+    queue: Sequence[_Entry],
+    chosen: Sequence[TypeIndex | None],
+    fixed: Set[JobId],
 ) -> None:
     """Reserve the chosen types, then any type with room for the preemptible jobs left over."""
     late = [
@@ -148,14 +151,14 @@ def _reserve(
 
 @dataclass(eq=False, slots=True)
 class _Throughputs:
-    """What jobs share that differ only in their steps; GPU types are indices."""
+    """What jobs share that differ only in their steps."""
 
     # By type, 0 where they may not run.
     steps_per_s: tuple[float, ...]
-    by_speed: tuple[int, ...]
+    by_speed: tuple[TypeIndex, ...]
     best: float
     # The types at the lowest cost, the fastest first, once prices are known.
-    cheapest: tuple[int, ...] | None = None
+    cheapest: tuple[TypeIndex, ...] | None = None
 
 
 def _throughputs(allocator: Allocator) -> dict[JobId, _Throughputs]:
@@ -184,7 +187,7 @@ class _Entry(NamedTuple):
     key: float
     place: int
     job: Job
-    types: tuple[int, ...]
+    types: tuple[TypeIndex, ...]
     left_s: float
 
 
@@ -227,7 +230,7 @@ class _Queue:
             service /= max(0.05, 2.0 * job.fair_share)
         return _Entry(_SHORTEST_RANK, service, place, job, types, left_s)
 
-    def _cheapest(self, found: _Throughputs) -> tuple[int, ...]:
+    def _cheapest(self, found: _Throughputs) -> tuple[TypeIndex, ...]:
         """Return the types on which a step costs least at the horizon's prices, fastest first."""
         if found.cheapest is None:
             costs = self._costs(found)
@@ -235,24 +238,26 @@ class _Queue:
             found.cheapest = tuple(i for i in found.by_speed if costs[i] <= least)
         return found.cheapest
 
-    def _costs(self, found: _Throughputs) -> dict[int, float]:
+    def _costs(self, found: _Throughputs) -> dict[TypeIndex, float]:
         """Return by type, in seconds of the dearest, what a second's work of the fastest costs."""
-        rates = found.steps_per_s
-        prices = self.horizon.prices if self.horizon else (0.0,) * len(rates)
+        speeds = found.steps_per_s
+        prices = self.horizon.prices if self.horizon else (0.0,) * len(speeds)
         dearest = max(prices) or 1.0
-        return {i: prices[i] / dearest * found.best / rates[i] for i in found.by_speed}
+        return {i: prices[i] / dearest * found.best / speeds[i] for i in found.by_speed}
 
-    def _own_first(self, job: Job, found: _Throughputs, types: tuple[int, ...]) -> tuple[int, ...]:
+    def _own_first(
+        self, job: Job, found: _Throughputs, types: tuple[TypeIndex, ...]
+    ) -> tuple[TypeIndex, ...]:
         """Return the types, a running job's own first unless a migration saves over a restart.
 
         It may save that in the job's own time or in its cost.
         """
-        held, rates = self.allocator.runs_on(job), found.steps_per_s
+        held, speeds = self.allocator.runs_on(job), found.steps_per_s
         own = types[0] if held is None else self.allocator.gpu_types.index(held)
-        if own == types[0] or not rates[own]:
+        if own == types[0] or not speeds[own]:
             return types
         costs = self._costs(found)
-        longer_s = job.steps_left * (1 / rates[own] - 1 / rates[types[0]])
+        longer_s = job.steps_left * (1 / speeds[own] - 1 / speeds[types[0]])
         dearer_s = job.steps_left / found.best * (costs[own] - costs[types[0]])
         if max(longer_s, dearer_s) > job.spec.restart_cost_s:
             return types
@@ -265,15 +270,15 @@ class _TypeSelection:
     def __init__(self, allocator: Allocator, queue: Sequence[_Entry], fixed: Set[JobId]) -> None:
         self._allocator, self._queue, self._fixed = allocator, queue, fixed
         self._room = [allocator.room(gpu_type) for gpu_type in allocator.gpu_types]
-        # The index of the type of each entry.
-        self.chosen: list[int | None] = [None] * len(queue)
+        # The type of each entry.
+        self.chosen: list[TypeIndex | None] = [None] * len(queue)
 
     def run(self) -> int:
         """Make the passes; return on how many types a better fit was found."""
         self._by_advantage(self._in_order())
         return sum(self._refit(index) for index, free in enumerate(self._room) if free > 0)
 
-    def _take(self, place: int, types: Sequence[int]) -> int | None:
+    def _take(self, place: int, types: Sequence[TypeIndex]) -> TypeIndex | None:
         """Give an entry the first of `types` with room."""
         size = self._queue[place].job.spec.num_gpus
         found = next((index for index in types if self._room[index] >= size), None)
@@ -324,7 +329,7 @@ class _TypeSelection:
             if self.chosen[place] is None:
                 self._take(place, [index])
 
-    def _refit(self, index: int) -> bool:
+    def _refit(self, index: TypeIndex) -> bool:
         """Use idle GPUs of a type by exchanging preemptible jobs ranked by size (knapsack.py)."""
         taken, waiting = [], []
         for place, (rank, _, _, job, types, left_s) in enumerate(self._queue):

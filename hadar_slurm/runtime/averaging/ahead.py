@@ -1,8 +1,8 @@
-"""Delayed averaging: what a copy trains while its slot is made one.
+"""Delayed averaging: what a copy trains while its slot is averaged.
 
-It goes on from its own parameters. Once those of all are there, it takes over how they differ from
-what it had contributed: x_now + (x_consolidated - x_contributed), which is what was made one and
-the copy's own progress since (local SGD with delayed averaging: DaSGD, arXiv 2006.00441).
+It continues from its own parameters, and adds how the average differs from its contribution: x_now
++ (x_consolidated - x_contributed), the average and the copy's progress since (local SGD with
+delayed averaging: DaSGD, arXiv 2006.00441).
 """
 
 from __future__ import annotations
@@ -20,23 +20,17 @@ from hadar_slurm.runtime.averaging.tensors import TensorFile
 class Ahead:
     """What a copy has trained since it contributed to `slot`: `done`, in `seconds`.
 
-    Parameters are kept twice until they are those of all, on the model's device. What else has a
-    state stays the copy's own, as that of DiLoCo's inner optimisers does (arXiv 2311.08105).
+    Parameters are kept twice until the average is there, on the model's device. All other state
+    stays the copy's own, as that of DiLoCo's inner optimisers does (arXiv 2311.08105).
     """
 
     def __init__(self, model: nn.Module, slot: int) -> None:
-        """Begin with the parameters that the copy contributes to `slot`."""
-        self.slot = slot
-        self.done = Ranges()
-        self.seconds = 0.0
+        self.slot, self.done, self.seconds = slot, Ranges(), 0.0
         self._then = _parameters(model)
         self._now: dict[str, torch.Tensor] = {}
 
     def belongs_to(self, end: SlotEnd, mine: Ranges) -> bool:
-        """Return whether what was trained ahead counts in the slot after `end`.
-
-        All of it has to be in `mine` there: steps that other copies train would count twice.
-        """
+        """Return whether all steps are in `mine` after `end`; others would count twice."""
         return end.slot == self.slot and len(self.done) > 0 and not len(self.done - mine)
 
     def stop(self, model: nn.Module) -> None:

@@ -16,21 +16,17 @@ MOST_SPOILT = 3
 
 
 class NotFiniteError(RuntimeError):
-    """What all copies train is not finite, slot after slot; says where, and the remedy."""
+    """What all copies train is not finite, in several slots; says where, and the remedy."""
 
 
 def fault_in(
     tensors: Iterable[tuple[str, torch.Tensor]], facts: Any, base: TensorFile | None
 ) -> str:
-    """Return which tensor has NaN or infinite values that `base` has not there, or nothing.
-
-    A mask of -inf that a model begins with is as it should be.
-    """
+    """Return which tensor has NaN or infinite values where `base` has none (a mask), or nothing."""
     for name, tensor in tensors:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
-        finite = _finite(tensor)
-        if bool(finite.all()):
+        if bool((finite := _finite(tensor)).all()):
             continue
         wrong = ~finite.cpu()
         if base is not None and name in base.names and base.tensor(name).shape == wrong.shape:
@@ -58,7 +54,7 @@ def _finite(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of a type that every operation knows: those of 8 bits lack most."""
+    """Return a tensor of a type that has all operations: those of 8 bits lack most."""
     narrow = tensor.is_floating_point() and tensor.element_size() == 1
     return tensor.to(torch.float32) if narrow else tensor
 

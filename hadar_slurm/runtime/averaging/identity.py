@@ -45,7 +45,8 @@ class Identity:
         return {**asdict(self), "command": list(self.command)}
 
     def difference(self, found: Identity) -> str:
-        """Return how the training `found` differs from this one, command lines aside."""
+        """Return how the training `found` differs from this one, or nothing."""
+        # Command lines are compared copy by copy (joining.py): those of two copies may differ.
         if found.seed != self.seed:
             return f"seed {found.seed}, not {self.seed}"
         if found.number != self.number:
@@ -54,10 +55,7 @@ class Identity:
 
 
 def check_same(directory: Path, mine: Identity, found: Identity, shapes: str) -> None:
-    """Raise OtherTrainingError unless the training `found` in a directory is `mine`.
-
-    `shapes` is how the parameters differ, if they do.
-    """
+    """Raise OtherTrainingError unless `found` is `mine`; `shapes` is how the parameters differ."""
     if found.total_steps != mine.total_steps:
         raise OtherTrainingError(
             f"{directory.resolve()} holds a job of {found.total_steps} steps, not "

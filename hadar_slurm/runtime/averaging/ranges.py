@@ -1,8 +1,7 @@
-"""Which steps of a training are done and which are still to do: sets of step numbers, as ranges.
+"""Sets of step numbers, as ranges: the steps of a training that are done, or to do.
 
 A forked job's steps are numbered 0 to `total_steps` - 1, and the number of a step alone decides
-which samples it sees. So the consolidated steps determine which samples have been
-seen, and dealing out only undone steps repeats none and skips none.
+which samples it sees. So dealing out only undone steps repeats no sample and skips none.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class Ranges:
 
     @classmethod
     def of(cls, pairs: Iterable[Iterable[int]]) -> Ranges:
-        """Return the union of ranges; raises ValueError for one that cannot be."""
+        """Return the union of ranges; raises ValueError for an impossible one."""
         merged: list[tuple[int, int]] = []
         for first, end in sorted((int(first), int(end)) for first, end in pairs):
             if not 0 <= first <= end:
@@ -57,9 +56,8 @@ class Ranges:
         """Return the lowest `count` steps, or all of them where there are no more."""
         taken: list[tuple[int, int]] = []
         for first, end in self.pairs:
-            if count <= 0:
-                break
-            taken.append((first, min(end, first + count)))
+            if count > 0:
+                taken.append((first, min(end, first + count)))
             count -= end - first
         return Ranges(tuple(taken))
 
@@ -67,11 +65,11 @@ class Ranges:
 def deal(
     todo: Ranges, quotas: Mapping[int, int], ahead: Mapping[int, Ranges] | None = None
 ) -> dict[int, Ranges]:
-    """Give every copy the number of steps it is to train, the earliest of `todo` first.
+    """Deal every copy its number of steps, the earliest of `todo` first.
 
-    Steps lost in earlier intervals so come before new ones. Before all come the steps of `todo`
-    that a copy may have trained `ahead`, no two copies the same. Copies are served by number, and
-    get less where no more is left.
+    Steps lost in earlier intervals so come before new ones. The steps of `todo` that a copy may
+    have trained `ahead`, no two copies the same, come first. Copies are served by number, and get
+    fewer where no more are left.
     """
     dealt = {
         copy: ((ahead or {}).get(copy, Ranges()) & todo).first(quota)

@@ -47,16 +47,12 @@ class SlotEnd:
     dealt: Mapping[int, Ranges] = field(default_factory=dict)
     # The steps that each may train, of the interval after that, while it waits for its end.
     ahead: Mapping[int, Ranges] = field(default_factory=dict)
-    # How long the next interval is to last.
-    length_s: float = 0.0
-    # How long averaging the parameters took; 0 at the start of the job.
-    made_s: float = 0.0
-    # The number of intervals so far to which two copies or more contributed.
-    averages: int = 0
+    length_s: float = 0.0  # how long the next interval is to last
+    made_s: float = 0.0  # how long averaging the parameters took; 0 at the start of the job
+    averages: int = 0  # the number of intervals so far to which two copies or more contributed
     # Distinguishes ends of one interval: another is made where this one could not be read.
     id: str = ""
-    # None in the end of an older release.
-    identity: Identity | None = None
+    identity: Identity | None = None  # None in the end of an older release
     # Why nothing of the newest intervals could be used: a line for each without finite values.
     spoilt: tuple[str, ...] = ()
 

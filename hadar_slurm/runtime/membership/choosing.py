@@ -1,14 +1,13 @@
-"""Which directory a training has that is alone: one of its own, also where it is not the first.
+"""The directory of a training of one copy, also where it is not the first of its job.
 
 A job's directory is `hadar-ID`, that of its second training `hadar-ID-2`, and so on. A training
-that is over is not taken up again, but by a later run of the same Slurm job, which goes through the
-same trainings once more. One that is not over is resumed.
+that is not over is resumed. One that is over is resumed only by a later run of the same Slurm job,
+which repeats the same trainings.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from hadar_slurm.runtime.averaging.slots import Slots
@@ -29,14 +28,13 @@ class Choice:
 def choose(first: Path, mine: ClaimedRun) -> Choice:
     """Return the directory for a run, `first` or one numbered after it."""
     passed: list[Path] = []
-    for number in count(1):
-        directory = numbered(first, number)
+    while True:
+        directory = numbered(first, len(passed) + 1)
         last = read_run(run_path(directory, _COPY))
-        has_over = is_over(directory, last)
-        if _is_for(mine, last, has_over):
-            return Choice(directory, tuple(passed), has_over)
+        has_ended = is_over(directory, last)
+        if _is_for(mine, last, has_ended):
+            return Choice(directory, tuple(passed), has_ended)
         passed.append(directory)
-    raise AssertionError
 
 
 def numbered(first: Path, number: int) -> Path:
@@ -45,14 +43,13 @@ def numbered(first: Path, number: int) -> Path:
 
 
 def is_over(directory: Path, last: ClaimedRun | None) -> bool:
-    """Return whether the training in a directory is over: done, or ended early as it wished."""
+    """Return whether the training in a directory is over: done, or ended by its program."""
     return Slots(directory).is_done() or (last is not None and last.state is State.OVER)
 
 
 def _is_for(mine: ClaimedRun, last: ClaimedRun | None, is_over: bool) -> bool:
-    """Return whether a run belongs into a directory whose last run is known, if there was any."""
-    if last is None:
-        # New, or written by a release that noted no runs.
+    """Return whether a run belongs into a directory with this last run."""
+    if last is None:  # new, or written by a release that noted no runs
         return not is_over or mine.restart > 0
     if last.number != mine.number:
         return False

@@ -69,12 +69,6 @@ class ClaimedRun:
         """Return whether Slurm has started this run after the `other`, of the same job."""
         return self.job is not None and self.job == other.job and self.restart > other.restart
 
-    @property
-    def text(self) -> str:
-        """Return the name of its process."""
-        job = f" (job {self.job}, restart {self.restart})" if self.job else ""
-        return f"process {self.pid} on {self.host}{job}"
-
 
 @dataclass
 class Claim:
@@ -117,9 +111,9 @@ class Claim:
         _HELD[key] = self
         return self.before
 
-    def note(self, state: State = State.HERE) -> None:
+    def note(self) -> None:
         """Write a note of this run."""
-        self._write(replace(self.mine, state=state))
+        self._write(self.mine)
 
     def leave(self, state: State | ClaimedRun | None) -> None:
         """Release the copy; `state` is how this run ends, or the run to note in its place."""
@@ -134,8 +128,6 @@ class Claim:
         with suppress(FileNotFoundError):
             later = _parse(self.path.read_bytes())
             raise self._held(later, "; it has taken over from this process")
-
-    # Taking it.
 
     def _try(self) -> bool:
         """Return whether this process is the copy now; raises HeldError, and OSError."""
@@ -191,8 +183,6 @@ class Claim:
             ": end one of the two, or give this training a directory of its own (HADAR_JOB_DIR)"
         )
 
-    # The file.
-
     def _is_in_place(self) -> bool:
         """Return whether the open file is still the one at its path."""
         try:
@@ -237,7 +227,10 @@ def _key(path: Path) -> tuple[int, str]:
 
 
 def _name(run: ClaimedRun | None) -> str:
-    return run.text if run else "another process"
+    if run is None:
+        return "another process"
+    job = f" (job {run.job}, restart {run.restart})" if run.job else ""
+    return f"process {run.pid} on {run.host}{job}"
 
 
 def _parse(contents: bytes) -> ClaimedRun | None:

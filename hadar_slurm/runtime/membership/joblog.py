@@ -32,24 +32,21 @@ class _Appender(logging.Handler):
             words = self.format(record).replace("\n", " ")
             line = f"{when.isoformat(timespec='milliseconds')}Z copy {self.copy}: {words}\n"
             # Opened for each line: a stale handle recovers, and a rotated log stays rotated.
-            descriptor = os.open(self.path, flags, 0o644)
-            try:
-                os.write(descriptor, line.encode())
-            finally:
-                os.close(descriptor)
+            with os.fdopen(os.open(self.path, flags, 0o644), "wb", buffering=0) as file:
+                file.write(line.encode())
 
 
 @contextmanager
 def job_log(directory: Path, copy: int) -> Iterator[None]:
     """Write what the runtime logs into the log of the job, too, while the body runs.
 
-    Events are of level INFO, which is asked for unless the program has chosen another.
+    Events are of level INFO, which is set unless the program has chosen another.
     """
     logger = logging.getLogger(LOGGER)
     level = logger.level
     handlers: list[logging.Handler] = [_Appender(directory / NAME, copy)]
     if not logger.hasHandlers() and logging.lastResort is not None:
-        # Python prints warnings that have no handler; these now have one.
+        # Python prints warnings without a handler; now they have one.
         handlers.append(logging.lastResort)
     if level == logging.NOTSET:
         logger.setLevel(logging.INFO)

@@ -1,4 +1,4 @@
-"""A training that had begun and cannot be found: it must not begin a second time unnoticed."""
+"""A training that has begun and cannot be found: it must not begin again unnoticed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class LostTrainingError(RuntimeError):
 class Begun:
     """The evidence that a training has begun, beside its slot ends.
 
-    `begun.json` in the job's directory, which is written after the end of slot 0; slot ends that
-    were put aside because they are broken; and, of a later run of a Slurm job, the progress report
-    of a run before, as reports are written once slot 0 has ended. That is one for all trainings of
-    the job: it says nothing of this one unless it `is_first`.
+    `begun.json` in the job's directory, written after the end of slot 0; broken slot ends, put
+    aside; and, for a later run of a Slurm job, the progress report of an earlier run, as reports
+    are written once slot 0 has ended. All trainings of a job share that, so it counts only where
+    this one `is_first`.
     """
 
     slots: Slots
@@ -41,7 +41,7 @@ class Begun:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         facts = {"version": 1, "begun": now, "host": socket.gethostname(), "job": self.where.job}
-        draft = path.with_name(f".{NAME}.{socket.gethostname()}.{os.getpid()}")
+        draft = path.with_name(f".{NAME}.{facts['host']}.{os.getpid()}")
         try:
             draft.write_text(json.dumps(facts) + "\n", encoding="utf-8")
             draft.replace(path)
@@ -69,7 +69,7 @@ class Begun:
         return ""
 
     def error(self, why: str) -> LostTrainingError:
-        """Return the error that refuses to begin, for some evidence."""
+        """Return the error that refuses to begin, with the evidence `why`."""
         directory = self.slots.directory.resolve()
         return LostTrainingError(
             f"{directory}: this training has begun before, and what was trained cannot be read on "
@@ -79,7 +79,7 @@ class Begun:
 
 
 def check_parent(where: Surroundings) -> None:
-    """Raise LostTrainingError where a later run of a job misses even what its directory is in."""
+    """Raise LostTrainingError where a later run of a job misses the parent of its directory."""
     parent = where.directory.absolute().parent
     if where.restart > 0 and not parent.is_dir():
         raise LostTrainingError(

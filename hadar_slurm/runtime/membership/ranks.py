@@ -1,7 +1,7 @@
 """The processes that train one copy together: those that torchrun has started on its node.
 
-Rank 0 leads: files, reports and signs of life are its own, and before each step it tells the others
-which one comes, by a broadcast of a few bytes. So all stop at the same step.
+Rank 0 leads: it alone has files, reports and signs of life, and before each step it broadcasts the
+number of the step, in a few bytes. So all stop at the same step.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _TIMEOUT = timedelta(days=30)
 
 
 class Word(IntEnum):
-    """What the leader says."""
+    """What the leader broadcasts."""
 
     LOAD = 0  # the end of a slot, by its number, and whether to add what was trained ahead
     STEP = 1  # train a step, by its number and how many steps of the whole job come before it
     DONE = 2
     LEAVE = 3  # with this exit status
-    AHEAD = 4  # train on while the slot of this number is made one
+    AHEAD = 4  # train on while the slot of this number is averaged
     DIRECTORY = 5  # the files are in the job's directory of this number
 
 
 @dataclass
 class Ranks:
-    """This process among the `count` of its copy; alone it neither says nor hears anything."""
+    """This process among the `count` of its copy; a single one broadcasts nothing."""
 
     rank: int = 0
     count: int = 1
@@ -43,7 +43,7 @@ class Ranks:
         return self.rank == 0
 
     def join(self) -> None:
-        """Meet the others, all of whom have to come; raises RuntimeError if they cannot."""
+        """Form a group of all processes; raises RuntimeError without torch's process group."""
         if self.count == 1:
             return
         if not distributed.is_initialized():
@@ -51,7 +51,7 @@ class Ranks:
                 f"there are {self.count} processes: call torch.distributed.init_process_group "
                 "before the copy is entered"
             )
-        # A group of our own, on the CPU: what is said does not mix with what is trained.
+        # A separate group, on the CPU: its messages do not mix with those of training.
         self._group = distributed.new_group(backend="gloo", timeout=_TIMEOUT)
 
     def leave(self) -> None:
@@ -66,14 +66,14 @@ class Ranks:
             distributed.broadcast(torch.tensor([word, number, other]), 0, self._group)
 
     def hear(self) -> tuple[Word, int, int]:
-        """Return what the leader says next."""
+        """Return the leader's next broadcast."""
         said = torch.zeros(3, dtype=torch.int64)
         distributed.broadcast(said, 0, self._group)
         word, number, other = (int(each) for each in said)
         return Word(word), number, other
 
     def all_have(self, this: bool) -> bool:
-        """Return whether it is so in every process; all have to ask."""
+        """Return whether `this` is true in every process; all have to call it."""
         if self._group is None:
             return this
         found = torch.tensor([int(this)])

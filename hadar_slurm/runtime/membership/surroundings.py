@@ -15,36 +15,24 @@ DIRECTORY_VARIABLE = "HADAR_JOB_DIR"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """A copy's number, its job's directory, and where hadard and it leave each other files.
-
-    `directory` is the user's, on a file system that all nodes share. `job` is the number under
-    which Slurm runs this copy, None outside of Slurm; `spool` is where this user's jobs report;
-    `assignment` is hadard's file for the whole
-    job, which need not be there. Where torchrun has started several processes, they are one copy,
-    and this is number `rank` of `ranks`. `is_named` says that the directory was chosen for this
-    very training: another one may not use it, and does not get a directory beside it.
-    `command` is the command line. Where all this is from the environment, every `Copy` of a process
-    is a training of its own; a program that makes it itself may say otherwise.
-    """
+    """A copy's number, its job's directory, and the files that hadard and it exchange."""
 
     copy: int
-    directory: Path
-    job: str | None = None
+    directory: Path  # the user's, on a file system that all nodes share
+    job: str | None = None  # the Slurm job of this copy, None outside of Slurm
     restart: int = 0
-    spool: Path = Path(handoff.DEFAULT_REPORTS)
-    assignment: Path | None = None
+    spool: Path = Path(handoff.DEFAULT_REPORTS)  # where this user's jobs report
+    assignment: Path | None = None  # hadard's file for the whole job, which need not be there
+    # Several processes of torchrun are one copy, and this is number `rank` of `ranks`.
     rank: int = 0
     ranks: int = 1
-    is_named: bool = True
+    is_named: bool = True  # the directory is for this training alone: another one is refused
     command: tuple[str, ...] = field(default_factory=command_line)
-    is_from_environment: bool = False
+    is_from_environment: bool = False  # every `Copy` of the process is then a separate training
 
     @classmethod
     def of(cls, variables: Mapping[str, str] | None = None) -> Surroundings:
-        """Return what the environment says; an ordinary job is the only copy of itself.
-
-        Raises ValueError for one of several processes that are not all on this node: a copy is.
-        """
+        """Return what the environment says; raises ValueError for processes on several nodes."""
         known = os.environ if variables is None else variables
         ranks = int(known.get("WORLD_SIZE") or 1)
         if ranks != int(known.get("LOCAL_WORLD_SIZE") or 1):

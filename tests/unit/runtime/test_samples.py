@@ -95,7 +95,7 @@ def test_a_stream_without_a_size_is_one_epoch() -> None:
     stream = Stream(lambda epoch: iter(range(5)))
     assert stream.take([0, 3, 4]) == [0, 3, 4]
     for _ in range(2):
-        with pytest.raises(EOFError, match="epoch 0 ended after 5 samples, and sample 6"):
+        with pytest.raises(EOFError, match=r"epoch 0 ended after 5 samples.* sample 6"):
             stream.take([6])
     assert stream.take([1]) == [1]
     with pytest.raises(ValueError, match="size must be 1 or more"):
