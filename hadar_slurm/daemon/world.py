@@ -54,7 +54,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What tests replace: the clock, Slurm, the policy."""
+    """What hadard is built from: the clock, Slurm, the policy; tests pass others."""
 
     # Seconds since the epoch.
     now_s: Callable[[], float] = time.time

@@ -140,7 +140,7 @@ class Allocator:
     def keep(self, job: Job) -> bool:
         """Leave a job where it runs unless that takes reserved GPUs; return whether it stays.
 
-        Between reservations, `stay` could take reserved GPUs.
+        Use it while there are reservations; `stay` ignores them.
         """
         wanted: Counter[GpuType] = Counter()
         for slot, count in job.allocation.slots:

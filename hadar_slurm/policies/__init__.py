@@ -1,1 +1,1 @@
-"""Policies: from a Snapshot to a Plan, without I/O, clock or state."""
+"""Policies: from a Snapshot to a Plan, without I/O and clock."""

@@ -33,8 +33,9 @@ class PolicyOptions:
 class Policy(Protocol):
     """Decides which jobs hold which GPUs during a round.
 
-    A policy is a pure function of the snapshot: no I/O, no clock, no random source, no memory of
-    earlier rounds. The history that it needs, such as steps done, is in the snapshot.
+    A policy is a pure function of the snapshot and the round: no I/O, no clock, no random source,
+    nothing kept in the object. History, such as steps done, is in the snapshot. What else it needs
+    of earlier rounds goes into `Plan.memory` and comes back in `Round.memory`; it may be lost.
     """
 
     @property

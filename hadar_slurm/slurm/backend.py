@@ -149,7 +149,7 @@ class SlurmBackend:
         mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s)
         if seen is not None:
             # Other jobs have their GPUs now.
-            mover.hold(seen.pin_timed_out - {start.job_id for start in starts})
+            mover.hold_timed_out(seen.pin_timed_out - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
             **{a: Outcome(a, Status.DEFERRED, not_ready[a.job_id]) for a in early},
             **mover.stop([a for a in actions if isinstance(a, Stop) and a not in early]),
@@ -161,7 +161,7 @@ class SlurmBackend:
                 self._pins.begin(action.job_id, now_s)
         failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
         if seen is not None:
-            mover.hold(seen.pin_timed_out & failed)
+            mover.hold_timed_out(seen.pin_timed_out & failed)
             self._records(partial(self.ledger.keep, seen.alive))
             self._notify(seen.to_notify)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]

@@ -122,8 +122,9 @@ class JobSearch:
             return Answer.LEFT, f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"
         return Answer.NOT_TAKEN, (
             f"job {job} was submitted by hadar-sbatch, but hadard does not manage it: it was "
-            "submitted after the last round, hadard does not manage its partition, it uses options "
-            "that hadard does not support (docs/hadar-sbatch.md), or `hadar leave` removed it"
+            "submitted after the last round, waits for a dependency or its begin time, hadard does "
+            "not manage its partition, it uses options that hadard does not support "
+            "(docs/hadar-sbatch.md), or `hadar leave` removed it"
         )
 
 

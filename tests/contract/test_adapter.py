@@ -103,7 +103,7 @@ def test_jobs_that_are_set_apart(slurm_world: SlurmWorld) -> None:
     later = slurm_world.sbatch("--gpus=1", "--begin=now+1000")
     reading = slurm_world.slurm.read()
     assert reading.queue[named].requested_nodes == ("n3",)
-    assert reading.set_apart == {without}
+    assert reading.set_apart_by_detail == {without}
     assert reading.queue[after].dependency == f"afterok:{named}(unfulfilled)"
     assert reading.queue[later].started_s >= reading.queue[later].submitted_s + 999
     assert [reading.queue[job].is_held_by_user for job in (named, after, later)] == [
@@ -401,7 +401,7 @@ def test_hostile_names_and_comments_harm_nothing(slurm_world: SlurmWorld) -> Non
         assert set(gang.gpus_by_node) == set(reading.queue[job].nodes)
         assert gang.num_gpus == 1 or job in claims
     # A name that tells of excluded nodes keeps the job with Slurm; that is its owner's loss.
-    assert reading.set_apart <= {waits, *claims}
+    assert reading.set_apart_by_detail <= {waits, *claims}
     assert reading.queue[waits].request.num_nodes == "1"
     before = {job: reading.queue[job].raw_id for job in jobs}
     faults = slurm_world.slurm.change([Requeue(job) for job in jobs])

@@ -181,12 +181,15 @@ def _throughputs(allocator: Allocator) -> dict[JobId, _Throughputs]:
 
 
 class _Entry(NamedTuple):
-    """A job in the queue: class, key within it, place in the allocator's order, and its types."""
+    """A job in the queue; entries sort by rank, then by key, the smallest first."""
 
+    # Critical, overdue, by size, or unable to run anywhere.
     rank: int
     key: float
+    # The tie-break: its index in the snapshot's jobs.
     place: int
     job: Job
+    # The GPU types it may take, the best first.
     types: tuple[TypeIndex, ...]
     left_s: float
 

@@ -300,7 +300,7 @@ def array_throttles(details: Iterable[str]) -> dict[str, int]:
 _SET_APART = re.compile(r" ExcNodeList=(?!\(null\))\S| CronJob=Yes\b")
 
 
-def is_set_apart(detail: str) -> bool:
+def is_set_apart_by_detail(detail: str) -> bool:
     """Return whether a job's detail line shows excluded nodes or scrontab."""
     return _SET_APART.search(detail) is not None
 

@@ -29,7 +29,7 @@ class SlurmState:
     # The GPUs of jobs that hold any.
     gangs: dict[JobId, Gang]
     # Pending jobs that exclude nodes or belong to scrontab, which squeue does not show.
-    set_apart: frozenset[JobId] = frozenset()
+    set_apart_by_detail: frozenset[JobId] = frozenset()
     # The ranges of nodes that pending jobs ask for, where Slurm shows them.
     num_nodes: Mapping[JobId, str] = field(default_factory=dict)
     # Slurm shows the number of tasks as the maximum of nodes of a job that gave none.
@@ -118,7 +118,7 @@ def read_all(runner: Runner) -> SlurmState:
         nodes,
         {key: gang for key, gang in gangs.items() if gang.slots},
         # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
-        frozenset(key for key, detail in of_row.items() if parse.is_set_apart(detail)),
+        frozenset(key for key, detail in of_row.items() if parse.is_set_apart_by_detail(detail)),
         {
             row.key: asked_nodes(of_row[row.key], row.request.num_nodes)
             for row in live

@@ -1,6 +1,8 @@
 """The intent log: what hadard does to jobs, recorded before it is done, so that it can be undone.
 
-A job that hadard holds or pins has an entry from before the hold until it is gone or restored.
+A job that hadard holds or pins has a `Claim` from before the hold until it is gone or restored; a
+job that hadar-sbatch has submitted held, from the first round that observes it: until then the
+description in Slurm's comment says whose hold it is.
 `hadar release` reads the ledger when hadard does not run; a restarted hadard distinguishes its own
 holds from users' by it.
 """
@@ -56,8 +58,8 @@ class Claim:
     before: Request | None = None
     pinned: tuple[NodeName, ...] = ()
     preferred: str = ""
-    # The nodes that it requested when hadard was last about to hold it: if it started with these,
-    # hadard may have set a hold on the running job. None: no such hold is in progress.
+    # The nodes that it requested just before hadard's last hold. A job that runs on these and shows
+    # a hold started while the hold was on its way: the hold is hadard's. None: no such hold.
     asked_when_held: tuple[NodeName, ...] | None = None
     # The run that we last sent USR1, counted from 1 (0: none), and the end of its grace period.
     # These and `ended_run` are kept while Slurm knows the job.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.control.claim import is_held_while_starting
+from hadar_slurm.slurm.control.disposition import is_held_while_starting
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
 # slurmctld has saved a release after this long. 22.05.8 lost the last 15 s.

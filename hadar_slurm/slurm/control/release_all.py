@@ -15,7 +15,7 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
 from hadar_slurm.slurm.client.updates import Release
-from hadar_slurm.slurm.control.claim import is_changed_by_us, is_held_while_starting
+from hadar_slurm.slurm.control.disposition import is_changed_by_us, is_held_while_starting
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
 from hadar_slurm.slurm.control.restore import Returned, Waiting, restore_jobs

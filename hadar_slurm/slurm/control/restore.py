@@ -19,7 +19,7 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import gres_prefix
 from hadar_slurm.slurm.client.updates import Request, Update
-from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us
+from hadar_slurm.slurm.control.disposition import has_foreign_hold, is_pinned_by_us
 from hadar_slurm.slurm.control.ledger import Claim, Ledger
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported

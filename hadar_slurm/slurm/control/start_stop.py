@@ -27,7 +27,7 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
-from hadar_slurm.slurm.control.claim import has_foreign_hold, is_pinned_by_us
+from hadar_slurm.slurm.control.disposition import has_foreign_hold, is_pinned_by_us
 from hadar_slurm.slurm.control.ledger import Ledger
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
@@ -104,7 +104,7 @@ class Mover:
         self._release_if_pinned(self._pin(self._startable(starts, reading), reading))
         return {start: self._outcomes[start] for start in starts}
 
-    def hold(self, jobs: Collection[JobId]) -> None:
+    def hold_timed_out(self, jobs: Collection[JobId]) -> None:
         """Hold jobs whose pins have timed out; the next round retries failures."""
         queue = self._queue() if jobs else {}
         # A job may have started since, or have a foreign hold, which ours must not replace.

@@ -21,7 +21,7 @@ from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, runs_again, why_not_migrated
-from hadar_slurm.slurm.control.claim import (
+from hadar_slurm.slurm.control.disposition import (
     Disposition,
     disposition_of,
     is_changed_by_us,
@@ -174,7 +174,7 @@ class SnapshotBuilder:
         if claim != self.ledger[row.key] or is_new:
             self._now.found[row.key] = claim
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
-        fits = row.key not in self._state.set_apart and self._can_run(row, description)
+        fits = row.key not in self._state.set_apart_by_detail and self._can_run(row, description)
         disposition = disposition_of(
             row, description, self.ledger, mode=mode, plans_for=self.mode, fits=fits
         )

@@ -18,7 +18,7 @@ from hadar_slurm.slurm.client.parse import (
     asked_nodes,
     fold_out,
     held_gang,
-    is_set_apart,
+    is_set_apart_by_detail,
     parse_nodes,
     parse_queue,
     split_job_details,
@@ -407,7 +407,7 @@ def test_a_job_cannot_hide_its_gpus_behind_its_name(tmp_path: Path) -> None:
 )
 def test_excluded_nodes_and_scrontab_are_seen(detail: str, *, is_apart: bool) -> None:
     """They stand in the line of the job's details alone."""
-    assert is_set_apart(detail) is is_apart
+    assert is_set_apart_by_detail(detail) is is_apart
 
 
 @pytest.mark.parametrize(
@@ -431,6 +431,6 @@ def test_a_job_that_excludes_nodes_is_set_apart(tmp_path: Path) -> None:
     pending = QUEUE.split("#0123\n")[2] + "#0123\n"
     apart = "JobId=3 JobName=x JobState=PENDING ExcNodeList=n1 NodeList= NumNodes=1-2 NumCPUs=1 \n"
     reading = read_all(Told(queue=running("4") + pending, details={"4": a_detail("4"), "3": apart}))
-    assert reading.set_apart == {"3_1"}
+    assert reading.set_apart_by_detail == {"3_1"}
     assert reading.request(reading.queue[JobId("3_1")]).num_nodes == "1-2"
     assert reading.request(reading.queue[JobId("4")]).num_nodes == "1-10000"

@@ -242,7 +242,7 @@ def test_a_reading_has_the_gpus_held_and_who_is_set_apart() -> None:
         "442_1": Gang.of({("n4", "p100"): 1}),
         "492": Gang.of({("n5", "k80"): 1}),
     }
-    assert reading.set_apart == {"476", "493"}
+    assert reading.set_apart_by_detail == {"476", "493"}
 
 
 def test_the_range_of_nodes_is_what_a_job_asked_for() -> None:

@@ -11,7 +11,7 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.claim import (
+from hadar_slurm.slurm.control.disposition import (
     Disposition,
     disposition_of,
     is_held_by_us,
