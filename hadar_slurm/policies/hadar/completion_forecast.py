@@ -67,9 +67,9 @@ class Forecast:
         for slot, group in users.items():
             pools[slot.gpu_type, tuple(group)] += releases.get(slot, ())
         self._pools: defaultdict[tuple[GpuType, object], list[_Pool]] = defaultdict(list)
-        for (gpu_type, alikes), pool in pools.items():
+        for (gpu_type, kinds), pool in pools.items():
             heapify(pool)
-            for alike in alikes:
+            for alike in kinds:
                 self._pools[gpu_type, alike].append(pool)
 
     def first_end(self, job: Job) -> GpuType | None:
