@@ -167,7 +167,7 @@ def test_copies_share_a_slot_by_what_was_said_of_their_speed(cluster: Cluster) -
 
 
 def test_what_copies_measure_takes_the_place_of_what_was_said(cluster: Cluster) -> None:
-    """Measured throughputs replace described ones; those of types without one are scaled likewise."""
+    """Measured throughputs replace described ones, and scale those of other GPU types."""
     cluster.start()
     cluster.report(0, steps_done=10, own_steps=10, steps_per_s=5.0, aggregation_s=11.0)
     seen = cluster.seen
@@ -393,7 +393,7 @@ def test_every_policy_can_take_over_a_job_in_copies(cluster: Cluster, name: str)
 
 
 def test_what_copies_are_told_is_kept_while_the_job_is_there(tmp_path: Path) -> None:
-    """An assignment is readable for its owner only, rewritten only if changed, removed with its job."""
+    """An assignment is readable for its owner only, and removed with its job."""
     told = Assignments(tmp_path / "assignments")
     path = assignment_path(told.directory, "7")
     told.put(JobId("7"), 4321, Assignment(1, {0: 3}, 60.0))
@@ -473,7 +473,7 @@ def test_copies_that_slurm_has_put_on_one_node_break_no_plan(cluster: Cluster, n
 
 
 def test_a_copy_that_its_owner_takes_away_brings_no_others(cluster: Cluster) -> None:
-    """If the owner withdraws a copy, the others stay held until it reports that training is done."""
+    """If the owner withdraws a copy, the others stay held until it reports the end of training."""
     cluster.place({0: FAST})
     [job] = cluster.slurm.find(cluster.task(0))
     job.comment = encode(replace(DESCRIBED, leaves=True))
@@ -648,7 +648,7 @@ def test_a_copy_let_go_is_not_held_again_for_waiting_on_its_pin(cluster: Cluster
 
 
 def test_the_journal_is_told_of_copies_and_their_averages(cluster: Cluster) -> None:
-    """The journal gets each copy's task and measured speed, and the job's averages with their time."""
+    """The journal gets each copy's task and speed, and the job's averages and their time."""
     assert cluster.backend.copy_facts() == {}
     cluster.start()
     cluster.averages()
