@@ -547,7 +547,7 @@ def test_nobody_else_has_a_file_written_or_a_directory_taken(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["7", "assignments"])
 def test_what_lies_behind_a_planted_link_is_not_removed(name: str, tmp_path: Path) -> None:
-    """A planted link, to a job's directory or to hadard's own, does not lead to deleted files."""
+    """A link in place of a job's directory, or of hadard's own, causes no deletion of files."""
     state = tmp_path / "state"
     state.mkdir()
     for file in ("ledger.json", "assignment.json"):
@@ -669,7 +669,7 @@ def test_the_journal_is_told_of_copies_and_their_averages(cluster: Cluster) -> N
 
 
 def test_averages_of_before_are_told_without_a_time(cluster: Cluster) -> None:
-    """After a restart of hadard the time of the last average is not known and left out."""
+    """The time of an average before hadard's start is left out."""
     cluster.start()
     cluster.report(0, averages=7)
     cluster.begin_anew()

@@ -154,7 +154,7 @@ def test_another_end_of_a_run_that_was_signalled_is_final(
 
 
 def test_a_death_of_usr1_that_was_not_ours_is_final(bench: Bench) -> None:
-    """A job is final if its owner sent USR1, without our signal or in a later run."""
+    """The owner sent USR1, without a signal of hadard or in a later run than hadard's."""
     bench.slurm.signal(bench.job)
     bench.slurm.advance(2.0)
     bench.look()

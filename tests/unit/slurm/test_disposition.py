@@ -214,7 +214,7 @@ def test_a_job_that_is_held_as_it_runs_is_not_moved(ledger: Ledger) -> None:
 
 
 def test_a_hold_has_landed_if_the_job_started_as_it_was_before(ledger: Ledger) -> None:
-    """Our hold raced with the start only if it was pending and the requested nodes are the same."""
+    """Only an unreleased hold of hadard counts, on a job that requests the same nodes as then."""
     row = a_row(state="RUNNING", priority=0, reason="JobHeldUser")
     coming = Claim(is_held=True, asked_when_held=())
     assert is_held_while_starting(row, coming)

@@ -140,7 +140,7 @@ def test_what_is_ours_goes_and_nothing_else(bench: Bench) -> None:
 
 
 def test_a_job_on_its_way_off_its_gpus_is_waited_for(bench: Bench) -> None:
-    """A completing job is held only once it has left its GPUs."""
+    """A completing job is released once it is pending and held."""
     job = bench.submit(hold="")
     bench.fake.advance(1.0)
     bench.ledger.expect_holds({JobId(job.key): ()})
