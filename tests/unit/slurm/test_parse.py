@@ -176,7 +176,7 @@ def test_requests_for_gpus(field: int, request_: str, gpus: dict[str, int]) -> N
 
 
 def test_gpus_asked_for_in_other_ways_are_seen() -> None:
-    """Jobs that request GPUs per job, per task or per socket are not pinned."""
+    """GPUs requested per job, per task or per socket are read."""
     for field_ in (13, 14, 15):
         (row,) = parse_queue(with_field(field_, "gres:gpu:2"), MARK)
         assert row.gpus_otherwise == (("gpu", 2),)
@@ -345,7 +345,7 @@ def test_every_job_has_its_line() -> None:
     ],
 )
 def test_a_forged_line_gives_nobody_a_line_that_is_not_whole(forged: str, sound: set[str]) -> None:
-    """A line break in a job's name neither hides other jobs' lines nor the GPUs of this job."""
+    """A line break in a job's name may hide lines, but every line that is returned is complete."""
     lines = [a_detail("1"), a_detail("2", name=forged), a_detail("3")]
     found = split_job_details("".join(lines), {"1", "2", "3"})
     assert sound <= set(found)

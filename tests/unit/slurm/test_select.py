@@ -18,7 +18,7 @@ from hadar_slurm.slurm.client.select import make_adapter
 
 @dataclass(frozen=True, slots=True)
 class Versioned(Runner):
-    """A runner that only answers with Slurm's version; without one, Slurm's commands are missing."""
+    """A runner that only answers with Slurm's version; without one, its commands are missing."""
 
     says: str = "slurm-wlm 26.05.5"
 
