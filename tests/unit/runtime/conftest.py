@@ -1,4 +1,4 @@
-"""Trainings, whose copies do not outlive the test."""
+"""Fixtures that start trainings and stop all of their processes after the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Make trainings."""
+    """Return a function that makes trainings."""
     from fakes.trainings import Training  # needs torch
 
     made: list[Training] = []
@@ -27,7 +27,7 @@ def training(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Any]:
-    """Start trainings as in one shell or one Slurm job."""
+    """Return a place to start trainings in, as from one shell or one Slurm job."""
     from fakes.alone import Alone  # needs torch
 
     place = tmp_path / "submitted"

@@ -1,4 +1,4 @@
-"""Delayed averaging: copies train on while their slot is made one, and every step counts once."""
+"""Delayed averaging: copies train while their interval is averaged, and every step counts once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BEGINS = "steps that were trained ahead"
 
 
 def union(parts: dict[int, Ranges]) -> Ranges:
-    """Return the steps of all, each of which is one copy's."""
+    """Return the union of the copies' steps; no two copies may have the same one."""
     found = Ranges.of(pair for steps in parts.values() for pair in steps.pairs)
     assert len(found) == sum(map(len, parts.values()))
     return found
@@ -41,7 +41,7 @@ def union(parts: dict[int, Ranges]) -> Ranges:
 def test_no_step_counts_twice_and_none_is_left_out(
     delay: float, total_steps: int, data: st.DataObject
 ) -> None:
-    """Whoever comes, goes, is slower than thought, loses a slot or has trained ahead how much."""
+    """Copies may join, leave, slow down, lose an interval, or train any number of steps ahead."""
     dealer = Dealer(Settings(delay=delay, slot_s=10.0), None)
     speeds = st.dictionaries(st.integers(0, 3), st.floats(0.1, 5.0), min_size=1)
     end = dealer.deal(SlotEnd(slot=0, total_steps=total_steps), data.draw(speeds), 0.0)
@@ -64,12 +64,12 @@ def test_no_step_counts_twice_and_none_is_left_out(
         }
         end = replace(end, slot=end.slot + 1, done=done, dealt={})
         end = dealer.deal(end, data.draw(speeds), 0.0)
-    # What is left after so many slots is trained in one that nobody loses.
+    # The steps that are left after these intervals are trained in one without losses.
     assert sorted([*trained, *end.todo]) == list(range(total_steps))
 
 
 def test_what_was_trained_ahead_is_dealt_to_who_has_trained_it() -> None:
-    """And what others lost comes before what is new."""
+    """A copy is dealt the steps that it has trained ahead; lost steps come before new ones."""
     dealer = Dealer(Settings(delay=0.25, slot_s=10.0), None)
     begun = dealer.deal(SlotEnd(slot=3, total_steps=1000), {0: 2.0, 1: 1.0}, 0.0)
     assert begun.dealt == {0: Ranges.of([(0, 20)]), 1: Ranges.of([(20, 30)])}
@@ -78,13 +78,13 @@ def test_what_was_trained_ahead_is_dealt_to_who_has_trained_it() -> None:
     after = dealer.deal(lost, {0: 2.0, 1: 1.0}, 0.0)
     assert after.dealt[0] == Ranges.of([(18, 20), (30, 35), (37, 50)])
     assert after.dealt[1] == Ranges.of([(35, 37), (50, 58)])
-    # Gone for a slot, its part is anybody's.
+    # If a copy is gone for an interval, its steps may be dealt to any other copy.
     alone = dealer.deal(lost, {0: 2.0}, 0.0)
     assert alone.dealt[0] == Ranges.of([(18, 20), (30, 48)])
 
 
 def test_nothing_is_trained_ahead_of_the_last_slot() -> None:
-    """Nor where nobody asked for it."""
+    """The same holds without a delay."""
     end = SlotEnd(slot=3, total_steps=30)
     dealer = Dealer(Settings(delay=1.0, slot_s=10.0), None)
     assert dealer.deal(end, {0: 2.0, 1: 1.0}, 0.0).ahead == {}
@@ -95,13 +95,13 @@ def test_nothing_is_trained_ahead_of_the_last_slot() -> None:
 
 @pytest.mark.parametrize("delay", [-0.1, 1.1])
 def test_a_delay_that_is_none_is_refused(delay: float) -> None:
-    """More than a slot is more than the copies know of."""
+    """Steps are dealt at most one interval ahead."""
     with pytest.raises(ValueError, match="delay must be 0 to 1"):
         Settings(delay=delay)
 
 
 def test_progress_is_added_to_what_was_made_one(tmp_path: Path) -> None:
-    """Where that is what the copy had contributed, it goes on as it is, to the bit."""
+    """If the average equals the contribution, the parameters stay the same to the bit."""
     torch.manual_seed(0)
     model = torch.nn.Linear(30, 4)
     then = model.weight.detach().clone()
@@ -113,7 +113,7 @@ def test_progress_is_added_to_what_was_made_one(tmp_path: Path) -> None:
     for consolidated, expected in ((then, now), (one, one + now - then)):
         named = {"model/weight": consolidated, "model/bias": model.bias}
         write_tensors(tmp_path / "end", named, {})
-        # Twice: it may have to be loaded again.
+        # Twice, as a failed load is repeated.
         for _ in range(2):
             ahead.take_over(model, TensorFile(tmp_path / "end"))
             assert torch.allclose(model.weight, expected, atol=1e-6)
@@ -121,7 +121,7 @@ def test_progress_is_added_to_what_was_made_one(tmp_path: Path) -> None:
 
 
 def test_what_was_trained_ahead_counts_in_the_next_slot_alone() -> None:
-    """And only if all of it is the copy's."""
+    """All of its steps must also be dealt to this copy in that interval."""
     ahead = Ahead(torch.nn.Linear(1, 1), slot=5)
     mine = Ranges.of([(10, 20)])
     assert not ahead.belongs_to(SlotEnd(slot=5, total_steps=99), mine)
@@ -133,10 +133,10 @@ def test_what_was_trained_ahead_counts_in_the_next_slot_alone() -> None:
 
 
 def test_copies_that_train_ahead_share_the_steps(training: Callable[..., Training]) -> None:
-    """Some are trained ahead, each counts once, and all end with the same parameters.
+    """Some steps are trained ahead, each counts once, and all copies end with the same parameters.
 
-    The shares of the last slot may be smaller than what was trained ahead of it: what does not
-    count there, half a slot at most, is trained again.
+    The shares of the last interval may be smaller than what was trained ahead of it: the rest, half
+    an interval at most, does not count and is trained again.
     """
     job = training(200, "--step-s=0.01", "--delay=0.5", "--gone-s=20")
     job.start_together(0, 1)
@@ -152,7 +152,7 @@ def test_copies_that_train_ahead_share_the_steps(training: Callable[..., Trainin
 def test_a_copy_that_is_killed_while_it_trains_ahead_costs_its_slot_alone(
     training: Callable[..., Training],
 ) -> None:
-    """What is on the disk can be read, and the other goes on from it."""
+    """The files on disk stay readable, and the other copy continues from them."""
     job = training(300, "--step-s=0.01", "--delay=0.5")
     job.start_together(0, 1)
     until(lambda: job.has_ended(1))
@@ -167,7 +167,7 @@ def test_a_copy_that_is_killed_while_it_trains_ahead_costs_its_slot_alone(
 
 
 def test_two_processes_train_ahead_together(training: Callable[..., Training]) -> None:
-    """Both take the same steps along."""
+    """Both processes train the same steps ahead."""
     job = training(100, "--step-s=0.01", "--delay=0.5")
     job.start(0, ranks=2)
     said = job.end(0)
@@ -178,7 +178,7 @@ def test_two_processes_train_ahead_together(training: Callable[..., Training]) -
 
 
 def a_copy(directory: Path, slot_s: float) -> tuple[Copy, Callable[[Copy, int], None]]:
-    """Return a copy, and what trains a step."""
+    """Return a copy, and a function that trains one step."""
     model, optimiser, train = train_copy.make(0)
     settings = Settings(slot_s=slot_s, cost_part=1.0, poll_s=0.01, delay=1.0)
     where = Surroundings(copy=0, directory=directory)
@@ -189,11 +189,11 @@ def a_copy(directory: Path, slot_s: float) -> tuple[Copy, Callable[[Copy, int], 
 def test_a_copy_that_leaves_while_it_trains_ahead_leaves_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: signal.Signals | None
 ) -> None:
-    """Its contribution is there, and nothing goes on in its name."""
-    # Long enough that even a busy machine trains more than three steps in one.
+    """Its contribution is written, and its signs of life end."""
+    # Long enough that even a busy machine trains more than three steps in one interval.
     copy, train = a_copy(tmp_path, slot_s=1.0)
     end_if_ours = copy.peers.end_if_ours
-    # Nobody makes the second slot one.
+    # The second interval is never averaged.
     monkeypatch.setattr(
         copy.peers, "end_if_ours", lambda end, since: end.slot > 0 or end_if_ours(end, since)
     )

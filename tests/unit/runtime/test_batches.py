@@ -1,4 +1,4 @@
-"""Batches by number are right whichever are asked for, and whoever loads them."""
+"""Batches by number have the right samples for any numbers, with and without workers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hadar_slurm.runtime.batches import Batches  # noqa: E402
 
 
 def samples(number: int, batch_size: int, size: int) -> list[int]:
-    """Return an order that is ours."""
+    """Return indices in an order that the loader does not have."""
     return [(7 * index) % size for index in range(number * batch_size, (number + 1) * batch_size)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("is_shuffled", [True, False])
 def test_a_batch_has_its_number_s_samples(workers: int, is_shuffled: bool) -> None:
-    """In a row, with steps left out, again, and over an epoch's end."""
+    """Numbers may be consecutive, skipped or repeated, and pass the end of an epoch."""
     loader: Any = DataLoader(range(20), 6, shuffle=is_shuffled, num_workers=workers)
     batches = Batches(loader)
     drawn = torch.get_rng_state()
@@ -41,7 +41,7 @@ def test_a_batch_has_its_number_s_samples(workers: int, is_shuffled: bool) -> No
 
 
 class Endless(IterableDataset):  # type: ignore[misc, type-arg]
-    """Has no length."""
+    """A data set without a length."""
 
     def __iter__(self) -> Any:
         return iter(())
@@ -72,6 +72,6 @@ class Endless(IterableDataset):  # type: ignore[misc, type-arg]
     ],
 )
 def test_an_order_that_is_not_ours_to_decide_is_refused(loader: Any, wrong: str) -> None:
-    """By its name."""
+    """The error names what decides the order."""
     with pytest.raises(ValueError, match=wrong):
         Batches(loader())

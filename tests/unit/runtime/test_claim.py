@@ -1,4 +1,4 @@
-"""A copy is one process: a second one is refused, and a dead one is not waited for."""
+"""A copy is one process: a second process is refused, and a dead one causes no delay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ sys.stdin.read()
 
 @contextmanager
 def holder(directory: Path, restart: int, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that is copy 0; with more words it has forked another process."""
+    """Run a process that is copy 0; with `more`, it also forks a child process."""
     words = [sys.executable, "-c", HOLDER, str(directory), str(restart), *more]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -63,14 +63,14 @@ def a_claim(directory: Path, restart: int = 0, gone_after_s: float = 0.5, **othe
 
 
 def noted(directory: Path, run: ClaimedRun) -> None:
-    """Leave the note of a run that has not ended."""
+    """Write the note of a run that has not ended."""
     path = run_path(directory, 0)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(run)))
 
 
 def test_a_second_process_is_refused(alone: Alone) -> None:
-    """Both are started in one directory: the first goes on, and the error names it."""
+    """The first of two processes in one directory continues; the error of the second names it."""
     first = alone.start("a", 100_000, "--step-s=0.02")
     until(lambda: len(alone.steps("a")) > 5)
     said = alone.run("b", 100_000, "--step-s=0.02", status=1)
@@ -82,7 +82,7 @@ def test_a_second_process_is_refused(alone: Alone) -> None:
 
 
 def test_a_copy_number_that_is_there_twice_is_refused(training: Callable[..., Training]) -> None:
-    """Of several copies; the others and the first go on."""
+    """Among several copies, too, a second process with the same number is refused."""
     job = training(100_000, "--step-s=0.02", "--slot-s=1")
     job.start_together(0, 1)
     until(lambda: bool(job.steps(0) and job.steps(1)))
@@ -98,7 +98,7 @@ def test_a_copy_number_that_is_there_twice_is_refused(training: Callable[..., Tr
 def test_a_later_run_takes_over_from_one_that_does_not_end(
     training: Callable[..., Training],
 ) -> None:
-    """As of a node that lost its network: the old process trains no further once it is back."""
+    """The old process, as on a node that lost its network, stops training once it continues."""
     job = training(400, "--step-s=0.02")
     job.start(0)
     until(lambda: job.has_ended(2))
@@ -116,7 +116,7 @@ def test_a_later_run_takes_over_from_one_that_does_not_end(
 
 @pytest.mark.parametrize("forked", [(), ("forked",)])
 def test_a_process_that_is_killed_holds_nothing(tmp_path: Path, forked: tuple[str, ...]) -> None:
-    """Nor do the processes that it has forked, such as a loader's workers."""
+    """Its lock ends with it, even if a child process, such as a loader's worker, still runs."""
     with holder(tmp_path, 0, *forked) as process:
         assert process.stdout is not None
         words = process.stdout.readline().split()
@@ -134,7 +134,7 @@ def test_a_process_that_is_killed_holds_nothing(tmp_path: Path, forked: tuple[st
 
 
 def test_a_lock_that_outlives_its_node_is_replaced(tmp_path: Path) -> None:
-    """It is held by a node that gives no signs of life; a later run does not wait for that."""
+    """The lock is replaced if its node gives no signs of life, or at once by a later run."""
     away = a_claim(tmp_path, host="away", boot="x").mine
     for restart in (0, 1):
         with holder(tmp_path, 0) as process:
@@ -148,7 +148,7 @@ def test_a_lock_that_outlives_its_node_is_replaced(tmp_path: Path) -> None:
 
 
 def test_signs_of_life_tell_of_a_process_on_another_node(tmp_path: Path) -> None:
-    """Where locks do not reach it."""
+    """They are used where locks have no effect between nodes."""
     noted(tmp_path, a_claim(tmp_path, host="away", boot="x").mine)
     other = Presence(tmp_path, 0, 60.0)
     other.join(0.05)
@@ -160,7 +160,7 @@ def test_signs_of_life_tell_of_a_process_on_another_node(tmp_path: Path) -> None
     claim = a_claim(tmp_path)
     assert claim.take() is not None
     claim.leave(State.LEFT)
-    # It has left: there are no signs to wait for.
+    # Its note says that it has left, so there is no wait for signs of life.
     noted(tmp_path, a_claim(tmp_path, host="away", boot="x", state=State.LEFT).mine)
     begun_s = time.monotonic()
     again = a_claim(tmp_path, gone_after_s=60)
@@ -170,7 +170,7 @@ def test_signs_of_life_tell_of_a_process_on_another_node(tmp_path: Path) -> None
 
 
 def test_one_process_is_not_two_copies_of_one_number(tmp_path: Path) -> None:
-    """A lock keeps no process from its own files."""
+    """A lock does not exclude a second claim in the same process, so this is checked separately."""
     first = a_claim(tmp_path)
     first.take()
     with pytest.raises(HeldError):

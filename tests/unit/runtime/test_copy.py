@@ -1,4 +1,4 @@
-"""Copies share a training: every step counts once, and all come to the same parameters."""
+"""Copies share a training: every step counts once, and all get the same parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hadar_slurm.runtime.averaging.slots import Slots  # noqa: E402
 
 
 def test_a_copy_alone_trains_every_step_in_order(training: Callable[..., Training]) -> None:
-    """In however many slots; the rate falls with the steps of the whole job."""
+    """Several intervals are trained; the learning rate falls with the steps of the whole job."""
     job = training(60, "--slot-s=0.1", "--step-s=0.005")
     job.start(0)
     job.end(0)
@@ -36,7 +36,7 @@ def test_a_copy_alone_trains_every_step_in_order(training: Callable[..., Trainin
     ]
     assert rates == pytest.approx([1e-2 * (1 - step / 60) for step in range(60)])
     assert (job.directory / "done").exists()
-    # A job that is done is done: who comes late finds the parameters and ends.
+    # A copy that starts after the end of the job reads the final parameters and ends.
     job.start(3)
     job.end(3)
     assert job.steps(3) == []
@@ -44,13 +44,13 @@ def test_a_copy_alone_trains_every_step_in_order(training: Callable[..., Trainin
 
 
 def test_slots_leave_a_copy_alone_as_it_was(training: Callable[..., Training]) -> None:
-    """Parameters, optimiser and batch statistics are the same to the bit, however it is cut up."""
+    """Intervals of any length give the same parameters and batch statistics to the bit."""
     finals = []
     for name, steps in (("whole", 40), ("cut", 7)):
         job = training(40, name=name)
         path = job.directory.with_suffix(".assignment")
         write_assignment(path, Assignment(1, {0: steps}, 0.0))
-        # Dropout draws anew in each slot.
+        # Dropout has a different seed in each interval.
         job.options = ("--assignment", str(path), "--dropout=0")
         job.start(0)
         job.end(0)
@@ -60,7 +60,7 @@ def test_slots_leave_a_copy_alone_as_it_was(training: Callable[..., Training]) -
 
 
 def test_copies_share_the_steps_by_their_quotas(training: Callable[..., Training]) -> None:
-    """Each step is one copy's, all load what was made one, and all end with the same."""
+    """Each step is trained by one copy, and all copies end with the same parameters."""
     job = training(350)
     path = job.directory.with_suffix(".assignment")
     write_assignment(path, Assignment(1, {0: 20, 1: 10, 2: 5}, 1.0))
@@ -79,7 +79,7 @@ def test_copies_share_the_steps_by_their_quotas(training: Callable[..., Training
 def test_a_copy_that_stands_still_for_some_slots_goes_on_with_the_others(
     training: Callable[..., Training], victim: int
 ) -> None:
-    """Suspended, say: the end that it waits for may be cleared away by the time that it looks."""
+    """The slot end that a suspended copy waits for may have been removed when it continues."""
     job = training(400, "--step-s=0.01", "--gone-s=0.5")
     job.start_together(0, 1)
     until(lambda: len(job.steps(victim)) > 20 and job.has_ended(3))
@@ -97,7 +97,7 @@ def test_a_copy_that_stands_still_for_some_slots_goes_on_with_the_others(
 def test_a_copy_that_is_killed_costs_its_slot_alone(
     training: Callable[..., Training], victim: int
 ) -> None:
-    """The others go on, its steps of that slot are trained by somebody else."""
+    """The other copy continues, and trains the steps that the killed copy lost in the interval."""
     job = training(300, "--step-s=0.01")
     job.start(0)
     job.start(1)
@@ -113,7 +113,7 @@ def test_a_copy_that_is_killed_costs_its_slot_alone(
 def test_a_job_whose_copies_have_all_been_replaced_goes_on(
     training: Callable[..., Training],
 ) -> None:
-    """Nobody waits for ever for those that were dealt steps and are gone."""
+    """A new copy does not wait without limit for dead copies with steps dealt to them."""
     job = training(80, "--step-s=0.01")
     job.start(0)
     until(lambda: job.has_ended(2))
@@ -127,7 +127,7 @@ def test_a_job_whose_copies_have_all_been_replaced_goes_on(
 def test_a_copy_asked_to_save_contributes_what_it_has(
     training: Callable[..., Training], tmp_path: Path
 ) -> None:
-    """It says so, waits for its end, and is dealt nothing meanwhile; back again it goes on."""
+    """After USR1 it reports `saved` and gets no steps; after a requeue it trains again."""
     spool = tmp_path / "spool"
     job = training(150, "--step-s=0.02", "--slot-s=2", f"--spool={spool}")
     job.start(0)
@@ -142,7 +142,7 @@ def test_a_copy_asked_to_save_contributes_what_it_has(
     job.kill(1, signal.SIGUSR1)
     until(lambda: said_by_one().state == "saved")
     kept = set(job.steps(1))
-    # Once they are in what was made one, they are no steps of its own.
+    # Steps that are averaged no longer count as the copy's own.
     until(lambda: kept <= set(job.newest().done) and said_by_one().own_steps == 0)
     assert said_by_one().state == "saved"
     assert said_by_one().steps_done >= len(kept)
@@ -160,7 +160,7 @@ def test_a_copy_asked_to_save_contributes_what_it_has(
 def test_a_contribution_that_is_damaged_is_left_out_and_said_so(
     training: Callable[..., Training],
 ) -> None:
-    """Its steps are dealt out again; a slot's end that is damaged gives way to the one before."""
+    """Its steps are dealt again; a damaged slot end is replaced by the one before."""
     job = training(200, "--step-s=0.01", "--slot-s=1")
     job.start(0)
     until(lambda: job.has_ended(2))
@@ -178,7 +178,7 @@ def test_a_contribution_that_is_damaged_is_left_out_and_said_so(
 
 
 def test_a_directory_of_another_job_is_refused(training: Callable[..., Training]) -> None:
-    """With what to do about it."""
+    """The error has the remedy."""
     job = training(5)
     job.start(0)
     job.end(0)
@@ -188,7 +188,7 @@ def test_a_directory_of_another_job_is_refused(training: Callable[..., Training]
 
 
 def test_files_can_be_read_without_us(training: Callable[..., Training]) -> None:
-    """A slot's end is safetensors with JSON; parameters have the model's own names."""
+    """A slot end is a safetensors file with JSON; parameters have the names of the model."""
     job = training(5)
     job.start(0)
     job.end(0)

@@ -1,4 +1,4 @@
-"""A consolidation costs what it usually costs, and one that was slow changes little."""
+"""The cost of averaging is a median, so that one slow average changes little."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hadar_slurm.runtime.averaging.costs import Costs
 
 
 def of(*made_s: float) -> Costs:
-    """Return the costs after some consolidations that differed in their making."""
+    """Return the costs after averages that took these times."""
     costs = Costs()
     for slot, seconds in enumerate(made_s, start=1):
         costs.save_s.append(1.0)
@@ -34,19 +34,19 @@ def of(*made_s: float) -> Costs:
 def test_one_that_is_slow_is_left_out_and_two_in_three_count(
     made_s: tuple[float, ...], total_s: float
 ) -> None:
-    """Of the newest three, each part for itself."""
+    """Each part costs its median in the newest three averages, the lower of two."""
     assert of(*made_s).total_s == total_s
 
 
 def test_a_disk_that_stands_still_once_while_it_saves_changes_nothing() -> None:
-    """A contribution is as much a part as the making."""
+    """Writing a contribution is a part of the cost, like averaging."""
     costs = of(3.0, 3.0)
     costs.save_s.append(60.0)
     assert costs.total_s == 4.75
 
 
 def test_what_we_have_measured_counts_before_what_we_are_told() -> None:
-    """And the end of slot 0, which nobody has made one, says nothing."""
+    """A measured time has priority over the noted one; slot 0 is not an average."""
     costs = of(3.0)
     costs.take_over(1, 2.0)
     costs.take_over(0, 0.0)
@@ -56,7 +56,7 @@ def test_what_we_have_measured_counts_before_what_we_are_told() -> None:
 
 
 def test_what_fails_has_not_taken_long() -> None:
-    """It is tried again."""
+    """A failed attempt is repeated, and its time is not recorded."""
     costs = Costs()
     with pytest.raises(OSError, match="full"), costs.measure(costs.save_s):
         raise OSError("full")

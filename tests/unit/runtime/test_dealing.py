@@ -1,4 +1,4 @@
-"""Slots are as long as asked for, or so long that consolidation takes its part of the time only."""
+"""Intervals have the configured length, or more, to limit the part of time that averaging takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEEDS = {0: 2.0, 1: 1.0}
 
 
 def quotas(end: SlotEnd) -> dict[int, int]:
-    """Return how many steps each copy has in the next slot."""
+    """Return the number of steps of each copy in the next interval."""
     return {copy: len(steps) for copy, steps in end.dealt.items()}
 
 
@@ -29,7 +29,7 @@ def quotas(end: SlotEnd) -> dict[int, int]:
 def test_an_assignment_is_scaled_to_what_a_consolidation_costs(
     tmp_path: Path, cost_s: float, length_s: float
 ) -> None:
-    """In proportion: a slot three times as long has quotas three times as large."""
+    """An interval that is three times as long has quotas that are three times as large."""
     path = tmp_path / "assignment"
     write_assignment(path, Assignment(1, {0: 50, 1: 25, 7: 9}, 100.0))
     dealt = Dealer(Settings(cost_part=0.05), path).deal(LONG, SPEEDS, cost_s)
@@ -38,7 +38,7 @@ def test_an_assignment_is_scaled_to_what_a_consolidation_costs(
 
 
 def test_who_is_here_and_not_named_has_an_average_part(tmp_path: Path) -> None:
-    """hadard may be gone, and Slurm have started it; one that is to have nothing is named so."""
+    """Slurm may start a copy without hadard; an assigned quota of 0 gives a copy no steps."""
     path = tmp_path / "assignment"
     write_assignment(path, Assignment(1, {0: 50, 1: 30, 3: 0}, 100.0))
     here = {**SPEEDS, 2: 0.0, 3: 0.0}
@@ -46,14 +46,14 @@ def test_who_is_here_and_not_named_has_an_average_part(tmp_path: Path) -> None:
 
 
 def test_without_an_assignment_speeds_fill_the_longer_slot() -> None:
-    """A copy not yet measured counts as an average one."""
+    """A copy without a measured speed gets an average share."""
     dealt = Dealer(Settings(slot_s=10.0), None).deal(LONG, SPEEDS | {2: 0.0}, 2.0)
     assert dealt.length_s == pytest.approx(40.0)
     assert quotas(dealt) == {0: 80, 1: 40, 2: 60}
 
 
 def test_quotas_without_a_length_are_left_as_they_are(tmp_path: Path) -> None:
-    """As in a replay, which has no clock."""
+    """An example is a replay, which has no clock."""
     path = tmp_path / "assignment"
     write_assignment(path, Assignment(1, {0: 5, 1: 3}, 0.0))
     dealt = Dealer(Settings(), path).deal(LONG, SPEEDS, 100.0)
@@ -68,7 +68,7 @@ def test_quotas_without_a_length_are_left_as_they_are(tmp_path: Path) -> None:
 def test_no_more_is_dealt_than_is_left(
     tmp_path_factory: pytest.TempPathFactory, asked: dict[int, int], left: int, cost_s: float
 ) -> None:
-    """And what is dealt is in proportion, to within a step."""
+    """The dealt steps are in proportion to the quotas, to within a step."""
     path = tmp_path_factory.mktemp("job") / "assignment"
     write_assignment(path, Assignment(1, asked, 10.0))
     end = SlotEnd(slot=0, total_steps=left, length_s=1e9)
@@ -80,7 +80,7 @@ def test_no_more_is_dealt_than_is_left(
 
 
 def test_a_slot_is_at_most_twice_as_long_as_the_last() -> None:
-    """Unless that is asked for; so a disk that stood still for a minute costs no 20 minutes."""
+    """The limit protects from a disk that stalls; it does not apply to the configured length."""
     dealer = Dealer(Settings(slot_s=100.0), None)
     lengths = []
     end = SlotEnd(slot=0, total_steps=10**6)
@@ -94,6 +94,6 @@ def test_a_slot_is_at_most_twice_as_long_as_the_last() -> None:
 
 @pytest.mark.parametrize("part", [0.0, -1.0, 1.5])
 def test_a_part_that_is_none_is_refused(part: float) -> None:
-    """Before it makes slots endless."""
+    """A part of 0 would make intervals endless."""
     with pytest.raises(ValueError, match="cost_part must be above 0"):
         Settings(cost_part=part)

@@ -1,4 +1,4 @@
-"""Mixed precision, schedulers and batches in turns: what belongs to a step travels with it."""
+"""Mixed precision, schedulers and gradient accumulation: their state is kept with the model's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LABELS = INPUTS.sum(dim=1, keepdim=True)
 
 
 def a_copy(directory: Path, total_steps: int = 30, **extra: Any) -> Copy:
-    """Return the only copy of a job that fits a line."""
+    """Return the only copy of a job that fits a linear function."""
     torch.manual_seed(1)
     model = torch.nn.Linear(8, 1)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
@@ -39,17 +39,17 @@ def a_copy(directory: Path, total_steps: int = 30, **extra: Any) -> Copy:
 
 
 def scaler(_: Any = None, **known: Any) -> Any:
-    """Return a scaler that grows fast."""
+    """Return a GradScaler whose scale grows fast."""
     return torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=4, **known)
 
 
 def decay(optimiser: Any) -> Any:
-    """Return a scheduler."""
+    """Return a learning rate scheduler."""
     return torch.optim.lr_scheduler.StepLR(optimiser, step_size=10)
 
 
 def train_mixed(copy: Copy, step: int, parts: int) -> None:
-    """Train a step in bfloat16, scaled, in turns."""
+    """Train a step in bfloat16, with a scaled loss and gradient accumulation."""
     scale, scheduler = copy.extra
     for part in range(parts):
         batch = copy.samples(step, batch_size=16, size=64, part=part, parts=parts)
@@ -63,7 +63,7 @@ def train_mixed(copy: Copy, step: int, parts: int) -> None:
 
 
 def test_mixed_precision_goes_on_where_it_was(tmp_path: Path) -> None:
-    """The scale and the schedule, in however many slots and runs."""
+    """Scale and schedule are the same after three runs as after one."""
     finals = []
     for name, stops in (("whole", [0]), ("cut", [7, 19, 0])):
         for stop in stops:
@@ -83,7 +83,7 @@ def test_mixed_precision_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_turns_add_up_to_the_batch(tmp_path: Path) -> None:
-    """A batch in four turns trains as it does at once."""
+    """A batch in four parts has the same gradient as the whole batch."""
 
     def trained(name: str, parts: int) -> Any:
         copy = a_copy(tmp_path / name)
@@ -101,7 +101,7 @@ def test_turns_add_up_to_the_batch(tmp_path: Path) -> None:
 
 
 def test_a_scaler_that_is_not_enabled_keeps_out_of_the_way(tmp_path: Path) -> None:
-    """As on a copy whose GPU trains in bfloat16."""
+    """A copy whose GPU trains in bfloat16 has one; its empty state changes no other scaler."""
     with a_copy(tmp_path, extra=[lambda _: scaler(enabled=False)]) as copy:
         list(copy.steps())
     late = a_copy(tmp_path, extra=[scaler])
@@ -116,10 +116,10 @@ def multi_step(optimiser: Any) -> Any:
 
 
 class Odd:
-    """Keeps a tensor."""
+    """An object whose state has a tensor."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is no plain value."""
+        """Return a state that is not plain."""
         return {"table": [torch.zeros(3)]}
 
 
@@ -133,13 +133,13 @@ class Odd:
 def test_what_no_plain_value_is_is_refused_at_once(
     tmp_path: Path, make: Callable[[Any], Any], why: str
 ) -> None:
-    """Rather than come back as something else."""
+    """Otherwise the state would be restored with other types."""
     with pytest.raises(TypeError, match=why):
         a_copy(tmp_path, extra=[make])
 
 
 def test_a_job_begun_with_other_extras_is_refused(tmp_path: Path) -> None:
-    """They would be mixed up."""
+    """The states could not be assigned to the objects."""
     with a_copy(tmp_path, extra=[scaler]) as copy:
         list(copy.steps())
     with (

@@ -1,4 +1,4 @@
-"""What a disk does to a copy: writes that fail, reads that fail, files of another version."""
+"""Faults of a disk: failed writes, failed reads, and files of another version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SETTINGS = Settings(slot_s=0.05, cost_part=1.0, gone_after_s=0.5, poll_s=0.01, r
 
 
 def a_copy(directory: Path, total_steps: int = 40) -> tuple[Copy, Callable[[Copy, int], None]]:
-    """Return the only copy of a job, and what trains a step."""
+    """Return the only copy of a job, and a function that trains one step."""
     model, optimiser, train = train_copy.make(0)
     where = Surroundings(copy=0, directory=directory)
     return Copy(
@@ -46,7 +46,7 @@ def a_copy(directory: Path, total_steps: int = 40) -> tuple[Copy, Callable[[Copy
 
 
 def run(copy: Copy, train: Callable[[Copy, int], None]) -> list[int]:
-    """Train to the end, and return the steps."""
+    """Train to the end of the job, and return the steps."""
     steps = []
     with copy:
         for step in copy.steps():
@@ -57,7 +57,7 @@ def run(copy: Copy, train: Callable[[Copy, int], None]) -> list[int]:
 
 
 def failing(times: int, at: int, real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `real`, except that from the call number `at` on it fails some times."""
+    """Return `real`, which fails in this number of calls, starting with call number `at`."""
     calls = 0
 
     def call(*args: Any, **known: Any) -> Any:
@@ -75,7 +75,7 @@ def failing(times: int, at: int, real: Callable[..., Any]) -> Callable[..., Any]
 def test_what_fails_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, at: int
 ) -> None:
-    """A full disk, a stale handle: once it is over every step is trained, and trained once."""
+    """After a full disk or a stale handle, every step is trained once."""
     monkeypatch.setattr(Slots, name, failing(4, at, getattr(Slots, name)))
     copy, train = a_copy(tmp_path)
     assert run(copy, train) == list(range(40))
@@ -88,7 +88,7 @@ def test_what_fails_is_tried_again(
 def test_a_copy_that_was_killed_does_not_begin_anew_while_all_wait_for_it(
     tmp_path: Path, others_train: bool
 ) -> None:
-    """What it trained could come too late for their patience, and be trained a third time."""
+    """If all others wait, the interval ends first: its share could come too late to be averaged."""
     copy, _ = a_copy(tmp_path)
     dealt = {1: Ranges.of([(0, 10)]), 0: Ranges.of([(10, 20)])}
     if others_train:
@@ -107,7 +107,7 @@ def test_a_copy_that_was_killed_does_not_begin_anew_while_all_wait_for_it(
 
 
 def test_what_several_copies_trained_is_counted_as_an_average(tmp_path: Path) -> None:
-    """And told; a slot that one copy alone has trained is none, nor is what cannot be used."""
+    """The number is reported; intervals with one usable contribution do not count."""
     copy, _ = a_copy(tmp_path)
     copy.reports.where = replace(
         copy.where, job="7", spool=user_reports(tmp_path / "spool", os.getuid())
@@ -115,7 +115,7 @@ def test_what_several_copies_trained_is_counted_as_an_average(tmp_path: Path) ->
     copy.ending.begin(40, {0: 1.0, 1: 1.0}, copy.named())
 
     def slot(*wrong: int) -> int:
-        """End a slot to which both give what was dealt, some wrongly; return the new count."""
+        """End an interval with unusable contributions of `wrong`; return the number of averages."""
         end, _ = copy.newest()
         for one, other in ((0, 1), (1, 0)):
             steps = end.dealt[other if one in wrong else one]
@@ -134,7 +134,7 @@ def test_what_several_copies_trained_is_counted_as_an_average(tmp_path: Path) ->
 
 
 def test_an_end_that_breaks_while_it_is_trained_from_gives_way(tmp_path: Path) -> None:
-    """To the one before; nobody waits for ever for what nobody can read."""
+    """The slot end before it is used, as no copy can read the broken one."""
     copy, train = a_copy(tmp_path)
     broken = 0
     with copy:
@@ -150,7 +150,7 @@ def test_an_end_that_breaks_while_it_is_trained_from_gives_way(tmp_path: Path) -
 
 
 def test_saved_is_said_once_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A requeue that comes before would lose what was trained."""
+    """An earlier requeue would lose what was trained."""
     told: list[tuple[str, bool]] = []
     copy, train = a_copy(tmp_path)
 
@@ -175,13 +175,13 @@ def test_saved_is_said_once_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def _end_once_saved(copy: Copy, told: list[tuple[str, bool]]) -> None:
     if ("saved", True) in told:
-        copy.asked.add(signal.SIGTERM)  # as with a requeue
+        copy.asked.add(signal.SIGTERM)  # as in a requeue
 
 
 def test_a_file_of_another_version_is_not_put_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A release that is older must not begin the training anew."""
+    """An older release must not restart the training from step 0."""
     run(*a_copy(tmp_path))
     before = sorted(path.name for path in (tmp_path / "slots").iterdir())
     monkeypatch.setattr(slots_module, "VERSION", 2)
@@ -191,7 +191,7 @@ def test_a_file_of_another_version_is_not_put_aside(
 
 
 def test_files_of_an_older_release_are_gone_on_with(tmp_path: Path) -> None:
-    """They say nothing of the training's identity, and `begun.json` is not there."""
+    """They lack the training's identity, and there is no `begun.json`."""
     copy, train = a_copy(tmp_path)
     tensors, facts = copy.named()
     told = {
@@ -210,7 +210,7 @@ def test_files_of_an_older_release_are_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_nothing_of_slots_that_have_ended_is_left(tmp_path: Path) -> None:
-    """Drafts of copies that were killed while they wrote included."""
+    """Drafts of copies that were killed while they wrote are removed, too."""
     (tmp_path / "slots").mkdir()
     draft = tmp_path / "slots" / ".slot-00000001.abcd.copy-00001.safetensors.vm.77"
     draft.write_bytes(b"half")
@@ -226,7 +226,7 @@ def test_nothing_of_slots_that_have_ended_is_left(tmp_path: Path) -> None:
 def test_a_contribution_of_another_base_does_not_count(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The end that it started from could not be read, and was made anew."""
+    """The slot end that it is based on was unreadable and has been replaced."""
     caplog.set_level(logging.WARNING)
     copy, train = a_copy(tmp_path, total_steps=5)
     run(copy, train)
@@ -240,7 +240,7 @@ def test_a_contribution_of_another_base_does_not_count(
 
 
 def test_the_tasks_of_an_ordinary_array_are_jobs_of_their_own() -> None:
-    """Only those that are said to be copies share a directory."""
+    """Only tasks that are declared as copies share a directory."""
     array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
     alone, copy = Surroundings.of(array), Surroundings.of(array | {"HADAR_COPIES": "4"})
     assert (alone.copy, alone.directory) == (0, Path("hadar-9"))

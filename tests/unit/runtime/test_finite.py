@@ -1,4 +1,4 @@
-"""What is NaN or infinite on one copy does not reach the parameters of all."""
+"""NaN or infinite values of one copy do not reach the averaged parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = Settings(slot_s=0.05, cost_part=1.0, gone_after_s=0.5, poll_s=0.01, r
 
 
 class Masked(nn.Module):
-    """A linear layer, batch statistics, and a mask of -inf that is as it should be."""
+    """A linear layer, batch statistics, and a mask with valid values of -inf."""
 
     mask: torch.Tensor
 
@@ -36,7 +36,7 @@ class Masked(nn.Module):
         self.register_buffer("mask", torch.full((4, 4), -math.inf).triu(1))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return some outputs."""
+        """Return the outputs of the layers."""
         outputs: torch.Tensor = self.norm(self.layer(inputs))
         return outputs
 
@@ -54,7 +54,7 @@ def a_copy(directory: Path, number: int = 0, delay: float = 0.0) -> Copy:
 
 
 def train(copy: Copy, spoil: Callable[[Copy, int], None]) -> list[int]:
-    """Train to the end, and return the steps; `spoil` does harm after each."""
+    """Train to the end, and return the steps; `spoil` is called after each."""
     steps = []
     with copy:
         for step in copy.steps():
@@ -84,7 +84,7 @@ def spoil(copy: Copy, what: str, value: float) -> None:
     [
         ("parameter", "model/layer.weight"),
         ("statistics", "model/norm.running_var"),
-        ("state", ""),  # by the next step it is in the parameters
+        ("state", ""),  # in the parameters by the next step
     ],
 )
 def test_a_spoilt_contribution_is_left_out(
@@ -95,11 +95,11 @@ def test_a_spoilt_contribution_is_left_out(
     delay: float,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its steps are trained again, it is said of which copy and tensor, and nothing is spoilt."""
+    """Its steps are trained again, and the log names the copy and the tensor."""
     spoilt: list[int] = []
 
     def once(copy: Copy, step: int) -> None:
-        # With a delay later steps may be trained ahead, and are not contributed then.
+        # With a delay, later steps may be trained ahead, and are then not contributed.
         if step == (0 if delay else 20) and not spoilt:
             spoilt.append(step)
             spoil(copy, what, value)
@@ -120,7 +120,7 @@ def test_a_spoilt_contribution_is_left_out(
 
 
 def test_one_of_several_copies_is_left_out(tmp_path: Path) -> None:
-    """What the others trained counts; also of a release that does not look itself."""
+    """The other copy's steps count, even if the contributing release does not check its values."""
     copy = a_copy(tmp_path)
     dealt = {0: Ranges.of([(0, 10)]), 1: Ranges.of([(10, 20)])}
     copy.slots.end(SlotEnd(slot=0, total_steps=60, dealt=dealt), *copy.named())
@@ -136,7 +136,7 @@ def test_one_of_several_copies_is_left_out(tmp_path: Path) -> None:
 
 
 def test_training_stops_where_nothing_is_finite_any_more(tmp_path: Path) -> None:
-    """After three slots in a row, and again when it is started again."""
+    """It stops after three intervals in a row, and again after a restart."""
 
     def always(copy: Copy, step: int) -> None:
         if step >= 20:
@@ -150,7 +150,7 @@ def test_training_stops_where_nothing_is_finite_any_more(tmp_path: Path) -> None
     newest = Slots(tmp_path).newest()
     assert newest is not None
     assert bool(torch.isfinite(newest[1].tensor("model/layer.weight")).all())
-    # What is taken back goes on, and the slot that is tried again may go well.
+    # After the newest end is removed, training continues, and the repeated interval may succeed.
     kept = Slots(tmp_path).kept()
     (tmp_path / "slots" / f"slot-{kept[-1]:08}.safetensors").unlink()
     steps = train(a_copy(tmp_path), lambda copy, step: None)
@@ -158,7 +158,7 @@ def test_training_stops_where_nothing_is_finite_any_more(tmp_path: Path) -> None
 
 
 def test_infinite_values_that_were_there_are_no_fault(tmp_path: Path) -> None:
-    """A mask is as it should be, and the same value elsewhere is not."""
+    """The mask's own values are valid, but the same value elsewhere is not."""
     copy = a_copy(tmp_path)
     copy.slots.end(SlotEnd(slot=0, total_steps=60), *copy.named())
     _, base = copy.slots.read(0)
@@ -185,7 +185,7 @@ def test_infinite_values_that_were_there_are_no_fault(tmp_path: Path) -> None:
 def test_some_older_ends_are_kept(
     tmp_path: Path, every: int, most: int, expected: list[int]
 ) -> None:
-    """So that a training that went bad slowly can be taken back."""
+    """With them, a training that slowly diverged can be set back."""
     slots = Slots(tmp_path, every, most)
     for slot in range(38):
         slots.end(SlotEnd(slot=slot, total_steps=60), {"model/a": torch.zeros(1)}, {})
@@ -195,7 +195,7 @@ def test_some_older_ends_are_kept(
 def test_a_copy_that_diverges_is_left_out_of_a_job_of_two(
     training: Callable[..., Training],
 ) -> None:
-    """As by a fault of its GPU; the others train its steps."""
+    """The values may be due to a faulty GPU; the other copy trains its steps."""
     job = training(300, "--step-s=0.01", "--slot-s=0.5")
     go = job.hold(0)
     held = job.hold(1, options=("--spoil-at=100",))

@@ -1,4 +1,4 @@
-"""docs/frameworks.md says how little a script needs to train in copies, and it is true."""
+"""docs/frameworks.md shows how few lines a script needs to train in copies."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ PAGE = ROOT / "docs" / "frameworks.md"
 
 
 def test_a_script_becomes_a_job_in_copies_by_ten_lines_at_most() -> None:
-    """Each difference shown adds no more, and leaves a program; what it imports is there."""
+    """Each diff adds at most ten lines, gives a valid program, and imports existing names."""
     diffs = re.findall(r"```diff\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(diffs) == 2
     for diff in diffs:

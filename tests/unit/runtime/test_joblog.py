@@ -25,7 +25,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z copy (\d+): (.+)")
 
 
 def events(directory: Path) -> list[tuple[int, str]]:
-    """Return the copy and the words of each line."""
+    """Return the copy and the text of each line."""
     lines = (directory / "job.log").read_text().splitlines()
     found = [LINE.fullmatch(line) for line in lines]
     assert all(found)
@@ -33,7 +33,7 @@ def events(directory: Path) -> list[tuple[int, str]]:
 
 
 def test_a_job_tells_its_story(training: Callable[..., Training]) -> None:
-    """Who came and went, and what came of each slot."""
+    """The log has the copies that joined and left, and the result of each interval."""
     job = training(300, "--step-s=0.02", "--slot-s=1")
     job.start_together(0, 1)
     until(lambda: len(job.steps(1)) > 20)
@@ -61,7 +61,7 @@ def test_a_job_tells_its_story(training: Callable[..., Training]) -> None:
 
 
 def test_lines_of_many_writers_stay_whole(tmp_path: Path) -> None:
-    """Each is one write at the end of the file."""
+    """Each line is appended in one write."""
     program = (
         "import logging, sys, pathlib\n"
         "from hadar_slurm.runtime.membership.joblog import job_log\n"
@@ -81,7 +81,7 @@ def test_lines_of_many_writers_stay_whole(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_is_no_reason_to_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is said reaches the program's own handlers all the same, and they are left alone."""
+    """The program's own handlers get the messages, and are not changed."""
     logger = logging.getLogger(LOGGER)
     before = (logger.level, list(logger.handlers))
     with job_log(tmp_path / "nowhere", 0):
@@ -95,7 +95,7 @@ def test_a_log_that_cannot_be_written_is_no_reason_to_stop(
 
 @pytest.mark.slow
 def test_copies_that_begin_together_log_no_error(training: Callable[..., Training]) -> None:
-    """All write slot 0, one is the first, and the drafts of the others are their own."""
+    """All copies write slot 0, each to its own draft, and the first one succeeds."""
     for turn in range(3):
         job = training(40, "--step-s=0.005", "--width=1500", name=f"job-{turn}")
         job.start_together(0, 1, 2, 3)
@@ -106,7 +106,7 @@ def test_copies_that_begin_together_log_no_error(training: Callable[..., Trainin
 
 
 def test_the_draft_of_another_copy_is_left_alone(tmp_path: Path) -> None:
-    """While the slot that it is to end is the newest; later it is removed."""
+    """It stays while its interval is the newest that has ended, and is removed later."""
     slots = Slots(tmp_path)
     draft = tmp_path / "slots" / ".slot-00000000.safetensors.away.7"
     draft.parent.mkdir()
@@ -120,7 +120,7 @@ def test_the_draft_of_another_copy_is_left_alone(tmp_path: Path) -> None:
 def test_a_draft_that_was_cleared_away_has_come_too_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another copy was first and has removed it: that is no error."""
+    """Another copy was first and has removed the draft, which is no error."""
 
     def save_and_lose(tensors: object, path: Path, **more: object) -> None:
         Path(path).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A copy that ends before the job is done leaves it to the others."""
+"""A copy that ends before the job is done leaves the other steps to the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hadar_slurm.handoff import read_report  # noqa: E402
 def test_a_copy_that_breaks_out_of_its_loop_leaves_the_rest_to_the_others(
     training: Callable[..., Training], tmp_path: Path
 ) -> None:
-    """With status 0; what it has trained of its slot counts, and it is not waited for."""
+    """Its status is 0, its trained steps count, and the other copy does not wait for it."""
     spool = tmp_path / "spool"
     job = training(300, "--step-s=0.01", "--slot-s=2", "--gone-s=30", f"--spool={spool}")
     go = job.hold(0)
@@ -31,7 +31,7 @@ def test_a_copy_that_breaks_out_of_its_loop_leaves_the_rest_to_the_others(
     assert "ends early, with " in said
     begun_s = time.monotonic()
     job.end(0)
-    # Sooner than a copy is taken for gone.
+    # Earlier than a copy would count as gone.
     assert time.monotonic() - begun_s < 20
     job.check(0)
     trained = job.steps(0) + job.steps(1)
@@ -43,17 +43,17 @@ def test_a_copy_that_breaks_out_of_its_loop_leaves_the_rest_to_the_others(
 
 
 def test_what_a_copy_trained_of_its_slot_is_contributed(tmp_path: Path) -> None:
-    """The step at which it stopped is not; a copy that fails contributes nothing."""
+    """The step of the break does not count; a copy that fails contributes nothing."""
     for name, error in (("early", None), ("failed", KeyError())):
         copy, train = a_copy(tmp_path / name, total_steps=400)
         try:
             with copy:
-                steps = copy.steps()  # kept: the loop does not end when it is left
+                steps = copy.steps()  # a reference, so that `break` does not close it
                 interval = -1
                 for step in steps:
                     train(copy, step)
                     before, interval = interval, copy.slots.newest_slot()
-                    # Not at the first step of an interval, of which nothing is trained yet.
+                    # Not at the first step of an interval, before which no step of it is trained.
                     if step >= 7 and interval == before:
                         if error:
                             raise error

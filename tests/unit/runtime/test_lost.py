@@ -1,4 +1,4 @@
-"""What was trained and cannot be read: training does not begin a second time unnoticed."""
+"""If what was trained cannot be read, training does not restart without notice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGAIN = {**JOB, "SLURM_RESTART_COUNT": "1"}
 
 @pytest.fixture
 def killed(alone: Alone) -> Alone:
-    """A training of job 42 that was killed in its first run."""
+    """Return a training of job 42 that was killed in its first run."""
     first = alone.start("a", 400, "--step-s=0.005", **JOB)
     until(lambda: (alone.place / "hadar-42" / "slots" / "slot-00000003.safetensors").exists())
     alone.kill(first)
@@ -33,7 +33,7 @@ def slots(alone: Alone) -> list[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [JOB, AGAIN])
 def test_ends_that_are_all_broken_are_refused(killed: Alone, again: dict[str, str]) -> None:
-    """By name, and each time; brought back, the training goes on."""
+    """The error names the files at each start; with the files restored, training is resumed."""
     kept = {path: path.read_bytes() for path in slots(killed)}
     assert len(kept) >= 2
     for path in kept:
@@ -52,13 +52,13 @@ def test_ends_that_are_all_broken_are_refused(killed: Alone, again: dict[str, st
 
 @pytest.mark.slow
 def test_an_older_end_is_gone_on_from(killed: Alone) -> None:
-    """Where the newest is broken."""
+    """An older slot end is used if the newest is broken."""
     slots(killed)[-1].write_bytes(b"nonsense")
     assert "resumed, " in killed.run("a", 400, "--step-s=0.005", **JOB)
 
 
 def test_slots_that_are_missing_are_refused(killed: Alone) -> None:
-    """`begun.json` says that there were some."""
+    """`begun.json` shows that there were slot ends."""
     shutil.rmtree(killed.place / "hadar-42" / "slots")
     said = killed.run("a", 400, status=1, **AGAIN)
     assert "begun.json is there, and no slot end" in said
@@ -67,7 +67,7 @@ def test_slots_that_are_missing_are_refused(killed: Alone) -> None:
 
 
 def test_a_directory_that_is_missing_is_refused_after_a_report(killed: Alone) -> None:
-    """As on a node that has not mounted it: the job has reported in the run before."""
+    """A node may not have mounted it; a report of the run before shows that training had begun."""
     (killed.place / "hadar-42").rename(killed.place / "elsewhere")
     said = killed.run("a", 400, status=1, **AGAIN)
     assert "job 42 has reported" in said
@@ -78,7 +78,7 @@ def test_a_directory_that_is_missing_is_refused_after_a_report(killed: Alone) ->
 
 
 def test_a_parent_that_is_missing_is_refused(alone: Alone) -> None:
-    """In a later run; a first one makes it."""
+    """A later run does not create it, but a first run does."""
     named = {"HADAR_JOB_DIR": str(alone.place / "disk" / "mine")}
     said = alone.run("a", 10, status=1, **named, **AGAIN)
     assert f"{alone.place / 'disk'} does not exist" in said
@@ -86,14 +86,14 @@ def test_a_parent_that_is_missing_is_refused(alone: Alone) -> None:
 
 
 def test_a_job_that_was_killed_before_slot_0_begins(alone: Alone) -> None:
-    """In its second run, with a warning."""
+    """The second run trains from step 0, with a warning."""
     said = alone.run("a", 10, **AGAIN)
     assert alone.steps("a") == list(range(10))
     assert "there is no sign of an earlier training in" in said
 
 
 def test_a_job_that_had_joined_and_not_begun_begins(alone: Alone) -> None:
-    """It was killed between the two."""
+    """The first run was killed after it had joined, before it wrote slot 0."""
     alone.run("a", 10, **JOB)
     directory = alone.place / "hadar-42"
     for name in ("begun.json", "done"):

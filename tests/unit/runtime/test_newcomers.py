@@ -1,4 +1,4 @@
-"""A copy that comes late has a part soon, at a price that is bounded."""
+"""A copy that joins late soon has a share of the steps, at a limited cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EARLY = "ends early for waiting copies"
 def test_a_copy_that_comes_late_does_not_wait_for_a_long_slot(
     training: Callable[..., Training],
 ) -> None:
-    """The slot ends early, all that was trained counts, and the rest is shared."""
+    """The interval ends early, all trained steps count, and the others are shared."""
     job = training(400, "--step-s=0.02", "--slot-s=60")
     late = job.hold(1)
     job.start(0)
@@ -45,7 +45,7 @@ def test_a_copy_that_comes_late_does_not_wait_for_a_long_slot(
 
 @pytest.mark.slow
 def test_copies_that_come_together_cost_one_early_end(training: Callable[..., Training]) -> None:
-    """They are gathered for a moment."""
+    """The early end is delayed for a moment, so that more copies can join."""
     job = training(600, "--step-s=0.02", "--slot-s=60", "--gather-s=2")
     late = job.hold(1, 2)
     job.start(0)
@@ -62,7 +62,7 @@ def test_copies_that_come_together_cost_one_early_end(training: Callable[..., Tr
 def test_a_copy_that_comes_and_goes_does_not_keep_the_others_from_training(
     training: Callable[..., Training],
 ) -> None:
-    """Slots end early once in a while only, and each trains something."""
+    """The number of early ends is limited: there is one per gathering time at most."""
     job = training(300, "--step-s=0.02", "--slot-s=60", "--gather-s=0.5", "--gone-s=1")
     late = [job.hold(copy) for copy in (1, 2, 3)]
     begun_s = time.monotonic()
@@ -84,7 +84,7 @@ def test_a_copy_that_comes_and_goes_does_not_keep_the_others_from_training(
 def test_a_copy_that_is_moved_is_back_before_its_slot_ends(
     training: Callable[..., Training],
 ) -> None:
-    """What it had saved counts, and it has a part again at once."""
+    """What it had saved counts, and it has a share again in the next interval."""
     job = training(500, "--step-s=0.02", "--slot-s=60")
     back = job.hold(1, options=("--restart=9",))
     again = job.copies.pop(1)
@@ -110,7 +110,7 @@ def test_a_copy_that_is_moved_is_back_before_its_slot_ends(
 def test_the_first_slot_waits_a_moment_for_those_who_are_to_have_a_part(
     training: Callable[..., Training],
 ) -> None:
-    """Whoever comes first does not take it all."""
+    """The first copy to join does not get all steps."""
     job = training(100)
     path = job.directory.with_suffix(".assignment")
     write_assignment(path, Assignment(1, {0: 60, 1: 40}, 60.0))
@@ -136,7 +136,7 @@ END = SlotEnd(
 
 
 def peers(directory: Path, cost_s: float = 2.0, assignment: Path | None = None) -> Peers:
-    """Return what copy 0 sees, with copy 1 at its side and copy 2 that waits."""
+    """Return the peers of copy 0: copy 1, which trains, and copy 2, which waits."""
     slots, settings, costs = Slots(directory), Settings(gather_s=0.0), Costs(made_s={4: cost_s})
     (directory / "slots").mkdir()
     for copy, doing in ((1, Doing.TRAINS), (2, Doing.WAITS)):
@@ -152,15 +152,15 @@ def peers(directory: Path, cost_s: float = 2.0, assignment: Path | None = None) 
 def test_a_slot_ends_early_if_that_is_worth_it(
     tmp_path: Path, age_s: float, left_s: float, is_short: bool
 ) -> None:
-    """At 2 s a consolidation: two copies lose 4 s, once in 40 s, for what the third would wait."""
+    """An average takes 2 s from each of two copies: it must be rare, and shorter than the wait."""
     ours = peers(tmp_path)
     assert ours.is_cut_short(END, age_s, left_s) is is_short
-    # What one has decided holds for all.
+    # One copy's decision holds for all.
     assert ours.is_cut_short(END, 0.0, 0.0) is is_short
 
 
 def test_a_copy_that_would_be_dealt_nothing_ends_no_slot(tmp_path: Path) -> None:
-    """hadard has given it no steps, or it is about to leave."""
+    """Its assigned quota is 0, or it is leaving."""
     path = tmp_path / "assignment"
     ours = peers(tmp_path, assignment=path)
     write_assignment(path, Assignment(1, {0: 5, 1: 5, 2: 0}, 60.0))

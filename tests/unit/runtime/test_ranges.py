@@ -1,4 +1,4 @@
-"""Steps are handed out so that each is trained once, whatever copies come, go and lose."""
+"""Steps are dealt so that each is trained once, with copies that join, leave and lose steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_ranges(steps: frozenset[int]) -> Ranges:
 
 @given(SETS, SETS, STEPS)
 def test_ranges_are_sets_of_steps(one: frozenset[int], other: frozenset[int], count: int) -> None:
-    """And have one form only."""
+    """Equal sets have equal ranges."""
     mine, theirs = as_ranges(one), as_ranges(other)
     assert list(mine) == sorted(one)
     assert len(mine) == len(one)
@@ -31,7 +31,7 @@ def test_ranges_are_sets_of_steps(one: frozenset[int], other: frozenset[int], co
 
 @pytest.mark.parametrize("pair", [(3, 2), (-1, 4)])
 def test_what_is_no_range_is_refused(pair: tuple[int, int]) -> None:
-    """As a file of another could hold it."""
+    """Ranges may come from a damaged file."""
     with pytest.raises(ValueError, match="is no range"):
         Ranges.of([pair])
 
@@ -41,7 +41,7 @@ def test_what_is_no_range_is_refused(pair: tuple[int, int]) -> None:
     st.dictionaries(st.integers(0, 7), st.floats(0.01, 1000.0), min_size=1),
 )
 def test_shares_add_up_and_copies_end_together(budget: int, speeds: dict[int, float]) -> None:
-    """To within a step of each copy."""
+    """A copy's quota is within one step of its share."""
     quotas = shares(budget, speeds)
     assert sum(quotas.values()) == budget
     total = sum(speeds.values())
@@ -49,14 +49,14 @@ def test_shares_add_up_and_copies_end_together(budget: int, speeds: dict[int, fl
 
 
 def test_a_copy_without_speed_gets_nothing() -> None:
-    """And without any copy there is nothing to share."""
+    """Without any copy the result is empty."""
     assert shares(10, {0: 2.0, 1: 0.0, 4: 3.0}) == {0: 4, 1: 0, 4: 6}
     assert shares(10, {}) == {}
 
 
 @given(st.data())
 def test_every_step_is_done_once_while_copies_come_and_go(data: st.DataObject) -> None:
-    """A contribution may be whole, cut short or lost; what is lost is handed out again."""
+    """A contribution may be complete, partial or lost; lost steps are dealt again."""
     total = data.draw(st.integers(1, 200))
     done, everything = Ranges(), Ranges.of([(0, total)])
     for _ in range(400):
@@ -78,7 +78,7 @@ def test_every_step_is_done_once_while_copies_come_and_go(data: st.DataObject) -
 
 
 def test_what_was_lost_is_handed_out_first() -> None:
-    """In the next slot, before what is new."""
+    """They are dealt in the next interval, before new steps."""
     done = Ranges.of([(0, 10), (20, 30)])
     dealt = deal(Ranges.of([(0, 100)]) - done, {1: 4, 0: 8})
     assert dealt == {0: Ranges.of([(10, 18)]), 1: Ranges.of([(18, 20), (30, 32)])}

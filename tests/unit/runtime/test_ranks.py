@@ -24,7 +24,7 @@ EXACT = ("--dropout=0", "--no-batch-norm")
 
 
 def test_two_processes_come_to_what_one_does(training: Callable[..., Training]) -> None:
-    """Each has trained its half of each batch, and both end with the same."""
+    """Each process trains its half of each batch, and both end with the same parameters."""
     alone = training(40, *EXACT, name="alone")
     alone.start(0)
     alone.end(0)
@@ -41,7 +41,7 @@ def test_two_processes_come_to_what_one_does(training: Callable[..., Training]) 
 def test_a_copy_of_two_processes_trains_with_a_copy_of_one(
     training: Callable[..., Training], tmp_path: Path
 ) -> None:
-    """Asked to save, it contributes what both have trained, and goes on after a requeue."""
+    """After USR1 it contributes what both processes have trained, and continues after a requeue."""
     spool = tmp_path / "spool"
     job = training(240, "--step-s=0.02", "--slot-s=1", f"--spool={spool}")
     job.start(1, ranks=2)
@@ -49,7 +49,7 @@ def test_a_copy_of_two_processes_trains_with_a_copy_of_one(
     job.start(0)
     pids = workers(job.copies[1].pid)
     assert len(pids) == 2
-    # As a batch script does, to the processes that train; torchrun does not hear it.
+    # As a batch script does, to the processes that train; torchrun ignores it.
     for pid in (job.copies[1].pid, *pids):
         os.kill(pid, signal.SIGUSR1)
 
@@ -60,7 +60,7 @@ def test_a_copy_of_two_processes_trains_with_a_copy_of_one(
     until(has_saved)
     assert job.steps(1) == job.steps("1.1")
     job.kill(1, signal.SIGTERM)
-    job.end(1, None)  # torchrun's own status
+    job.end(1, None)  # the status is torchrun's own
     job.start(1, ranks=2)
     job.end(0)
     job.end(1)
@@ -70,13 +70,13 @@ def test_a_copy_of_two_processes_trains_with_a_copy_of_one(
 
 
 def workers(parent: int) -> list[int]:
-    """Return the processes that train."""
+    """Return the process ids of the ranks."""
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True)
     return [int(word) for word in found.stdout.split()]
 
 
 def test_each_process_has_its_own_part_of_a_batch(tmp_path: Path) -> None:
-    """Together they have all of it, cut into turns or not."""
+    """The parts of all processes are the batch, with gradient accumulation or without."""
 
     def samples(rank: int, ranks: int, **parts: int) -> list[int]:
         model, optimiser, _ = train_copy.make(0)
@@ -93,7 +93,7 @@ def test_each_process_has_its_own_part_of_a_batch(tmp_path: Path) -> None:
 
 
 def test_processes_on_several_nodes_are_refused() -> None:
-    """And those of one are told apart."""
+    """The processes of one node get their rank and their number."""
     with pytest.raises(ValueError, match="a copy is on one node"):
         Surroundings.of({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
     with pytest.raises(ValueError, match="start its processes with torchrun"):
@@ -103,7 +103,7 @@ def test_processes_on_several_nodes_are_refused() -> None:
 
 
 def test_processes_that_have_not_met_are_told_how_to(tmp_path: Path) -> None:
-    """Before anything is written."""
+    """The error has the missing call, and is raised before anything is written."""
     model, optimiser, _ = train_copy.make(0)
     where = Surroundings(copy=0, directory=tmp_path / "job", rank=0, ranks=2)
     copy = Copy(model, optimiser, total_steps=9, surroundings=where)

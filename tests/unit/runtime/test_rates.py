@@ -1,4 +1,4 @@
-"""Learning rates follow the steps of the whole job, whatever scheduler a script has."""
+"""Learning rates follow the steps of the whole job, with any scheduler."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
 
 
 def optimiser() -> Any:
-    """Return an optimiser of two groups."""
+    """Return an optimiser with two groups."""
     one, other = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
     groups = [{"params": [one]}, {"params": [other], "lr": 0.05, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=0.1)
 
 
 def shown(groups: Any) -> list[tuple[float, Any]]:
-    """Return what a scheduler may change."""
+    """Return the values that a scheduler may change."""
     return [(group["lr"], group["betas"]) for group in groups]
 
 
 def every(steps: int) -> Callable[[int], bool]:
-    """Return what says that a scheduler is due every so many steps."""
+    """Return a function that says whether a scheduler is due: once in `steps` steps."""
     return lambda step: step % steps == 0
 
 
@@ -46,7 +46,7 @@ def every(steps: int) -> Callable[[int], bool]:
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("interval", [1, 3])
 def test_rates_at_any_step_are_those_of_a_training_alone(name: str, interval: int) -> None:
-    """Steps left out, and a way back, where a slot's steps were lost."""
+    """Steps may be skipped, or go back where an interval's steps were lost."""
     alone = optimiser()
     scheduler = MAKERS[name](alone)
     expected = []
@@ -58,7 +58,7 @@ def test_rates_at_any_step_are_those_of_a_training_alone(name: str, interval: in
     real = optimiser()
     rates = LearningRates(real, [(MAKERS[name](real), every(interval))])
     for step in (0, 1, 2, 7, 8, 20, 11, 35, 3):
-        # The slot's end brings whatever rates the copy had that made it.
+        # A slot end restores the rates of the copy that wrote it.
         for group in real.param_groups:
             group["lr"], group["betas"] = 77.0, (0.0, 0.0)
         rates.set(step)
@@ -66,7 +66,7 @@ def test_rates_at_any_step_are_those_of_a_training_alone(name: str, interval: in
 
 
 def test_a_scheduler_s_own_steps_change_nothing() -> None:
-    """A trainer calls it after each of its own; what it says it is, is what holds."""
+    """A trainer calls the scheduler after each of its steps; it reports the rates that apply."""
     real = optimiser()
     scheduler = schedulers.ExponentialLR(real, 0.5)
     rates = LearningRates(real, [(scheduler, every(1))])
@@ -78,7 +78,7 @@ def test_a_scheduler_s_own_steps_change_nothing() -> None:
 
 
 def test_without_a_scheduler_rates_are_left_alone() -> None:
-    """They may be the script's own."""
+    """A script may set them itself."""
     real = optimiser()
     rates = LearningRates(real, [])
     real.param_groups[0]["lr"] = 0.3
@@ -87,7 +87,7 @@ def test_without_a_scheduler_rates_are_left_alone() -> None:
 
 
 def test_what_follows_a_metric_is_refused() -> None:
-    """Each copy measures its own."""
+    """Each copy measures a metric of its own."""
     real = optimiser()
     with pytest.raises(ValueError, match="ReduceLROnPlateau follows a metric"):
         LearningRates(real, [(schedulers.ReduceLROnPlateau(real), every(1))])

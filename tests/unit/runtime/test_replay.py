@@ -1,4 +1,4 @@
-"""A replay in one process comes to what copies in their own processes come to, bit for bit."""
+"""A replay in one process has the same result as copies in separate processes, bit for bit."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ QUOTAS = {0: 8, 1: 4}
 
 
 def in_processes(directory: Path, *more: str) -> dict[str, torch.Tensor]:
-    """Return what two copies come to, each a program, with a first slot that both are in.
+    """Return the parameters of two copies, each a process, that share the first interval.
 
-    Whoever comes first waits for the other, to which the assignment gives steps.
+    The first copy to join waits for the other one, as the assignment gives it steps.
     """
     path = directory / "assignment"
-    # Of no length: how long consolidations take must not change the quotas.
+    # Without a length: the duration of averaging must not change the quotas.
     write_assignment(path, Assignment(1, QUOTAS, 0.0))
     words = [sys.executable, train_copy.__file__, str(directory / "job")]
     options = ["--assignment", str(path), "--gone-s=60", "--gather-s=100", *more]
@@ -46,7 +46,7 @@ def in_processes(directory: Path, *more: str) -> dict[str, torch.Tensor]:
 
 
 def replayed(monkeypatch: pytest.MonkeyPatch, **known: Any) -> tuple[list[Any], Any]:
-    """Return the slots of a replay, and the parameters that it came to."""
+    """Return the intervals of a replay, and its final parameters."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from replay import replay
 
@@ -68,7 +68,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch, **known: Any) -> tuple[list[Any], 
 
 
 def test_a_replay_is_the_real_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout, batch statistics, Adam's moments and the learning rate included."""
+    """Dropout, batch statistics, Adam's moments and the learning rate are included."""
     slots, here = replayed(monkeypatch)
     assert [slot.seconds for slot in slots] == [4.0] * 5
     there = in_processes(tmp_path)
@@ -76,7 +76,7 @@ def test_a_replay_is_the_real_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_so_it_is_where_copies_train_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By how many steps each had trained ahead when a slot had been made one."""
+    """The replay is given the steps that each copy trained ahead, from the log."""
     there = in_processes(tmp_path, "--delay=1", "--step-s=0.005")
     log = (tmp_path / "job" / "job.log").read_text()
     ahead = [{copy: 0 for copy in QUOTAS} for _ in range(5)]

@@ -1,4 +1,4 @@
-"""What a copy says of itself adds up: over all copies every step is counted once."""
+"""The copies' reports add up: over all copies every step is counted once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = Settings(
 
 
 def a_copy(directory: Path, total_steps: int = 40, settings: Settings = SETTINGS) -> Copy:
-    """Return the only copy of a job, which reports after each step."""
+    """Return the only copy of a job; it reports after each step."""
     model, optimiser, _ = train_copy.make(0)
     where = Surroundings(
         copy=0,
@@ -40,14 +40,14 @@ def a_copy(directory: Path, total_steps: int = 40, settings: Settings = SETTINGS
 
 
 def said(directory: Path) -> ProgressReport:
-    """Return what the copy said last."""
+    """Return the newest report of the copy."""
     report = read_report(directory / "spool", "7", owner_uid=os.getuid())
     assert report is not None
     return report
 
 
 def test_steps_done_are_those_made_one_and_our_own(tmp_path: Path) -> None:
-    """At each step; a slot begins with none of our own."""
+    """This holds at each step; a copy has no own steps when an interval begins."""
     copy = a_copy(tmp_path)
     own = []
     with copy:
@@ -66,7 +66,7 @@ def test_steps_done_are_those_made_one_and_our_own(tmp_path: Path) -> None:
 
 
 def test_a_consolidation_costs_all_of_its_parts(tmp_path: Path) -> None:
-    """What it took to make is in the file, for those who did not; who did has measured it."""
+    """A copy that averaged counts the measured time, others the time noted in the slot end."""
     copy = a_copy(tmp_path)
     with copy:
         list(copy.steps())
@@ -85,7 +85,7 @@ def test_a_consolidation_costs_all_of_its_parts(tmp_path: Path) -> None:
 def test_a_signal_of_somebody_else_costs_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy says what it has saved; nobody comes, and it goes on."""
+    """The copy reports what it has saved, waits for a requeue, and then continues."""
     copy = a_copy(tmp_path, settings=replace(SETTINGS, slot_s=60.0))
     heard: list[ProgressReport] = []
     tell = copy.reports.tell
@@ -103,27 +103,27 @@ def test_a_signal_of_somebody_else_costs_no_step(
                 os.kill(os.getpid(), signal.SIGUSR1)
     assert trained == list(range(40))
     saved = [report for report in heard if report.state == "saved"]
-    # The first slot, of a step, measures the speed.
+    # The first interval has one step, which is not the copy's own any more.
     assert [(report.steps_done, report.own_steps) for report in saved] == [(13, 12)]
     after = heard[heard.index(saved[0]) + 1]
     assert (after.state, after.own_steps) == ("running", 12)
 
 
 def test_a_long_first_step_does_not_count_for_the_speed(tmp_path: Path) -> None:
-    """Kernels are compiled then, and caches filled: a job would be moved for it."""
+    """Compiled kernels and empty caches make it slow; it must not cause a migration."""
     copy = a_copy(tmp_path, settings=replace(SETTINGS, slot_s=60.0))
     speeds = []
     with copy:
         for step in copy.steps():
             time.sleep(0.5 if step == 1 else 0.01)
             speeds.append(said(tmp_path).steps_per_s)
-    # The first slot, of a step, measures nothing.
+    # The first interval has one step, the first of the run, which is not measured.
     assert speeds[:2] == [0.0, 0.0]
     assert speeds[-1] > 20.0
 
 
 def test_slots_are_longer_where_consolidation_is_dear(tmp_path: Path) -> None:
-    """So long that it takes its part of the time, and at most twice as long as the one before."""
+    """Averaging takes its part of the time; no interval is over twice as long as the one before."""
     copy = a_copy(tmp_path, settings=replace(SETTINGS, slot_s=1e-4, cost_part=0.5))
     lengths = []
     with copy:

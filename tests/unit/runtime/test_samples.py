@@ -1,4 +1,4 @@
-"""Every sample is made part of the training once an epoch, whatever copies come, go and lose."""
+"""Every sample is trained once an epoch, with copies that join, leave and lose steps."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def read(epoch: int, size: int) -> Iterator[tuple[int, int]]:
 def test_every_sample_is_made_one_once_an_epoch(
     size: int, batch_size: int, total: int, seed: int
 ) -> None:
-    """Through a stream and through a shuffled data set, with copies of one process or two."""
+    """This holds for streams and shuffled data sets, and for copies of one process or two."""
     chance = Random(seed)
     ranks = {copy: chance.randint(1, 2) for copy in range(3)}
-    # A copy's processes each have a stream, which goes on from slot to slot.
+    # Each process of a copy has a stream, which it keeps from interval to interval.
     streams = {
         (copy, rank): Stream(lambda epoch: read(epoch, size), size)
         for copy, count in ranks.items()
@@ -69,7 +69,7 @@ def test_every_sample_is_made_one_once_an_epoch(
 
 @given(st.integers(0, 50), st.integers(1, 9), st.integers(1, 12))
 def test_the_parts_of_a_batch_are_the_batch(step: int, batch_size: int, parts: int) -> None:
-    """And as large as one another, to within a sample."""
+    """Their sizes differ by one sample at most."""
     cut = [positions(step, batch_size, part, parts) for part in range(parts)]
     assert [each for part in cut for each in part] == list(positions(step, batch_size))
     assert max(map(len, cut)) - min(map(len, cut)) <= 1
@@ -77,7 +77,7 @@ def test_the_parts_of_a_batch_are_the_batch(step: int, batch_size: int, parts: i
 
 @given(st.lists(st.integers(0, 99), min_size=1))
 def test_a_stream_gives_what_lies_at_a_position(where: list[int]) -> None:
-    """In whatever order they are asked for; it is opened anew only to go back."""
+    """Positions may have any order; an epoch is opened again only to go back."""
     opened = []
 
     def begin(epoch: int) -> Iterator[int]:
@@ -91,7 +91,7 @@ def test_a_stream_gives_what_lies_at_a_position(where: list[int]) -> None:
 
 
 def test_a_stream_without_a_size_is_one_epoch() -> None:
-    """Endless or not; asked for what is not there, it says so each time."""
+    """It may be endless; a position after its end raises EOFError each time."""
     stream = Stream(lambda epoch: iter(range(5)))
     assert stream.take([0, 3, 4]) == [0, 3, 4]
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""A second training trains: it neither takes the first one's parameters nor mixes with it."""
+"""A second training neither takes over the first one's parameters nor mixes with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS = list(range(40))
 
 @pytest.mark.parametrize("job", [{}, {"SLURM_JOB_ID": "42", "SLURM_RESTART_COUNT": "0"}])
 def test_a_second_training_in_a_shell_or_a_job_trains(alone: Alone, job: dict[str, str]) -> None:
-    """In a directory of its own, and says where; so does the same command line once more."""
+    """It has a directory of its own and logs it; so does the same command line once more."""
     name = "hadar-42" if job else "hadar-job"
     alone.run("a", 40, "--lr=0.1", **job)
     said = alone.run("b", 40, "--lr=0.5", **job)
@@ -28,7 +28,7 @@ def test_a_second_training_in_a_shell_or_a_job_trains(alone: Alone, job: dict[st
 
 
 def test_trainings_in_one_loop_are_trained_one_by_one(alone: Alone) -> None:
-    """Those that fail, and those that were stopped early, are not gone on with by the next."""
+    """A training that failed or was stopped early is not continued by the next."""
     alone.run("a", 40, "--lr", "0.1", "0.2")
     assert alone.steps("a", 0.1) == alone.steps("a", 0.2) == STEPS
     assert not torch.equal(alone.weights("a", 0.1), alone.weights("a", 0.2))
@@ -38,7 +38,7 @@ def test_trainings_in_one_loop_are_trained_one_by_one(alone: Alone) -> None:
 
 
 def test_a_training_that_was_killed_is_resumed(alone: Alone) -> None:
-    """It says so, and how far it is; once it is done, the next one begins at step 0."""
+    """It continues in the same directory, and the log says how far it is."""
     first = alone.start("a", 200, "--step-s=0.01")
     until(lambda: len(alone.steps("a")) > 60)
     alone.kill(first)
@@ -54,7 +54,7 @@ def test_a_training_that_was_killed_is_resumed(alone: Alone) -> None:
 
 @pytest.mark.slow
 def test_a_requeued_job_goes_through_its_trainings_once_more(alone: Alone) -> None:
-    """What was done stays, what was not is resumed, and what had not begun begins."""
+    """Finished trainings are not repeated, unfinished ones are resumed, and new ones start."""
     job = {"SLURM_JOB_ID": "42", "SLURM_RESTART_COUNT": "0"}
     alone.run("a", 40, **job)
     second = alone.start("b", 200, "--step-s=0.01", **job)
@@ -76,7 +76,7 @@ def test_a_requeued_job_goes_through_its_trainings_once_more(alone: Alone) -> No
 
 
 def test_a_requeued_loop_goes_on_where_it_was(alone: Alone) -> None:
-    """The trainings of one process are numbered."""
+    """The trainings of one process are distinguished by number."""
     job = {"SLURM_JOB_ID": "42"}
     loop = ("--lr", "0.1", "0.2", "0.3", "--step-s=0.005")
     first = alone.start("a", 80, *loop, **job)
@@ -101,7 +101,7 @@ def test_a_requeued_loop_goes_on_where_it_was(alone: Alone) -> None:
 def test_a_training_that_is_not_over_is_not_gone_on_with_by_another(
     alone: Alone, options: list[str], differs: str
 ) -> None:
-    """The error names the directory, what differs and the remedy; then the first one goes on."""
+    """The error names the directory, what differs and the remedy; the first one can be resumed."""
     first = alone.start("a", 200, "--step-s=0.01")
     until(lambda: len(alone.steps("a")) > 60)
     alone.kill(first)
@@ -113,7 +113,7 @@ def test_a_training_that_is_not_over_is_not_gone_on_with_by_another(
 
 
 def test_a_directory_that_was_named_holds_one_training(alone: Alone) -> None:
-    """The same once more finds it done; another one is refused, in a process of its own or not."""
+    """The same training again is found to be done; another is refused, also in the same process."""
     named = {"HADAR_JOB_DIR": str(alone.place / "mine")}
     alone.run("a", 40, **named)
     assert "nothing to train: 40 of 40 steps are done" in alone.run("a", 40, **named)
@@ -126,7 +126,7 @@ def test_a_directory_that_was_named_holds_one_training(alone: Alone) -> None:
 
 
 def test_a_later_run_of_a_job_may_be_started_otherwise(alone: Alone) -> None:
-    """As scripts do that add an option by SLURM_RESTART_COUNT; it is said."""
+    """A script may add an option if SLURM_RESTART_COUNT is set; the log has both command lines."""
     job = {"SLURM_JOB_ID": "42", "HADAR_JOB_DIR": str(alone.place / "mine")}
     first = alone.start("a", 100, "--step-s=0.01", **job)
     until(lambda: len(alone.steps("a")) > 40)
@@ -137,7 +137,7 @@ def test_a_later_run_of_a_job_may_be_started_otherwise(alone: Alone) -> None:
 
 
 def test_a_copy_that_was_not_needed_finds_that_out(alone: Alone) -> None:
-    """It starts after the job is done, and ends with status 0 and the parameters of all."""
+    """It starts after the job is done: it trains no step, and gets the final parameters."""
     array = {"HADAR_COPIES": "2", "SLURM_ARRAY_JOB_ID": "7"}
     alone.run("a", 40, **array, SLURM_JOB_ID="8", SLURM_ARRAY_TASK_ID="0")
     said = alone.run("b", 40, **array, SLURM_JOB_ID="9", SLURM_ARRAY_TASK_ID="1")

@@ -1,4 +1,4 @@
-"""A file of tensors is whole or is found out, and nothing half-written is ever seen."""
+"""A damaged file of tensors is detected, and no partly written one is visible."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KINDS = ("float32", "float64", "float16", "bfloat16", "int64", "bool")
 
 
 def some_tensors() -> dict[str, torch.Tensor]:
-    """Return tensors of every kind and of odd shapes."""
+    """Return tensors of every type and of unusual shapes."""
     tensors = {kind: torch.arange(6).reshape(2, 3).to(getattr(torch, kind)) for kind in KINDS}
     return tensors | {"scalar": torch.tensor(3.5), "empty": torch.empty(0, 4)}
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Tensors to the bit, facts as they were, tied tensors each by their own name."""
+    """Tensors are equal to the bit, facts are equal, and each tied tensor is under its own name."""
     tied = torch.randn(4)
     tensors = some_tensors() | {"one": tied, "other": tied, "part": torch.randn(8)[::2]}
     path = tmp_path / "deep" / "file.safetensors"
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_the_first_to_write_a_file_is_the_only_one(tmp_path: Path) -> None:
-    """And is told so."""
+    """The return value says whether this write was the first."""
     path = tmp_path / "file.safetensors"
     assert write_tensors(path, {"x": torch.zeros(1)}, {}, is_first=True)
     assert not write_tensors(path, {"x": torch.ones(1)}, {}, is_first=True)
@@ -52,7 +52,7 @@ def test_the_first_to_write_a_file_is_the_only_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.99])
 def test_a_file_cut_short_is_found_out(tmp_path: Path, keep: float) -> None:
-    """Wherever it was cut."""
+    """It is detected wherever it was cut."""
     path = tmp_path / "file.safetensors"
     write_tensors(path, some_tensors(), {"slot": 1})
     whole = path.read_bytes()
@@ -62,7 +62,7 @@ def test_a_file_cut_short_is_found_out(tmp_path: Path, keep: float) -> None:
 
 
 def test_every_changed_byte_of_a_tensor_is_found_out(tmp_path: Path) -> None:
-    """And a file of somebody else's is none of ours."""
+    """A checksum detects it; a file of another format is refused, too."""
     path = tmp_path / "file.safetensors"
     write_tensors(path, {"x": torch.arange(4.0)}, {})
     whole = path.read_bytes()
@@ -78,7 +78,7 @@ def test_every_changed_byte_of_a_tensor_is_found_out(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
-    """The attempt is cleared away and the old file stays."""
+    """The draft is removed and the old file stays."""
     path = tmp_path / "file.safetensors"
     write_tensors(path, {"x": torch.zeros(1)}, {})
     path.with_name("sub").mkdir()

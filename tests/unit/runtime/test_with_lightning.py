@@ -1,4 +1,4 @@
-"""Lightning's Trainer trains in copies: by a callback, each step once, to the same parameters."""
+"""Lightning's Trainer trains in copies by a callback: each step once, to the same parameters."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E4
 
 @pytest.fixture(autouse=True)
 def _environment() -> Iterator[None]:
-    """Take back what Lightning says in the environment: every later training would heed it."""
+    """Restore the environment: variables that Lightning sets would affect every later training."""
     with mock.patch.dict(os.environ):
         yield
 
 
 def test_a_copy_alone_is_as_the_plain_loop(training: MakeTraining) -> None:
-    """With dropout and a scheduler that Lightning steps."""
+    """The training has dropout and a scheduler that Lightning steps."""
     check_alone(training, "lightning")
 
 
 def test_batches_may_be_accumulated_loaded_by_workers_and_validated_between(
     training: MakeTraining,
 ) -> None:
-    """A step is the optimiser's; loading ahead changes nothing."""
+    """A step is a step of the optimiser; batches loaded ahead change nothing."""
     options = ("--accumulate=2", "--workers=2", "--validate", "--dropout=0")
     check_alone(training, "lightning", *options)
 
 
 def test_copies_share_the_steps(training: MakeTraining) -> None:
-    """The rate follows the steps of the whole job."""
+    """The learning rate follows the steps of the whole job."""
     told = check_together(training, "lightning", "--validate")
     check_falling(told, 120)
 
 
 def test_a_cycle_of_rates_is_the_job_s_in_mixed_precision(training: MakeTraining) -> None:
-    """A scheduler that reckons from the last rate to the next, and changes the betas."""
+    """The scheduler computes each rate from the one before, and changes the betas, too."""
     told = check_together(training, "lightning", "--schedule=cycle", "--bf16")
     optimiser = torch.optim.AdamW([torch.zeros(1)], lr=1e-2)
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=121)
@@ -67,7 +67,7 @@ def test_a_cycle_of_rates_is_the_job_s_in_mixed_precision(training: MakeTraining
 
 
 def test_a_copy_asked_to_save_gives_what_it_has(training: MakeTraining) -> None:
-    """Lightning's own handlers, which would requeue the job, do not come into it."""
+    """Lightning's own signal handlers, which would requeue the job, are not used."""
     check_asked_to_save(training, "lightning")
 
 
@@ -86,7 +86,7 @@ def test_a_copy_asked_to_save_gives_what_it_has(training: MakeTraining) -> None:
 def test_what_a_copy_cannot_do_is_refused_by_its_name(
     tmp_path: Path, options: dict[str, Any], wrong: str
 ) -> None:
-    """Before the first step."""
+    """The error is raised before the first step."""
     import lightning.pytorch as pl
     from torch.utils.data import DataLoader, TensorDataset
 

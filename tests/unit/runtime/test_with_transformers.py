@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer trains in copies: by one call, each step once, to the same parameters."""
+"""Hugging Face's Trainer trains in copies by one call: each step once, to the same parameters."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E4
 
 
 def test_a_copy_alone_is_as_the_plain_loop(training: MakeTraining) -> None:
-    """With dropout and a scheduler that the Trainer steps."""
+    """The training has dropout and a scheduler that the Trainer steps."""
     check_alone(training, "transformers")
 
 
 def test_batches_may_be_accumulated_loaded_by_workers_and_evaluated_between(
     training: MakeTraining,
 ) -> None:
-    """A step is the optimiser's; loading ahead changes nothing."""
+    """A step is a step of the optimiser; batches loaded ahead change nothing."""
     options = ("--accumulate=2", "--workers=2", "--validate", "--dropout=0")
     check_alone(training, "transformers", *options)
 
 
 def test_copies_share_the_steps(training: MakeTraining) -> None:
-    """The rate follows the steps of the whole job: by the Trainer's own scheduler and optimiser."""
+    """The rate follows the steps of the whole job, by the Trainer's own scheduler and optimiser."""
     told = check_together(training, "transformers", "--validate", "--schedule=linear")
     check_falling(told, 120)
 
 
 def test_copies_share_the_steps_in_mixed_precision(training: MakeTraining) -> None:
-    """Nothing else is to be set."""
+    """No other option is needed."""
     check_together(training, "transformers", "--bf16")
 
 
 def test_a_copy_asked_to_save_gives_what_it_has(training: MakeTraining) -> None:
-    """And leaves at once, so that nobody waits for it."""
+    """After USR1 it contributes its steps at once, and it ends on SIGTERM."""
     check_asked_to_save(training, "transformers")
 
 
@@ -89,7 +89,7 @@ def trainer_in(directory: Path, **options: Any) -> Any:
 def test_what_a_copy_cannot_do_is_refused_by_its_name(
     tmp_path: Path, options: dict[str, Any], wrong: str
 ) -> None:
-    """Before the first step."""
+    """The error is raised before the first step."""
     from hadar_slurm.runtime.with_transformers import train_in_copies
 
     trainer = trainer_in(tmp_path, remove_unused_columns=False, **options)
@@ -105,7 +105,7 @@ def test_what_a_copy_cannot_do_is_refused_by_its_name(
 
 
 def test_no_checkpoint_is_written_where_copies_would_write_the_same_one(tmp_path: Path) -> None:
-    """The Trainer's directory is the same for all copies."""
+    """All copies have the same output directory."""
     from hadar_slurm.runtime.with_transformers import train_in_copies
 
     trainer = trainer_in(tmp_path, save_strategy="steps", save_steps=1)

@@ -1,4 +1,4 @@
-"""Tasks of an array as the copies of one job: how far, how fast, who trains how much, the end."""
+"""Tasks of a job array as the copies of one job: progress, throughputs, quotas, end of the job."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ DESCRIBED = Description(
 class Cluster:
     """A model of Slurm with one forked job of three copies, and hadard's backend on it.
 
-    Its request names a GPU `gpu_type`, or none.
+    Its request names the GPU type `gpu_type`, or none.
     """
 
     def __init__(self, directory: Path, gpu_type: str = "") -> None:
@@ -84,7 +84,7 @@ class Cluster:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Start hadard, or start it again."""
+        """Start or restart hadard."""
         self.backend = SlurmBackend(
             CommandLine(FakeRunner(slurm=self.slurm)),
             ThroughputTable("none", {}),
@@ -98,7 +98,7 @@ class Cluster:
         return JobId(f"{self.job}_{number}")
 
     def place(self, copies: Mapping[int, Gang]) -> list[Outcome]:
-        """Have the job in these copies, and return what came of each action."""
+        """Apply a plan with these copies, and return the outcome of each action."""
         snapshot = self.backend.observe()
         plan = Plan.of({self.job: Allocation.of(copies)}, {})
         check_plan(snapshot, plan)
@@ -107,11 +107,11 @@ class Cluster:
         return outcomes
 
     def start(self) -> None:
-        """Start a copy on a fast node, and one on a slow one."""
+        """Start one copy on a V100 node and one on a K80 node."""
         assert {outcome.status for outcome in self.place({0: FAST, 1: SLOW})} == {Status.DONE}
 
     def report(self, number: int, **told: object) -> None:
-        """Have a copy report."""
+        """Write a report of a copy."""
         [job] = self.slurm.find(self.task(number))
         usual = {"restart": job.restarts, "state": "running", "steps_done": 0}
         given = {**usual, "time_s": self.slurm.now_s, **told}
@@ -125,13 +125,13 @@ class Cluster:
         return job
 
     def averages(self) -> int:
-        """Look a second later, and return what has been counted since the last time."""
+        """Observe one second later, and return the number of averages since the last call."""
         self.slurm.advance(1.0)
         self.backend.observe()
         return self.backend.take_averages()
 
     def quotas(self) -> Mapping[int, int]:
-        """Return what the copies have been told."""
+        """Return the steps assigned to each copy."""
         told = read_assignment(assignment_path(self.assignments, self.job))
         assert told is not None
         assert told.slot_s == self.settings.slot_s
@@ -140,12 +140,12 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    """A cluster of three nodes."""
+    """Return a cluster of three nodes."""
     return Cluster(tmp_path)
 
 
 def test_a_job_is_in_the_partition_that_slurm_tells(tmp_path: Path) -> None:
-    """Once copies run, in those in which they do; before, in all that it may run in."""
+    """A forked job has the partitions of its running copies, or else of all copies."""
     cluster = Cluster(tmp_path)
     cluster.slurm.nodes["n3"].partitions += ("long",)
     for task in cluster.slurm.find(cluster.job):
@@ -161,13 +161,13 @@ def test_a_job_is_in_the_partition_that_slurm_tells(tmp_path: Path) -> None:
 
 
 def test_copies_share_a_slot_by_what_was_said_of_their_speed(cluster: Cluster) -> None:
-    """The whole slot is for training: aggregation comes on top."""
+    """A quota is the described throughput times the slot length; averaging is not deducted."""
     cluster.start()
     assert cluster.quotas() == {0: 1000, 1: 200}
 
 
 def test_what_copies_measure_takes_the_place_of_what_was_said(cluster: Cluster) -> None:
-    """A type that was not measured keeps its proportion to those that were."""
+    """Measured throughputs replace described ones, and scale those of other GPU types."""
     cluster.start()
     cluster.report(0, steps_done=10, own_steps=10, steps_per_s=5.0, aggregation_s=11.0)
     seen = cluster.seen
@@ -179,7 +179,7 @@ def test_what_copies_measure_takes_the_place_of_what_was_said(cluster: Cluster) 
 
 
 def test_noise_in_what_copies_measure_tells_no_jobs_apart(cluster: Cluster) -> None:
-    """Within a tenth it is what was said; quotas go by what each copy measures all the same."""
+    """Measurements within 10 % of the description change no throughput, but all change quotas."""
     cluster.start()
     cluster.report(0, steps_per_s=10.4)
     cluster.report(1, steps_per_s=1.9)
@@ -194,7 +194,7 @@ def test_noise_in_what_copies_measure_tells_no_jobs_apart(cluster: Cluster) -> N
 
 
 def test_progress_is_what_is_made_one_and_what_each_has_trained_since(cluster: Cluster) -> None:
-    """A copy that has not yet taken over the last consolidation counts nothing of its own."""
+    """Progress is the averaged steps plus the copies' own ones, if based on the newest average."""
     cluster.start()
     cluster.report(0, steps_done=110, own_steps=10)
     cluster.report(1, steps_done=104, own_steps=4)
@@ -204,7 +204,7 @@ def test_progress_is_what_is_made_one_and_what_each_has_trained_since(cluster: C
 
 
 def test_averages_are_counted_from_look_to_look(cluster: Cluster) -> None:
-    """Once for all copies, whoever tells first, and whatever becomes of the copies."""
+    """An average counts once, by the highest number reported, even if a report disappears."""
     cluster.start()
     assert cluster.averages() == 0
     cluster.report(0, averages=2)
@@ -223,7 +223,7 @@ def test_averages_are_counted_from_look_to_look(cluster: Cluster) -> None:
 
 
 def test_averages_are_counted_to_the_end_of_a_job(cluster: Cluster) -> None:
-    """The last one is made when no step is left."""
+    """Averages that are first reported after all copies have ended are counted."""
     cluster.start()
     assert cluster.averages() == 0
     cluster.report(0, averages=3, state="done", steps_done=1000)
@@ -234,7 +234,7 @@ def test_averages_are_counted_to_the_end_of_a_job(cluster: Cluster) -> None:
 
 
 def test_averages_of_before_hadard_began_are_not_counted(cluster: Cluster) -> None:
-    """It has not seen them, or has counted them before it was restarted."""
+    """Averages from before hadard's start may have been counted already, and are not counted."""
     cluster.start()
     cluster.report(0, averages=7)
     cluster.begin_anew()
@@ -244,7 +244,7 @@ def test_averages_of_before_hadard_began_are_not_counted(cluster: Cluster) -> No
 
 
 def test_nobody_makes_the_count_absurd(cluster: Cluster) -> None:
-    """A report is the word of a stranger: more than so many a second are not believed."""
+    """Reports are not trusted: the number of averages is capped per second."""
     cluster.start()
     cluster.averages()
     cluster.report(0, averages=10**18)
@@ -254,7 +254,7 @@ def test_nobody_makes_the_count_absurd(cluster: Cluster) -> None:
 
 
 def test_a_copy_that_moves_is_one_task_stopped_and_started(cluster: Cluster) -> None:
-    """The other goes on; what it is told follows."""
+    """Only the copy that moves is requeued; the quotas follow the new placement."""
     cluster.start()
     cluster.report(0, steps_done=1)
     cluster.report(1, steps_done=1)
@@ -269,7 +269,7 @@ def test_a_copy_that_moves_is_one_task_stopped_and_started(cluster: Cluster) -> 
 
 
 def test_a_copy_that_only_starts_is_not_stopped(cluster: Cluster) -> None:
-    """The signal would kill it; the other one may be stopped."""
+    """A starting copy is not stopped, since USR1 would kill it."""
     cluster.start()
     cluster.report(0, steps_done=1)
     outcomes = cluster.place({0: FAST})
@@ -278,7 +278,7 @@ def test_a_copy_that_only_starts_is_not_stopped(cluster: Cluster) -> None:
 
 
 def test_a_copy_that_has_failed_is_none_any_more(cluster: Cluster) -> None:
-    """The job goes on with the others, and may have one copy less."""
+    """The job continues with its other copies, and its maximum number of copies decreases."""
     cluster.start()
     [job] = cluster.slurm.find(cluster.task(0))
     cluster.slurm.end(job, "FAILED")
@@ -291,7 +291,7 @@ def test_a_copy_that_has_failed_is_none_any_more(cluster: Cluster) -> None:
 
 
 def test_when_the_training_is_over_the_other_copies_are_let_go(cluster: Cluster) -> None:
-    """As they were submitted, to find out and end; nothing is left to plan."""
+    """Pending copies are released with their original requests; the job is planned no more."""
     cluster.start()
     cluster.report(0, state="done", steps_done=1000)
     snapshot = cluster.backend.observe()
@@ -313,7 +313,7 @@ def test_when_the_training_is_over_the_other_copies_are_let_go(cluster: Cluster)
 
 
 def test_a_copy_that_ends_early_leaves_the_job_to_the_others(cluster: Cluster) -> None:
-    """Exit status 0 alone does not end the training: the others are still placed and moved."""
+    """Exit status 0 does not end the training: the other copies are still placed and moved."""
     cluster.start()
     cluster.report(0, steps_done=300, own_steps=20)
     cluster.report(1, steps_done=290, own_steps=10)
@@ -324,7 +324,7 @@ def test_a_copy_that_ends_early_leaves_the_job_to_the_others(cluster: Cluster) -
     assert seen.phase is Phase.RUNNING
     assert seen.allocation == Allocation.of({0: SLOW})
     assert seen.spec.max_copies == 2
-    # Copy 1 moves, copy 2 starts, and the one that has ended is not started again.
+    # Copy 1 moves, copy 2 starts, and the completed copy 0 is not restarted.
     outcomes = cluster.place({0: OTHER, 1: FAST})
     assert {outcome.status for outcome in outcomes} == {Status.DONE}
     states = [cluster.slurm.find(cluster.task(number))[0].state for number in range(3)]
@@ -333,7 +333,7 @@ def test_a_copy_that_ends_early_leaves_the_job_to_the_others(cluster: Cluster) -
 
 
 def test_a_job_whose_copies_have_all_ended_early_has_ended(cluster: Cluster) -> None:
-    """Though none of them has reported that the training is over."""
+    """The job has ended although no copy has reported that the training is done."""
     cluster.start()
     for number in range(3):
         [job] = cluster.slurm.find(cluster.task(number))
@@ -346,7 +346,7 @@ def test_a_job_whose_copies_have_all_ended_early_has_ended(cluster: Cluster) -> 
 
 
 def test_a_training_stays_over_when_slurm_forgets_who_said_so(cluster: Cluster) -> None:
-    """The copies that still wait are released, and end by themselves."""
+    """The training stays done after Slurm has forgotten the job that reported it."""
     cluster.start()
     [third] = cluster.slurm.find(cluster.task(2))
     cluster.report(0, state="done", steps_done=1000)
@@ -362,7 +362,7 @@ def test_a_training_stays_over_when_slurm_forgets_who_said_so(cluster: Cluster) 
         cluster.backend.apply(())
         cluster.slurm.advance(3.0)
     assert third.state == "RUNNING"
-    # It exits by the file `done`, without a report.
+    # It exits because of the file `done`, without a report.
     cluster.slurm.end(third, "COMPLETED")
     cluster.slurm.advance(10.0)
     (ended,) = cluster.backend.observe().ended
@@ -370,7 +370,7 @@ def test_a_training_stays_over_when_slurm_forgets_who_said_so(cluster: Cluster) 
 
 
 def test_a_copy_that_was_requeued_after_it_was_done_has_said_so(cluster: Cluster) -> None:
-    """As when its node fails while it ends: there is nothing left to train."""
+    """A copy's report of an earlier run that the training is done still counts after a requeue."""
     cluster.start()
     [first] = cluster.slurm.find(cluster.task(0))
     cluster.report(0, state="done", steps_done=1000)
@@ -382,7 +382,7 @@ def test_a_copy_that_was_requeued_after_it_was_done_has_said_so(cluster: Cluster
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
 def test_every_policy_can_take_over_a_job_in_copies(cluster: Cluster, name: str) -> None:
-    """Though most of them fork none."""
+    """Also policies that fork no jobs plan a job with two running copies."""
     cluster.start()
     for number in (0, 1):
         cluster.report(number, steps_done=1)
@@ -393,7 +393,7 @@ def test_every_policy_can_take_over_a_job_in_copies(cluster: Cluster, name: str)
 
 
 def test_what_copies_are_told_is_kept_while_the_job_is_there(tmp_path: Path) -> None:
-    """It is for its owner alone, numbered, and not written again when it says nothing new."""
+    """An assignment is readable for its owner only, and removed with its job."""
     told = Assignments(tmp_path / "assignments")
     path = assignment_path(told.directory, "7")
     told.put(JobId("7"), 4321, Assignment(1, {0: 3}, 60.0))
@@ -418,7 +418,7 @@ def test_what_copies_are_told_is_kept_while_the_job_is_there(tmp_path: Path) -> 
 def test_quotas_are_the_slots_budget_in_proportion(
     tmp_path_factory: pytest.TempPathFactory, speeds: list[float], slot_s: float
 ) -> None:
-    """To within a step each, whatever the speeds."""
+    """Each copy's quota is within one step of its share of the slot, at any throughputs."""
     cluster = Cluster(tmp_path_factory.mktemp("forked"))
     places = [FAST, SLOW, OTHER][: len(speeds)]
     gangs = dict(enumerate(places))
@@ -435,7 +435,7 @@ def test_quotas_are_the_slots_budget_in_proportion(
         assert abs(quotas[number] - budget * speed / sum(speeds)) <= 1.0
 
 
-# What users, and Slurm alone, may bring about.
+# Faults that users, or Slurm on its own, may cause.
 
 
 @pytest.mark.parametrize("speed", [5e-324, 1e-320, 1e18])
@@ -443,7 +443,7 @@ def test_quotas_are_the_slots_budget_in_proportion(
 def test_a_speed_that_nobody_trains_at_is_not_believed(
     cluster: Cluster, name: str, speed: float
 ) -> None:
-    """It would end in a solver's fault for all users."""
+    """Implausible reported values are ignored: they would break a solver for all users."""
     cluster.start()
     cluster.report(0, steps_per_s=speed, aggregation_s=1e18)
     snapshot = cluster.backend.observe()
@@ -455,7 +455,7 @@ def test_a_speed_that_nobody_trains_at_is_not_believed(
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
 def test_copies_that_slurm_has_put_on_one_node_break_no_plan(cluster: Cluster, name: str) -> None:
-    """As when hadard was gone: one of them is planned with, and no further ones are started."""
+    """Of two copies on one node, as Slurm may start without hadard, only one is planned with."""
     cluster.backend.observe()
     for job in list(cluster.slurm.jobs):
         cluster.slurm.release(job)
@@ -473,7 +473,7 @@ def test_copies_that_slurm_has_put_on_one_node_break_no_plan(cluster: Cluster, n
 
 
 def test_a_copy_that_its_owner_takes_away_brings_no_others(cluster: Cluster) -> None:
-    """They wait until it has done all the training."""
+    """If the owner withdraws a copy, the others stay held until it reports the end of training."""
     cluster.place({0: FAST})
     [job] = cluster.slurm.find(cluster.task(0))
     job.comment = encode(replace(DESCRIBED, leaves=True))
@@ -486,7 +486,7 @@ def test_a_copy_that_its_owner_takes_away_brings_no_others(cluster: Cluster) -> 
 
 
 def test_copies_bound_to_a_type_are_placed_there(tmp_path: Path) -> None:
-    """Where Slurm keeps types, a request that names one is no reason to wait for ever."""
+    """A request with a GPU type can be placed on nodes of that type where Slurm keeps types."""
     cluster = Cluster(tmp_path, gpu_type="k80")
     (seen,) = cluster.backend.observe().jobs
     bound = cluster.backend.slurm.abilities.keeps_types
@@ -496,7 +496,7 @@ def test_copies_bound_to_a_type_are_placed_there(tmp_path: Path) -> None:
 
 
 def test_a_report_of_another_run_ends_no_training(cluster: Cluster) -> None:
-    """Nor one of a job that had the number before."""
+    """Reports of another run, or older than the job, do not end the training."""
     cluster.start()
     for told in ({"restart": 3}, {"time_s": cluster.slurm.now_s - 1000.0}):
         cluster.report(0, **{"state": "done", "time_s": cluster.slurm.now_s, **told})
@@ -504,7 +504,7 @@ def test_a_report_of_another_run_ends_no_training(cluster: Cluster) -> None:
 
 
 def test_a_copy_that_could_not_be_stopped_keeps_its_part(cluster: Cluster) -> None:
-    """It goes on, and would stand idle otherwise."""
+    """A copy that could not be stopped keeps its quota, as it would idle without one."""
     cluster.start()
     cluster.report(0, steps_done=1)
     cluster.place({0: FAST})
@@ -512,7 +512,7 @@ def test_a_copy_that_could_not_be_stopped_keeps_its_part(cluster: Cluster) -> No
 
 
 def test_how_a_copy_has_ended_is_not_forgotten(cluster: Cluster) -> None:
-    """Slurm forgets it minutes later; the job has failed all the same."""
+    """A failed copy still makes the job fail after Slurm has forgotten that copy."""
     cluster.start()
     [first], [second] = (cluster.slurm.find(cluster.task(number)) for number in (0, 1))
     cluster.slurm.end(first, "FAILED")
@@ -528,7 +528,7 @@ def test_how_a_copy_has_ended_is_not_forgotten(cluster: Cluster) -> None:
 
 
 def test_nobody_else_has_a_file_written_or_a_directory_taken(tmp_path: Path) -> None:
-    """Though the spool is open to all."""
+    """Symbolic links of other users in the assignment directory are not followed."""
     outside = tmp_path / "outside"
     outside.write_text("mine")
     told = Assignments(tmp_path / "assignments")
@@ -547,7 +547,7 @@ def test_nobody_else_has_a_file_written_or_a_directory_taken(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["7", "assignments"])
 def test_what_lies_behind_a_planted_link_is_not_removed(name: str, tmp_path: Path) -> None:
-    """Neither where a job's directory should be nor where hadard's own should be."""
+    """A link in place of a job's directory, or of hadard's own, causes no deletion of files."""
     state = tmp_path / "state"
     state.mkdir()
     for file in ("ledger.json", "assignment.json"):
@@ -568,7 +568,7 @@ def test_what_lies_behind_a_planted_link_is_not_removed(name: str, tmp_path: Pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 def test_a_directory_that_another_user_made_first_is_not_used(tmp_path: Path) -> None:
-    """Copies then share by their own speeds, and hadard says whose directory it is."""
+    """Assignments are not written into a directory of another user; the fault names its owner."""
     told = Assignments(tmp_path / "assignments")
     told.directory.mkdir()
     os.chown(told.directory, 65534, -1)
@@ -581,7 +581,7 @@ def test_a_directory_that_another_user_made_first_is_not_used(tmp_path: Path) ->
 
 
 def test_a_narrow_umask_keeps_no_owner_out(tmp_path: Path) -> None:
-    """They must be able to come to their file."""
+    """The directories are accessible for owners of jobs even with a restrictive umask."""
     before = os.umask(0o077)
     try:
         told = Assignments(tmp_path / "assignments")
@@ -595,7 +595,7 @@ def test_a_narrow_umask_keeps_no_owner_out(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 def test_a_hadard_without_privileges_lets_the_owner_read_and_nobody_else() -> None:
-    """By an access list: it cannot give its files away."""
+    """Without root, hadard gives only the owner read access, by an access control list."""
     hadard, owner, other = 65534, 4321, 4322
     write = "Assignments(place).put('7', {owner}, Assignment(1, {{0: 5}}, 9.0))"
     read = "print(read_assignment(assignment_path(place, '7')).quotas)"
@@ -610,7 +610,7 @@ def test_a_hadard_without_privileges_lets_the_owner_read_and_nobody_else() -> No
                 "from hadar_slurm.state.assignments import Assignments\n"
                 f"place = Path({name!r}) / 'assignments'\n{what}"
             )
-            # The interpreter may lie where only root may look, so it changes users itself.
+            # Only root may be able to read the interpreter's files, so it changes the user itself.
             first = f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
             imports = "import hadar_slurm.state.assignments\n"
             become = f"os.setgroups([])\nos.setgid({uid})\nos.setuid({uid})\n"
@@ -629,7 +629,7 @@ def test_a_hadard_without_privileges_lets_the_owner_read_and_nobody_else() -> No
 
 
 def test_a_copy_let_go_is_not_held_again_for_waiting_on_its_pin(cluster: Cluster) -> None:
-    """It waits in vain on a node that was drained, and the training is over: both in one round."""
+    """A copy stuck on a drained node when the training ends is restored, not held again."""
     cluster.start()
     for number in (0, 1):
         cluster.report(number, steps_done=1)
@@ -648,7 +648,7 @@ def test_a_copy_let_go_is_not_held_again_for_waiting_on_its_pin(cluster: Cluster
 
 
 def test_the_journal_is_told_of_copies_and_their_averages(cluster: Cluster) -> None:
-    """By copy its task and measured speed; by job how often it was averaged, and when last."""
+    """The journal gets each copy's task and speed, and the job's averages and their time."""
     assert cluster.backend.copy_facts() == {}
     cluster.start()
     cluster.averages()
@@ -669,7 +669,7 @@ def test_the_journal_is_told_of_copies_and_their_averages(cluster: Cluster) -> N
 
 
 def test_averages_of_before_are_told_without_a_time(cluster: Cluster) -> None:
-    """A daemon that was just started does not know when they were."""
+    """The time of an average before hadard's start is left out."""
     cluster.start()
     cluster.report(0, averages=7)
     cluster.begin_anew()

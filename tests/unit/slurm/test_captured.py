@@ -1,4 +1,4 @@
-"""What each version of Slurm has printed (tests/data/slurm) is read in the same way."""
+"""The output of each version of Slurm (tests/data/slurm) is parsed with the same results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hadar_slurm.slurm.client.parse import (
 CAPTURED = Path(__file__).parents[2] / "data" / "slurm"
 VERSIONS = sorted(path.name for path in CAPTURED.iterdir() if path.is_dir())
 MARK = "#0123456789abcdef0123456789abcdef"
-# How many GPUs running jobs hold.
+# Numbers of GPUs that running jobs hold.
 HELD = {"running-two-nodes": 4, "running-mixed": 3, "running-untyped": 2}
 STATES = {
     "running-typed": "RUNNING",
@@ -32,7 +32,7 @@ STATES = {
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_captured_queue_is_read(version: str) -> None:
-    """Nodes with their GPUs, the states of jobs, and the GPUs that running jobs hold."""
+    """Nodes with their GPUs, job states, and the GPUs that running jobs hold are parsed."""
     texts = {
         path.stem: path.read_text("utf-8", "replace")
         for path in CAPTURED.joinpath(version).iterdir()

@@ -1,4 +1,4 @@
-"""A job that dies of hadard's own USR1 is requeued, and of no other end: on a model of Slurm."""
+"""A job that ends by hadard's USR1 is requeued, any other ended job is not: on a model of Slurm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRACE_S = 10.0
 
 
 class Bench:
-    """A cluster with one job that reports, promises to listen, and dies of USR1."""
+    """A cluster with one job that reports a USR1 handler, but ends by USR1."""
 
     def __init__(self, directory: Path) -> None:
         self.slurm = FakeSlurm("v100:4,v100:4", spool=directory / "spool")
@@ -45,7 +45,7 @@ class Bench:
         self.gang = self.seen().allocation.gangs[0]
 
     def begin_anew(self) -> None:
-        """Start hadard, or start it again."""
+        """Start or restart hadard."""
         self.backend = SlurmBackend(
             CommandLine(self.runner),
             ThroughputTable("none", {}),
@@ -57,7 +57,7 @@ class Bench:
 
     @property
     def entry(self) -> Claim:
-        """Return what the ledger says of the job."""
+        """Return the job's entry in the ledger."""
         return Ledger(self.directory / FILE_NAME)[JobId(self.job.key)]
 
     def seen(self) -> Job:
@@ -66,20 +66,20 @@ class Bench:
         return job
 
     def stop(self) -> Outcome:
-        """Have hadard stop the job."""
+        """Let hadard stop the job."""
         seen = self.seen()
         (outcome,) = self.backend.apply([Stop(seen.job_id, 0, seen.allocation.gangs[0])])
         self.slurm.advance(1.0)
         return outcome
 
     def look(self) -> None:
-        """Go through a round without a plan."""
+        """Run a round without a plan."""
         self.backend.observe()
         self.backend.apply(())
         self.slurm.advance(1.0)
 
     def start_again(self) -> Job:
-        """Place the job again, and return it once it runs."""
+        """Start the job again, and return it as policies see it."""
         seen = self.seen()
         self.backend.apply([Start(seen.job_id, 0, self.gang)])
         self.slurm.advance(5.0)
@@ -88,12 +88,12 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Give a cluster of two nodes."""
+    """Return a cluster of two nodes."""
     return Bench(tmp_path)
 
 
 def test_a_job_that_our_signal_ends_is_requeued_and_signalled_no_more(bench: Bench) -> None:
-    """It is placed again and stays; its output, the snapshot and the ledger say why."""
+    """The job is requeued once and not migrated again; output, snapshot and ledger say why."""
     bench.stop()
     assert (bench.job.state, bench.job.exit_status) == ("FAILED", 10)
     snapshot = bench.backend.observe()
@@ -117,7 +117,7 @@ def test_a_job_that_our_signal_ends_is_requeued_and_signalled_no_more(bench: Ben
 
 
 def test_the_next_hadard_requeues_what_the_last_has_ended(bench: Bench) -> None:
-    """Killed right after the signal, or between the note of the requeue and the requeue."""
+    """It also does so if hadard is killed after the signal, or just before the requeue."""
 
     was_signalled = False
 
@@ -146,7 +146,7 @@ def test_the_next_hadard_requeues_what_the_last_has_ended(bench: Bench) -> None:
 def test_another_end_of_a_run_that_was_signalled_is_final(
     bench: Bench, state: str, status: int
 ) -> None:
-    """Requeueing would bring a cancelled job back to life."""
+    """Requeueing would restart a job that its owner has cancelled."""
     bench.stop()
     bench.job.state, bench.job.exit_status = state, status
     bench.look()
@@ -154,7 +154,7 @@ def test_another_end_of_a_run_that_was_signalled_is_final(
 
 
 def test_a_death_of_usr1_that_was_not_ours_is_final(bench: Bench) -> None:
-    """The owner's signal; or ours, and the owner's in a later run."""
+    """The owner sent USR1, without a signal of hadard or in a later run than hadard's."""
     bench.slurm.signal(bench.job)
     bench.slurm.advance(2.0)
     bench.look()
@@ -169,7 +169,7 @@ def test_a_death_of_usr1_that_was_not_ours_is_final(bench: Bench) -> None:
 
 
 def test_a_job_that_slurm_does_not_requeue_has_failed(bench: Bench) -> None:
-    """It is tried once, and then counts as any that has ended."""
+    """The requeue is tried once; then the job counts as ended."""
     bench.stop()
     bench.job.may_requeue = False
     bench.look()
@@ -180,7 +180,7 @@ def test_a_job_that_slurm_does_not_requeue_has_failed(bench: Bench) -> None:
 
 
 def test_nothing_is_signalled_that_cannot_be_written_down(bench: Bench) -> None:
-    """The next hadard could not requeue a job that dies of it."""
+    """Otherwise a restarted hadard could not requeue the job if the signal ends it."""
     bench.seen()
     bench.backend.ledger.path = bench.directory / "nowhere" / FILE_NAME
     assert "cannot be written" in bench.stop().detail
@@ -188,7 +188,7 @@ def test_nothing_is_signalled_that_cannot_be_written_down(bench: Bench) -> None:
 
 
 def test_a_hadard_that_may_not_write_to_outputs_tries_it_once(bench: Bench) -> None:
-    """An operator's account is refused; the job is not affected."""
+    """If Slurm refuses the message, as for an operator's account, the job is not affected."""
     bench.stop()
     bench.look()
     bench.start_again()
@@ -205,7 +205,7 @@ def test_a_hadard_that_may_not_write_to_outputs_tries_it_once(bench: Bench) -> N
 
 
 def test_its_owners_hold_stays_on_a_job_that_our_signal_has_ended(bench: Bench) -> None:
-    """Placed on it as it ran, right before it died."""
+    """The owner set it on the running job just before the signal ended the run."""
     bench.stop()
     bench.job.hold = "user"
     bench.look()

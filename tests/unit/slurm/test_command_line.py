@@ -1,4 +1,4 @@
-"""One scontrol makes many changes, and each is told what was wrong with it and with no other."""
+"""One scontrol makes many changes, and each change gets its own error, and no other's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Answer = Callable[[Sequence[str], str], tuple[int, str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Scripted(Runner):
-    """Answers commands by a function, and keeps a list of them."""
+    """Answers commands by a function, and records them."""
 
     answer: Answer = lambda argv, stdin: (0, "", "")
     seen: list[tuple[list[str], str]] = field(default_factory=list)
@@ -43,12 +43,12 @@ class Scripted(Runner):
 
 
 def marks(stdin: str) -> list[str]:
-    """Return the words that scontrol is to complain of."""
+    """Return the words that scontrol will report as invalid."""
     return [line for line in stdin.splitlines() if line.startswith("mark")]
 
 
 def complaining(*complaints: str) -> Answer:
-    """Return a scontrol that says these texts, each before the next mark."""
+    """Return an answer of scontrol with these errors, each before the next mark."""
 
     def answer(argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
         pairs = zip(complaints, marks(stdin), strict=True)
@@ -58,7 +58,7 @@ def complaining(*complaints: str) -> Answer:
 
 
 def test_complaints_belong_to_the_command_before_the_mark() -> None:
-    """With several lines for one command, and none for others."""
+    """Several error lines may belong to one command, and none to others."""
     slurm = CommandLine(
         Scripted(
             answer=complaining(
@@ -75,7 +75,7 @@ def test_complaints_belong_to_the_command_before_the_mark() -> None:
 
 
 def test_each_batch_has_one_process_and_marks_that_nobody_can_foresee() -> None:
-    """A job's user could otherwise have words printed that look like one."""
+    """With predictable marks, a user could forge a mark in a job's texts."""
     runner = Scripted(answer=complaining("", ""))
     slurm = CommandLine(runner)
     slurm.change([Hold(ONE), Release(TWO)])
@@ -88,7 +88,7 @@ def test_each_batch_has_one_process_and_marks_that_nobody_can_foresee() -> None:
 
 
 def test_signals_and_changes_are_made_in_their_order() -> None:
-    """Neighbours of a kind share a process."""
+    """Successive changes of the same kind share one process."""
     runner = Scripted(answer=lambda argv, stdin: (0, "", ""))
     CommandLine(runner).change(
         [SignalCheckpoint(ONE), SignalCheckpoint(TWO), Hold(ONE), SignalCheckpoint(THREE)]
@@ -101,7 +101,7 @@ def test_signals_and_changes_are_made_in_their_order() -> None:
 
 
 def test_no_change_runs_no_command() -> None:
-    """A round in which nothing happens asks nothing of slurmctld."""
+    """A round without changes sends nothing to slurmctld."""
     runner = Scripted()
     assert CommandLine(runner).change([]) == []
     assert runner.seen == []
@@ -111,7 +111,7 @@ def test_no_change_runs_no_command() -> None:
     "said", ["Unable to contact slurm controller (connect failure)\n", "Connection refused\n"]
 )
 def test_a_slurm_out_of_reach_is_no_refusal(said: str) -> None:
-    """Told of the command that it happened to."""
+    """A connection failure is SlurmUnavailable for the command that it occurred in."""
     slurm = CommandLine(Scripted(answer=complaining("", said)))
     first, second = slurm.change([Hold(ONE), Hold(TWO)])
     assert first is None
@@ -119,7 +119,7 @@ def test_a_slurm_out_of_reach_is_no_refusal(said: str) -> None:
 
 
 def test_a_scontrol_that_ends_early_leaves_the_rest_open() -> None:
-    """What it did not come to may have been done or not."""
+    """The commands without an answer may or may not have been carried out."""
 
     def answer(argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
         return 1, "", f"invalid keyword: {marks(stdin)[0]}\nInvalid job id"
@@ -141,7 +141,7 @@ def test_a_scontrol_that_ends_early_leaves_the_rest_open() -> None:
     ids=str,
 )
 def test_what_scontrol_would_take_apart_never_reaches_it(change: Update) -> None:
-    """Nothing of the batch is run then: no such words come from us."""
+    """The whole batch is refused: hadard itself never uses such words."""
     runner = Scripted()
     faults = CommandLine(runner).change([Hold(TWO), change])
     assert [type(fault) for fault in faults] == [SlurmRefused] * 2
@@ -149,7 +149,7 @@ def test_what_scontrol_would_take_apart_never_reaches_it(change: Update) -> None
 
 
 def test_jobs_that_a_signal_did_not_reach_are_told_by_name() -> None:
-    """All others are taken to have got it."""
+    """The error is assigned to the jobs that scancel names; the others count as signalled."""
     said = (
         "scancel: error: Kill job error on job id 1: Invalid job id specified\n"
         "scancel: error: Kill job error on job id 3_4: Job/step already completing or completed\n"
@@ -162,7 +162,7 @@ def test_jobs_that_a_signal_did_not_reach_are_told_by_name() -> None:
 
 
 def test_a_scancel_that_blames_nobody_has_reached_nobody_for_sure() -> None:
-    """Each job is told its words."""
+    """If scancel names no job, its error is assigned to all of them."""
     slurm = CommandLine(Scripted(answer=lambda argv, stdin: (1, "", "scancel: no such luck")))
     faults = slurm.change([SignalCheckpoint(ONE), SignalCheckpoint(TWO)])
     assert [type(fault) for fault in faults] == [SlurmRefused] * 2
@@ -170,7 +170,7 @@ def test_a_scancel_that_blames_nobody_has_reached_nobody_for_sure() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Slow(Runner):
-    """Commands that take longer than they may; it keeps their limits."""
+    """A runner whose commands all time out; it records their time limits."""
 
     limits: list[float] = field(default_factory=list)
 
@@ -181,7 +181,7 @@ class Slow(Runner):
 
 
 def test_signals_are_not_waited_for() -> None:
-    """scancel tries for a minute where a job has left its nodes; the answers of jobs tell."""
+    """A timeout of scancel is no error: it retries for a minute if a job has left its nodes."""
     runner = Slow(timeout_s=30.0)
     assert CommandLine(runner).change([SignalCheckpoint(ONE), SignalCheckpoint(TWO)]) == [
         None,
@@ -198,7 +198,7 @@ def test_signals_are_not_waited_for() -> None:
     [("slurm-wlm 22.05.8\n", (22, 5)), ("slurm 26.05.5\n", (26, 5)), ("what?\n", (0, 0))],
 )
 def test_the_version_is_that_of_the_commands(text: str, version: tuple[int, int]) -> None:
-    """Types are kept by those before 24.11, and by whatever does not say what it is."""
+    """Versions before 24.11 and unknown ones keep GPU types."""
     slurm = CommandLine(Scripted(answer=lambda argv, stdin: (0, text, "")))
     assert slurm.version == version
     assert slurm.abilities.keeps_types is (version < (24, 11))
@@ -206,7 +206,7 @@ def test_the_version_is_that_of_the_commands(text: str, version: tuple[int, int]
 
 
 def test_which_slurm_it_is() -> None:
-    """By name and by where slurmctld listens; a configuration without either names nothing."""
+    """A cluster is identified by its name and the address of slurmctld; both may be missing."""
     text = (
         "Configuration data as of 1\nClusterName             = hpc\n"
         "SlurmctldHost[0]        = ctl(10.0.0.1)\nSlurmctldHost[1]        = two\n"
@@ -227,13 +227,13 @@ def test_which_slurm_it_is() -> None:
     ],
 )
 def test_the_partitions(text: str, told: Partitions) -> None:
-    """The one that sinfo marks is the default; there may be none."""
+    """The default partition is the one that sinfo marks; there may be none."""
     slurm = CommandLine(Scripted(answer=lambda argv, stdin: (0, text, "")))
     assert slurm.partitions() == told
 
 
 def test_without_accounts_there_are_no_shares() -> None:
-    """And nobody is told off for it."""
+    """Without accounting the fair shares are empty, without an error."""
     slurm = FakeSlurm("v100:4")
     assert CommandLine(FakeRunner(slurm=slurm)).fair_shares() == {}
     slurm.shares = {"alice": 0.25, "bob": 1.0}
@@ -241,7 +241,7 @@ def test_without_accounts_there_are_no_shares() -> None:
 
 
 def test_a_cluster_without_jobs_is_not_asked_for_them() -> None:
-    """Two commands show it whole; three when there are jobs."""
+    """Two commands read the whole cluster, or three if there are jobs."""
     slurm = FakeSlurm("v100:4")
     asked: list[str] = []
 
@@ -251,7 +251,7 @@ def test_a_cluster_without_jobs_is_not_asked_for_them() -> None:
     reader = CommandLine(FakeRunner(slurm=slurm, before=[listen]))
     reader.read()
     queue, nodes = "squeue -a -h -r -t all", "scontrol -a show node"
-    # The version is asked for once.
+    # The version is read once.
     assert sorted(asked) == ["scontrol --version", nodes, queue]
     slurm.submit(Asked(per_job=(("", 2),)))
     slurm.advance(1.0)

@@ -1,4 +1,4 @@
-"""Whose a job is: users' own choices win, and none of ours keeps a job that is not ours waiting."""
+"""Users' own choices win, and no unmanaged job stays held or pinned by hadard."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def a_row(**given: object) -> QueueRow:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Give a ledger that is whole and has no entries."""
+    """Return a complete ledger without entries."""
     ledger = Ledger(tmp_path / FILE_NAME)
     ledger.adopt({})
     return ledger
@@ -83,35 +83,35 @@ def seen(
 
 
 def test_a_job_held_for_us_is_placed(ledger: Ledger) -> None:
-    """By hadar-sbatch at submission, or by hadard."""
+    """A job that hadar-sbatch or hadard has put on hold is managed."""
     assert seen(a_row(**HELD), ledger, is_held=True) is Disposition.MANAGE
     ledger.note({JOB: Claim(is_held=True)})
     assert seen(a_row(**HELD), ledger) is Disposition.MANAGE
 
 
 def test_a_users_own_hold_is_kept(ledger: Ledger) -> None:
-    """At submission, or later on a job that we had released, whatever we did to it before."""
+    """A user's hold, set at submission or after hadard's release, leaves the job unmanaged."""
     assert seen(a_row(**HELD), ledger) is Disposition.IGNORE
     ledger.note({JOB: Claim(before=OWN, pinned=PINNED.nodes)})
     assert seen(a_row(**HELD, request=PINNED), ledger, is_held=True) is Disposition.IGNORE
 
 
 def test_what_slurm_holds_since_it_cannot_start_on_our_pin_is_ours(ledger: Ledger) -> None:
-    """Nobody else would release it."""
+    """Slurm holds a job that cannot start on its pin, and only hadard can release it."""
     ledger.note({JOB: Claim(before=OWN, pinned=PINNED.nodes)})
     row = a_row(priority=0, reason="BadConstraints", request=PINNED)
     assert seen(row, ledger) is Disposition.MANAGE
 
 
 def test_a_pinned_job_that_was_released_is_ours_until_it_starts(ledger: Ledger) -> None:
-    """And one that asks for nodes of its owner's choice never is."""
+    """A job on nodes that hadard chose stays managed; one on its owner's nodes is unmanaged."""
     assert seen(a_row(request=PINNED), ledger) is Disposition.IGNORE
     ledger.note({JOB: Claim(before=OWN, pinned=PINNED.nodes)})
     assert seen(a_row(request=PINNED), ledger) is Disposition.MANAGE
 
 
 def test_a_free_job_is_slurms_to_start(ledger: Ledger) -> None:
-    """It was released by its user, or submitted when no hadard was; once it runs it may move."""
+    """A pending job without a hold is unmanaged; once it runs, it may be migrated."""
     assert seen(a_row(), ledger) is Disposition.IGNORE
     assert seen(a_row(state="RUNNING"), ledger) is Disposition.MANAGE
 
@@ -129,7 +129,7 @@ def test_a_free_job_is_slurms_to_start(ledger: Ledger) -> None:
 def test_what_is_not_ours_to_place_goes_back_if_we_hold_or_pin_it(
     ledger: Ledger, choice: dict[str, object]
 ) -> None:
-    """And is left as it is otherwise: free, running, or held by its owner."""
+    """A job that must not be managed is restored if hadard holds or pins it, else unchanged."""
     free, running = a_row(), a_row(state="RUNNING")
     assert seen(free, ledger, **choice) is Disposition.IGNORE  # type: ignore[arg-type]
     assert seen(running, ledger, **choice) is Disposition.IGNORE  # type: ignore[arg-type]
@@ -140,20 +140,20 @@ def test_what_is_not_ours_to_place_goes_back_if_we_hold_or_pin_it(
 
 
 def test_a_job_set_apart_goes_back(ledger: Ledger) -> None:
-    """Its owner made a reservation for it after it was submitted."""
+    """The job's owner moved it into a reservation after submission."""
     row = a_row(**HELD, is_set_apart=True)
     assert seen(row, ledger, is_held=True) is Disposition.RESTORE
 
 
 def test_a_job_whose_owner_names_nodes_goes_back(ledger: Ledger) -> None:
-    """The nodes are no pin of ours, and the hold is."""
+    """The owner named the nodes, but hadard set the hold."""
     row = a_row(**HELD, request=replace(OWN, nodes=(NodeName("n3"),)))
     assert seen(row, ledger, is_held=True) is Disposition.RESTORE
 
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.ADVISE])
 def test_plans_of_other_modes_are_made_for_their_own_jobs(ledger: Ledger, mode: Mode) -> None:
-    """A free job of their partition; none of another mode's, and none that anybody holds."""
+    """Plans of other modes include only jobs of their own mode that are not held."""
     assert seen(a_row(), ledger, mode=mode, plans_for=mode) is Disposition.MANAGE
     assert seen(a_row(state="RUNNING"), ledger, mode=mode, plans_for=mode) is Disposition.MANAGE
     assert seen(a_row(**HELD), ledger, mode=mode, plans_for=mode) is Disposition.IGNORE
@@ -162,7 +162,7 @@ def test_plans_of_other_modes_are_made_for_their_own_jobs(ledger: Ledger, mode: 
 
 
 def test_without_a_ledger_a_job_that_may_have_been_ours_is(tmp_path: Path) -> None:
-    """One that ran before or is pinned; a first hold without our mark is its user's."""
+    """Jobs that ran before or are pinned count as hadard's; another unmarked hold is the user's."""
     unknown = Ledger(tmp_path / FILE_NAME)
     assert not is_held_by_us(a_row(**HELD), None, unknown)
     assert is_held_by_us(a_row(**HELD), HELD_FOR_US, unknown)
@@ -173,7 +173,7 @@ def test_without_a_ledger_a_job_that_may_have_been_ours_is(tmp_path: Path) -> No
 
 
 def test_an_operators_hold_is_never_ours(ledger: Ledger) -> None:
-    """Whatever the ledger says."""
+    """The ledger may say otherwise."""
     ledger.note({JOB: Claim(is_held=True)})
     row = a_row(priority=0, reason="JobHeldAdmin")
     assert not is_held_by_us(row, HELD_FOR_US, ledger)
@@ -181,7 +181,7 @@ def test_an_operators_hold_is_never_ours(ledger: Ledger) -> None:
 
 
 def test_nodes_that_its_owner_names_after_a_pin_are_the_owners(ledger: Ledger) -> None:
-    """A pin is ours only where the nodes are those that we chose."""
+    """A pin counts as hadard's only if its nodes are those that hadard chose."""
     ledger.note({JOB: Claim(before=OWN, pinned=(NodeName("n2"),))})
     row = a_row(request=PINNED, restarts=1)
     assert seen(row, ledger) is Disposition.IGNORE
@@ -191,7 +191,7 @@ def test_nodes_that_its_owner_names_after_a_pin_are_the_owners(ledger: Ledger) -
 def test_under_anothers_hold_a_pin_goes_back_where_the_job_is_not_ours_to_place(
     ledger: Ledger, hold: dict[str, object]
 ) -> None:
-    """Where it is, it stays: released, the job is placed anew."""
+    """A job that is still managed keeps its pin: it is placed again after its release."""
     ledger.note({JOB: Claim(before=OWN, pinned=PINNED.nodes)})
     row = a_row(request=PINNED, **hold)
     assert seen(row, ledger) is Disposition.IGNORE
@@ -200,21 +200,21 @@ def test_under_anothers_hold_a_pin_goes_back_where_the_job_is_not_ours_to_place(
 
 
 def test_a_request_cut_in_two_goes_back_under_anothers_hold(ledger: Ledger) -> None:
-    """Released, the job would start without its GPUs."""
+    """If it were released, the job would start without its GPUs."""
     ledger.note({JOB: Claim(before=OWN)})
     assert seen(a_row(**HELD, request=Request()), ledger) is Disposition.RESTORE
     assert seen(a_row(**HELD), ledger) is Disposition.IGNORE
 
 
 def test_a_job_that_is_held_as_it_runs_is_not_moved(ledger: Ledger) -> None:
-    """Its owner's hold would be gone."""
+    """A requeue would remove the owner's hold."""
     assert (
         seen(a_row(state="RUNNING", priority=0, reason="JobHeldUser"), ledger) is Disposition.IGNORE
     )
 
 
 def test_a_hold_has_landed_if_the_job_started_as_it_was_before(ledger: Ledger) -> None:
-    """With other nodes it was released after the hold; without a hold of ours under way, never."""
+    """Only an unreleased hold of hadard counts, on a job that requests the same nodes as then."""
     row = a_row(state="RUNNING", priority=0, reason="JobHeldUser")
     coming = Claim(is_held=True, asked_when_held=())
     assert is_held_while_starting(row, coming)

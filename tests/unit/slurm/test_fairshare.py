@@ -1,4 +1,4 @@
-"""Fair-share factors: read where there are any, and never a reason to fail."""
+"""Fair-share factors are read where there are any, and are never a reason to fail."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SHARES = """root||
 
 @dataclass(frozen=True, slots=True)
 class Canned(Runner):
-    """A runner that says what it is told to, and counts."""
+    """A runner that returns a fixed text, and counts its calls."""
 
     text: str | None = SHARES
     asked: list[str] = field(default_factory=list)
 
     def run(self, argv: object, *, stdin: str = "") -> str:
-        """Return the text, or refuse without one."""
+        """Return the text, or refuse if there is none."""
         self.asked.append(str(argv))
         if self.text is None:
             raise SlurmRefused("sshare: error: accounting storage is not configured")
@@ -38,12 +38,12 @@ class Canned(Runner):
 
 
 def test_every_user_has_the_best_of_his_accounts() -> None:
-    """Accounts' own lines and what is no factor are left out."""
+    """Lines of accounts and invalid factors are skipped."""
     assert parse_fair_shares(SHARES) == {"root": 1.0, "ada": 0.5, "grace": 0.75}
 
 
 def test_slurm_is_asked_every_five_minutes() -> None:
-    """One call serves all rounds in between."""
+    """One call serves all rounds of five minutes."""
     runner = Canned()
     shares = FairShares(CommandLine(runner))
     assert shares.at(0.0)["grace"] == 0.75
@@ -54,7 +54,7 @@ def test_slurm_is_asked_every_five_minutes() -> None:
 
 
 def test_a_site_without_accounts_has_no_shares() -> None:
-    """No error, no shares, and no question for an hour."""
+    """There is no error, no shares, and no further call for an hour."""
     runner = Canned(text=None)
     shares = FairShares(CommandLine(runner))
     assert shares.at(0.0) == {} == shares.at(3000.0)

@@ -1,4 +1,4 @@
-"""Slurm's texts about GPUs. The long ones were printed by Slurm 22.05.8."""
+"""Slurm's texts about GPUs. The long ones are output of Slurm 22.05.8."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.slurm.client.gres import parse_gpu_detail, parse_gpus
 
-# `scontrol show job -d -o` of a running job, from JOB_GRES on; what is before names no GPU.
+# `scontrol show job -d -o` of a running job, from JOB_GRES on; the text before names no GPU.
 TWO_NODES = (
     "JobId=30 JobName=wrap NodeList=n[1-2] BatchHost=n1 NumNodes=2 NumCPUs=2 NumTasks=2 "
     "TRES=cpu=2,mem=200M,node=2,billing=2 Socks/Node=* CoreSpec=* JOB_GRES=gpu:v100:4   "
@@ -24,7 +24,7 @@ FOLDED = (
 MIXED_NODE = "   Nodes=n5 CPU_IDs=0 Mem=100 GRES=gpu:k80:1(IDX:0),gpu:v100:1(IDX:2) MinCPUsNode=1"
 OTHER_TYPE_ZERO = "   Nodes=n5 CPU_IDs=0 Mem=100 GRES=gpu:v100:2(IDX:2-3),gpu:k80:0(IDX:)"
 NO_GPU = "JOB_GRES=(null)   Nodes=n3 CPU_IDs=0 Mem=100 GRES= MinCPUsNode=1 Features=(null)"
-# Without -o the parts stand on lines of their own.
+# Without -o each part is on its own line.
 LINES = """   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
    JOB_GRES=gpu:v100:3
      Nodes=n1 CPU_IDs=0-1,4 Mem=100 GRES=gpu:v100:1(IDX:0)
@@ -57,18 +57,18 @@ gpu_types = st.from_regex(r"[a-z0-9][a-z0-9_.\-]{0,11}", fullmatch=True)
     ],
 )
 def test_gpus_are_counted_by_type(text: str, gpus: dict[str, int]) -> None:
-    """Types with a count above zero, wherever the indices stand; other resources are left out."""
+    """Types with a count above zero are returned; other resources are skipped."""
     assert parse_gpus(text) == gpus
 
 
 def test_gpus_without_a_type_go_by_the_name_given() -> None:
-    """A site that names no types still has GPUs."""
+    """A site may have GPUs without types."""
     assert parse_gpus("gpu:2,gpu:k80:1", untyped="any") == {"any": 2, "k80": 1}
 
 
 @given(gpus=st.dictionaries(gpu_types, st.integers(0, 64), max_size=5), is_indexed=st.booleans())
 def test_what_slurm_prints_is_read_back(gpus: dict[str, int], *, is_indexed: bool) -> None:
-    """Any inventory in Slurm's form gives its counts above zero."""
+    """An inventory in Slurm's form is parsed to its counts above zero."""
     suffix = "(IDX:0-3,7)" if is_indexed else ""
     text = ",".join(f"gpu:{gpu_type}:{count}{suffix}" for gpu_type, count in gpus.items())
     assert parse_gpus(text) == {gpu_type: count for gpu_type, count in gpus.items() if count}
@@ -88,5 +88,5 @@ def test_what_slurm_prints_is_read_back(gpus: dict[str, int], *, is_indexed: boo
     ids=["two nodes", "folded", "mixed node", "zero of a type", "no GPU", "lines", "pending"],
 )
 def test_a_jobs_detail_tells_each_part(text: str, parts: list[tuple[str, dict[str, int]]]) -> None:
-    """Every part of an allocation that has GPUs, node lists as Slurm folds them."""
+    """Each part of an allocation that has GPUs is returned, with its node list still folded."""
     assert parse_gpu_detail(text) == parts

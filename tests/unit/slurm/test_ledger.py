@@ -1,4 +1,4 @@
-"""What hadard has done to jobs is on disk before it is done, or it is not done."""
+"""hadard's changes of jobs are written to disk before they are made, or they are not made."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PINNED = Claim(
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Give a ledger without a file."""
+    """Return a ledger without a file."""
     return Ledger(tmp_path / FILE_NAME)
 
 
 def test_the_next_daemon_reads_what_was_written(ledger: Ledger) -> None:
-    """Every part of every entry."""
+    """A restarted hadard reads all fields of all entries."""
     ledger.note({ONE: PINNED, TASK: Claim()})
     ledger.expect_holds({TWO: (), ONE: ()})
     again = Ledger(ledger.path)
@@ -47,7 +47,7 @@ def test_the_next_daemon_reads_what_was_written(ledger: Ledger) -> None:
 
 
 def test_who_has_no_entry_was_left_alone(ledger: Ledger) -> None:
-    """An entry that says nothing is not the same as none."""
+    """An empty entry is distinguished from a missing one."""
     ledger.note({ONE: Claim()})
     assert ledger[TWO] == Claim()
     assert ONE in ledger
@@ -55,14 +55,14 @@ def test_who_has_no_entry_was_left_alone(ledger: Ledger) -> None:
 
 
 def test_what_is_gone_is_forgotten_on_disk_too(ledger: Ledger) -> None:
-    """And only that."""
+    """Entries of other jobs stay."""
     ledger.note({ONE: PINNED, TWO: Claim(is_held=True)})
     ledger.keep({TWO, TASK})
     assert list(Ledger(ledger.path)) == [TWO]
 
 
 def test_the_file_is_replaced_in_one_step_and_is_nobodys_to_write(ledger: Ledger) -> None:
-    """No half of one is ever there, and no draft is left."""
+    """No partly written file is visible, and no draft is left."""
     ledger.note({ONE: PINNED})
     before = ledger.path.stat().st_ino
     ledger.note({TWO: PINNED})
@@ -72,7 +72,7 @@ def test_the_file_is_replaced_in_one_step_and_is_nobodys_to_write(ledger: Ledger
 
 
 def test_no_other_user_can_keep_it_from_being_written(ledger: Ledger) -> None:
-    """The lock is a file that others may not open; a lock on the directory is nobody's concern."""
+    """Other users cannot open the lock file, and a lock on the directory has no effect."""
     ledger.note({ONE: PINNED})
     assert (ledger.path.parent / LEDGER).stat().st_mode & 0o777 == 0o600
     with contextlib.closing(_Descriptor(ledger.path.parent)) as directory:
@@ -91,7 +91,7 @@ class _Descriptor:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 def test_what_root_writes_belongs_to_hadards_account(ledger: Ledger) -> None:
-    """An operator's `hadar release` must not take hadard's memory from it."""
+    """After an operator's `hadar release` hadard can still read and write its ledger."""
     os.chown(ledger.path.parent, 65534, 65534)
     ledger.note({ONE: PINNED})
     owners = {path.stat().st_uid for path in ledger.path.parent.iterdir()}
@@ -99,7 +99,7 @@ def test_what_root_writes_belongs_to_hadards_account(ledger: Ledger) -> None:
 
 
 def test_a_fault_is_told_until_the_file_can_be_written(ledger: Ledger) -> None:
-    """What hadard goes by to leave jobs to Slurm meanwhile."""
+    """The fault names the file, and disappears with the first successful write."""
     ledger.path.mkdir()
     with pytest.raises(LedgerError):
         ledger.note({ONE: PINNED})
@@ -112,7 +112,7 @@ def test_a_fault_is_told_until_the_file_can_be_written(ledger: Ledger) -> None:
 
 
 def test_nothing_is_written_where_nothing_changes(ledger: Ledger) -> None:
-    """A round in which nothing happens costs no disk."""
+    """A round without changes causes no disk access."""
     ledger.note({ONE: PINNED})
     before = ledger.path.stat().st_mtime_ns, ledger.path.stat().st_ino
     ledger.note({ONE: PINNED})
@@ -122,7 +122,7 @@ def test_nothing_is_written_where_nothing_changes(ledger: Ledger) -> None:
 
 
 def test_what_cannot_be_written_is_not_believed_either(ledger: Ledger) -> None:
-    """The entries stay as they are on disk, the fault names the file, and no draft is left."""
+    """The entries stay as they are on disk, the error names the file, and no draft is left."""
     ledger.path.mkdir()
     with pytest.raises(LedgerError, match=FILE_NAME):
         ledger.note({ONE: PINNED})
@@ -133,13 +133,13 @@ def test_what_cannot_be_written_is_not_believed_either(ledger: Ledger) -> None:
 
 
 def test_a_missing_directory_is_a_fault_and_no_crash(tmp_path: Path) -> None:
-    """As when somebody removed it while hadard runs."""
+    """The directory may be removed while hadard runs."""
     with pytest.raises(LedgerError):
         Ledger(tmp_path / "gone" / FILE_NAME).note({ONE: PINNED})
 
 
 def test_a_draft_that_is_a_link_is_not_followed(ledger: Ledger) -> None:
-    """Whoever may write to the directory cannot have another file written."""
+    """A user with write access to the directory cannot redirect the write to another file."""
     other = ledger.path.parent / "other"
     other.write_text("kept")
     ledger.path.with_name(f".{FILE_NAME}.{os.getpid()}").symlink_to(other)
@@ -161,7 +161,7 @@ def test_a_draft_that_is_a_link_is_not_followed(ledger: Ledger) -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str) -> None:
-    """It says so, since a hold may then be anybody's."""
+    """The ledger is not whole then: a hold may be hadard's or a user's."""
     (tmp_path / FILE_NAME).write_text(text)
     ledger = Ledger(tmp_path / FILE_NAME)
     assert not ledger.is_whole
@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str
 
 
 def test_a_ledger_becomes_whole_by_what_is_found(ledger: Ledger) -> None:
-    """Written down at once, though it be nothing, and kept beside what is known."""
+    """What Slurm shows is written at once, even if empty, and merged with known entries."""
     ledger.note({ONE: PINNED})
     ledger.adopt({TWO: Claim(is_held=True)})
     again = Ledger(ledger.path)
@@ -178,7 +178,7 @@ def test_a_ledger_becomes_whole_by_what_is_found(ledger: Ledger) -> None:
 
 
 def test_the_file_can_be_read_by_people(ledger: Ledger) -> None:
-    """Jobs by id; what is not so is not listed."""
+    """Jobs are listed by id, without fields that have their default."""
     ledger.note({ONE: Claim(is_held=True)})
     assert json.loads(ledger.path.read_text()) == {"version": 1, "jobs": {"1": {"is_held": True}}}
 
@@ -222,7 +222,7 @@ _trees = st.recursive(
 def test_any_bytes_are_a_ledger_or_none(
     content: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A file that something else has written ends neither hadard nor `hadar release`."""
+    """A file with foreign content stops neither hadard nor `hadar release`."""
     path = tmp_path_factory.mktemp("state") / FILE_NAME
     path.write_bytes(content)
     ledger = Ledger(path)

@@ -1,4 +1,4 @@
-"""A hold that came back because slurmctld forgot its release is ours; an owner's hold is not."""
+"""A hold whose release slurmctld lost is hadard's; a new hold is the owner's."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ JOB = JobId("1")
 
 @dataclass(frozen=True)
 class Booted(CommandLine):
-    """A Slurm whose controller started at a certain time."""
+    """A Slurm whose slurmctld started at a given time."""
 
     booted_s: float = 0.0
 
     def site(self) -> Site:
-        """Return which Slurm this is, and since when."""
+        """Return the identity of this Slurm, with the time of its start."""
         return replace(super().site(), booted_s=self.booted_s)
 
 
@@ -41,13 +41,13 @@ class Watch:
 
 @pytest.fixture
 def watch() -> Watch:
-    """A clock at 1000 s."""
+    """Return a clock at 1000 s."""
     return Watch()
 
 
 @pytest.fixture
 def ledger(tmp_path: Path, watch: Watch) -> Ledger:
-    """A ledger in which job 1 was held, and released at 1000 by the slurmctld of 900."""
+    """Return a ledger in which the slurmctld started at 900 s released job 1 at 1000 s."""
     ledger = Ledger(tmp_path / FILE_NAME, watch)
     ledger.booted_s = 900.0
     ledger.expect_holds({JOB: ()})
@@ -62,10 +62,10 @@ def held_again(booted_s: float) -> Booted:
     return Booted(FakeRunner(slurm=slurm), booted_s)
 
 
-# A backup that takes over may have started long before.
+# A backup controller may have started long before it takes over.
 @pytest.mark.parametrize("booted_s", [1001.0, 5000.0, 200.0])
 def test_another_slurmctld_may_have_forgotten_a_release(ledger: Ledger, booted_s: float) -> None:
-    """The hold is ours, then, and so is what it takes to lift it."""
+    """After a change of slurmctld, the hold counts as hadard's, so that it can be released."""
     slurm = held_again(booted_s)
     ledger.note(lost_releases(slurm, ledger, slurm.queue()))
     assert ledger[JOB] == Claim(is_held=True)
@@ -75,7 +75,7 @@ def test_another_slurmctld_may_have_forgotten_a_release(ledger: Ledger, booted_s
 def test_a_hold_under_the_same_slurmctld_is_the_owners_for_good(
     ledger: Ledger, booted_s: float
 ) -> None:
-    """Also after that has been restarted; and where it is not known, since when it is there."""
+    """It stays so after slurmctld restarts, and also if the start of slurmctld is not known."""
     slurm = held_again(booted_s)
     ledger.note(lost_releases(slurm, ledger, slurm.queue()))
     assert ledger[JOB] == Claim()
@@ -84,7 +84,7 @@ def test_a_hold_under_the_same_slurmctld_is_the_owners_for_good(
 
 
 def test_a_daemon_that_comes_days_later_takes_no_owners_hold(ledger: Ledger, watch: Watch) -> None:
-    """All was given back for the maintenance, users hold jobs meanwhile, Slurm is upgraded."""
+    """A hadard that starts long after the release takes a hold for the owner's."""
     for later_s, is_ours in ((300.0, True), (3 * 86_400.0, False)):
         watch.now_s = 1000.0 + later_s
         again = Ledger(ledger.path, watch)
@@ -94,20 +94,20 @@ def test_a_daemon_that_comes_days_later_takes_no_owners_hold(ledger: Ledger, wat
 
 
 def test_what_slurm_holds_itself_is_not_ours(ledger: Ledger) -> None:
-    """Its node did not launch it: for an operator to look at."""
+    """A node could not launch the job; an operator has to check it."""
     slurm = held_again(1001.0)
     row = replace(slurm.queue()[JOB], reason="launch_failed_requeued_held")
     assert lost_releases(slurm, ledger, {JOB: row}) == {}
 
 
 def test_what_was_saved_is_not_forgotten(ledger: Ledger) -> None:
-    """A minute after its release a job's hold can only be its owner's."""
+    """A minute after its release a job's hold can only be the owner's."""
     slurm = held_again(1001.0)
     row = slurm.queue()[JOB]
     free = replace(row, priority=1, reason="Resources")
     seen = as_seen(ledger[JOB], free, 1000.0 + SAVED_AFTER_S - 1)
     assert seen == ledger[JOB]
-    # A clock that was set back must not keep an entry in doubt for ever.
+    # An entry must not stay uncertain because the clock was set back.
     for now_s in (1000.0 + SAVED_AFTER_S, 900.0):
         assert as_seen(ledger[JOB], free, now_s) == Claim()
     ledger.note({JOB: as_seen(ledger[JOB], free, 1000.0 + SAVED_AFTER_S)})
@@ -116,7 +116,7 @@ def test_what_was_saved_is_not_forgotten(ledger: Ledger) -> None:
 
 
 def test_the_pin_of_a_running_job_is_kept(ledger: Ledger) -> None:
-    """It is what tells later that its nodes were our choice."""
+    """A pin shows later that hadard chose the nodes."""
     pinned = replace(ledger[JOB], pinned=(NodeName("n1"),))
     row = held_again(900.0).queue()[JOB]
     running = replace(
@@ -126,20 +126,20 @@ def test_the_pin_of_a_running_job_is_kept(ledger: Ledger) -> None:
 
 
 def test_a_requeue_on_its_way_is_still_ours(ledger: Ledger) -> None:
-    """Its command was not answered in time, and the job runs on for a moment."""
+    """The requeue may have timed out while the job still runs; its entry stays."""
     ledger.expect_requeues({JOB: 2})
     row = held_again(900.0).queue()[JOB]
     running = replace(row, state="RUNNING", priority=1, restarts=2)
     assert as_seen(ledger[JOB], running, 2000.0) == Claim(is_held=True, requeued=3)
     assert Ledger(ledger.path)[JOB] == Claim(is_held=True, requeued=3)
-    # It has come about, and the job runs again.
+    # The requeue is complete, and the job runs again.
     assert not as_seen(ledger[JOB], replace(running, restarts=3), 2000.0).is_held
     waiting = replace(row, state="PENDING", priority=1, reason="Resources", restarts=2)
     assert not as_seen(ledger[JOB], waiting, 2000.0).is_held
 
 
 def test_the_time_of_a_release_is_on_disk_and_a_new_hold_ends_it(ledger: Ledger) -> None:
-    """A hadard that starts anew knows it too."""
+    """It is read again after a restart of hadard."""
     again = Ledger(ledger.path)
     assert again[JOB] == Claim(released_s=1000.0, booted_s=900.0)
     again.expect_holds({JOB: ()})
@@ -147,7 +147,7 @@ def test_the_time_of_a_release_is_on_disk_and_a_new_hold_ends_it(ledger: Ledger)
 
 
 def test_a_hold_that_came_as_the_job_started_is_not_gone(ledger: Ledger) -> None:
-    """Until Slurm shows the job without it."""
+    """The entry stays until Slurm shows the job without the hold."""
     ledger.expect_holds({JOB: ()})
     row = replace(held_again(900.0).queue()[JOB], state="RUNNING")
     assert as_seen(ledger[JOB], row, 2000.0) == ledger[JOB]

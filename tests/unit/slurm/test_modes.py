@@ -1,4 +1,4 @@
-"""What hadard may do follows from the partition, and in doubt it is the less."""
+"""A job's mode follows from its partitions; of several modes, the least invasive one applies."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ MIXED = Modes(Mode.OBSERVE, {"gpu": Mode.ENFORCE, "debug": Mode.ADVISE})
     ],
 )
 def test_a_job_in_several_partitions_has_the_most_careful_mode(partitions: str, mode: Mode) -> None:
-    """A job may start in any of them."""
+    """The job may start in any of its partitions."""
     assert MIXED.of(partitions) is mode
 
 
 def test_without_a_word_all_is_observed() -> None:
-    """Nobody's jobs are touched by default."""
+    """By default hadard changes no jobs."""
     assert Modes().of("gpu") is Mode.OBSERVE
     assert Modes().all == (Mode.OBSERVE,)
     assert Modes().enforced(Partitions(("gpu",), "gpu")) == ()
 
 
 def test_all_modes_are_listed_from_the_furthest() -> None:
-    """The first one makes the plan that is written first."""
+    """The plan of the most invasive mode is written first."""
     assert MIXED.all == (Mode.ENFORCE, Mode.ADVISE, Mode.OBSERVE)
 
 
@@ -55,5 +55,5 @@ def test_all_modes_are_listed_from_the_furthest() -> None:
 def test_partitions_whose_jobs_may_be_held(
     modes: Modes, default: str, enforced: tuple[str, ...] | None
 ) -> None:
-    """Those that no key names too; the empty name is that of a job that names no partition."""
+    """Partitions without a mode of their own count, too; '' stands for jobs without a partition."""
     assert modes.enforced(Partitions(("debug", "gpu", "main"), default)) == enforced

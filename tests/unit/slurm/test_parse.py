@@ -1,4 +1,4 @@
-"""Slurm's texts as values. What stands in quotes was printed by Slurm 22.05.8."""
+"""Parsing of Slurm's output. The quoted texts are output of Slurm 22.05.8."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NODES = (
 
 
 def a_detail(number: str, nodes: str = "n1", gpus: str = "gpu:v100:1", name: str = "x") -> str:
-    """Return the line that `scontrol show job -d -o` prints of a job, shortened."""
+    """Return a shortened line of a job, as printed by `scontrol show job -d -o`."""
     return (
         f"JobId={number} JobName={name} UserId=root(0) JobState=RUNNING NodeList={nodes} "
         f"NumNodes=1 JOB_GRES={gpus}   Nodes={nodes} CPU_IDs=0 Mem=100 GRES={gpus}(IDX:0) "
@@ -66,7 +66,7 @@ def a_detail(number: str, nodes: str = "n1", gpus: str = "gpu:v100:1", name: str
 
 
 def test_the_queue_is_read() -> None:
-    """Every field of a record, and a comment with breaks and separators in it."""
+    """Each field of a record is read, and a comment with line breaks and separators."""
     cancelled, completed, held, running = parse_queue(QUEUE, MARK)
     assert (cancelled.key, cancelled.state, cancelled.ended_s) == ("1", "CANCELLED", 1795259473.0)
     assert completed.requested_nodes == completed.nodes == (NodeName("n1"),)
@@ -90,12 +90,12 @@ def test_the_queue_is_read() -> None:
 
 
 def test_an_empty_queue_is_read() -> None:
-    """No jobs, no rows."""
+    """An empty output has no rows."""
     assert parse_queue("", MARK) == []
 
 
 def test_squeue_is_asked_for_the_fields_that_are_read() -> None:
-    """As many as a record has, free text last, each of it closed by the mark."""
+    """There is one field for each value of a record; free texts are last and end with the mark."""
     *fixed, account, licenses, comment = parse.QUEUE.argument(MARK).split(",")
     assert (account, licenses) == (f"Account:{MARK}", f"Licenses:{MARK}")
     assert comment == f"Comment:{MARK}"
@@ -110,7 +110,7 @@ def with_field(index: int, text: str) -> str:
 
 
 def with_texts(account: str, comment: str) -> str:
-    """Return a record with texts that a user has chosen."""
+    """Return a record with texts chosen by a user."""
     head = QUEUE.split("#0123\n")[3].split(MARK)[0].rpartition("|")[0]
     return f"{head}|{account}{MARK}(null){MARK}{comment}{MARK}\n"
 
@@ -120,14 +120,14 @@ ANY_TEXT = st.text(st.sampled_from("ab|#\n,:{}\"' \u2028é"), max_size=30)
 
 @given(account=ANY_TEXT, comment=ANY_TEXT)
 def test_texts_of_users_can_hold_anything_but_the_mark(account: str, comment: str) -> None:
-    """Neither separators nor line breaks make another field or record."""
+    """Separators and line breaks in them add neither fields nor records."""
     rows = parse_queue(with_texts(account, comment) * 2, MARK)
     assert [(row.account, row.comment) for row in rows] == [(account, comment)] * 2
     assert {row.key for row in rows} == {"4"}
 
 
 def test_a_forged_record_stays_in_its_comment() -> None:
-    """Who does not know the mark cannot add a job to the queue."""
+    """A user cannot add a job to the queue without the mark."""
     forged = QUEUE.split(MARK)[0].replace("1|1|", "99|99|", 1)
     (row,) = parse_queue(with_texts("(null)", f"x#\n{forged}#4567\n"), MARK)
     assert row.key == "4"
@@ -148,7 +148,7 @@ def test_a_forged_record_stays_in_its_comment() -> None:
     ],
 )
 def test_output_in_another_form_is_told_with_its_text(text: str, words: str) -> None:
-    """A Slurm that we do not know is not guessed at."""
+    """An error with the text is raised for output of an unknown form."""
     with pytest.raises(SlurmOutputError, match=words) as caught:
         parse_queue(text, MARK)
     assert caught.value.text
@@ -170,13 +170,13 @@ def test_output_in_another_form_is_told_with_its_text(text: str, words: str) -> 
     ],
 )
 def test_requests_for_gpus(field: int, request_: str, gpus: dict[str, int]) -> None:
-    """As Slurm before and since 23.02 writes them, with and without type and count."""
+    """Both forms, before and since 23.02, are read, with and without type and count."""
     (row,) = parse_queue(with_field(field, request_), MARK)
     assert dict(row.gpus_per_node) == gpus
 
 
 def test_gpus_asked_for_in_other_ways_are_seen() -> None:
-    """Per job, per task and per socket: whoever asks so is not pinned."""
+    """GPUs requested per job, per task or per socket are read."""
     for field_ in (13, 14, 15):
         (row,) = parse_queue(with_field(field_, "gres:gpu:2"), MARK)
         assert row.gpus_otherwise == (("gpu", 2),)
@@ -184,7 +184,7 @@ def test_gpus_asked_for_in_other_ways_are_seen() -> None:
 
 @pytest.mark.parametrize(("text", "status"), [("10", 10), ("35328", 138 << 8), ("0:10", 10)])
 def test_how_a_job_has_ended(text: str, status: int) -> None:
-    """22.05.8 shows the number that wait(2) gives."""
+    """22.05.8 shows the wait status as a number, later versions the exit code and the signal."""
     (row,) = parse_queue(with_field(23, text), MARK)
     assert row.exit_status == status
 
@@ -199,7 +199,7 @@ def test_how_a_job_has_ended(text: str, status: int) -> None:
     ],
 )
 def test_who_is_held_by_its_user(state: str, reason: str, priority: str, *, is_held: bool) -> None:
-    """An administrator's hold is not ours to lift."""
+    """An administrator's hold does not count: hadard must not release it."""
     values = QUEUE.split("#0123\n")[3].split("|")
     values[2], values[3], values[7] = state, reason, priority
     (row,) = parse_queue("|".join(values) + "#0123\n", MARK)
@@ -210,7 +210,7 @@ def test_who_is_held_by_its_user(state: str, reason: str, priority: str, *, is_h
 
 
 def test_nodes_are_read() -> None:
-    """GPUs by type, whether they take work, and their partitions; CPU nodes have no GPUs."""
+    """GPUs by type, state and partitions are read; CPU nodes have no GPUs."""
     first, second, third = parse_nodes(NODES)
     assert first.node == Node.of("n1", {"v100": 2})
     assert first.partitions == ("main", "long")
@@ -252,7 +252,7 @@ def test_nodes_are_read() -> None:
     ],
 )
 def test_which_nodes_take_work(state: str, *, is_open: bool) -> None:
-    """Only a node that is sure to take work is given any."""
+    """A node gets jobs only if its state certainly allows it."""
     assert takes_work(state) is is_open
 
 
@@ -261,7 +261,7 @@ def test_which_nodes_take_work(state: str, *, is_open: bool) -> None:
     ["NodeName=n1 Arch=x86_64 State=IDLE\n", "NodeName=n1 Arch=x86_64 Gres=gpu:1\n", "no nodes\n"],
 )
 def test_nodes_in_another_form_are_an_error(text: str) -> None:
-    """A node without GRES or state, or no node at all."""
+    """GRES or state is missing, or the text has no node."""
     with pytest.raises(SlurmOutputError):
         parse_nodes(text)
 
@@ -284,7 +284,7 @@ def test_no_nodes_are_read() -> None:
     ],
 )
 def test_host_lists_are_folded_out(text: str, names: tuple[str, ...]) -> None:
-    """As Slurm folds them."""
+    """The names in Slurm's folded lists are returned."""
     assert sorted(fold_out(text)) == sorted(names)
 
 
@@ -292,7 +292,7 @@ def test_host_lists_are_folded_out(text: str, names: tuple[str, ...]) -> None:
 
 
 def test_a_job_holds_what_its_line_tells() -> None:
-    """Node by node and type by type, folded lists folded out."""
+    """GPUs are read by node and type, and folded host lists are expanded."""
     line = (
         "JobId=31 JobName=x NodeList=n[1-3] JOB_GRES=gpu:v100:4   "
         "Nodes=n[1-2] CPU_IDs=0 Mem=100 GRES=gpu:v100:2(IDX:0-1)   "
@@ -303,26 +303,26 @@ def test_a_job_holds_what_its_line_tells() -> None:
 
 
 def test_only_nodes_of_the_queue_are_believed() -> None:
-    """A job's name can claim GPUs, yet not on nodes where the job is not."""
+    """A job's name cannot claim GPUs on nodes that the queue does not show for the job."""
     name = "x Nodes=n9 CPU_IDs=0 Mem=1 GRES=gpu:v100:8"
     assert held_gang(a_detail("1", name=name), [NodeName("n1")]) == a_gang("n1:v100:1")
 
 
 def test_where_a_line_speaks_twice_of_a_node_the_more_counts() -> None:
-    """What a job might hold is not given to another."""
+    """GPUs that a job may hold are not given to another job."""
     name = "x Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:v100:2"
     assert held_gang(a_detail("1", name=name), [NodeName("n1")]) == a_gang("n1:v100:2")
 
 
 def test_a_job_without_gpus_holds_none() -> None:
-    """Jobs on CPUs alone are no gangs."""
+    """Jobs on CPUs alone have no gang."""
     line = "JobId=2 JobName=x   Nodes=n1 CPU_IDs=0 Mem=100 GRES= MinCPUsNode=1 \n"
     assert held_gang(line, [NodeName("n1")]) == a_gang("")
     assert held_gang("", [NodeName("n1")]) == a_gang("")
 
 
 def test_every_job_has_its_line() -> None:
-    """By Slurm's number."""
+    """Lines are returned by job number."""
     text = a_detail("1") + a_detail("2") + a_detail("10")
     found = split_job_details(text, {"1", "2", "10"})
     assert found == {number: a_detail(number) for number in ("1", "2", "10")}
@@ -332,20 +332,20 @@ def test_every_job_has_its_line() -> None:
 @pytest.mark.parametrize(
     ("forged", "sound"),
     [
-        # Job 2 pretends to be another number: its own line is cut short before its GPUs.
+        # Job 2 imitates an unknown job: its own line ends before its GPUs.
         ("x\nJobId=999 JobName=y", {"1", "3"}),
-        # It pretends to be job 1, before or after it.
+        # It imitates job 1 or job 3.
         ("x\nJobId=1 JobName=y", {"3"}),
         ("x\nJobId=3 JobName=y", {"1"}),
-        # It pretends to be itself.
+        # It imitates itself.
         ("x\nJobId=2 JobName=y", {"3"}),
-        # Without the exact form it is but a name.
+        # A text of any other form is just a name.
         ("x\n JobId=1 JobName=y", {"1", "2", "3"}),
         ("x JobId=1 JobName=y", {"1", "2", "3"}),
     ],
 )
 def test_a_forged_line_gives_nobody_a_line_that_is_not_whole(forged: str, sound: set[str]) -> None:
-    """A name with a line break in it neither takes from others nor hides what the job holds."""
+    """A line break in a job's name may hide lines, but every line that is returned is complete."""
     lines = [a_detail("1"), a_detail("2", name=forged), a_detail("3")]
     found = split_job_details("".join(lines), {"1", "2", "3"})
     assert sound <= set(found)
@@ -355,13 +355,13 @@ def test_a_forged_line_gives_nobody_a_line_that_is_not_whole(forged: str, sound:
 
 @dataclass(frozen=True, slots=True)
 class Told(Runner):
-    """Answers for Slurm's commands; job 4 is gone by the time that it is asked about."""
+    """Stands for Slurm's commands; job 4 has ended by the time of the query about it."""
 
     queue: str = ""
     details: dict[str, str] = field(default_factory=dict)
 
     def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
-        """Return what the command would print."""
+        """Return the output of the command."""
         if argv[0] == "squeue":
             return self.queue.replace(MARK, argv[-1].rpartition(":")[2])
         if argv[:4] == ["scontrol", "-a", "show", "node"]:
@@ -381,7 +381,7 @@ def running(number: str) -> str:
 
 
 def test_a_job_cannot_hide_its_gpus_behind_its_name(tmp_path: Path) -> None:
-    """A line that may have been cut short is asked for alone; a job that is gone holds nothing."""
+    """A job's line that may be cut short is read separately; an ended job holds no GPUs."""
     details = {
         "1": a_detail("1", name="x\nJobId=999 JobName=y"),
         "2": a_detail("2"),
@@ -393,7 +393,7 @@ def test_a_job_cannot_hide_its_gpus_behind_its_name(tmp_path: Path) -> None:
     assert [node.name for node in reading.cluster.nodes] == ["n1", "n2"]
 
 
-# What squeue does not tell
+# What squeue does not show
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_a_job_cannot_hide_its_gpus_behind_its_name(tmp_path: Path) -> None:
     ],
 )
 def test_excluded_nodes_and_scrontab_are_seen(detail: str, *, is_apart: bool) -> None:
-    """They stand in the line of the job's details alone."""
+    """Only the detail line of a job shows them."""
     assert is_set_apart_by_detail(detail) is is_apart
 
 
@@ -422,12 +422,12 @@ def test_excluded_nodes_and_scrontab_are_seen(detail: str, *, is_apart: bool) ->
     ],
 )
 def test_the_range_of_nodes_can_be_asked_for_again(detail: str, least: str, nodes: str) -> None:
-    """A number alone would leave the most that another request has set; no name forges it."""
+    """A number alone would leave the former maximum unchanged; no name can forge the range."""
     assert asked_nodes(detail, least) == nodes
 
 
 def test_a_job_that_excludes_nodes_is_set_apart(tmp_path: Path) -> None:
-    """Only that one, and pending jobs tell how many nodes they ask for."""
+    """Only that job is set apart, and the number of nodes is read for pending jobs alone."""
     pending = QUEUE.split("#0123\n")[2] + "#0123\n"
     apart = "JobId=3 JobName=x JobState=PENDING ExcNodeList=n1 NodeList= NumNodes=1-2 NumCPUs=1 \n"
     reading = read_all(Told(queue=running("4") + pending, details={"4": a_detail("4"), "3": apart}))

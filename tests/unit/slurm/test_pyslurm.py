@@ -1,4 +1,4 @@
-"""The pyslurm adapter, over a library with the values that the real one gave on Slurm 26.05.5."""
+"""Tests the pyslurm adapter with values that the real library returned on Slurm 26.05.5."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ NodeName=n7 Arch=x86_64 ActiveFeatures=(null) Gres=(null) State=IDLE Partitions=
 
 
 class RpcError(Exception):
-    """Stands for pyslurm.RPCError, of which only the text is read."""
+    """Stands for pyslurm.RPCError; only its text is read."""
 
 
 def record(
@@ -76,7 +76,7 @@ def record(
     gpus: Any = None,
     **given: Any,
 ) -> Any:
-    """Return a job as pyslurm shows it: what is not given reads None."""
+    """Return a job in pyslurm's form; fields that are not given are None."""
     values: dict[str, Any] = dict.fromkeys(JOB_FIELDS)
     values |= {
         "id": number,
@@ -154,7 +154,7 @@ NODE_RECORDS = [
 
 @dataclass
 class FakeLibrary:
-    """Stands for the module pyslurm: shows records, notes calls, refuses what it is told to."""
+    """Stands for the module pyslurm: returns records, records calls, refuses those of some jobs."""
 
     jobs: Sequence[Any] = ()
     refusals: dict[int, str] = field(default_factory=dict)
@@ -163,16 +163,16 @@ class FakeLibrary:
 
     @property
     def Jobs(self) -> Any:  # noqa: N802
-        """Return what loads jobs."""
+        """Return an object that loads jobs."""
         return SimpleNamespace(load=lambda: self._answer(0, {job.id: job for job in self.jobs}))
 
     @property
     def Nodes(self) -> Any:  # noqa: N802
-        """Return what loads nodes."""
+        """Return an object that loads nodes."""
         return SimpleNamespace(load=lambda: self._answer(0, {n.name: n for n in NODE_RECORDS}))
 
     def Job(self, number: int) -> Any:  # noqa: N802
-        """Return a job to be changed."""
+        """Return an object that changes a job."""
 
         def call(name: str) -> Callable[..., None]:
             def made(*words: object, **options: object) -> None:
@@ -194,16 +194,16 @@ class FakeLibrary:
 
 @dataclass(frozen=True, slots=True)
 class Commands(Runner):
-    """Stands for Slurm's commands: squeue shows SQUEUE, scontrol makes every change."""
+    """Stands for Slurm's commands: squeue shows SQUEUE, scontrol carries out every change."""
 
     scripts: list[str] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
-        """Return the fields that squeue is asked for."""
+        """Return the fields that squeue was called with."""
         assert argv[0] == "squeue"
         if "Comment" in argv[-1]:
             return SQUEUE.replace(MARK, argv[-1].rpartition("Comment:")[2])
-        # Of the fields in parse.py's order: what pyslurm does not tell.
+        # In the order of parse.py's fields, those that pyslurm lacks.
         mark = argv[-1].rpartition("Licenses:")[2]
         records = (record.lstrip("\n").split(MARK) for record in SQUEUE.split(MARK + "\n"))
         told = ((record[0].split("|"), record[1]) for record in records if len(record) > 1)
@@ -213,7 +213,7 @@ class Commands(Runner):
         )
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
-        """Note the commands on scontrol's standard input, and complain of the marks alone."""
+        """Record the commands on scontrol's standard input; report only the marks as invalid."""
         words, marks = stdin.splitlines()[:-1:2], stdin.splitlines()[1::2]
         self.scripts.append("\n".join(words))
         return "".join(f"invalid keyword: {mark}\n" for mark in marks)
@@ -225,14 +225,14 @@ def adapter(library: FakeLibrary) -> PySlurm:
 
 
 def test_jobs_are_the_same_by_both_ways() -> None:
-    """Every field of every row is what the command line reads from the same queue."""
+    """Every field of every row equals that of the command line for the same queue."""
     expected = {row.key: row for row in parse_queue(SQUEUE, MARK)}
     assert adapter(FakeLibrary(RECORDS)).queue() == expected
     assert len(expected) == 17
 
 
 def test_a_reading_has_the_gpus_held_and_who_is_set_apart() -> None:
-    """By node and type; counts of zero are left out, as are jobs without GPUs."""
+    """GPUs are by node and type; zero counts and jobs without GPUs are skipped."""
     reading = adapter(FakeLibrary(RECORDS)).read()
     assert reading.queue == {row.key: row for row in parse_queue(SQUEUE, MARK)}
     assert reading.gangs == {
@@ -246,7 +246,7 @@ def test_a_reading_has_the_gpus_held_and_who_is_set_apart() -> None:
 
 
 def test_the_range_of_nodes_is_what_a_job_asked_for() -> None:
-    """squeue shows the least alone; where there is no most, asking again must leave it open."""
+    """squeue shows only the minimum; without a maximum, a new request must have none either."""
     jobs = [
         record(457, num_nodes=1, max_nodes=4, heterogeneous_id=457),
         record(458, num_nodes=2, max_nodes=2, heterogeneous_id=457),
@@ -258,21 +258,21 @@ def test_the_range_of_nodes_is_what_a_job_asked_for() -> None:
 
 
 def test_nodes_are_the_same_by_both_ways() -> None:
-    """One that is drained or has not reported takes no work."""
+    """A node that is drained or has not reported gets no jobs."""
     rows = adapter(FakeLibrary()).nodes()
     assert list(rows) == parse_nodes(NODES)
     assert [row.node.is_schedulable for row in rows] == [True, False, False]
 
 
 def test_a_node_that_a_job_has_left_counts_no_more() -> None:
-    """A job that is ending shows its whole layout, but only the nodes that it still holds."""
+    """A completing job shows its whole layout, but only the nodes that it still holds count."""
     gpus = {"n1": {"gpu": held(1, "0")}, "n2": {"gpu": held(1, "0")}}
     job = record(430, "COMPLETING", allocated_nodes="n2", gpus=gpus)
     assert adapter(FakeLibrary([job])).read().gangs == {"430": Gang.of({("n2", "gpu"): 1})}
 
 
 def test_jobs_that_squeue_no_longer_knows_are_gone() -> None:
-    """Slurm forgets ended jobs, maybe between the two questions."""
+    """Slurm may forget an ended job between the two queries."""
     assert adapter(FakeLibrary([record(17, "COMPLETED")])).queue() == {}
 
 
@@ -281,7 +281,7 @@ def test_jobs_that_squeue_no_longer_knows_are_gone() -> None:
     [("0-3", [0, 1, 2, 3]), ("2,5-9:2", [2, 5, 7, 9]), ("1-7:3,20", [1, 4, 7, 20]), ("5", [5])],
 )
 def test_waiting_tasks_are_told_apart(text: str, tasks: list[int]) -> None:
-    """Each has its row, all with the number of the job that they wait in."""
+    """Each pending task has a row, with the job number that they have in common."""
     job = record(442, array_id=442, array_tasks_waiting=text)
     rows = adapter(FakeLibrary([job])).queue()
     assert [row.key for row in rows.values()] == [f"442_{task}" for task in tasks]
@@ -289,14 +289,14 @@ def test_waiting_tasks_are_told_apart(text: str, tasks: list[int]) -> None:
 
 
 def test_a_list_of_tasks_that_was_cut_is_not_believed() -> None:
-    """Better no look at the queue than one that overlooks jobs."""
+    """An error is better than an observation without some of the jobs."""
     job = record(442, array_id=442, array_tasks_waiting="1,4,9,...")
     with pytest.raises(SlurmOutputError, match="array tasks"):
         adapter(FakeLibrary([job])).queue()
 
 
 def test_an_answer_of_squeue_in_another_form_is_not_believed() -> None:
-    """As when a field of it should hold the separator."""
+    """A field of squeue could contain the separator."""
 
     class Odd(Commands):
         def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
@@ -307,7 +307,7 @@ def test_an_answer_of_squeue_in_another_form_is_not_believed() -> None:
 
 
 def test_a_comment_that_is_no_text_keeps_no_job_from_being_seen() -> None:
-    """pyslurm raises for bytes that are not UTF-8, which any user may send."""
+    """pyslurm raises an error for a comment that is not UTF-8, which any user can set."""
 
     class Odd(SimpleNamespace):
         @property
@@ -321,13 +321,13 @@ def test_a_comment_that_is_no_text_keeps_no_job_from_being_seen() -> None:
 
 @pytest.mark.parametrize("text", ["None", "N/A", "(null)", "NONE"])
 def test_comments_that_slurm_prints_for_nothing_are_nothing(text: str) -> None:
-    """So both ways agree, whichever way such a comment came about."""
+    """Both adapters agree, although a user may set such a text as the comment."""
     job = record(452, comment=text)
     assert adapter(FakeLibrary([job])).queue()[JobId("452")].comment == ""
 
 
 def test_a_job_without_a_limit_has_no_end_yet() -> None:
-    """squeue shows none; Slurm keeps a year from now on."""
+    """squeue shows no end; Slurm assumes a year from the start."""
     times = {"time_limit": None, "start_time": 1795279906, "end_time": 1826815906}
     rows = adapter(FakeLibrary([record(430, "RUNNING", **times)])).queue()
     assert rows[JobId("430")].ended_s == 0.0
@@ -336,7 +336,7 @@ def test_a_job_without_a_limit_has_no_end_yet() -> None:
 
 
 def test_users_are_looked_up_once() -> None:
-    """Ten thousand look-ups take longer than all else of a look."""
+    """Ten thousand look-ups of users would take longer than the rest of an observation."""
     asked: list[int] = []
 
     class Counting(SimpleNamespace):
@@ -352,14 +352,14 @@ def test_users_are_looked_up_once() -> None:
 
 @pytest.mark.parametrize("look", [PySlurm.queue, PySlurm.nodes, PySlurm.read])
 def test_what_cannot_be_seen_is_said_so(look: Callable[[PySlurm], object]) -> None:
-    """Whatever the library's reason."""
+    """This holds for any error of the library."""
     library = FakeLibrary(RECORDS, refusals={0: "Zero Bytes were transmitted or received"})
     with pytest.raises(SlurmUnavailable, match="pyslurm: Zero Bytes"):
         look(adapter(library))
 
 
 def test_changes_go_by_the_way_that_can_make_them_and_keep_their_order() -> None:
-    """Neighbours that go by command share one scontrol."""
+    """Successive changes that need commands share one scontrol."""
     library, commands = FakeLibrary(), Commands()
     a, b, task = JobId("17"), JobId("18"), JobId("19_2")
     request = Request(num_nodes="1-1", per_node="gres/gpu:2", nodes=(NodeName("n3"),))
@@ -388,7 +388,7 @@ def test_changes_go_by_the_way_that_can_make_them_and_keep_their_order() -> None
 
 
 def test_a_refusal_keeps_no_other_change_from_being_made() -> None:
-    """It is told in its place, with Slurm's own words."""
+    """Its fault is at its index, in Slurm's words."""
     library = FakeLibrary(refusals={18: "Invalid job id specified"})
     faults = adapter(library).change([Release(JobId(n)) for n in ("17", "18", "19")])
     assert [str(fault or "") for fault in faults] == [
@@ -401,7 +401,7 @@ def test_a_refusal_keeps_no_other_change_from_being_made() -> None:
 
 
 def test_nothing_more_is_tried_once_slurm_does_not_answer() -> None:
-    """Each attempt would wait for MessageTimeout."""
+    """Each further attempt would wait for MessageTimeout."""
     library = FakeLibrary(refusals={18: "Socket timed out on send/recv operation"})
     commands = Commands()
     jobs = [JobId(number) for number in ("17", "18", "19")]
@@ -415,7 +415,7 @@ def test_nothing_more_is_tried_once_slurm_does_not_answer() -> None:
     assert commands.scripts == []
 
 
-# Stands for pyslurm, and shows what it finds when it is loaded.
+# Stands for pyslurm, and records the environment that it is loaded in.
 MODULE = """
 import ctypes, os, sys
 if "bad" in os.environ.get("SLURM_CONF", ""):
@@ -455,7 +455,7 @@ print(json.dumps(answers))
 
 
 def load_from(directory: Path, *, job: Sequence[str] = JOB_PARTS) -> list[Any]:
-    """Write a stand-in for pyslurm, load it in a process, and return that process's answers."""
+    """Write a stand-in for pyslurm, load it in a process, and return the results."""
     parts = f"JOB, NODE = {job!r}, {NODE_FIELDS!r}\n"
     (directory / "pyslurm.py").write_text(parts + MODULE, encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
@@ -472,7 +472,7 @@ def load_from(directory: Path, *, job: Sequence[str] = JOB_PARTS) -> list[Any]:
 
 
 def test_pyslurm_is_loaded_for_one_slurm_after_a_trial(tmp_path: Path) -> None:
-    """What ends the process that loads it does not end ours, and nothing of ours is changed."""
+    """A library that ends its process is tried in a child process; our environment is restored."""
     bad, first, again, other, default, kept = load_from(tmp_path)
     assert bad.startswith("pyslurm cannot be loaded")
     assert first == again == ["/a.conf", "0"]

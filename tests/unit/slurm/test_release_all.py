@@ -1,4 +1,4 @@
-"""`hadar release` lets go of all that hadard holds, of nothing else, and only when it should."""
+"""`hadar release` restores only the jobs that hadard changed, and only if hadard is not at work."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ TWO = Asked(per_job=parse_gpus("gpu:2"))
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Give a cluster that no other test has the lock of."""
+    """Return a cluster whose lock no other test has."""
     return Site(f"releasing-{os.getpid()}", str(tmp_path))
 
 
 def kept(place: Path, *, only_expired: bool, now_s: float = NOW_S) -> str:
-    """Return why jobs are not released; all directories are one."""
+    """Return why jobs are not released; `place` serves as every directory."""
     lease = Lease(place, "c", 30.0)
     return reason_to_keep(place, place, lease, only_expired=only_expired, now_s=lambda: now_s)
 
 
 def begun(place: Path, time_s: float) -> None:
-    """Have the hadard at work started at this time."""
+    """Set the start time of the running hadard."""
     os.utime(place / DAEMON, (time_s, time_s))
 
 
 @pytest.mark.parametrize("only_expired", [False, True])
 def test_a_living_hadard_keeps_its_jobs(site: Site, tmp_path: Path, only_expired: bool) -> None:
-    """Its sign of life is good and it holds its lock; or it has only just begun."""
+    """The lock is held, and the heartbeat is fresh or hadard has only just started."""
     with only_daemon(site.name, site.address, tmp_path):
         begun(tmp_path, NOW_S - 5)
         assert kept(tmp_path, only_expired=only_expired) == "hadard is at work"
@@ -58,7 +58,7 @@ def test_a_living_hadard_keeps_its_jobs(site: Site, tmp_path: Path, only_expired
 
 @pytest.mark.parametrize("only_expired", [False, True])
 def test_a_hung_hadard_does_not(site: Site, tmp_path: Path, only_expired: bool) -> None:
-    """It is there, and its sign has run out, or it has never given one."""
+    """The lock is held, but the heartbeat has expired or was never written."""
     with only_daemon(site.name, site.address, tmp_path):
         begun(tmp_path, NOW_S - 31)
         assert kept(tmp_path, only_expired=only_expired) == ""
@@ -69,7 +69,7 @@ def test_a_hung_hadard_does_not(site: Site, tmp_path: Path, only_expired: bool) 
 
 @pytest.mark.parametrize("only_expired", [False, True])
 def test_a_hadard_on_another_machine_keeps_its_jobs(tmp_path: Path, only_expired: bool) -> None:
-    """For as long as its lease is good; what it holds is not this machine's to release."""
+    """While its lease is valid, other machines do not release its jobs."""
     holder = Holder("t", "elsewhere", "boot", 1, "1", 30.0, NOW_S - 10)
     Lease(tmp_path, "c", 30.0).path.write_text(json.dumps(asdict(holder)))
     said = kept(tmp_path, only_expired=only_expired)
@@ -78,7 +78,7 @@ def test_a_hadard_on_another_machine_keeps_its_jobs(tmp_path: Path, only_expired
 
 
 def test_a_dead_hadard_may_come_back_until_its_sign_runs_out(tmp_path: Path) -> None:
-    """The reaper waits for that; who was told to release does not."""
+    """The reaper waits until the heartbeat expires; `hadar release` by hand does not."""
     write_heartbeat(tmp_path, Heartbeat(1, "c", NOW_S + 5, "/spool"))
     assert kept(tmp_path, only_expired=True) == "hadard was alive a moment ago"
     assert kept(tmp_path, only_expired=False) == ""
@@ -86,7 +86,7 @@ def test_a_dead_hadard_may_come_back_until_its_sign_runs_out(tmp_path: Path) -> 
 
 
 def test_without_any_sign_all_may_go(tmp_path: Path) -> None:
-    """Also with one that cannot be read."""
+    """A heartbeat that cannot be read counts as none."""
     assert kept(tmp_path, only_expired=True) == ""
     (tmp_path / "heartbeat.json").write_text("{")
     assert kept(tmp_path, only_expired=True) == ""
@@ -102,12 +102,12 @@ class Bench:
         self.ledger.adopt({})
 
     def submit(self, *, mark: bool = False, hold: str = "user", text: str = "") -> FakeJob:
-        """Submit a described job; `mark` says that its hold is hadard's."""
+        """Submit a described job; `mark` says in the description that hadar-sbatch has held it."""
         described = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, is_held=mark)
         return self.fake.submit(TWO, hold=hold, comment=text or encode(described))
 
     def release(self, limit_s: float = 5.0) -> dict[str, str]:
-        """Release all, and return what was wrong by job."""
+        """Restore all jobs, and return the faults by job."""
         answers = release_all(
             self.slurm,
             self.ledger,
@@ -120,12 +120,12 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Give an empty cluster."""
+    """Return an empty cluster."""
     return Bench(tmp_path)
 
 
 def test_what_is_ours_goes_and_nothing_else(bench: Bench) -> None:
-    """Marked at submission, or noted since; users' holds and operators' stay, described or not."""
+    """Holds of hadard, marked at submission or recorded since, are released; all others stay."""
     marked, noted = bench.submit(mark=True), bench.submit()
     spoiled = bench.submit(text='{"hadar": 99}')
     bench.ledger.expect_holds({JobId(noted.key): (), JobId(spoiled.key): ()})
@@ -140,7 +140,7 @@ def test_what_is_ours_goes_and_nothing_else(bench: Bench) -> None:
 
 
 def test_a_job_on_its_way_off_its_gpus_is_waited_for(bench: Bench) -> None:
-    """It is held only when it has left them."""
+    """A completing job is released once it is pending and held."""
     job = bench.submit(hold="")
     bench.fake.advance(1.0)
     bench.ledger.expect_holds({JobId(job.key): ()})
@@ -151,7 +151,7 @@ def test_a_job_on_its_way_off_its_gpus_is_waited_for(bench: Bench) -> None:
 
 
 def test_what_does_not_leave_in_time_is_told(bench: Bench) -> None:
-    """The limit is one, and the answer says which job."""
+    """The limit is for all jobs together; the result names the job that is late."""
     job = bench.submit(hold="")
     bench.fake.advance(1.0)
     bench.ledger.expect_holds({JobId(job.key): ()})
@@ -168,7 +168,7 @@ def test_what_does_not_leave_in_time_is_told(bench: Bench) -> None:
 
 
 def test_what_slurm_refuses_is_tried_again_until_it_takes_it(bench: Bench) -> None:
-    """And is told when it does not."""
+    """If Slurm refuses until the limit, the result has its message."""
     job = bench.submit(mark=True)
     runner = bench.slurm.runner
     assert isinstance(runner, FakeRunner)
@@ -197,7 +197,7 @@ def test_a_slurm_that_does_not_answer_is_a_fault(bench: Bench) -> None:
 
 
 def test_nodes_that_have_not_reported_are_waited_for(bench: Bench) -> None:
-    """slurmctld, just started, could start a job without its GPUs; half the limit at the most."""
+    """Just after its restart slurmctld could start a job without its GPUs; waits half the limit."""
     job = bench.submit(mark=True)
     bench.fake.restart()
     begun_s = bench.fake.now_s
@@ -211,7 +211,7 @@ def test_nodes_that_have_not_reported_are_waited_for(bench: Bench) -> None:
 
 
 def test_a_pin_of_ours_goes_with_the_hold(bench: Bench) -> None:
-    """Also from a job that only waits for its nodes."""
+    """A pinned job that was released and waits for its nodes is restored, too."""
     job = bench.submit()
     key = JobId(job.key)
     reading = bench.slurm.read()
@@ -230,7 +230,7 @@ def test_a_pin_of_ours_goes_with_the_hold(bench: Bench) -> None:
 def test_a_job_that_starts_meanwhile_is_not_waited_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot be changed any more, and need not be."""
+    """A running job cannot be changed, and needs no restoring."""
     job = bench.submit(mark=True)
     job.asked = replace(job.asked)
     before = Request(num_nodes="1-2", per_job="gres:gpu:2")
@@ -252,7 +252,7 @@ def test_a_job_that_starts_meanwhile_is_not_waited_for(
 
 
 def landed(bench: Bench) -> FakeJob:
-    """Return a job that runs, and that a hold of ours has come too late for."""
+    """Return a running job with a hold of hadard that raced with its start."""
     job = bench.submit(hold="")
     key = JobId(job.key)
     bench.ledger.expect_holds({key: ()})
@@ -263,7 +263,7 @@ def landed(bench: Bench) -> FakeJob:
 
 
 def test_a_hold_that_came_too_late_is_taken_back(bench: Bench) -> None:
-    """And forgotten: one that comes after it is the owner's."""
+    """The hold is released, and a later one counts as the owner's."""
     job = landed(bench)
     assert bench.release() == {}
     assert (job.state, job.hold) == ("RUNNING", "")
@@ -274,7 +274,7 @@ def test_a_hold_that_came_too_late_is_taken_back(bench: Bench) -> None:
 
 
 def test_a_hold_that_cannot_be_taken_back_is_told(bench: Bench) -> None:
-    """At the end of the limit; the next `hadar release` knows of it still."""
+    """It is reported at the end of the limit; the next `hadar release` tries again."""
     job = landed(bench)
     assert isinstance(bench.slurm.runner, FakeRunner)
     bench.slurm.runner.before.append(lambda argv: "no" if argv[1] == "release" else None)
@@ -285,7 +285,7 @@ def test_a_hold_that_cannot_be_taken_back_is_told(bench: Bench) -> None:
 
 
 def test_an_operators_hold_on_a_job_that_runs_stays(bench: Bench) -> None:
-    """It came in the place of ours."""
+    """The operator's hold has replaced hadard's."""
     job = landed(bench)
     bench.fake.hold(job, "admin")
     assert bench.release() == {}
@@ -293,7 +293,7 @@ def test_an_operators_hold_on_a_job_that_runs_stays(bench: Bench) -> None:
 
 
 def test_an_operators_hold_ends_ours_for_good(bench: Bench) -> None:
-    """Its owner's, once the operator has let go, is not taken for the one that hadard noted."""
+    """A later hold of the owner, after the operator's release, does not count as hadard's."""
     job = bench.submit(mark=True)
     bench.ledger.expect_holds({JobId(job.key): ()})
     bench.fake.hold(job, "admin")

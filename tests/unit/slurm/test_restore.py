@@ -1,4 +1,4 @@
-"""A job that goes back to Slurm starts as its owner submitted it, or stays held and is told of."""
+"""A restored job starts as its owner submitted it, or stays held and is reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DESCRIBED = Description(steps=100, gpus=2, throughputs={"v100": 1.0, "p100": 1.0
 
 
 class Bench:
-    """A cluster with a ledger, and what tests do there."""
+    """A cluster with a ledger, and common actions of the tests."""
 
     def __init__(self, directory: Path, version: tuple[int, int, int] = (26, 5, 5)) -> None:
         self.fake = FakeSlurm(NODES, version=version)
@@ -34,12 +34,12 @@ class Bench:
         self.ledger.adopt({})
 
     def submit(self, asked: Asked, *, described: Description | None = DESCRIBED) -> FakeJob:
-        """Submit a job that is held."""
+        """Submit a held job."""
         comment = encode(described) if described else "mine"
         return self.fake.submit(asked, hold="user", comment=comment)
 
     def pin(self, job: FakeJob, gang: str, *, released: bool = False, noted: bool = True) -> None:
-        """Pin a job as hadard does, and write down what it asked for."""
+        """Pin a job as hadard does, and record its original request."""
         key = JobId(job.key)
         reading = self.slurm.read()
         if noted:
@@ -52,7 +52,7 @@ class Bench:
         assert self.slurm.change(changes) == [None] * len(changes)
 
     def restore_jobs(self, *jobs: FakeJob) -> list[Returned]:
-        """Give jobs back."""
+        """Restore jobs."""
         queue = self.slurm.queue()
         rows = [queue[JobId(job.key)] for job in jobs]
         waiting = {row.key: (row, decode_or_none(row.comment)) for row in rows}
@@ -61,7 +61,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Give a cluster that forgets types."""
+    """Return a cluster that keeps no GPU types."""
     return Bench(tmp_path)
 
 
@@ -80,7 +80,7 @@ def bench(tmp_path: Path) -> Bench:
 )
 @pytest.mark.parametrize("released", [False, True], ids=["held", "pinned"])
 def test_the_request_is_the_owners_again(bench: Bench, asked: Asked, released: bool) -> None:
-    """In every part, the number of nodes too; then the job is released, once, and starts."""
+    """All of the original request is restored, then the job is released once, and starts."""
     job = bench.submit(asked)
     bench.pin(job, "n1:v100:2", released=released)
     assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
@@ -94,7 +94,7 @@ def test_the_request_is_the_owners_again(bench: Bench, asked: Asked, released: b
 
 
 def test_a_job_that_was_only_held_is_only_released(bench: Bench) -> None:
-    """Nothing of its request is touched."""
+    """No part of its request is changed."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     said: list[str] = []
 
@@ -108,7 +108,7 @@ def test_a_job_that_was_only_held_is_only_released(bench: Bench) -> None:
 
 
 def test_nodes_that_the_owner_named_are_kept(bench: Bench) -> None:
-    """They are no pin of ours."""
+    """They are not a pin of hadard."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2"), nodes=("n2",)))
     assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert job.asked.nodes == ("n2",)
@@ -117,7 +117,7 @@ def test_nodes_that_the_owner_named_are_kept(bench: Bench) -> None:
 
 
 def test_nodes_that_the_owner_named_after_a_pin_of_ours_are_kept(bench: Bench) -> None:
-    """The request from before that pin has none, and comes back with theirs."""
+    """The original request names no nodes; it is restored with the owner's."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2")
     job.asked = replace(job.asked, nodes=("n2",))
@@ -126,7 +126,7 @@ def test_nodes_that_the_owner_named_after_a_pin_of_ours_are_kept(bench: Bench) -
 
 
 def test_without_a_record_the_description_tells_what_was_asked_for(tmp_path: Path) -> None:
-    """A pin whose entry was lost is taken off all the same."""
+    """A pin is removed although its ledger entry is lost."""
     bench = Bench(tmp_path)
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2", released=True, noted=False)
@@ -137,7 +137,7 @@ def test_without_a_record_the_description_tells_what_was_asked_for(tmp_path: Pat
 
 
 def test_where_types_are_kept_the_type_stays(tmp_path: Path) -> None:
-    """22.05 takes no untyped request any more, and the job must not stay held for that."""
+    """22.05 then accepts no untyped request, which must not keep the job held."""
     bench = Bench(tmp_path, (22, 5, 8))
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n3:k80:2")
@@ -148,7 +148,7 @@ def test_where_types_are_kept_the_type_stays(tmp_path: Path) -> None:
 
 
 def test_a_job_that_ran_begins_soon(bench: Bench) -> None:
-    """Not after the two minutes that a requeue brings."""
+    """It does not wait for the two minutes' delay after a requeue."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2", released=True)
     bench.fake.advance(1.0)
@@ -163,7 +163,7 @@ def test_a_job_that_ran_begins_soon(bench: Bench) -> None:
 
 @pytest.mark.parametrize("word", ["TresPerNode=", "TresPerJob=gres/gpu:2", "release"])
 def test_what_fails_keeps_the_job_held_and_is_done_the_next_time(bench: Bench, word: str) -> None:
-    """It never starts without GPUs, and no other job waits for it."""
+    """The job does not start without GPUs, and other jobs are restored."""
     stuck, other = (bench.submit(Asked(per_job=parse_gpus("gpu:2"))) for _ in range(2))
     for job in (stuck, other):
         bench.pin(job, "n1:v100:2")
@@ -186,7 +186,7 @@ def test_what_fails_keeps_the_job_held_and_is_done_the_next_time(bench: Bench, w
 
 
 def test_an_update_that_lies_is_noticed(bench: Bench) -> None:
-    """Slurm says that all is well and shows another request: the job stays held."""
+    """Slurm reports success but shows another request: the job stays held."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2")
 
@@ -202,7 +202,7 @@ def test_an_update_that_lies_is_noticed(bench: Bench) -> None:
 
 
 def test_a_ledger_that_cannot_be_written_keeps_nobody_held(bench: Bench) -> None:
-    """The job is held already: that is the worst that not writing it down could come to."""
+    """The job is held already: without the record it could at worst stay so."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2")
     bench.ledger.path.unlink()
@@ -213,7 +213,7 @@ def test_a_ledger_that_cannot_be_written_keeps_nobody_held(bench: Bench) -> None
 
 @pytest.mark.parametrize("hold", ["user", "admin"])
 def test_under_anothers_hold_the_pin_goes_and_the_hold_stays(bench: Bench, hold: str) -> None:
-    """Its owner's or an operator's; released, the job starts at once and as it was submitted."""
+    """It is the owner's or an operator's; after its release the job starts with its own request."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2", released=True)
     bench.fake.hold(job, hold)
@@ -230,7 +230,7 @@ def test_under_anothers_hold_the_pin_goes_and_the_hold_stays(bench: Bench, hold:
 def test_a_job_released_while_its_request_is_cut_does_not_start_without_gpus(
     bench: Bench, word: str
 ) -> None:
-    """No hold of ours is on it, yet it waits for the other half, and for another attempt at it."""
+    """A delayed start keeps the job pending until a later attempt restores its request."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2", released=True)
     bench.fake.hold(job, "user")
@@ -253,7 +253,7 @@ def test_a_job_released_while_its_request_is_cut_does_not_start_without_gpus(
 
 
 def test_a_begin_time_that_the_owner_has_chosen_stays(bench: Bench) -> None:
-    """It keeps the job from starting in the meantime just as well."""
+    """The owner's later begin time also prevents a start meanwhile."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2", released=True)
     bench.ledger.now_s = lambda: bench.fake.now_s

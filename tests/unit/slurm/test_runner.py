@@ -1,4 +1,4 @@
-"""Slurm's commands: what came of each is told to whoever counts."""
+"""The result of each Slurm command is reported to a callback, for counting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAMS = {
     "well": "print('a line')",
     "no": "import sys; sys.exit('slurm_update error: Access/permission denied')",
     "away": "import sys; sys.exit('Unable to contact slurm controller (connect failure)')",
-    # As Slurm 22.05.8 has it where names cannot be looked up.
+    # Slurm 22.05.8 prints this where names cannot be resolved.
     "nameless": "import sys; sys.exit('squeue: error: slurm_set_addr: Unable to resolve \"ctl\"\\n'"
     "'squeue: error: Unable to establish control machine address')",
     "slow": "import time; time.sleep(60)",
@@ -33,7 +33,7 @@ PROGRAMS = {
     ],
 )
 def test_an_answer_is_told_however_a_command_ends(tmp_path: Path, name: str, answer: str) -> None:
-    """Once for each command, with the program's name."""
+    """The callback is called once for each command, with the program's name."""
     program = tmp_path / name
     if name in PROGRAMS:
         program.write_text(f"#!{sys.executable}\n{PROGRAMS[name]}\n", encoding="utf-8")

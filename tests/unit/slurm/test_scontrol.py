@@ -1,4 +1,4 @@
-"""Changes as Slurm's commands: the exact words, before and after each change in their form."""
+"""Changes as Slurm's commands: their exact words, in the forms of old and new versions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def ask(
             "StartTime=now+1",
         ),
         (
-            # A site that names no types: what squeue calls gpu is no type to ask for.
+            # A site without GPU types: squeue's `gpu` is not a type to request.
             ask(a_gang("n1:gpu:2"), NEW, names_type=True),
             "scontrol update JobId=31_2 NumNodes=1-1 ReqNodeList=n1 TresPerNode=gres/gpu:2",
         ),
@@ -98,19 +98,19 @@ def ask(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_words_of_a_command(change: Update, words: str) -> None:
-    """Every word stands alone; nothing is left to a shell."""
+    """Every argument is a separate word; no shell is needed."""
     assert command(change) == words.split()
 
 
 def test_what_a_node_is_asked_for() -> None:
-    """The type where it is named, else GPUs of any."""
+    """GPUs are typed if the request names the type, else untyped."""
     assert requested_gpus(TWO_NODES, names_type=True) == (("v100", 2),)
     assert requested_gpus(TWO_NODES, names_type=False) == (("gpu", 2),)
     assert requested_gpus(MIXED, names_type=False) == (("gpu", 1),)
 
 
 def test_nodes_are_folded() -> None:
-    """A gang on many nodes fits a command line."""
+    """The node list of a large gang fits on a command line."""
     many = a_gang(" ".join(f"gpu{number:03}:k80:1" for number in (1, 2, 3, 7, 10)))
     assert "ReqNodeList=gpu[001-003,007,010]" in command(ask(many, NEW))
 
@@ -127,7 +127,7 @@ def test_nodes_are_folded() -> None:
     ],
 )
 def test_versions(text: str, version: tuple[int, int]) -> None:
-    """Year and month; without them the oldest is assumed."""
+    """Year and month are parsed; without them the oldest version is assumed."""
     assert parse_version(text) == version
 
 
@@ -136,5 +136,5 @@ def test_versions(text: str, version: tuple[int, int]) -> None:
     [((0, 0), True), ((22, 5), True), ((24, 5), True), ((24, 11), False), ((26, 5), False)],
 )
 def test_old_versions_keep_types(version: tuple[int, int], *, keeps: bool) -> None:
-    """Measured on 22.05.8 and 24.11.5; versions in between count as the older."""
+    """Measured on 22.05.8 and 24.11.5; versions between them count as old."""
     assert keeps_types(version) is keeps

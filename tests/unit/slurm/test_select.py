@@ -1,4 +1,4 @@
-"""Which adapter is taken, and what is said of it."""
+"""Which adapter is chosen, and what the log says about it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hadar_slurm.slurm.client.select import make_adapter
 
 @dataclass(frozen=True, slots=True)
 class Versioned(Runner):
-    """A runner that knows Slurm's version and nothing else; without one, nothing is installed."""
+    """A runner that only answers with Slurm's version; without one, its commands are missing."""
 
     says: str = "slurm-wlm 26.05.5"
 
     def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
-        """Return what scontrol says of its version."""
+        """Return scontrol's text about its version."""
         assert argv == ["scontrol", "--version"]
         if not self.says:
             raise SlurmUnavailable("scontrol is not installed or not on PATH")
@@ -53,7 +53,7 @@ NOT_FITTING = [
 
 @pytest.mark.parametrize("name", ["auto", "pyslurm"])
 def test_pyslurm_is_taken_where_it_fits(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says so in one line."""
+    """One line of the log says so."""
     caplog.set_level(logging.INFO)
     adapter = make_adapter(name, Versioned(), lambda: FITTING)
     assert isinstance(adapter, PySlurm)
@@ -66,7 +66,7 @@ def test_pyslurm_is_taken_where_it_fits(name: str, caplog: pytest.LogCaptureFixt
 def test_where_it_does_not_fit_the_commands_are_taken(
     installed: Installed | None, runner: Runner, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says why in one line; that there is none is worth a line only to those who debug."""
+    """One line of the log has the reason, at level DEBUG where pyslurm is not installed."""
     caplog.set_level(logging.DEBUG)
     assert type(make_adapter("auto", runner, lambda: installed)) is CommandLine
     (line,) = caplog.records
@@ -79,7 +79,7 @@ def test_where_it_does_not_fit_the_commands_are_taken(
 def test_who_asks_for_pyslurm_is_told_why_it_cannot_be(
     installed: Installed | None, runner: Runner, reason: str
 ) -> None:
-    """And what to do about it."""
+    """The error has the reason and the remedy."""
     with pytest.raises(ConfigError) as caught:
         make_adapter("pyslurm", runner, lambda: installed)
     message = str(caught.value)
@@ -89,7 +89,7 @@ def test_who_asks_for_pyslurm_is_told_why_it_cannot_be(
 
 
 def test_who_asks_for_the_commands_gets_them(caplog: pytest.LogCaptureFixture) -> None:
-    """pyslurm is not even looked for, and there is nothing to say."""
+    """pyslurm is not looked for, and nothing is logged."""
     caplog.set_level(logging.DEBUG)
 
     def find() -> Installed | None:
@@ -100,7 +100,7 @@ def test_who_asks_for_the_commands_gets_them(caplog: pytest.LogCaptureFixture) -
 
 
 def test_what_is_not_a_version_fits_nothing() -> None:
-    """A pyslurm from a working copy may call itself anything."""
+    """A pyslurm built from a working copy may have any text as its version."""
     odd = Installed("unknown", lambda runner: LIBRARY)
     assert type(make_adapter("auto", Versioned(), lambda: odd)) is CommandLine
     both_odd = make_adapter("auto", Versioned(says="slurm-wlm"), lambda: odd)

@@ -1,4 +1,4 @@
-"""What somebody does to a job while hadard is busy with others is not undone by its start."""
+"""Starting a job does not undo what its owner or an operator changed meanwhile."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Bench:
         )
 
     def start(self) -> Status:
-        """Start the job on n2, and return what came of it."""
+        """Start the job on n2, and return the status."""
         action = Start(JobId(self.job.key), 0, ON_N2)
         return self.mover.start([action])[action].status
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Give a cluster of two nodes."""
+    """Return a cluster of two nodes."""
     return Bench(tmp_path)
 
 
@@ -55,7 +55,7 @@ def test_a_job_under_our_hold_starts(bench: Bench) -> None:
 
 
 def test_a_hold_of_its_owner_stays(bench: Bench) -> None:
-    """The job was ours to start without a hold: released before, or requeued by Slurm."""
+    """hadard has released the job before, so the hold is not hadard's."""
     key = JobId(bench.job.key)
     bench.ledger.note({key: replace(bench.ledger[key], is_held=False)})
     assert bench.start() is Status.DEFERRED
@@ -69,7 +69,7 @@ def test_nodes_that_its_owner_has_named_stay(bench: Bench) -> None:
 
 
 def test_an_operators_hold_between_pin_and_release_stays(bench: Bench) -> None:
-    """It takes the place of ours after the request has been set."""
+    """It replaces hadard's hold after the request has been set."""
 
     def hold(argv: Sequence[str]) -> None:
         if argv[0] == "squeue" and bench.job.asked.nodes:

@@ -1,5 +1,7 @@
-"""When a job must not be stopped: while it has not said that it listens, since the signal would
-kill it; on a node that has not reported to slurmctld, since a requeue would cost it its GPUs.
+"""When a job must not be stopped.
+
+A job that has not reported its USR1 handler would be killed by the signal. On a node that has not
+reported to slurmctld, a requeued job would lose its GPUs.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ GRACE_S = 60.0
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> FakeSlurm:
-    """A model of Slurm whose jobs keep their reports in another place than hadard looks."""
+    """Return a model of Slurm whose jobs keep their reports where hadard does not read them."""
     return FakeSlurm("v100:4", spool=tmp_path / "elsewhere")
 
 
 @pytest.fixture
 def job(slurm: FakeSlurm) -> FakeJob:
-    """A described job that runs."""
+    """Return a described job that runs."""
     described = Description(steps=100, gpus=2, throughputs={"v100": 1.0}, checkpoint=True)
     comment = encode(described)
     job = slurm.submit(Asked(per_job=(("", 2),)), comment=comment, work_s=10_000.0, steps=100)
@@ -67,7 +69,7 @@ def phase(slurm: FakeSlurm, directory: Path) -> Phase:
 def test_without_a_report_a_job_is_starting_for_as_long_as_it_may_take_to_save(
     slurm: FakeSlurm, job: FakeJob, tmp_path: Path
 ) -> None:
-    """After that it runs, and is not migrated: it may not survive the signal."""
+    """After the grace period it counts as running, and is not migrated: USR1 could kill it."""
     assert phase(slurm, tmp_path) is Phase.STARTING
     slurm.advance(GRACE_S)
     (seen,) = backend_of(slurm, tmp_path).observe().jobs
@@ -78,7 +80,7 @@ def test_without_a_report_a_job_is_starting_for_as_long_as_it_may_take_to_save(
 def test_a_report_of_this_run_shows_that_a_job_is_up(
     slurm: FakeSlurm, job: FakeJob, tmp_path: Path
 ) -> None:
-    """One of an earlier run does not."""
+    """A report of an earlier run does not."""
     spool = tmp_path / "spool"
     write_report(
         user_reports(spool, os.geteuid()),
@@ -95,13 +97,13 @@ def test_a_report_of_this_run_shows_that_a_job_is_up(
 
 
 def says_it_listens(job: FakeJob, directory: Path) -> None:
-    """Have the job report in the run that it is in."""
+    """Write a report of the job's current run."""
     report = ProgressReport(restart=job.restarts, state="running", steps_done=7)
     write_report(user_reports(directory / "spool", os.geteuid()), str(job.number), report)
 
 
 def stop(slurm: FakeSlurm, job: FakeJob, directory: Path) -> Outcome:
-    """Have hadard stop the job."""
+    """Let hadard stop the job."""
     backend = backend_of(slurm, directory)
     (seen,) = backend.observe().jobs
     (outcome,) = backend.apply([Stop(seen.job_id, 0, seen.allocation.gangs[0])])
@@ -111,7 +113,7 @@ def stop(slurm: FakeSlurm, job: FakeJob, directory: Path) -> Outcome:
 def test_a_job_is_not_requeued_before_its_node_has_reported(
     slurm: FakeSlurm, job: FakeJob, tmp_path: Path
 ) -> None:
-    """Slurm 22.05.8 would never give it GPUs again; it is not even asked to save."""
+    """Slurm 22.05.8 would never give it GPUs again; it does not even get USR1."""
     says_it_listens(job, tmp_path)
     slurm.nodes["n1"].has_reported = False
     outcome = stop(slurm, job, tmp_path)
@@ -124,7 +126,7 @@ def test_a_job_is_not_requeued_before_its_node_has_reported(
 def test_a_job_whose_node_falls_silent_while_it_saves_is_not_requeued(
     slurm: FakeSlurm, job: FakeJob, tmp_path: Path
 ) -> None:
-    """slurmctld was restarted in between."""
+    """slurmctld was restarted meanwhile."""
     says_it_listens(job, tmp_path)
     backend = backend_of(slurm, tmp_path)
     (seen,) = backend.observe().jobs
@@ -143,7 +145,7 @@ def test_a_job_whose_node_falls_silent_while_it_saves_is_not_requeued(
 def test_a_job_does_not_return_at_once_to_the_node_that_failed_under_it(
     tmp_path: Path, is_ours: bool
 ) -> None:
-    """Slurm may still be about to end its last run there, and would kill the new one."""
+    """Slurm may still be ending the last run there, and would end the new one with it."""
     slurm = FakeSlurm("v100:4,v100:4", spool=tmp_path / "elsewhere")
     comment = encode(Description(steps=100, gpus=2, throughputs={"v100": 1.0}, checkpoint=True))
     pinned = Asked(nodes=("n2",), per_node=(("v100", 2),))

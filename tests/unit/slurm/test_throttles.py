@@ -1,4 +1,4 @@
-"""What limits are learned from Slurm's reasons, and who is planned within them."""
+"""Which limits are learned from Slurm's reasons, and which jobs are planned within them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MARK = "#m"
 def a_row(
     key: str, state: str = "PENDING", reason: str = "None", *, user: str = "alice", **given: str
 ) -> QueueRow:
-    """Return a row of squeue; QOS and account are `normal` and `physics` unless given."""
+    """Return a row of squeue; the defaults are QOS `normal` and account `physics`."""
     told = {"qos": "normal", "account": "physics", "licenses": "(null)"} | given
     text = (
         f"{key}|{key.partition('_')[0]}|{state}|{reason}|0|{user}|main|7|(null)|n1|n1|1|N/A|"
@@ -49,7 +49,7 @@ def a_row(
 
 
 class Watch:
-    """Throttles with a clock, over rows that a test gives."""
+    """Throttles with a clock, for rows given by a test."""
 
     def __init__(self) -> None:
         self.throttles = Throttles(RETRY_S)
@@ -61,7 +61,7 @@ class Watch:
         denied: Mapping[QueueRow, int] | Iterable[QueueRow] = (),
         **arrays: int,
     ) -> None:
-        """Look once, a second later; each row has a GPU unless told otherwise."""
+        """Observe one second later; each row has one GPU unless given otherwise."""
         held = {row.key: gpus for row, gpus in _counted(running).items()}
         wanted = [ThrottleCandidate(row, gpus) for row, gpus in _counted(denied).items()]
         self.now_s += 1.0
@@ -119,7 +119,7 @@ def test_what_a_limit_is_for_is_in_the_reason(reason: str, kind: Kind | None) ->
 
 
 def test_a_limit_is_for_the_jobs_that_share_it() -> None:
-    """Not for another user, QOS, account, array or license."""
+    """It does not apply to another user, QOS, account, array or license."""
     row = a_row("7_1", licenses="lic:1")
     others = {
         Kind.ARRAY: a_row("8_1"),
@@ -138,7 +138,7 @@ def test_a_limit_is_for_the_jobs_that_share_it() -> None:
 
 
 def test_a_user_at_the_limit_of_gpus_is_left_out_and_others_are_not() -> None:
-    """Two of alice's GPUs run; as one is free again, one job of hers is planned."""
+    """When one of the user's jobs ends, one job of that user is planned."""
     watch = Watch()
     running = [a_row("1", "RUNNING"), a_row("2", "RUNNING")]
     denied = [a_row(str(n), reason="QOSMaxGRESPerUser") for n in range(3, 17)]
@@ -153,7 +153,7 @@ def test_a_user_at_the_limit_of_gpus_is_left_out_and_others_are_not() -> None:
 
 
 def test_a_job_that_is_denied_tells_how_much_is_too_much() -> None:
-    """Four GPUs were, with two in use: three more may be too few or many, and are tried."""
+    """More GPUs than in use, but fewer than denied, may be within the limit, and are tried."""
     watch = Watch()
     running = {a_row("1", "RUNNING"): 2}
     watch.look(running, {a_row("2", reason="QOSMaxGRESPerUser"): 4})
@@ -163,7 +163,7 @@ def test_a_job_that_is_denied_tells_how_much_is_too_much() -> None:
 
 
 def test_limits_of_jobs_count_jobs() -> None:
-    """However many GPUs they have."""
+    """The number of their GPUs does not matter."""
     watch = Watch()
     running = {a_row("1", "RUNNING"): 8, a_row("2", "RUNNING"): 8}
     watch.look(running, [a_row("3", reason="QOSMaxJobsPerUserLimit")])
@@ -173,7 +173,7 @@ def test_limits_of_jobs_count_jobs() -> None:
 
 
 def test_a_reason_of_before_a_job_ended_teaches_what_ran_then() -> None:
-    """Slurm looks at a job's reason less often than jobs end."""
+    """Slurm updates reasons less often than jobs end."""
     watch = Watch()
     running = [a_row("1", "RUNNING"), a_row("2", "RUNNING")]
     watch.look(running)
@@ -182,7 +182,7 @@ def test_a_reason_of_before_a_job_ended_teaches_what_ran_then() -> None:
 
 
 def test_when_nothing_of_it_runs_one_job_is_tried() -> None:
-    """What is denied then waits for the next time: the limit may be 0."""
+    """If that job is denied too, the next is tried later: the limit may be 0."""
     watch = Watch()
     watch.look([a_row("1", "RUNNING")], [a_row("2", reason="AssocGrpGRES")])
     waiting = [a_row("2"), a_row("3")]
@@ -196,7 +196,7 @@ def test_when_nothing_of_it_runs_one_job_is_tried() -> None:
 
 
 def test_a_limit_is_tried_again_after_a_while_and_forgotten_when_it_was_raised() -> None:
-    """One job more, and then all."""
+    """One more job is tried; if it starts, the limit is forgotten."""
     watch = Watch()
     running = [a_row("1", "RUNNING")]
     watch.look(running, [a_row("2", reason="QOSGrpGRES")])
@@ -212,7 +212,7 @@ def test_a_limit_is_tried_again_after_a_while_and_forgotten_when_it_was_raised()
 
 
 def test_a_job_that_its_partition_refuses_is_alone_left_out() -> None:
-    """Until it is tried again."""
+    """Other jobs are planned, and the refused job is tried again later."""
     watch = Watch()
     watch.look(denied=[a_row("2", reason="PartitionTimeLimit")])
     assert watch.let_in([a_row("2"), a_row("3")]) == ["3"]
@@ -221,7 +221,7 @@ def test_a_job_that_its_partition_refuses_is_alone_left_out() -> None:
 
 
 def test_a_partition_that_is_down_starts_nothing_though_jobs_run_there() -> None:
-    """It is tried by one job after a while."""
+    """One job is tried after a while."""
     watch = Watch()
     running = [a_row("1", "RUNNING")]
     waiting = [a_row("2"), a_row("3")]
@@ -233,7 +233,7 @@ def test_a_partition_that_is_down_starts_nothing_though_jobs_run_there() -> None
 
 
 def test_limits_of_jobs_that_are_gone_are_forgotten() -> None:
-    """The memory does not grow without bound."""
+    """Memory use stays bounded."""
     watch = Watch()
     watch.look(denied=[a_row("2", reason="PartitionTimeLimit")])
     watch.throttles.keep([a_row("3")])
@@ -241,7 +241,7 @@ def test_limits_of_jobs_that_are_gone_are_forgotten() -> None:
 
 
 def test_the_throttle_of_an_array_is_read_and_never_tried() -> None:
-    """Where its user has written the like in a name, it is not believed."""
+    """A job name that imitates the throttle is ignored."""
     line = "JobId=3 ArrayJobId=3 ArrayTaskId=3-6%2 ArrayTaskThrottle=2 JobName=wrap UserId=root(0)"
     forged = "JobId=9 JobName=x\nJobId=1 ArrayJobId=3 ArrayTaskId=1 ArrayTaskThrottle=99 UserId=0"
     assert array_throttles([line, forged]) == {"3": 2}
@@ -257,7 +257,7 @@ def test_the_throttle_of_an_array_is_read_and_never_tried() -> None:
 
 
 class Bench:
-    """A model of Slurm in which each user may have two GPUs at once, and hadard's backend."""
+    """A model of Slurm with a limit of two GPUs for each user, and hadard's backend."""
 
     def __init__(self, directory: Path) -> None:
         self.slurm = FakeSlurm("v100:4,v100:4", spool=directory / "spool")
@@ -273,7 +273,7 @@ class Bench:
         self.policy = make_policy(DEFAULT_POLICY)
 
     def submit(self, user: str, number: int) -> list[FakeJob]:
-        """Submit jobs of one GPU to hadard."""
+        """Submit jobs of one GPU that hadard manages."""
         described = Description(steps=100, gpus=1, throughputs={"v100": 1.0}, is_held=True)
         return [
             self.slurm.submit(
@@ -288,7 +288,7 @@ class Bench:
         ]
 
     def round(self) -> RoundRecord:
-        """Run a round, and wait for what comes of it."""
+        """Run a round, and return its record."""
         round_ = Round(0, self.slurm.now_s, 360.0)
         line = run_round(self.backend, self.policy, round_, wake="test", clock=lambda: 0.0)
         assert not line.errors
@@ -296,7 +296,7 @@ class Bench:
 
 
 def test_jobs_that_a_limit_denies_give_their_gpus_to_others_at_once(tmp_path: Path) -> None:
-    """hadard need not wait for the end of a round, nor for a pin's time."""
+    """Neither the round nor the timeout of the pin has to end first."""
     bench = Bench(tmp_path)
     alices = bench.submit("alice", 8)
     bench.round()

@@ -1,4 +1,4 @@
-"""What was measured outlives hadard; what is wrong with the file does not keep it from working."""
+"""Measured throughputs survive a restart of hadard; a damaged file does not stop hadard."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def another_of_this_version(path: Path) -> None:
 def test_a_file_that_is_of_no_use_is_put_aside(
     path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whole, under another name, with a warning; what comes then is kept in a new one."""
+    """It is renamed unchanged, with a warning, and a new file is used."""
     spoil(path)
     content = path.read_bytes()
     with caplog.at_level(logging.WARNING):
@@ -101,7 +101,7 @@ def test_a_file_that_is_of_no_use_is_put_aside(
 
 
 def test_a_locked_file_is_tried_again(path: Path) -> None:
-    """Nothing of it is lost, nor of what is measured meanwhile, and the fault is told till then."""
+    """Neither stored nor new measurements are lost; the fault is reported until the lock ends."""
     filled(path)
     other = Workload("ben", "A3C")
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
@@ -119,7 +119,7 @@ def test_a_locked_file_is_tried_again(path: Path) -> None:
 
 
 def test_where_nothing_can_be_written_hadard_goes_on(tmp_path: Path) -> None:
-    """What was measured holds, and the fault is told."""
+    """Measurements are kept in memory, and the fault is reported."""
     profile = opened(tmp_path / "nowhere" / "profile.sqlite")
     profile.speeds.measure(ADAS, V100, 3.0)
     profile.sync()
@@ -145,7 +145,7 @@ def test_a_row_that_cannot_be_is_passed_over(path: Path, row: tuple[object, ...]
 
 
 def test_a_user_has_room_for_so_many_workloads(path: Path) -> None:
-    """Whoever invents new names pushes out their own older ones, and nobody else's."""
+    """A user with many workload names replaces only their own older ones."""
     filled(path)
     now_s = iter(range(10_000))
     profile = opened(path, now_s=lambda: float(next(now_s)))

@@ -1,4 +1,4 @@
-"""Jobs whose speed nobody knows: what hadard believes, and how it learns from their reports."""
+"""Jobs without given throughputs: what hadard assumes, and how it learns from reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT_S = 3600.0
 
 
 class Cluster:
-    """A model of Slurm with a node of each type; jobs take the first that is free, the V100s."""
+    """A model of Slurm with a V100 and a K80 node; jobs start on the first free one, the V100s."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -31,7 +31,7 @@ class Cluster:
         self.slurm = FakeSlurm("v100:4,k80:4", spool=directory / "elsewhere")
 
     def backend(self) -> SlurmBackend:
-        """Return the backend of a hadard that has just started."""
+        """Return the backend of a restarted hadard."""
         return SlurmBackend(
             CommandLine(FakeRunner(slurm=self.slurm)),
             ThroughputTable("none", {}),
@@ -43,7 +43,7 @@ class Cluster:
         )
 
     def submit(self, **said: object) -> FakeJob:
-        """Submit a job that says no more than its time limit and its name."""
+        """Submit a job with a description of only its time limit and name."""
         usual: dict[str, object] = {"limit_s": LIMIT_S, "gpus": 2, "workload": "job:train.sh"}
         described = Description(**{**usual, **said})  # type: ignore[arg-type]
         job = self.slurm.submit(
@@ -54,7 +54,7 @@ class Cluster:
         return job
 
     def report(self, job: FakeJob, **told: object) -> None:
-        """Have a job report."""
+        """Write a report of a job."""
         usual = {"restart": job.restarts, "state": "running", "time_s": self.slurm.now_s}
         write_report(
             user_reports(self.spool, os.geteuid()),
@@ -81,14 +81,14 @@ def takes_s(job: Job, gpu_type: str) -> float:
 
 
 def test_a_job_with_a_time_limit_alone_is_placed_by_what_is_published(cluster: Cluster) -> None:
-    """It would need its limit on the slowest type."""
+    """On the slowest type the job is assumed to need its whole time limit."""
     job = seen(cluster.backend(), cluster.submit())
     assert takes_s(job, "k80") == pytest.approx(LIMIT_S, rel=1e-3)
     assert takes_s(job, "v100") == pytest.approx(LIMIT_S * 240 / 900, rel=1e-3)
 
 
 def test_without_reports_a_job_comes_as_far_as_its_time(cluster: Cluster) -> None:
-    """Otherwise it would seem to need its whole limit to the end."""
+    """Otherwise the job would seem to need its whole time limit until the end."""
     backend, job = cluster.backend(), cluster.submit()
     cluster.slurm.advance(LIMIT_S * 240 / 900 / 2)
     found = seen(backend, job)
@@ -96,7 +96,7 @@ def test_without_reports_a_job_comes_as_far_as_its_time(cluster: Cluster) -> Non
 
 
 def test_what_a_job_measures_replaces_what_was_believed(cluster: Cluster) -> None:
-    """In the next look, and for the next job of that name as well."""
+    """This applies from the next observation on, also to the next job of that name."""
     backend, first = cluster.backend(), cluster.submit()
     assert seen(backend, first).spec.throughputs.on("v100", 2) != 30.0
     cluster.report(first, steps_done=600, steps_per_s=30.0)
@@ -104,7 +104,7 @@ def test_what_a_job_measures_replaces_what_was_believed(cluster: Cluster) -> Non
     assert found.spec.throughputs.on("v100", 2) == 30.0
     assert found.spec.throughputs.on("k80", 2) == pytest.approx(30.0 * 240 / 900)
     assert found.progress.steps_done == 600
-    # Steps are real ones now; how long the job takes at most is as before.
+    # Steps are now counted by the job; its maximum duration is unchanged.
     assert takes_s(found, "k80") == pytest.approx(LIMIT_S, rel=1e-3)
     second = cluster.submit()
     assert seen(backend, second).spec.throughputs.on("v100", 2) == 30.0
@@ -125,7 +125,7 @@ def test_what_was_measured_outlives_hadard(cluster: Cluster) -> None:
 def test_what_is_no_measurement_of_this_run_counts_for_nothing(
     cluster: Cluster, told: dict[str, object]
 ) -> None:
-    """One of another run, made elsewhere maybe; none yet; and one that cannot be."""
+    """Reports of another run, without a speed yet, or with an impossible one are ignored."""
     backend, job = cluster.backend(), cluster.submit()
     before = seen(backend, job).spec.throughputs
     cluster.report(job, **{"steps_done": 600, "steps_per_s": 30.0, **told})
@@ -133,7 +133,7 @@ def test_what_is_no_measurement_of_this_run_counts_for_nothing(
 
 
 def test_one_report_is_one_measurement(cluster: Cluster) -> None:
-    """Looking at it again adds nothing to it."""
+    """Observing it again adds no measurement."""
     backend, job = cluster.backend(), cluster.submit()
     cluster.report(job, steps_done=600, steps_per_s=30.0)
     for _ in range(3):
@@ -144,7 +144,7 @@ def test_one_report_is_one_measurement(cluster: Cluster) -> None:
 
 
 def test_what_a_user_gives_is_believed(cluster: Cluster) -> None:
-    """Whoever gives speeds has reason to."""
+    """Throughputs given by the user are not replaced by measured ones."""
     backend = cluster.backend()
     job = cluster.submit(workload="", steps=5000, throughputs={"v100": 7.0})
     cluster.report(job, steps_done=600, steps_per_s=30.0)

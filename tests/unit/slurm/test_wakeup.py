@@ -1,4 +1,4 @@
-"""A hook that writes to the wake-up file is noticed once, and can never do harm."""
+"""An append to the wake-up file by a hook is detected once, and can do no harm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def write(path: Path, text: str) -> None:
 
 
 def test_every_writing_is_news_once(tmp_path: Path) -> None:
-    """What was written before is none."""
+    """Text from before hadard's start is not news."""
     path = tmp_path / "wake"
     make_wake_file(path)
     write(path, "a")
@@ -26,7 +26,7 @@ def test_every_writing_is_news_once(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_no_news(tmp_path: Path) -> None:
-    """Neither that it went nor that there never was one; that it came is."""
+    """A file that is removed or missing is no news, but a new one is."""
     path = tmp_path / "wake"
     wake = WakeFile(path)
     assert not wake.has_news()
@@ -38,7 +38,7 @@ def test_a_file_that_is_not_there_is_no_news(tmp_path: Path) -> None:
 
 
 def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
-    """A large one is begun anew, which is no news again."""
+    """A large file is emptied, which is not news."""
     path = tmp_path / "wake"
     wake = WakeFile(path)
     write(path, "x" * 2_000_000)
@@ -48,7 +48,7 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """Whoever may write to the directory cannot have another file emptied."""
+    """A user with write access to the directory cannot have another file emptied."""
     other = tmp_path / "other"
     other.write_text("kept")
     (tmp_path / "wake").symlink_to(other)
