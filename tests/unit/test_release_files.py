@@ -1,4 +1,4 @@
-"""The version is the same everywhere, and the files in .github meet their requirements."""
+"""The version is the same everywhere, and the files in .github are complete."""
 
 from __future__ import annotations
 
