@@ -33,7 +33,7 @@ from hadar_slurm.journal import (
     snapshot_of,
 )
 
-# This round has every kind of field; the demo and `hadar explain` depend on their names.
+# The demo and `hadar explain` depend on this round's field names; docs/journal.md explains them.
 SNAPSHOT = replace(
     a_snapshot(
         a_cluster("2xV100,2xV100+2xK80,1xP100", closed=["n3"]),

@@ -65,7 +65,7 @@ def test_no_module_and_no_room_is_in_a_circle(imports: dict[str, set[str]]) -> N
     ],
 )
 def test_the_product_loads_nothing_of_the_laboratory(code: str) -> None:
-    """Neither hadard nor its default policy loads a peer system, the study or matplotlib."""
+    """Neither hadard nor its default policy imports the laboratory or matplotlib."""
     text = LOADED.format(code=code, prefixes=FORBIDDEN)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

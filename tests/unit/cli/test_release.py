@@ -34,7 +34,7 @@ class Bench:
     directory: Path
 
     def submit(self, *, mark: bool, tasks: tuple[int, ...] = ()) -> FakeJob:
-        """Submit a held job; `mark` says whether the hold is hadard's."""
+        """Submit a held job; with `mark` the description records a hold of hadard."""
         comment = encode(replace(DESCRIBED, is_held=mark))
         return self.fake.submit(
             Asked(per_job=parse_gpus("gpu:2")), hold="user", comment=comment, tasks=tasks

@@ -41,7 +41,7 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
-    """It prints its address, answers there, and ends on a signal with status 0, silently."""
+    """It prints its address, answers there, and a signal ends it with status 0."""
     journal = write(tmp_path / "journal.jsonl", a_line(0, {"77": a_job()}))
     with started("--journal", str(journal)) as (process, said):
         name, _, url = said.rpartition(": ")
