@@ -1,4 +1,4 @@
-"""Shells complete the commands, their options and values: asked in real shells."""
+"""The completions of commands, options and values, tested in real shells."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMP_CWORD={last}
 {function} {command} "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}" 2>/dev/null
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-# What zsh's own completion would do with the answers, without a terminal.
+# Stubs of zsh's completion functions that print their arguments; they need no terminal.
 ZSH = """
 words=({words})
 CURRENT=$#words
@@ -61,7 +61,7 @@ source {script}
 
 @pytest.fixture
 def places(tmp_path: Path) -> dict[str, str]:
-    """A `hadar` on PATH that is this one, and an empty directory to be in."""
+    """Return an environment with this package's `hadar` on PATH and an empty HOME."""
     command = tmp_path / "bin" / "hadar"
     command.parent.mkdir()
     command.write_text(
@@ -72,13 +72,13 @@ def places(tmp_path: Path) -> dict[str, str]:
 
 
 def complete(shell: str, line: str, places: dict[str, str], before: str = "") -> set[str]:
-    """Return what a shell would offer at the end of a line."""
+    """Return the completions that a shell offers at the end of a line."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     command = line.split()[0]
     words = line.split() + ([""] if line.endswith(" ") else [])
     if shell == "bash":
-        # readline has = and : among COMP_WORDBREAKS: each is a word.
+        # COMP_WORDBREAKS of readline contains = and :, so each of them is a word.
         parts = [part for word in words for part in re.split("([=:])", word) if part or not word]
         program = BASH.format(
             script=shlex.quote(str(SCRIPTS / f"{command}.bash")),
@@ -119,13 +119,13 @@ def test_commands_and_options_are_completed(shell: str, places: dict[str, str]) 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_values_are_completed(shell: str, places: dict[str, str]) -> None:
-    """Policies, also after commas and an equals sign; generators of workloads."""
+    """Policies are completed, also after a comma or an equals sign, and so are generators."""
     assert complete(shell, "hadar demo --policy gav", places) == GAVELS
     whole = {f"--policy={name}" for name in GAVELS} if shell == "fish" else GAVELS
     assert complete(shell, "hadar simulate --policy=gav", places) == whole
     several = complete(shell, "hadar compare --policy srsf,gav", places)
     assert several == {f"srsf,{name}" for name in GAVELS}
-    # readline completes what stands after the colon.
+    # readline completes only the text after the colon.
     prefix = "" if shell == "bash" else "generate:"
     found = complete(shell, "hadar simulate generate:", places)
     assert found == {f"{prefix}{name}480" for name in GENERATORS}
@@ -147,7 +147,7 @@ def test_jobs_are_completed_from_the_journal(shell: str, places: dict[str, str])
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_jobs_of_ones_own_are_completed_from_the_queue(shell: str, places: dict[str, str]) -> None:
-    """Where there is no journal to be read; the tasks of an array are one."""
+    """Without a readable journal job ids come from squeue; an array is offered once."""
     squeue = Path(places["HOME"]) / "bin" / "squeue"
     squeue.write_text('#!/bin/sh\n[ "$*" = "--me -h -o %F" ] && printf "17\\n17\\n201\\n"')
     squeue.chmod(0o755)
@@ -157,7 +157,7 @@ def test_jobs_of_ones_own_are_completed_from_the_queue(shell: str, places: dict[
 
 
 def test_where_nothing_fits_bash_offers_files(places: dict[str, str]) -> None:
-    """By `complete -o default`, which looks at an empty answer."""
+    """An empty reply makes bash complete file names, because of `complete -o default`."""
     assert complete("bash", "hadar simulate REA", places) == set()
     assert complete("bash", "hadar explain ", {**places, "PATH": "/bin"}) == set()
     for name in ("hadar", "hadar-sbatch"):
@@ -176,7 +176,7 @@ def test_own_options_of_a_submission_are_completed(shell: str, places: dict[str,
 
 
 def test_bash_completes_the_rest_as_for_sbatch(places: dict[str, str]) -> None:
-    """Its function sees a line of sbatch's."""
+    """sbatch's completion function is called with the line rewritten as a line of sbatch."""
     theirs = (
         '_theirs() { COMPREPLY=("$COMP_LINE" "$COMP_POINT" "${COMP_WORDS[*]}" "$@"); }\n'
         "complete -F _theirs sbatch"
@@ -201,7 +201,7 @@ def test_the_other_shells_complete_the_rest_as_for_sbatch(
 
 
 def test_the_wheel_carries_every_script() -> None:
-    """Where the three shells look, below the prefix of an installation."""
+    """The wheel puts each script where its shell looks below the prefix of an installation."""
     root = Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     shared = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]

@@ -1,4 +1,4 @@
-"""hadar.yaml: every fault is told with its line, its key or value, and what would be accepted."""
+"""hadar.yaml: every error names the line, the key or value, and the accepted values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def fault_in(text: str) -> str:
 
 @pytest.mark.parametrize("text", ["", "# nothing but words\n", "---\n"])
 def test_an_empty_file_is_the_default(text: str) -> None:
-    """A site need not say anything."""
+    """A file without keys gives the default configuration."""
     assert parse_config(text, "hadar.yaml") == Config()
 
 
 def test_values_are_read() -> None:
-    """Every form of value that the file may hold."""
+    """Every kind of value that the file may contain is read."""
     config = parse_config(
         """
         utility: jct
@@ -74,7 +74,7 @@ def test_values_are_read() -> None:
     ],
 )
 def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: str) -> None:
-    """A misspelt key is never ignored."""
+    """An error names the line of an unknown key and the nearest known key."""
     assert words in fault_in(text)
 
 
@@ -102,7 +102,7 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: 
     ],
 )
 def test_a_wrong_value_is_told_with_its_line(text: str, line: int, key: str, value: str) -> None:
-    """The error names the line, the key, the value and what is accepted."""
+    """The error names the line, the key and the value."""
     words = fault_in(text)
     assert words.startswith(f"hadar.yaml:{line}: {key}: ")
     assert value in words
@@ -124,7 +124,7 @@ NUMBERS = {
 
 
 def setting(key: str, value: object) -> str:
-    """Return the text that sets a key, on line 2 at the latest."""
+    """Return text that sets a key in its second line."""
     section, _, name = key.rpartition(".")
     return f"{section}:\n  {name}: {value}\n" if section else f"# a key\n{key}: {value}\n"
 
@@ -140,7 +140,7 @@ def test_numbers_out_of_bounds_are_refused_with_the_bounds(key: str) -> None:
         assert f"hadar.yaml:2: {key}: expected a number from {least:g} to {most:g}, not " in words
     assert f"hadar.yaml:2: {key}: expected a number" in fault_in(setting(key, "yes"))
     for value in (least, most):
-        # Beside a poll and a round that suit any value.
+        # With a poll and a round that do not conflict with any value.
         suits = {"poll_seconds": 0.05, "round_seconds": 86400}
         text = "".join(f"{name}: {n}\n" for name, n in suits.items() if name != key)
         text += setting(key, value)
@@ -153,7 +153,7 @@ def test_nonsense_is_refused(key: str) -> None:
 
 
 def test_every_number_of_the_configuration_has_bounds() -> None:
-    """A key that is added later is in this table, or has no bounds."""
+    """The table NUMBERS has every number of the configuration."""
     numbers = {
         f"{prefix}{name}"
         for prefix, section in (("", Config), ("solver.", SolverConfig))
@@ -181,7 +181,7 @@ def test_numbers_that_do_not_go_together_are_refused(
 
 
 def test_the_default_sign_of_life_goes_with_any_poll() -> None:
-    """hadard takes four polls where that is more; only a value that is given can be wrong."""
+    """The default of alive_seconds is never refused, however long a poll is."""
     assert parse_config("poll_seconds: 45\n", "hadar.yaml").poll_seconds == 45
 
 
@@ -193,13 +193,13 @@ PATHS = (
 @pytest.mark.parametrize("key", PATHS)
 @pytest.mark.parametrize("path", ["log/here", "''", "~/here", "./here"])
 def test_relative_paths_are_refused(key: str, path: str) -> None:
-    """The daemon's own directory is none that an operator means."""
+    """A path must be absolute: a relative one would depend on the daemon's directory."""
     words = fault_in(f"mode: observe\n{key}: {path}\n")
     assert words.startswith(f"hadar.yaml:2: {key}: expected an absolute path")
 
 
 def test_every_fault_is_told() -> None:
-    """One reading shows all that is wrong."""
+    """One error lists all faults of the file."""
     words = fault_in("round_seconds: 0\nutility: x\nsolvers: 1\n")
     assert all(part in words for part in ("yaml:1: round_seconds", "yaml:2: utility", "'solvers'"))
 
@@ -209,23 +209,23 @@ def test_every_fault_is_told() -> None:
     ["a: [1", "a: b: c", "\tutility: jct", "a: *nothing", "{", "utility: \x07", "[[1]]: 2"],
 )
 def test_broken_yaml_is_one_line(text: str) -> None:
-    """What the YAML reader says comes in one line that names the file."""
+    """A syntax error of YAML is one line that names the file."""
     assert fault_in(text).startswith("hadar.yaml: not YAML: ")
 
 
 def test_a_date_that_is_none_is_one_line() -> None:
-    """YAML reads 2020-13-45 as a date, and there is no such date."""
+    """An impossible date, which YAML cannot read, is an error of one line."""
     assert "hadar.yaml: not YAML" in fault_in("journal: 2020-13-45")
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "hadar", "3"])
 def test_a_file_without_keys_is_refused(text: str) -> None:
-    """A list or a word is no configuration."""
+    """A list, a word or a number is refused as a configuration."""
     assert fault_in(text) == ("hadar.yaml: expected keys and values, such as `round_seconds: 360`")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """A missing file, a directory and a file that is not text."""
+    """The error names a missing file, a directory, or a file that is not text."""
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "missing.yaml", tmp_path, binary):
@@ -235,7 +235,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    """The path stands in errors."""
+    """A file is read from its path, and its errors name the path."""
     path = tmp_path / "hadar.yaml"
     path.write_text("utility: ftf\n", encoding="utf-8")
     assert load_config(path).utility == "ftf"
@@ -247,12 +247,12 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHIPPED, reason="slurm_conf/ holds no example yet")
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_the_shipped_examples_are_right(path: Path) -> None:
-    """An administrator can begin with them."""
+    """The shipped examples are valid configurations."""
     load_config(path)
 
 
 def test_every_policy_can_be_configured() -> None:
-    """What `hadar simulate` knows, `hadard` runs."""
+    """hadar.yaml accepts every registered policy."""
     for name in POLICY_NAMES:
         assert parse_config(f"policy: {name}", "here").policy == name
     assert Config().policy == DEFAULT_POLICY

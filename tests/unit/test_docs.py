@@ -1,4 +1,4 @@
-"""What the documents show is true of the code."""
+"""The documents agree with the code."""
 
 from pathlib import Path
 from typing import Any

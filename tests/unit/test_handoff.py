@@ -1,4 +1,4 @@
-"""The progress report: what is written can be read, and what cannot be trusted is refused."""
+"""The progress report: a written report is read back, an untrusted one is refused."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def text_of(**changes: object) -> bytes:
 def test_what_is_written_is_read_back(
     report: ProgressReport, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Every report survives the file unchanged."""
+    """Every report is read back unchanged."""
     spool = tmp_path_factory.mktemp("spool")
     handoff.write_report(user_reports(spool, ME), "12", report)
     assert handoff.read_report(spool, "12", owner_uid=ME) == report
 
 
 def test_a_job_tells_by_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program says what it has done; who it is Slurm has told it."""
+    """A program reports its progress; job id and restart come from Slurm's variables."""
     monkeypatch.setenv("HADAR_SPOOL", str(user_reports(tmp_path, ME)))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     handoff.tell("running", 3)
@@ -77,7 +77,7 @@ def test_a_job_tells_by_its_environment(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_cannot_be_told_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training goes on."""
+    """A report that cannot be written is a warning, not an error."""
     (tmp_path / "spool").touch()
     monkeypatch.setenv("HADAR_SPOOL", str(tmp_path / "spool"))
     monkeypatch.setenv("SLURM_JOB_ID", "12")
@@ -86,12 +86,12 @@ def test_what_cannot_be_told_is_a_warning(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_no_report_yet_is_none(tmp_path: Path) -> None:
-    """A job that has not reported is not an error."""
+    """A job without a report is not an error."""
     assert handoff.read_report(tmp_path, "12", owner_uid=ME) is None
 
 
 def test_a_report_replaces_the_one_before_and_leaves_no_draft(tmp_path: Path) -> None:
-    """One file a job, whatever the number of reports."""
+    """A job has one file, however many reports it writes."""
     for steps in range(3):
         handoff.write_report(user_reports(tmp_path, ME), "12", ProgressReport(0, "running", steps))
     assert [path.name for path in (user_reports(tmp_path, ME) / "12").iterdir()] == [
@@ -103,7 +103,7 @@ def test_a_report_replaces_the_one_before_and_leaves_no_draft(tmp_path: Path) ->
 
 
 def test_a_reader_never_sees_half_a_report(tmp_path: Path) -> None:
-    """Reading while another thread writes gives one whole report after another."""
+    """Every read during writes of another thread returns a whole report."""
     is_over = threading.Event()
 
     def write() -> None:
@@ -135,7 +135,7 @@ def test_a_report_is_readable_by_all_under_a_strict_umask(tmp_path: Path) -> Non
 
 
 def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
-    """Whoever made the job's directory first cannot have the job overwrite a file of its owner."""
+    """A link planted in the job's directory cannot make the job overwrite its owner's file."""
     precious = tmp_path / "precious"
     precious.write_text("mine", encoding="utf-8")
     own = user_reports(tmp_path, ME) / "12"
@@ -147,7 +147,7 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
 
 
 def test_another_users_directory_is_refused(tmp_path: Path) -> None:
-    """Only the job's owner speaks for the job, in a directory of the owner's."""
+    """A report counts only if its directory belongs to the job's owner."""
     handoff.write_report(user_reports(tmp_path, ME), "12", RUNNING)
     user_reports(tmp_path, ME).rename(user_reports(tmp_path, ME + 1))
     with pytest.raises(handoff.SquattedError, match=f"belongs to uid {ME}, not to uid {ME + 1}"):
@@ -157,7 +157,7 @@ def test_another_users_directory_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(ME != 0, reason="only root can be several users")
 @pytest.mark.parametrize("part", ["u7", "u7/12", "u7/12/progress.json"])
 def test_another_users_part_of_a_path_is_refused(part: str, tmp_path: Path) -> None:
-    """Each directory on the way must be the owner's, and the file too."""
+    """Each directory of the path, and the file, must belong to the job's owner."""
     handoff.write_report(user_reports(tmp_path, 7).parent / "made", "12", RUNNING)
     (tmp_path / "made").rename(tmp_path / "u7")
     for path in ("u7", "u7/12", "u7/12/progress.json"):
@@ -170,7 +170,7 @@ def test_another_users_part_of_a_path_is_refused(part: str, tmp_path: Path) -> N
 
 @pytest.mark.skipif(ME != 0, reason="only root can be several users")
 def test_a_directory_that_another_user_made_is_not_written_to(tmp_path: Path) -> None:
-    """The job is told whose it is."""
+    """The error names the directory's owner, and nothing is written."""
     own = user_reports(tmp_path, ME)
     own.mkdir(mode=0o777)
     os.chown(own, 8, -1)
@@ -180,7 +180,7 @@ def test_a_directory_that_another_user_made_is_not_written_to(tmp_path: Path) ->
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:
-    """A report that points elsewhere is not followed, even to a good one."""
+    """A symbolic link is not followed, even to a valid report."""
     own = user_reports(tmp_path, ME)
     handoff.write_report(own, "12", RUNNING)
     (own / "13").mkdir()
@@ -192,7 +192,7 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
-    """A named pipe nobody writes to must not stop the daemon."""
+    """A named pipe without a writer does not block the daemon."""
     (user_reports(tmp_path, ME) / "12").mkdir(parents=True)
     os.mkfifo(handoff.report_path(user_reports(tmp_path, ME), "12"))
     with pytest.raises(ReportError, match="not a plain file"):
@@ -200,14 +200,14 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:
-    """A directory in the report's place is an error of the job, not of the daemon."""
+    """A directory in place of the report raises ReportError."""
     handoff.report_path(user_reports(tmp_path, ME), "12").mkdir(parents=True)
     with pytest.raises(ReportError, match="not a plain file"):
         handoff.read_report(tmp_path, "12", owner_uid=ME)
 
 
 def test_a_large_file_is_refused(tmp_path: Path) -> None:
-    """No more than the limit is read, however large the file is."""
+    """A file larger than the limit is refused."""
     handoff.write_report(user_reports(tmp_path, ME), "12", RUNNING)
     with handoff.report_path(user_reports(tmp_path, ME), "12").open("ab") as file:
         file.truncate(10**9)
@@ -238,7 +238,7 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_report_that_cannot_be_true_is_refused(text: bytes, words: str) -> None:
-    """The error names the file and what is wrong with it."""
+    """The error names the file and the fault."""
     with pytest.raises(ReportError, match=f"there: {words}"):
         handoff.parse_report(text, "there")
 
@@ -251,26 +251,26 @@ def test_a_report_that_cannot_be_true_is_refused(text: bytes, words: str) -> Non
     ).map(lambda tree: json.dumps(tree).encode())
 )
 def test_nothing_but_a_report_error_comes_of_any_text(text: bytes) -> None:
-    """Whatever a job writes, the daemon meets a report or a ReportError."""
+    """Any text gives a report or a ReportError."""
     with contextlib.suppress(ReportError):
         assert handoff.parse_report(text, "there").state in handoff.STATES
 
 
 def test_unknown_keys_are_left_alone() -> None:
-    """A later version of the job's library may add keys."""
+    """Unknown keys, which a later version of the job's library may add, are ignored."""
     assert handoff.parse_report(text_of(mood="good"), "there") == ProgressReport(
         1, "running", 7, 2.5
     )
 
 
 def test_the_module_is_python_3_9() -> None:
-    """It runs inside training environments, which are not ours to choose."""
+    """The module has the syntax of Python 3.9, which training environments may run."""
     source = Path(handoff.__file__).read_text(encoding="utf-8")
     ast.parse(source, feature_version=(3, 9))
 
 
 def test_a_report_without_the_key_promises_to_listen() -> None:
-    """Programs of before the key follow the protocol; anything but true in it is no promise."""
+    """`listens` is true in a report without the key; any value but true counts as false."""
     assert handoff.parse_report(text_of(), "here").listens
     assert handoff.parse_report(text_of(listens=True), "here").listens
     assert not handoff.parse_report(text_of(listens=False), "here").listens
@@ -288,7 +288,7 @@ print(handoff.listens_now())
 
 
 def listens(tmp_path: Path, script: str, *, title: str = "slurmstepd: [7.batch]") -> bool:
-    """Return whether a program says that it listens, run by a batch script below a slurmstepd."""
+    """Return the result of listens_now in a program run by a batch script below a slurmstepd."""
     (tmp_path / "tells.py").write_text(TELLS)
     (tmp_path / "batch").write_text(script.format(tell=f"{sys.executable} {tmp_path}/tells.py"))
     done = subprocess.run(
@@ -321,7 +321,7 @@ def listens(tmp_path: Path, script: str, *, title: str = "slurmstepd: [7.batch]"
 def test_a_program_listens_if_it_has_a_handler_and_its_batch_script_survives(
     tmp_path: Path, script: str, *, is_listening: bool
 ) -> None:
-    """scancel signals the batch script, which may be the program itself."""
+    """The program needs a handler for USR1, and its batch script must survive USR1."""
     assert listens(tmp_path, script) is is_listening
 
 
@@ -330,7 +330,7 @@ def test_a_program_listens_if_it_has_a_handler_and_its_batch_script_survives(
 def test_in_a_step_and_outside_of_slurm_the_program_alone_decides(
     tmp_path: Path, title: str
 ) -> None:
-    """The batch script of a step is not among its ancestors."""
+    """In a step and outside of Slurm only the program's own handler counts."""
     assert listens(tmp_path, "{tell} handler; true", title=title)
     assert not listens(tmp_path, "trap : USR1; {tell}; true", title=title)
 
@@ -338,7 +338,7 @@ def test_in_a_step_and_outside_of_slurm_the_program_alone_decides(
 def test_who_reports_for_another_process_may_say_that_it_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This process has no handler."""
+    """The argument `listens` overrides the check of this process, which has no handler."""
     monkeypatch.setenv("HADAR_SPOOL", str(user_reports(tmp_path, ME)))
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     for said, told in ((None, False), (True, True)):
@@ -357,7 +357,7 @@ def test_a_run_tells_when_the_one_before_ended_without_saving(
     *,
     is_told: bool,
 ) -> None:
-    """Once, in the job's output."""
+    """One line is printed if the run before this one ended without a saved checkpoint."""
     monkeypatch.setenv("HADAR_SPOOL", str(user_reports(tmp_path, ME)))
     monkeypatch.setenv("SLURM_JOB_ID", f"{state}-12")
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)

@@ -1,4 +1,4 @@
-"""The journal: one line a round, read back as written, whatever a crash left at its end."""
+"""The journal: one line per round, read back as written, also after a crash cut off a line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hadar_slurm.journal import (
     snapshot_of,
 )
 
-# The demo and `hadar explain` depend on these names; docs/journal.md explains them.
+# The demo and `hadar explain` depend on this round's field names; docs/journal.md explains them.
 SNAPSHOT = replace(
     a_snapshot(
         a_cluster("2xV100,2xV100+2xK80,1xP100", closed=["n3"]),
@@ -75,14 +75,14 @@ def write(path: Path, *records: RoundRecord) -> None:
 
 
 def test_the_line_is_the_one_documented(tmp_path: Path) -> None:
-    """Programs read the journal: its form changes on purpose only, and with its version."""
+    """The line equals the stored example, because other programs read the journal."""
     write(tmp_path / "journal.jsonl", RECORD)
     text = (tmp_path / "journal.jsonl").read_text(encoding="utf-8")
     assert text == golden("round.jsonl", text)
 
 
 def test_throughputs_of_an_old_line_are_read() -> None:
-    """Version 0.2 wrote a job's throughputs as `rates`."""
+    """A job's throughputs under the key `rates` of version 0.2 are read."""
     line = as_line(RECORD)
     new = snapshot_of(line)
     for job in line["jobs"].values():
@@ -92,7 +92,7 @@ def test_throughputs_of_an_old_line_are_read() -> None:
 
 
 def test_every_field_is_documented() -> None:
-    """docs/journal.md speaks of every field of a line."""
+    """docs/journal.md mentions every field of a line."""
     page = (Path(__file__).parents[2] / "docs" / "journal.md").read_text(encoding="utf-8")
     assert [name for name in as_line(RECORD) if f"`{name}`" not in page] == []
 
@@ -101,7 +101,7 @@ def test_every_field_is_documented() -> None:
 def test_every_round_is_read_back(
     snapshot: Snapshot, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever was seen and planned survives the file."""
+    """Every snapshot, plan and outcome is read back as written."""
     plan = data.draw(valid_plans(snapshot))
     outcomes = [Outcome(action, Status.DONE, "ok") for action in reconcile(snapshot, plan)]
     record = RoundRecord(
@@ -121,7 +121,7 @@ def test_every_round_is_read_back(
 
 @given(snapshot=snapshots())
 def test_what_was_seen_can_be_planned_from_again(snapshot: Snapshot) -> None:
-    """All but what jobs received before, how spread gangs are slowed, and Slurm's own rules."""
+    """The snapshot read from a line equals the original, except for what lines leave out."""
     line = as_line(RoundRecord(Round(3, snapshot.now_s, 360.0), "change", "p", snapshot))
     again = snapshot_of(json.loads(json.dumps(line)))
     assert as_line(RoundRecord(Round(3, snapshot.now_s, 360.0), "change", "p", again)) == line
@@ -136,7 +136,7 @@ def test_what_was_seen_can_be_planned_from_again(snapshot: Snapshot) -> None:
 
 
 def test_a_round_that_saw_nothing_says_why(tmp_path: Path) -> None:
-    """Without a snapshot and a plan there is still a line."""
+    """A round without snapshot and plan has a line with the errors."""
     record = RoundRecord(Round(0, 5.0, 360.0), "start", "p", errors=("squeue is not installed",))
     write(tmp_path / "j", record)
     (line,) = read_journal(tmp_path / "j")
@@ -148,13 +148,13 @@ def test_a_round_that_saw_nothing_says_why(tmp_path: Path) -> None:
 
 @given(gang=snapshots().map(lambda s: [g for job in s.jobs for g in job.allocation.gangs]))
 def test_a_gang_survives_its_tree(gang: list[object]) -> None:
-    """Node, type and count are all there is to a gang."""
+    """A gang equals the gang read from its tree."""
     for one in gang:
         assert gang_from_tree(gang_tree(one)) == one  # type: ignore[arg-type]
 
 
 def test_a_journal_is_appended_to(tmp_path: Path) -> None:
-    """A restart of the daemon goes on where the last one ended, in a directory that it makes."""
+    """A restarted daemon appends to the journal; a missing directory is created."""
     path = tmp_path / "log" / "journal.jsonl"
     write(path, RECORD)
     write(path, RECORD)
@@ -163,7 +163,7 @@ def test_a_journal_is_appended_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [1, 10, 200])
 def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path, kept: int) -> None:
-    """Half a line at the end is neither an error nor a round."""
+    """Part of a line at the end is neither an error nor a round."""
     path = tmp_path / "journal.jsonl"
     write(path, RECORD)
     whole = path.read_bytes()
@@ -172,7 +172,7 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path, kept: int) -> N
 
 
 def test_a_line_cut_short_is_not_appended_to(tmp_path: Path) -> None:
-    """The next round stands on a line of its own."""
+    """Part of a line at the end is removed before the next round is written."""
     path = tmp_path / "journal.jsonl"
     write(path, RECORD)
     whole = path.read_bytes()
@@ -195,7 +195,7 @@ def test_a_line_cut_short_is_not_appended_to(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
-    """Any other damage is told with file and line."""
+    """The error of any other damage names file and line."""
     path = tmp_path / "journal.jsonl"
     write(path, RECORD)
     with path.open("a", encoding="utf-8") as file:
@@ -205,7 +205,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_a_hostile_name_stays_on_its_line(tmp_path: Path) -> None:
-    """Line breaks and quotes in a detail do not make another line."""
+    """Line breaks and quotes in a detail do not begin another line."""
     evil = 'x"\n{"version": 1}\n\u2028\ud800'
     action = Start(JobId("11"), 0, a_gang("n2:V100:1"))
     record = replace(RECORD, outcomes=[Outcome(action, Status.REFUSED, evil)])
@@ -215,7 +215,7 @@ def test_a_hostile_name_stays_on_its_line(tmp_path: Path) -> None:
 
 
 def test_the_line_is_written_before_the_round_is_over(tmp_path: Path) -> None:
-    """Who follows the file sees a round as soon as it is recorded."""
+    """The line is in the file as soon as the round is written."""
     journal = Journal(tmp_path / "j")
     journal.write(RECORD)
     assert json.loads((tmp_path / "j").read_text(encoding="utf-8"))["round"] == 2
@@ -224,7 +224,7 @@ def test_the_line_is_written_before_the_round_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 9])
 def test_the_last_rounds_are_read_without_the_rest(tmp_path: Path, number: int) -> None:
-    """From a file of long lines, from one that is being written, and from one just put aside."""
+    """The last rounds are read from long lines, beside a partial line, and after a rotation."""
     path = tmp_path / "journal.jsonl"
     rounds = [replace(RECORD, errors=("x" * 90_000, str(index))) for index in range(3)]
     write(path, *rounds)
@@ -256,7 +256,7 @@ def test_last_lines_that_are_no_rounds_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [1, 5])
 def test_a_journal_whose_directory_was_moved_away_is_begun_again(tmp_path: Path, keep: int) -> None:
-    """Also when it is time to put the file aside; what was written before stays where it is."""
+    """The directory and the file are created again, and the moved file is left unchanged."""
     path = tmp_path / "log" / "journal.jsonl"
     journal = Journal(path, max_bytes=1, keep=keep)
     journal.write(RECORD)
@@ -269,7 +269,7 @@ def test_a_journal_whose_directory_was_moved_away_is_begun_again(tmp_path: Path,
 
 
 def test_a_journal_is_taken_up_again_when_it_can_be_written(tmp_path: Path) -> None:
-    """A round that could not be written is a fault of that round; the next one tries again."""
+    """A failed write raises OSError for its round only; the next write opens the file again."""
     path = tmp_path / "log" / "journal.jsonl"
     journal = Journal(path)
     journal.write(RECORD)
@@ -285,7 +285,7 @@ def test_a_journal_is_taken_up_again_when_it_can_be_written(tmp_path: Path) -> N
 
 
 def test_a_full_disk_costs_the_rounds_that_it_has_no_room_for(tmp_path: Path) -> None:
-    """What was written before stays whole."""
+    """A round that does not fit is removed from the file, and the earlier lines stay whole."""
     path = tmp_path / "journal.jsonl"
     journal = Journal(path)
     journal.write(RECORD)

@@ -1,4 +1,4 @@
-"""The lint that keeps other users' files from being reached by path finds what it should."""
+"""The lint that refuses access by path to other users' files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(*files: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_package_is_clean() -> None:
-    """As `make lint` asks."""
+    """The lint finds no fault in the package."""
     done = run()
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -37,7 +37,7 @@ def test_the_package_is_clean() -> None:
     ],
 )
 def test_a_way_by_path_is_refused(line: str, tmp_path: Path) -> None:
-    """With the file, the line and the call."""
+    """The lint names the file and the line of each access by path."""
     module = tmp_path / "module.py"
     module.write_text(f"# a comment\n{line}\n")
     done = run(module)
@@ -54,7 +54,7 @@ def test_a_way_by_path_is_refused(line: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_only_looks_like_one_is_not(line: str, tmp_path: Path) -> None:
-    """Lists, texts, values, and the module that is the way."""
+    """Similar calls that reach no other user's file by path pass the lint."""
     module = tmp_path / "module.py"
     module.write_text(f"{line}\n")
     assert run(module).returncode == 0

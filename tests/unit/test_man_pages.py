@@ -1,4 +1,4 @@
-"""The manual pages are those of these commands, and programs that show such pages take them."""
+"""The manual pages agree with the commands, and programs that show such pages accept them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX, parse_words
 
 ROOT = Path(__file__).parents[2]
 MAN = ROOT / "docs" / "man"
-# What others' pages are referred to, and what else examples run.
+# The pages of other programs that are referred to, and the other programs in examples.
 OTHERS = {
     "sacct(1)", "sacctmgr(1)", "sbatch(1)", "scontrol(1)", "slurmctld(8)", "slurmd(8)",
     "slurmdbd(8)", "squeue(1)", "systemctl(1)", "systemd(1)",
@@ -42,18 +42,18 @@ EXAMPLES = [
 
 
 def shown(text: str) -> str:
-    """Return a page's words without their marks."""
+    """Return a page's text without its roff marks."""
     return re.sub(r"\\f\[[A-Z]*\]", "", text).replace(r"\-", "-").replace("\\ ", " ")
 
 
 def options_listed(text: str) -> set[str]:
-    """Return the options that begin an entry of a list."""
+    """Return the options at the beginning of list entries."""
     tags = re.findall(r"^\.TP\n(.*)$", text, re.MULTILINE)
     return {word for tag in tags for word in re.findall(r"--[a-z-]+", shown(tag))}
 
 
 def test_the_pages_are_written_anew_as_they_lie_there() -> None:
-    """If not: make man, and look at the difference."""
+    """The generator writes the pages as they are stored; `make man` updates them."""
     pytest.importorskip("pypandoc", reason="pypandoc-binary is not installed")
     spec = importlib.util.spec_from_file_location("man_generate", MAN / "generate.py")
     assert spec is not None
@@ -67,7 +67,7 @@ def test_the_pages_are_written_anew_as_they_lie_there() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_lists_exactly_the_options_of_its_command(name: str) -> None:
-    """Typer makes options of functions by rules of its own; the pages follow them."""
+    """A page lists exactly the options that Typer makes of the command's function."""
     command = load_command(name)
     parts = command.commands.values() if isinstance(command, TyperGroup) else [command]
     taken = {word for part in parts for p in part.params for word in (*p.opts, *p.secondary_opts)}
@@ -90,7 +90,7 @@ def test_the_pages_of_the_other_commands_list_their_options() -> None:
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES)
 def test_an_example_is_taken_by_its_command(name: str, line: str) -> None:
-    """Parsed and not run; one that is not understood ends with an error here."""
+    """Each command of an example is parsed without error; it is not run."""
     words = shlex.split(line.partition(" > ")[0].rpartition(" -- ")[2])
     program, *words = words
     if program == "hadar-sbatch":
@@ -113,7 +113,7 @@ def test_the_example_of_a_configuration_is_one() -> None:
 
 
 def test_pages_that_are_referred_to_are_there() -> None:
-    """Ours by their file, others' by name; and each of ours can be reached from another."""
+    """Each page referred to is a file here or in OTHERS, and some page refers to each page."""
     ours = {re.sub(r"man./(.*)\.(.)$", r"\1(\2)", path) for path in PAGES}
     referred = set()
     for path, text in PAGES.items():
@@ -126,7 +126,7 @@ def test_pages_that_are_referred_to_are_there() -> None:
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("program", ["mandoc", "groff", "lexgrog"])
 def test_those_who_show_pages_have_nothing_to_say(program: str, path: str) -> None:
-    """But that there is no date: it would have to differ from build to build."""
+    """The programs report nothing but the missing date, which would differ between builds."""
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
     calls = {
@@ -145,7 +145,7 @@ def test_those_who_show_pages_have_nothing_to_say(program: str, path: str) -> No
 
 
 def test_the_wheel_carries_every_page() -> None:
-    """In share/man of the prefix, where man looks when the prefix's bin is on PATH."""
+    """The wheel puts every page into share/man, where man looks if bin is on PATH."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     shared = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
     for path in PAGES:

@@ -1,4 +1,4 @@
-"""The figures of a run, worked out by hand."""
+"""The figures of a run, compared with figures computed by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def a_line(
     }
 
 
-# Job 1 has both V100s of n1 from 0 to 100; job 2 a K80 from 0 to 60, then a V100 from 60 to 200.
+# Job 1 holds both V100s of n1 from 0 to 100; job 2 a K80 from 0 to 60, a V100 from 60 to 200.
 RUN = [
     a_line(
         0.0,
@@ -67,7 +67,7 @@ RUN = [
 
 
 def test_segments_are_what_was_held() -> None:
-    """From the start that was carried out to the stop or the job's end."""
+    """A segment lasts from an executed start to the stop or the job's end."""
     assert segments(RUN) == [
         Segment("1", a_gang("n1:V100:2"), 0.0, 100.0),  # type: ignore[arg-type]
         Segment("2", a_gang("n2:K80:1"), 0.0, 60.0),  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def test_segments_are_what_was_held() -> None:
 
 
 def test_the_figures_of_a_run() -> None:
-    """Completion times of who is done, total time, moves, and the share of GPU-time held."""
+    """Completion times of finished jobs, duration, moves and utilisation are correct."""
     summary = summarize(RUN)
     assert (summary.jobs, summary.finished, summary.moves) == (3, 2, 1)
     assert summary.ttd_s == 200.0
@@ -87,7 +87,7 @@ def test_the_figures_of_a_run() -> None:
 
 
 def test_times_count_from_the_first_submission() -> None:
-    """A run may begin at any time, such as seconds since the epoch."""
+    """Times are relative to the first submission, as for times since the epoch."""
     later = [
         a_line(
             1000.0, jobs={"1": (990.0, "queued")}, actions=[("start", "1", "n1:V100:1", "done")]
@@ -100,14 +100,14 @@ def test_times_count_from_the_first_submission() -> None:
 
 
 def test_a_run_under_way_has_figures_too() -> None:
-    """Nobody has ended: no completion time, and shares up to the last round, never above one."""
+    """Without an ended job there is no completion time; utilisation counts to the last round."""
     summary = summarize(RUN[:2])
     assert (summary.finished, summary.ttd_s, summary.mean_jct_s) == (0, 0.0, 0.0)
     assert summary.utilization == {"K80": pytest.approx(0.5), "V100": pytest.approx(120 / 180)}
 
 
 def test_jobs_of_an_earlier_run_do_not_count() -> None:
-    """Slurm remembers ended jobs for minutes; a fresh journal meets some it never saw run."""
+    """An ended job that the journal never showed as queued or running is not counted."""
     summary = summarize(
         [a_line(500.0, jobs={"7": (480.0, "queued")}, ended={"1": ("done", 100.0)})]
     )
@@ -115,7 +115,7 @@ def test_jobs_of_an_earlier_run_do_not_count() -> None:
 
 
 def test_a_job_that_lost_its_node_held_it_until_it_was_seen_queued() -> None:
-    """Without a stop of ours, the round that sees the job queued again ends its segment."""
+    """The round that finds the job queued again, without a stop, ends its segment."""
     lines = [
         RUN[0],
         a_line(60.0, jobs={"1": (0.0, "queued"), "2": (0.0, "running")}),
@@ -131,12 +131,12 @@ def test_a_job_that_lost_its_node_held_it_until_it_was_seen_queued() -> None:
 
 
 def test_a_round_that_saw_nothing_changes_nothing() -> None:
-    """Lines without jobs and nodes, of rounds in the dark, are no trouble."""
+    """A line without jobs and nodes does not change the figures."""
     dark: Line = {"time_s": 90.0, "actions": []}
     assert summarize([*RUN[:2], dark, *RUN[2:]]) == summarize(RUN)
 
 
 def test_an_empty_journal_is_all_noughts() -> None:
-    """No division by nothing."""
+    """The figures of an empty journal are zero; there is no division by zero."""
     summary = summarize([])
     assert (summary.jobs, summary.ttd_s, summary.mean_jct_s, summary.utilization) == (0, 0, 0, {})

@@ -1,4 +1,4 @@
-"""The files that operators begin with fit the configuration and what reads them."""
+"""The shipped systemd units agree with the configuration, and systemd accepts them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNITS = sorted(operators_file("systemd").iterdir())
 
 
 def read_unit(name: str) -> configparser.ConfigParser:
-    """Return a unit; of a key that is there several times, the last."""
+    """Return a unit; of a repeated key only the last value."""
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(operators_file("systemd") / name)
@@ -29,7 +29,7 @@ def read_unit(name: str) -> configparser.ConfigParser:
 
 
 def test_the_services_directories_are_the_configurations() -> None:
-    """What systemd makes for hadard is where hadard looks for it."""
+    """The directories in the unit are the default directories of the configuration."""
     service, config = read_unit("hadard.service")["Service"], Config()
     assert config.run_dir == Path("/run", service["RuntimeDirectory"])
     assert config.state_dir == Path("/var/lib", service["StateDirectory"])
@@ -46,14 +46,14 @@ def test_whatever_ends_hadard_its_jobs_are_given_back() -> None:
 
 
 def test_the_watchdog_waits_longer_than_a_sign_of_life_can_take() -> None:
-    """The longest silences are one command of Slurm's and one solve."""
+    """WatchdogSec is more than twice the time of one Slurm command and one solve."""
     service, config = read_unit("hadard.service")["Service"], Config()
     silent_s = config.command_timeout_seconds + config.solver.time_limit_s
     assert float(service["WatchdogSec"]) > 2 * silent_s
 
 
 def test_the_page_is_read_only_and_on_loopback() -> None:
-    """It may write nowhere, is not hadard's account, and no other machine reaches it."""
+    """The web service has no writable directory, another account than hadard, and loopback only."""
     service = read_unit("hadar-web.service")["Service"]
     hadard = read_unit("hadard.service")["Service"]
     assert service["DynamicUser"] == "yes"
@@ -66,7 +66,7 @@ def test_the_page_is_read_only_and_on_loopback() -> None:
 
 
 def test_the_page_is_served_by_words_that_hadar_takes() -> None:
-    """Those of the unit, and those that it shows for another address."""
+    """`hadar web` accepts the options in the unit and those in the unit's comment."""
     text = (operators_file("systemd") / "hadar-web.service").read_text(encoding="utf-8")
     calls = re.findall(r"^#? *ExecStart=/opt/hadar/bin/hadar web *(.*)$", text, re.MULTILINE)
     assert len(calls) == 2
@@ -76,7 +76,7 @@ def test_the_page_is_served_by_words_that_hadar_takes() -> None:
 
 
 def test_the_page_may_have_a_socket_for_every_client() -> None:
-    """The unit sets no limit of its own, and systemd's usual one is 1024."""
+    """The limit of connections is below half the unit's limit of open files."""
     service = read_unit("hadar-web.service")["Service"]
     assert ConnectionLimits().connections < int(service.get("LimitNOFILE", "1024")) / 2
 
@@ -84,7 +84,7 @@ def test_the_page_may_have_a_socket_for_every_client() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
 @pytest.mark.parametrize("name", [unit.name for unit in UNITS if unit.suffix == ".service"])
 def test_what_the_services_are_exposed_to_is_little(name: str) -> None:
-    """As systemd-analyze reckons, from 0 to 10; what listens is to be exposed least."""
+    """The exposure that systemd-analyze computes is at most 2.5 of 10, of the web service 1.5."""
     done = subprocess.run(
         [
             "systemd-analyze",
@@ -106,7 +106,7 @@ def test_what_the_services_are_exposed_to_is_little(name: str) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    """Apart from the programs, which are not at their place here."""
+    """systemd-analyze accepts the units, with /bin/true in place of the programs."""
     for unit in UNITS:
         text = unit.read_text().replace("/opt/hadar/bin/hadard", "/bin/true")
         (tmp_path / unit.name).write_text(text.replace("/opt/hadar/bin/hadar", "/bin/true"))

@@ -1,4 +1,4 @@
-"""The version is the same everywhere, and the files in .github name what they have to."""
+"""The version is the same everywhere, and the files in .github are complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _tree(path: Path) -> dict[str, Any]:
 def test_commands_changelog_and_manual_pages_have_one_version(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A release that was only half prepared fails here."""
+    """The commands, the manual pages and the changelog name one version."""
     assert CliRunner().invoke(commands, ["--version"]).output == f"hadar {__version__}\n"
     with pytest.raises(SystemExit):
         main.main(["--version"])
@@ -42,7 +42,7 @@ def test_commands_changelog_and_manual_pages_have_one_version(
 
 
 def test_continuous_integration_runs_every_check_on_both_releases_of_debian() -> None:
-    """The workflow calls .ci/run in Debian 12 and 13, with a limit of its own above .ci/run's."""
+    """The workflow calls .ci/run in Debian 12 and 13, with a time limit above that of .ci/run."""
     tree = _tree(GITHUB / "workflows" / "ci.yml")
     assert {"push", "pull_request"} <= set(tree["on"])
     job = tree["jobs"]["check"]
@@ -66,7 +66,7 @@ def test_workflows_have_few_rights_and_name_versions(path: Path) -> None:
 
 
 def test_a_bug_report_asks_for_what_an_answer_needs() -> None:
-    """Version, Slurm's version, status and journal; ids are unique, as GitHub demands."""
+    """The form asks for versions, status and journal; ids are unique, as GitHub demands."""
     folder = GITHUB / "ISSUE_TEMPLATE"
     for name in ("bug_report", "feature_request"):
         form = _tree(folder / f"{name}.yml")

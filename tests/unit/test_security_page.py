@@ -1,4 +1,4 @@
-"""Every promise of docs/security.md names a test that is there."""
+"""Every promise of docs/security.md names an existing test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
 
 
 def test_each_line_of_a_table_of_promises_names_a_test() -> None:
-    """A promise without a test is a wish."""
+    """Each row of a table of promises ends with a test."""
     tables = PAGE.split("## Another user's files", 1)[1]
     rows = [line for line in tables.splitlines() if line.startswith("|")]
     promises = [row for row in rows if not re.match(r"\|(---|.*\| test \|$)", row)]
@@ -22,7 +22,7 @@ def test_each_line_of_a_table_of_promises_names_a_test() -> None:
 
 
 def test_each_named_test_is_there() -> None:
-    """Renamed or deleted, it is missed here."""
+    """Each test that the page names exists in its file."""
     missing = [f"{file}::{name}" for file, name in NAMED if name not in functions(ROOT / file)]
     assert missing == []
 

@@ -1,4 +1,4 @@
-"""The files in hadar_slurm/data: what they promise, and that they are what their scripts make."""
+"""The files in hadar_slurm/data: their contents, and that their scripts generate them."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def rates_of(table: ThroughputTable, workload: str) -> Throughputs:
 
 
 def test_the_table_is_what_its_script_makes() -> None:
-    """Nobody edited the shipped rates by hand."""
+    """The script generates the shipped throughput table."""
     made = output_of("make_throughput_table.py", shared("gavel_simulation_throughputs.json"))
     assert made == data_file("throughputs.json").read_text(encoding="utf-8")
 
 
 def test_the_table_holds_gavels_measurements(table: ThroughputTable) -> None:
-    """Every row but Recommendation's is the published figure, alone, to 5 digits."""
+    """Every row but Recommendation's equals the published figure without sharing, to 5 digits."""
     path = shared("gavel_simulation_throughputs.json")
     gavel = json.loads(path.read_text(encoding="utf-8"))
     num_checked = 0
@@ -97,7 +97,7 @@ def test_the_table_holds_gavels_measurements(table: ThroughputTable) -> None:
 
 
 def test_the_table_says_where_it_comes_from(table: ThroughputTable) -> None:
-    """Citation, commit, licence and the known oddities travel with the figures."""
+    """The file contains the citation, the commit, the licence and notes on odd rows."""
     tree = json.loads(data_file("throughputs.json").read_text(encoding="utf-8"))
     assert "OSDI" in table.source
     assert "github.com/stanford-futuredata/gavel at c4fa400" in table.source
@@ -107,7 +107,7 @@ def test_the_table_says_where_it_comes_from(table: ThroughputTable) -> None:
 
 
 def test_every_workload_has_a_rate_on_one_gpu_of_each_type(table: ThroughputTable) -> None:
-    """26 workloads, three types."""
+    """Each of the 26 workloads has a throughput on one GPU of each of the three types."""
     assert len(table.workloads) == 26
     for workload, throughputs in table.workloads.items():
         assert throughputs.gpu_types == GPU_TYPES, workload
@@ -115,33 +115,33 @@ def test_every_workload_has_a_rate_on_one_gpu_of_each_type(table: ThroughputTabl
 
 
 def test_a_gang_of_one_has_no_rate_across_nodes(table: ThroughputTable) -> None:
-    """Otherwise a gang scaled from it would cross nodes at no cost."""
+    """No row of one GPU has a throughput across nodes, from which gangs would be scaled."""
     for workload, throughputs in table.workloads.items():
         ones = [throughput for (_, size), throughput in throughputs.rows if size == 1]
         assert all(throughput.spread is None for throughput in ones), workload
 
 
 def test_recommendation_is_faster_on_faster_gpus(table: ThroughputTable) -> None:
-    """The simulation table has it the other way round; the physical one is used."""
+    """Recommendation is faster on faster GPU types, unlike in Gavel's simulation table."""
     for batch_size in (512, 1024, 2048, 4096, 8192):
         throughputs = rates_of(table, f"Recommendation (batch size {batch_size})")
         assert throughputs.on("k80", 1) < throughputs.on("p100", 1) < throughputs.on("v100", 1)
 
 
 def test_the_table_can_be_read_line_by_line() -> None:
-    """One workload a line, so that a change shows as one."""
+    """Each workload is on one line, so that a diff shows one line per change."""
     lines = data_file("throughputs.json").read_text(encoding="utf-8").splitlines()
     assert sum('"k80"' in line for line in lines) == 26
 
 
 def test_the_demo_is_what_its_script_makes() -> None:
-    """Nobody edited the job list by hand."""
+    """The script generates the shipped job list."""
     made = output_of("make_demo_jobs.py", shared("elasticflow_cluster10.csv"))
     assert made == data_file("demo_jobs.json").read_text(encoding="utf-8")
 
 
 def test_the_demo_follows_its_rule(demo: dict[str, Any]) -> None:
-    """The rule's words, checked without the script: window, gangs, arrivals, durations."""
+    """The window, the gangs, the arrivals and the durations follow the rule in the file."""
     path = shared("elasticflow_cluster10.csv")
     with path.open(encoding="utf-8", newline="") as file:
         trace = sorted(csv.DictReader(file), key=lambda row: int(row["submission_time"]))
@@ -166,14 +166,14 @@ def test_the_demo_follows_its_rule(demo: dict[str, Any]) -> None:
 
 
 def test_the_demo_says_where_it_comes_from(demo: dict[str, Any]) -> None:
-    """Citation, licence and the rule travel with the jobs."""
+    """The file contains the citation, the licence and the rule."""
     assert "ASPLOS 2023" in demo["source"]
     assert "Copyright (c) Microsoft Corporation" in demo["licence"]
     assert all(isinstance(sentence, str) for sentence in demo["rule"])
 
 
 def test_the_demos_jobs_are_whole(demo: dict[str, Any], table: ThroughputTable) -> None:
-    """24 jobs in order of arrival, each with the steps that its seconds on V100s make."""
+    """24 jobs in order of arrival, each with the steps of its duration on V100s."""
     jobs = demo["jobs"]
     assert len(jobs) == len({job["id"] for job in jobs}) == 24
     arrivals_s = [job["submit_s"] for job in jobs]
@@ -191,7 +191,7 @@ def test_the_demos_jobs_are_whole(demo: dict[str, Any], table: ThroughputTable) 
 def test_every_demo_workload_runs_on_every_type(
     demo: dict[str, Any], table: ThroughputTable
 ) -> None:
-    """Rates above zero for 1, 2 and 4 GPUs of each type, none of the rows known to be odd."""
+    """Throughputs are above zero for 1, 2 and 4 GPUs of each type; no odd row is used."""
     for workload in {job["workload"] for job in demo["jobs"]}:
         assert not workload.startswith(("Recommendation", "ResNet-18 (batch size 16)"))
         assert workload != "ResNet-18 (batch size 32)"
@@ -204,7 +204,7 @@ def test_every_demo_workload_runs_on_every_type(
 def test_no_demo_job_is_longer_than_two_minutes_anywhere(
     demo: dict[str, Any], table: ThroughputTable
 ) -> None:
-    """The rule's promise: under 110 s alone on the slowest type."""
+    """Each job takes less than 110 s alone on its slowest GPU type."""
     for job in demo["jobs"]:
         throughputs = rates_of(table, job["workload"])
         slowest = min(throughputs.on(gpu_type, job["num_gpus"]) for gpu_type in GPU_TYPES)

@@ -1,4 +1,4 @@
-"""The drawn structure holds: small rooms, no circle, and a product that loads no laboratory."""
+"""The package structure: small packages, no import cycle, and no import of the laboratory."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def imports() -> dict[str, set[str]]:
 
 
 def test_no_room_has_more_than_fifteen_modules(imports: dict[str, set[str]]) -> None:
-    """A package's own modules count, without its __init__ and its packages."""
+    """No package has more than 15 modules, without its __init__ and its packages."""
     packages = {name.rpartition(".")[0] for name in imports}
     rooms = Counter(name.rpartition(".")[0] for name in imports if name not in packages)
     assert {room: size for room, size in rooms.items() if size > LARGEST_ROOM} == {}
 
 
 def test_no_module_and_no_room_is_in_a_circle(imports: dict[str, set[str]]) -> None:
-    """Neither modules, nor the rooms that lie side by side in a package."""
+    """Imports have no cycle, between modules or between the parts of a package."""
     list(TopologicalSorter(imports).static_order())
     packages = {name.rpartition(".")[0] for name in imports} - {""}
     for package in packages:
@@ -65,14 +65,14 @@ def test_no_module_and_no_room_is_in_a_circle(imports: dict[str, set[str]]) -> N
     ],
 )
 def test_the_product_loads_nothing_of_the_laboratory(code: str) -> None:
-    """Neither hadard nor its default policy loads a peer system, the study or matplotlib."""
+    """Neither hadard nor its default policy imports the laboratory or matplotlib."""
     text = LOADED.format(code=code, prefixes=FORBIDDEN)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
 def test_a_policy_of_a_separate_wheel_runs_in_simulate(tmp_path: Path) -> None:
-    """The package of docs/writing-a-policy.md, installed beside hadar_slurm and not in it."""
+    """`hadar simulate` runs the policy of docs/writing-a-policy.md from a package of its own."""
     environment = {**os.environ, "PYTHONPATH": str(policy_page.install(tmp_path))}
     trace = tmp_path / "two.trace"
     trace.write_text("LM (batch size 80)\t\t\t\t0\t900\t1\t1\t-1\t0\n", encoding="utf-8")
@@ -86,7 +86,7 @@ def test_a_policy_of_a_separate_wheel_runs_in_simulate(tmp_path: Path) -> None:
 
 
 def test_a_policy_whose_package_is_broken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says which, and what it should load."""
+    """The error names the policy and the object that cannot be loaded."""
     broken = EntryPoint("broken", "no_such_package:make", registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda **_: [broken])
     with pytest.raises(PolicyError, match="policy broken: no_such_package:make cannot be loaded"):
@@ -94,6 +94,6 @@ def test_a_policy_whose_package_is_broken_is_named(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_policy_that_is_not_installed_is_named() -> None:
-    """It may be in the configuration of a hadard whose Python was upgraded."""
+    """The error names a policy that no installed package registers."""
     with pytest.raises(PolicyError, match="policy gone: no installed package registers it"):
         registry.make_policy("gone")

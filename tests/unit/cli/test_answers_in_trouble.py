@@ -1,4 +1,4 @@
-"""status, top and explain while hadard is gone, its journal is old, or a job has ended."""
+"""status, top and explain when hadard is dead, its journal is old, or a job has ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ grep "^$job|" {table} | cut -d'|' -f2-
 
 
 class Place:
-    """A directory with a configuration, a journal, and a Slurm whose commands are on PATH."""
+    """A directory with a configuration, a journal, and a fake Slurm with its commands on PATH."""
 
     def __init__(self, directory: Path, slurm: FakeSlurm) -> None:
         self.directory, self.slurm = directory, slurm
@@ -44,7 +44,7 @@ class Place:
         )
 
     def vouch(self, seconds: float = 30.0, **problems: str) -> None:
-        """Leave a heartbeat that is good for some seconds from now."""
+        """Write a heartbeat that expires in some seconds."""
         beat = Heartbeat(7, "toy", time.time() + seconds, str(self.directory), problems=problems)
         write_heartbeat(self.directory, beat)
 
@@ -59,7 +59,7 @@ class Place:
         )
 
     def tree(self, *words: str) -> Any:
-        """Return what a command says for programs."""
+        """Return the JSON output of a command."""
         return json.loads(self.hadar(*words, "--json").output)
 
     def submit(self, *, described: bool = True, work_s: float = 1e6) -> FakeJob:
@@ -86,7 +86,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def waiting(job: str) -> dict[str, Any]:
-    """Return a round in which a job waits for the only V100, which another has."""
+    """Return a round in which a job waits for the GPUs that job 900 holds."""
     jobs = {
         "900": a_job("n1:V100:2", gpus=2, rates={"V100": 1.0}, stays=True),
         job: a_job(gpus=2, rates={"V100": 1.0}),
@@ -94,7 +94,7 @@ def waiting(job: str) -> dict[str, Any]:
     return {"jobs": jobs, "waiting": {job: WAITS}, "nodes": "n1:V100:2"}
 
 
-# How old, and is hadard there?
+# The age of the last round, and whether hadard is alive.
 
 
 def test_the_age_of_the_last_round_is_told(place: Place) -> None:
@@ -114,7 +114,7 @@ def test_the_age_of_the_last_round_is_told(place: Place) -> None:
 
 
 def test_a_stale_round_of_a_live_hadard_is_told(place: Place) -> None:
-    """Three rounds and a minute without another: something is wrong."""
+    """A last round older than three rounds and a minute gives a warning if hadard is alive."""
     job = place.submit()
     place.vouch()
     place.round(3 * ROUND_S + 50.0, 812, **waiting(job.key))
@@ -155,7 +155,7 @@ def test_a_hadard_that_is_gone_is_told_and_forecasts_nothing(
 
 
 def test_forecasts_count_from_now(place: Place) -> None:
-    """A job that was to begin 750 s after a round of 200 s ago begins in 550 s."""
+    """A start forecast for 750 s after a round is shown from now, 550 s if 200 s have passed."""
     job = place.submit()
     place.vouch()
     place.round(200.0, 1, **waiting(job.key))
@@ -177,7 +177,7 @@ def test_a_job_that_should_have_ended_is_not_promised_to_end(place: Place) -> No
 
 
 def test_slurms_word_is_above_an_old_round(place: Place) -> None:
-    """It ran in the last round, hadard is dead, and it has ended since."""
+    """Slurm's record that the job has ended overrides an older round in which it runs."""
     job = place.submit(work_s=60.0)
     place.round(3600.0, 5, {job.key: a_job("n1:V100:1", rates={"V100": 1.0})})
     place.slurm.advance(100.0)
@@ -192,7 +192,7 @@ def test_slurms_word_is_above_an_old_round(place: Place) -> None:
 
 
 def test_a_job_that_slurm_has_forgotten_does_not_read_as_running(place: Place) -> None:
-    """The last round says that it runs, and neither slurmctld nor the accounting knows it."""
+    """A job in the last round that neither slurmctld nor the accounting has is shown as ended."""
     place.round(3600.0, 5, {"77": a_job("n1:V100:1", rates={"V100": 1.0})})
     done = place.hadar("explain", "77")
     assert done.exit_code == 0, done.output
@@ -226,7 +226,7 @@ def test_what_only_the_accounting_knows_is_told(
 
 
 def test_the_journal_tells_of_an_end_in_any_of_its_files(place: Place) -> None:
-    """In the last round, in an older one, and in a file put aside; the newest word counts."""
+    """A job's end is found in the last round, in an older one, and in a rotated file."""
     ended = {"77": {"phase": "cancelled", "end_s": 1790000000.0}}
     place.round(900.0, 1, {"77": a_job("n1:V100:1")})
     place.round(800.0, 2, {}, ended=ended)
@@ -243,7 +243,7 @@ def test_the_journal_tells_of_an_end_in_any_of_its_files(place: Place) -> None:
 
 
 def test_an_older_line_of_the_last_rounds_does_not_count_as_now(place: Place) -> None:
-    """A mode's last three rounds: in the newest of them the job has ended."""
+    """Of a mode's last rounds only the newest counts, in which the job has ended."""
     jobs = {"77": a_job("n1:V100:1", rates={"V100": 1.0})}
     place.round(700.0, 1, jobs)
     place.round(400.0, 2, jobs)
@@ -255,7 +255,7 @@ def test_an_older_line_of_the_last_rounds_does_not_count_as_now(place: Place) ->
 
 
 def test_a_long_journal_is_searched(place: Place) -> None:
-    """Lines longer and shorter than what is read at once, and one that is torn."""
+    """A job's end is found before lines longer than a block and a last line that is cut off."""
     ended = {"77": {"phase": "failed", "end_s": 1790000000.0}}
     wide = {"errors": ["x" * 3_000_000]}
     place.round(5000.0, 0, {"77": a_job("n1:V100:1")})
@@ -271,7 +271,7 @@ def test_a_long_journal_is_searched(place: Place) -> None:
 
 
 def test_an_ended_job_needs_no_journal(place: Place) -> None:
-    """The journal is missing, or not for this user."""
+    """The end that Slurm records is shown if the journal is missing or cannot be read."""
     job = place.submit(work_s=60.0)
     place.slurm.advance(100.0)
     for _ in range(2):
@@ -283,7 +283,7 @@ def test_an_ended_job_needs_no_journal(place: Place) -> None:
 
 
 def test_what_slurm_has_changed_since_the_round_is_told(place: Place) -> None:
-    """The reaper gave it back, and Slurm started it: it does not wait any more."""
+    """A waiting job that Slurm has started since the round is shown as running."""
     job = place.submit()
     place.round(3600.0, 1, **waiting(job.key))
     place.slurm.advance(5.0)
@@ -314,14 +314,14 @@ def test_left_not_taken_and_unknown_are_told_apart(place: Place) -> None:
 
 
 def test_a_round_that_saw_nothing_ends_no_job(place: Place) -> None:
-    """Slurm did not answer hadard; the answer is from the round before, with its age."""
+    """A round without a snapshot is skipped; the answer is from the round before, with its age."""
     job = place.submit()
     place.vouch()
     place.round(500.0, 1, **waiting(job.key))
     write(place.journal, a_blind_line(2, time_s=time.time() - 100.0))
     said = place.hadar("explain", job.key).output
     assert "by round 1, 8 min ago" in said, said
-    # Of the other one Slurm knows nothing any more.
+    # Slurm has no job 900.
     assert place.tree("explain", "900")["answer"] == "ended"
 
 
@@ -409,7 +409,7 @@ def test_remarks_are_shown(place: Place) -> None:
 
 
 def test_pinned_is_not_starting(place: Place) -> None:
-    """One waits in Slurm on its nodes, the other runs and has not said that it is up."""
+    """A pinned job is still pending in Slurm; a starting job runs, but has not reported."""
     place.vouch()
     pinned, starting = place.submit().key, place.submit().key
     jobs = {
@@ -427,7 +427,7 @@ def test_pinned_is_not_starting(place: Place) -> None:
 
 
 def test_problems_are_shown(place: Place) -> None:
-    """They come with the heartbeat: the journal may be what is broken."""
+    """Problems are read from the heartbeat, because the journal itself may have failed."""
     text = "/var/log/hadar/j.jsonl cannot be written: No space left; free [some]"
     place.vouch(journal=text)
     for command in (["status"], ["top", "--once"]):
@@ -441,13 +441,13 @@ def test_problems_are_shown(place: Place) -> None:
     assert place.tree("status")["problems"] == {}
 
 
-# Where the heartbeat is looked for.
+# The directory of the heartbeat.
 
 
 def test_the_heartbeat_is_looked_for_as_by_hadar_sbatch(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run_dir in the file of --config, else HADAR_RUN_DIR, else the default."""
+    """The run_dir of the configuration counts; without one HADAR_RUN_DIR does."""
     shared = tmp_path / "shared"
     shared.mkdir()
     beat = Heartbeat(7, "toy", time.time() + 30.0, str(tmp_path))

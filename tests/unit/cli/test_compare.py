@@ -1,4 +1,4 @@
-"""hadar compare: a tiny comparison through the command, and every way it can be asked wrongly."""
+"""hadar compare: tiny comparisons, wrong options, and interruption."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def trace(tmp_path: Path) -> Path:
 def test_a_tiny_comparison(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two policies at two loads: a table each, three files, four cells."""
+    """Two policies at two loads give a table for each load, three files and four cells."""
     output = trace.parent / "out"
     words = [str(trace), *CLUSTER, "--policy", "srsf,las", "--load", "60,120"]
     words += ["--output", str(output)]
@@ -59,7 +59,7 @@ def test_a_tiny_comparison(
 
 
 def test_without_matplotlib_the_page_has_no_pictures(trace: Path) -> None:
-    """One line says how to get them; tables and files are as ever, also where a load was given."""
+    """One line says how to install matplotlib; the page has its tables, but no pictures."""
     hidden = (
         "import sys; sys.modules['matplotlib'] = None; from hadar_slurm.cli.main import app; app()"
     )
@@ -82,7 +82,7 @@ def test_without_matplotlib_the_page_has_no_pictures(trace: Path) -> None:
 def test_json_is_for_programs(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One object on standard output; the second time nothing is run."""
+    """--json prints one object; a second call runs nothing and prints the same runs."""
     words = [str(trace), *CLUSTER, "--policy", "srsf", "--first", "3", "--rules", "hadar,gavel"]
     words += ["--output", str(trace.parent / "out"), "--json"]
     first = compare(words, monkeypatch, capsys)
@@ -99,7 +99,7 @@ def test_json_is_for_programs(
 def test_a_generated_workload_has_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each seed is a run of its own, and the table has their mean."""
+    """Each seed is a separate run, and the table has their mean."""
     words = ["generate:gavel5", "--cluster", "4xv100,4xk80", "--policy", "srsf", "--seed", "0,1"]
     status, out, _ = compare([*words, "--output", str(tmp_path)], monkeypatch, capsys)
     assert status == 0
@@ -110,7 +110,7 @@ def test_a_generated_workload_has_seeds(
 def test_jobs_that_never_fit_are_told_or_left_out(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With file and line; nothing is dropped without a word."""
+    """A job that never fits is an error with file and line; --leave-out-unfit counts it."""
     text = trace.read_text(encoding="utf-8")
     trace.write_text(text.replace("\t1\t1\t-1\t300\n", "\t4\t1\t-1\t300\n"), encoding="utf-8")
     words = [str(trace), *CLUSTER, "--policy", "srsf", "--output", str(trace.parent / "out")]
@@ -160,7 +160,7 @@ def test_a_wrong_word_is_told_with_its_value(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Status 2 and one line: the option, the value, what is expected."""
+    """A wrong option ends with status 2 and one line: option, value, and what is expected."""
     status, out, err = compare([w.format(trace=trace) for w in words], monkeypatch, capsys)
     assert (status, out) == (2, "")
     assert said in err
@@ -169,7 +169,7 @@ def test_a_wrong_word_is_told_with_its_value(
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_comparison_leaves_nothing_running(how: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C ends with status 130 and words on how to go on; no process stays, whatever the end."""
+    """Neither Ctrl-C nor a kill leaves a process; Ctrl-C prints the number of finished runs."""
     path = tmp_path / "long.trace"
     jobs = [JOB.format(steps=7176 * 400, arrival=60 * n) for n in range(300)]
     path.write_text("".join(jobs), encoding="utf-8")
@@ -182,7 +182,7 @@ def test_a_stopped_comparison_leaves_nothing_running(how: signal.Signals, tmp_pa
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
-        # Ourselves, two of multiprocessing, and a worker: the other one is just about to start.
+        # The command, two processes of multiprocessing and one worker; the second is starting.
         _wait_for(lambda: len(_session(process.pid)) >= 4)
         os.kill(process.pid, how)
         said, _ = process.communicate(timeout=20)
@@ -200,7 +200,7 @@ def _wait_for(is_so: Callable[[], bool], limit_s: float = 20.0) -> None:
 
 
 def _session(pid: int) -> list[int]:
-    """Return the living processes of a session."""
+    """Return the processes of a session, without zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

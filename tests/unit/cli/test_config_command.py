@@ -1,4 +1,4 @@
-"""hadar config: what hadard would refuse is refused, what may surprise is told."""
+"""hadar config: invalid configurations are refused; likely mistakes give warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hadar(*words: str) -> Result:
 
 @pytest.fixture
 def places(tmp_path: Path) -> str:
-    """Keys for directories that suit."""
+    """Create usable directories, and return the keys that name them."""
     for name in ("run", "state", "log", "spool"):
         (tmp_path / name).mkdir()
     (tmp_path / "spool").chmod(0o1777)
@@ -88,7 +88,7 @@ def test_the_switch_that_is_on_is_told(tmp_path: Path, places: str) -> None:
 def test_places_are_judged_for_who_asks(
     tmp_path: Path, places: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root may write anywhere; so the question is answered for the test."""
+    """Directories that the caller cannot write to give warnings; os.access is faked for root."""
     config = parse_config(places + "mode: enforce\n", "hadar.yaml")
     monkeypatch.setattr(command.os, "access", lambda _path, _how: False)
     told = dict(command.surprises(config))

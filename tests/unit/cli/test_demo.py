@@ -1,4 +1,4 @@
-"""What the demo starts hadard with, and what it leaves behind."""
+"""The demo: its configuration of hadard, its submissions and its results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hadar_slurm.metrics import Segment
 
 
 def test_the_demos_hadard_enforces_its_plans() -> None:
-    """Left to the default it would only watch, and both runs would be plain Slurm's."""
+    """The demo sets the mode enforce; with the default hadard would only observe."""
     assert Config.model_validate(CONFIG).mode == "enforce"
 
 
 def test_jobs_may_keep_their_length_to_themselves() -> None:
-    """All that hadard hears of it is then the time limit, which is the same for all."""
+    """With tells_steps=False a submission has a time limit, but no --hadar-steps."""
     job = load_workload().jobs[0]
     told, untold = (submission(job, ["hadar-sbatch"], tells_steps=tells) for tells in (True, False))
     assert [word for word in told if word not in untold] == [f"--hadar-steps={job.total_steps}"]
@@ -46,7 +46,7 @@ def test_a_policy_that_is_not_there_is_refused_before_anything_starts() -> None:
 def test_without_matplotlib_the_figures_come_without_a_picture(
     has_matplotlib: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line says how to get it."""
+    """Without matplotlib there is no picture, and one line says how to install it."""
     if not has_matplotlib:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
     job = load_workload().jobs[0]

@@ -1,4 +1,4 @@
-"""hadar explain: words for people, JSON for programs, a status for what is not there."""
+"""hadar explain: text, JSON, and the exit status for unknown jobs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_round_that_saw_nothing_has_no_answer(tmp_path: Path) -> None:
 
 
 def test_slurms_own_word_is_told_where_it_can_be_asked(journal: Path, tmp_path: Path) -> None:
-    """Without --journal the cluster is a real one, or should be."""
+    """Without --journal Slurm is queried, and the failure of the query is printed."""
     config = tmp_path / "hadar.yaml"
     config.write_text(
         f"journal: {journal}\nslurm_conf: {tmp_path}/no-slurm.conf\ncommand_timeout_seconds: 1\n"

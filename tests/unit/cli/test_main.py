@@ -1,4 +1,4 @@
-"""hadar: what it lists, and what it imports to do so."""
+"""hadar: its list of commands, and the modules that it imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from hadar_slurm import __version__
 from hadar_slurm.cli.main import COMMANDS, commands, load_command
 
-# What takes long to import and none of these needs.
+# Modules that take long to import and that the list of commands does not need.
 HEAVY = {"numpy", "highspy", "pulp", "matplotlib", "yaml", "ClusterShell", "http.server"}
 DECIDING = f"""
 import sys
@@ -39,7 +39,7 @@ def imported(program: str) -> set[str]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_listed_by_its_own_first_words(name: str) -> None:
-    """The list is written beside the table of modules, not read from them."""
+    """The summary in COMMANDS is the first paragraph of the command's help."""
     words = load_command(name).help or ""
     assert COMMANDS[name] == " ".join(words.split("\n\n")[0].split())
 
@@ -61,7 +61,7 @@ def test_all_commands_are_listed_and_near_ones_are_suggested() -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["version"]])
 def test_the_list_imports_no_command(words: list[str]) -> None:
-    """It takes a fifth of the time that it took with all commands imported."""
+    """`hadar --help` and `hadar version` import neither a command nor a large library."""
     seen = imported(f"{LISTING}CliRunner().invoke(commands, {words})")
     assert {name for name in seen if name.startswith("hadar_slurm.cli.")} == {
         "hadar_slurm.cli.main"
@@ -70,14 +70,14 @@ def test_the_list_imports_no_command(words: list[str]) -> None:
 
 
 def test_how_hadard_is_can_be_asked_without_the_solvers() -> None:
-    """`hadar status` is asked often, and by programs."""
+    """`hadar status` imports neither solvers nor matplotlib, because it is called often."""
     seen = imported(f"{LISTING}CliRunner().invoke(commands, ['status', '--journal', '/x'])")
     assert "hadar_slurm.cli.status" in seen
     assert seen & {"numpy", "highspy", "pulp", "matplotlib"} == set()
 
 
 def test_hadard_decides_without_what_is_for_studies_and_pictures() -> None:
-    """A controller needs neither matplotlib nor the simulator's reports."""
+    """hadard and its default policy import neither matplotlib nor the study nor the demo."""
     seen = imported(DECIDING)
     assert "highspy" in seen
     unwanted = ("matplotlib", "hadar_slurm.lab.study", "hadar_slurm.lab.demo")

@@ -1,4 +1,4 @@
-"""hadar release and hadar leave: what they say, what they leave undone, and with which status."""
+"""hadar release and hadar leave: their effects, their output and their exit status."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ DESCRIBED = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, comment="a u
 
 @dataclass
 class Bench:
-    """A cluster whose tools are programs, and a configuration of hadard."""
+    """A fake cluster with its commands as programs, and a configuration of hadard."""
 
     fake: FakeSlurm
     runner: FakeRunner
     directory: Path
 
     def submit(self, *, mark: bool, tasks: tuple[int, ...] = ()) -> FakeJob:
-        """Submit a job that is held."""
+        """Submit a held job; with `mark` the description records a hold of hadard."""
         comment = encode(replace(DESCRIBED, is_held=mark))
         return self.fake.submit(
             Asked(per_job=parse_gpus("gpu:2")), hold="user", comment=comment, tasks=tasks
         )
 
     def vouch(self, seconds: float) -> None:
-        """Leave a sign of life that is good for so long."""
+        """Write a heartbeat that expires in `seconds`."""
         beat = Heartbeat(1, "fake", time.time() + seconds, str(self.directory))
         write_heartbeat(self.directory, beat)
 
@@ -53,7 +53,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Give a cluster with the tools on PATH."""
+    """Return a fake cluster with its commands on PATH."""
     fake = FakeSlurm("v100:4,v100:4")
     runner = FakeRunner(slurm=fake)
     Ledger(tmp_path / FILE_NAME).adopt({})
@@ -67,7 +67,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def test_release_tells_how_many_jobs_are_slurms_again(bench: Bench) -> None:
-    """And takes the sign of life back, so that no more jobs are held."""
+    """`hadar release` prints the number of released jobs, and removes the heartbeat."""
     job, users = bench.submit(mark=True), bench.submit(mark=False)
     bench.vouch(60)
     done = bench.run("release")
@@ -77,7 +77,7 @@ def test_release_tells_how_many_jobs_are_slurms_again(bench: Bench) -> None:
 
 
 def test_the_reaper_leaves_a_fresh_sign_alone(bench: Bench) -> None:
-    """Nothing is done, the reason is told, and that is no fault."""
+    """With a fresh heartbeat --expired releases nothing, with status 0; --force overrides that."""
     job = bench.submit(mark=True)
     bench.vouch(60)
     done = bench.run("release", "--expired")
@@ -93,7 +93,7 @@ def test_the_reaper_leaves_a_fresh_sign_alone(bench: Bench) -> None:
 
 
 def test_release_for_programs(bench: Bench) -> None:
-    """One JSON object, in every case with the same keys."""
+    """--json prints one object, which always has the same keys."""
     job = bench.submit(mark=True)
     bench.vouch(60)
     kept = json.loads(bench.run("release", "--expired", "--json").stdout)
@@ -108,7 +108,7 @@ def test_release_for_programs(bench: Bench) -> None:
 
 
 def test_what_the_reaper_gives_back_is_counted(bench: Bench) -> None:
-    """For hadard's journal; what an operator releases is not."""
+    """Jobs released by `hadar release --expired` are counted for the journal; others are not."""
     bench.submit(mark=True)
     bench.run("release")
     assert read_expired(bench.directory) == 0
@@ -125,7 +125,7 @@ def test_what_the_reaper_gives_back_is_counted(bench: Bench) -> None:
 
 
 def test_jobs_are_given_back_though_nobody_can_count_them(bench: Bench) -> None:
-    """A full or broken disk keeps no job from its users."""
+    """A count that cannot be written gives a warning, and the jobs are released."""
     job = bench.submit(mark=True)
     (bench.directory / EXPIRED).mkdir()
     done = bench.run("release", "--expired", "--json")
@@ -136,7 +136,7 @@ def test_jobs_are_given_back_though_nobody_can_count_them(bench: Bench) -> None:
 
 
 def test_a_job_that_stays_held_is_named_and_the_status_is_1(bench: Bench) -> None:
-    """With what Slurm said; the others are released."""
+    """The error has Slurm's message, and the other jobs are released."""
     stuck, other = bench.submit(mark=True), bench.submit(mark=True)
     bench.runner.before.append(
         lambda argv: "no mood" if list(argv)[1:] == ["release", stuck.key] else None
@@ -152,7 +152,7 @@ def test_a_job_that_stays_held_is_named_and_the_status_is_1(bench: Bench) -> Non
 
 
 def test_leaving_releases_a_job_and_tells_hadard(bench: Bench) -> None:
-    """What else stood in the description stays, the user's own comment too."""
+    """The rest of the description, with the user's own comment, is unchanged."""
     job = bench.submit(mark=True)
     done = bench.run("leave", str(job.number))
     assert (done.exit_code, done.stdout) == (0, f"job {job.key} is left to Slurm\n")
@@ -164,7 +164,7 @@ def test_leaving_releases_a_job_and_tells_hadard(bench: Bench) -> None:
 
 
 def test_leaving_with_a_whole_array(bench: Bench) -> None:
-    """Every task leaves."""
+    """`hadar leave` with the id of an array releases all of its tasks."""
     job = bench.submit(mark=True, tasks=(0, 1, 2))
     done = bench.run("leave", str(job.array))
     assert done.exit_code == 0
@@ -174,14 +174,14 @@ def test_leaving_with_a_whole_array(bench: Bench) -> None:
 
 
 def test_leaving_with_one_task_of_an_array(bench: Bench) -> None:
-    """The others stay."""
+    """`hadar leave` with one task of an array leaves the other tasks held."""
     job = bench.submit(mark=True, tasks=(0, 1, 2))
     assert bench.run("leave", f"{job.array}_1").exit_code == 0
     assert [task.hold for task in bench.fake.jobs] == ["user", "", "user"]
 
 
 def test_a_job_that_cannot_leave_is_told_and_the_others_do(bench: Bench) -> None:
-    """One that is not there, one that hadar-sbatch did not submit, one that is another user's."""
+    """A missing job, or one that hadar-sbatch did not submit, is named; the other job leaves."""
     job = bench.submit(mark=True)
     plain = bench.fake.submit(Asked(per_job=parse_gpus("gpu:1")), hold="user")
     done = bench.run("leave", "99", str(plain.number), str(job.number))
@@ -195,7 +195,7 @@ def test_a_job_that_cannot_leave_is_told_and_the_others_do(bench: Bench) -> None
 
 
 def test_a_description_with_no_room_left_can_still_leave(bench: Bench) -> None:
-    """hadar-sbatch leaves room in the comment for the word that leaving needs."""
+    """hadar-sbatch leaves room in the comment for the key that `hadar leave` adds."""
     room = 1011 - len(encode(DESCRIBED)) - len(',"held":true')
     described = Description(
         steps=5,
@@ -216,7 +216,7 @@ def test_a_description_with_no_room_left_can_still_leave(bench: Bench) -> None:
 def test_without_a_slurm_it_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The status tells systemd to try again."""
+    """Without Slurm's commands `hadar release` ends with status 1 and an error."""
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "hadar.yaml").write_text(f"run_dir: {tmp_path}\nadapter: command-line\n")
     done = CliRunner().invoke(commands, ["release", "--config", str(tmp_path / "hadar.yaml")])
@@ -225,7 +225,7 @@ def test_without_a_slurm_it_is_one_line(
 
 
 def test_keys_of_the_ledger_are_those_of_slurm(bench: Bench) -> None:
-    """A task that hadard pinned is released by its own id."""
+    """An array task with a hold in the ledger is released by the id of the task."""
     bench.submit(mark=False, tasks=(0, 1))
     Ledger(bench.directory / FILE_NAME).expect_holds({JobId("1_1"): ()})
     assert json.loads(bench.run("release", "--json").stdout)["released"] == ["1_1"]

@@ -1,4 +1,4 @@
-"""hadar report: figures for people and programs, and a replay beside plain Slurm."""
+"""hadar report: figures as text and JSON, and a replay under plain Slurm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report(*words: str) -> Result:
 
 
 def write_rounds(path: Path, *times_s: float) -> None:
-    """Write rounds in which job 1 waits for the only V100, and job 2 for a K80."""
+    """Write rounds with two waiting jobs, one free V100 and one free K80."""
     journal = Journal(path)
     for time_s in times_s:
         jobs = [a_job("1", steps=4000), a_job("2", steps=4000)]
@@ -49,7 +49,7 @@ def test_a_journal_is_told_with_what_was_put_aside(journal: Path) -> None:
 
 
 def test_the_replay_stands_beside_plain_slurm(journal: Path) -> None:
-    """Moved to the V100 when it is free, the second job takes 800 s; left on the K80, 4,000 s."""
+    """hadar migrates the second job to the V100 and ends before 1,000 s; plain Slurm at 4,000 s."""
     done = report("--journal", str(journal))
     assert "the same jobs, simulated" in done.output
     assert "less than under plain Slurm" in done.output

@@ -1,4 +1,4 @@
-"""hadar-sbatch as a program, with an sbatch and a sinfo of our own on PATH."""
+"""hadar-sbatch as a program, with a fake sbatch and a fake sinfo on PATH."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TAKEN = "hadar-sbatch: hadard places this job (1 GPU of any type, 100 steps)\n"
 
 
 def left(why: str) -> str:
-    """Return the line of a job that hadard does not place."""
+    """Return the line that is printed for a job that hadard does not place."""
     return f"hadar-sbatch: plain Slurm places this job: {why}\n"
 
 
 def unseen(site: Site) -> str:
-    """Return the line of a job for which no hadard is there."""
+    """Return the line that is printed when hadard is not alive."""
     return left(f"hadard is not alive here (no fresh heartbeat in {site.root})")
 
 
@@ -38,12 +38,12 @@ def site(tmp_path: Path) -> Site:
 
 
 def notes_of(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what we said on standard error, without sbatch's own words."""
+    """Return the lines of hadar-sbatch on standard error, without those of sbatch."""
     return done.stderr.replace("sbatch: a word of its own\n", "")
 
 
 def test_a_job_is_held_where_hadard_is_at_work(site: Site) -> None:
-    """Described, held, given the place of its reports, and one line says so."""
+    """A managed job is described, held and given HADAR_SPOOL, and one line says so."""
     site.beat()
     done = site.run("-p", "gpu", *OWN, "job.sh", "--lr=1")
     call = call_of(done)
@@ -57,7 +57,7 @@ def test_a_job_is_held_where_hadard_is_at_work(site: Site) -> None:
 
 
 def test_a_job_is_not_held_where_nobody_would_place_it(site: Site) -> None:
-    """One note, and the job is described all the same, for when hadard comes back."""
+    """Without hadard the job is described, but not held, and one line says why."""
     done = site.run(*OWN, "job.sh")
     assert "--hold" not in call_of(done)["argv"]
     assert call_of(done)["argv"][0].startswith('--comment={"hadar":1')
@@ -65,7 +65,7 @@ def test_a_job_is_not_held_where_nobody_would_place_it(site: Site) -> None:
 
 
 def test_a_sign_of_life_that_is_too_old_counts_for_nothing(site: Site) -> None:
-    """A daemon that died left its heartbeat behind."""
+    """With an expired heartbeat, as of a dead hadard, a job is not held."""
     site.beat(good_for_s=-1.0)
     done = site.run(*OWN, "job.sh")
     assert "--hold" not in call_of(done)["argv"]
@@ -74,7 +74,7 @@ def test_a_sign_of_life_that_is_too_old_counts_for_nothing(site: Site) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"pid": 1}', "\x00", '{"partitions": 5}'])
 def test_a_sign_of_life_that_cannot_be_read_counts_for_nothing(site: Site, text: str) -> None:
-    """A job is held only when it is sure to be released."""
+    """With an unreadable heartbeat a job is not held."""
     (site.root / "heartbeat.json").write_text(text, encoding="utf-8")
     assert notes_of(site.run(*OWN, "job.sh")) == unseen(site)
 
@@ -92,14 +92,14 @@ def test_a_sign_of_life_that_cannot_be_read_counts_for_nothing(site: Site, text:
         (["-p", "cpu"], {"SBATCH_PARTITION": "gpu"}, "", "partition cpu"),
         ([], {}, "#SBATCH -p gpu", None),
         (["-p", "cpu"], {}, "#SBATCH -p gpu", "partition cpu"),
-        # sbatch's environment outweighs the script.
+        # sbatch's environment overrides the script.
         ([], {"SBATCH_PARTITION": "cpu"}, "#SBATCH -p gpu", "partition cpu"),
     ],
 )
 def test_a_job_is_held_only_in_partitions_that_hadard_serves(
     site: Site, words: list[str], environment: dict[str, str], script: str, other: str | None
 ) -> None:
-    """The partition is the one that sbatch will take; one that is not known is not served."""
+    """A job is held only if hadard enforces in all partitions that sbatch will use."""
     site.beat(partitions=("gpu", "gpu-long"))
     (site.root / "job.sh").write_text(f"#!/bin/sh\n{script}\necho train\n", encoding="utf-8")
     done = site.run(*words, *OWN, "job.sh", **environment)
@@ -108,7 +108,7 @@ def test_a_job_is_held_only_in_partitions_that_hadard_serves(
 
 
 def test_sbatchs_status_and_words_are_passed_on(site: Site) -> None:
-    """Scripts that look at sbatch's status and output find what they know."""
+    """The exit status and the messages are those of sbatch."""
     site.beat()
     done = site.run(*OWN, "job.sh", STATUS_OF_SBATCH="7")
     assert done.returncode == 7
@@ -135,7 +135,7 @@ def test_sbatchs_status_and_words_are_passed_on(site: Site) -> None:
 def test_a_fault_is_one_line_and_nothing_is_submitted(
     site: Site, words: list[str], said: str
 ) -> None:
-    """Status 2, no output, no job."""
+    """An error ends with status 2 and one line, without output or a job."""
     site.beat()
     done = site.run(*words, "job.sh")
     assert (done.returncode, done.stdout) == (2, "")
@@ -156,7 +156,7 @@ def test_a_fault_is_one_line_and_nothing_is_submitted(
 def test_a_place_that_the_user_chose_is_left_to_slurm(
     site: Site, words: list[str], option: str
 ) -> None:
-    """hadard could only disagree with it: a plain job, and the line names the option."""
+    """A job with fixed nodes is submitted as a plain job, and the line names the option."""
     site.beat()
     done = site.run(*words, *OWN, "job.sh")
     assert call_of(done)["argv"] == [*words, "job.sh"]
@@ -164,7 +164,7 @@ def test_a_place_that_the_user_chose_is_left_to_slurm(
 
 
 def test_without_options_of_ours_it_is_sbatch(site: Site) -> None:
-    """Nothing is added, and one line says why."""
+    """Without hadar-sbatch's options the call is unchanged, and one line says why."""
     site.beat()
     done = site.run("-HN2", "--comment=mine", "job.sh", "--hadar-steps=1")
     assert call_of(done)["argv"] == ["-HN2", "--comment=mine", "job.sh", "--hadar-steps=1"]
@@ -173,7 +173,7 @@ def test_without_options_of_ours_it_is_sbatch(site: Site) -> None:
 
 
 def test_the_script_may_come_on_standard_input(site: Site) -> None:
-    """It is sbatch that reads it, to the last byte."""
+    """A script on standard input reaches sbatch unchanged."""
     site.beat()
     script = "#!/bin/sh\necho train\n"
     for words in ([], ["/dev/stdin"]):
@@ -181,7 +181,7 @@ def test_the_script_may_come_on_standard_input(site: Site) -> None:
 
 
 def test_lines_in_a_script_from_standard_input_count(site: Site) -> None:
-    """It is read twice: by us, and by sbatch to the last byte."""
+    """#HADAR lines of a script on standard input count, and sbatch gets the whole script."""
     site.beat()
     script = "#!/bin/sh\n#HADAR --hadar-model=A3C\n#HADAR --hadar-steps 7\n#SBATCH -G 2\necho\n"
     for words in ([], ["/dev/stdin"], ["--"]):
@@ -194,7 +194,7 @@ def test_lines_in_a_script_from_standard_input_count(site: Site) -> None:
 
 
 def test_no_hadar_outweighs_all_else_that_is_ours(site: Site) -> None:
-    """On the command line, and in the script."""
+    """--no-hadar, on the command line or in the script, overrides all hadar-sbatch options."""
     site.beat()
     (site.root / "job.sh").write_text("#!/bin/sh\n#HADAR --hadar-steps=x --hadar-oops\ntrue\n")
     done = site.run("--no-hadar", *OWN, "-N1", "job.sh")
@@ -217,7 +217,7 @@ def test_no_hadar_outweighs_all_else_that_is_ours(site: Site) -> None:
 def test_the_line_can_be_silenced(
     site: Site, own: list[str], words: list[str], environment: dict[str, str]
 ) -> None:
-    """By sbatch's own options, or by a site for all of its users."""
+    """--quiet, --parsable and HADAR_QUIET suppress the line."""
     for _ in range(2):
         assert notes_of(site.run(*own, *words, "job.sh", **environment)) == ""
         site.beat()
@@ -236,7 +236,7 @@ def test_no_quiet_is_none(site: Site) -> None:
 
 @pytest.mark.parametrize("place", ["&-", "/dev/full"])
 def test_a_job_is_submitted_where_nothing_can_be_printed(site: Site, place: str) -> None:
-    """Our line never gets into standard output, and the job is submitted without it."""
+    """With standard error closed or full the job is submitted without the line."""
     site.command("sbatch", "import sys; print(*sys.argv[1:])")
     site.beat()
     words = f"{sys.executable} -m hadar_slurm.cli.sbatch -N1 job.sh 2>{place}"
@@ -253,7 +253,7 @@ def test_a_job_is_submitted_where_nothing_can_be_printed(site: Site, place: str)
 
 
 def test_what_sbatch_takes_from_the_environment_is_heeded(site: Site) -> None:
-    """GPUs, the place, and that a job must not be moved; the command line comes before it."""
+    """SBATCH_ variables for GPUs, nodes and requeue count; the command line overrides them."""
     site.beat()
     gpus = call_of(site.run(*OWN, "job.sh", SBATCH_GPUS="2"))["argv"]
     assert not any(word.startswith("--gpus") for word in gpus)
@@ -270,9 +270,9 @@ def test_what_sbatch_takes_from_the_environment_is_heeded(site: Site) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": ""}, {"LC_CTYPE": "C"}])
 def test_sbatch_finds_what_a_shell_would_have_left_it(site: Site, given: dict[str, str]) -> None:
-    """Python, on its way to sbatch, adds to neither the environment nor the signals ignored."""
+    """sbatch gets the same environment and ignored signals as from a shell."""
     sbatch = site.root / "bin" / "sbatch"
-    # No script: those get HADAR_SBATCH_TRIED as well.
+    # A binary, because scripts get HADAR_SBATCH_TRIED in addition.
     shutil.copy("/bin/sh", sbatch)
     (site.root / "job.sh").write_text("/bin/cat /proc/self/status; exec /usr/bin/env\n")
     environment = {**site.environment(), "LANG": "C", **given}
@@ -297,7 +297,7 @@ def test_sbatch_finds_what_a_shell_would_have_left_it(site: Site, given: dict[st
 
 
 def test_json_tells_the_job(site: Site) -> None:
-    """One object, sbatch's words on standard error, its status."""
+    """--hadar-json prints one object with the job, and ends with sbatch's status."""
     site.beat()
     done = site.run("--hadar-json", *OWN, "job.sh", STATUS_OF_SBATCH="3")
     told = json.loads(done.stdout)
@@ -314,7 +314,7 @@ def test_json_tells_the_job(site: Site) -> None:
 
 
 def test_a_dry_run_submits_nothing(site: Site) -> None:
-    """Not even an sbatch is needed; a name that is no text is shown as it is."""
+    """A dry run needs no sbatch, and prints a file name that is not UTF-8 unchanged."""
     (site.root / "bin" / "sbatch").unlink()
     site.beat()
     done = site.run("--hadar-dry-run", *OWN, os.fsdecode(b"job \xff.sh"), LC_ALL="C.UTF-8")
@@ -327,7 +327,7 @@ def test_a_dry_run_submits_nothing(site: Site) -> None:
 
 
 def test_a_dry_run_of_a_job_of_slurms_says_so(site: Site) -> None:
-    """The call is the user's own, and there is no table."""
+    """A dry run of an unmanaged job prints the user's call without a table."""
     done = site.run("--hadar-dry-run", "-N1", "job.sh")
     assert done.stdout == "sbatch -N1 job.sh\n"
     assert done.stderr == left("no GPUs are requested")
@@ -336,7 +336,7 @@ def test_a_dry_run_of_a_job_of_slurms_says_so(site: Site) -> None:
 
 
 def test_a_dry_run_tells_what_the_line_leaves_out(site: Site) -> None:
-    """Which models are near a misspelt one."""
+    """A dry run and the JSON name models similar to an unknown one."""
     site.beat()
     words = ["--hadar-model=A3D", "--hadar-steps=100", "job.sh"]
     line = TAKEN.replace(")", ", no throughput is known for A3D)")
@@ -349,14 +349,14 @@ def test_a_dry_run_tells_what_the_line_leaves_out(site: Site) -> None:
 
 
 def test_words_arrive_as_they_were_given(site: Site) -> None:
-    """No shell stands between us and sbatch."""
+    """Arguments with special characters reach sbatch unchanged, without a shell."""
     evil = "a b\"c'd\\e\n$(touch x) `y` ; | & é🦀"
     argv = call_of(site.run(*OWN, f"--job-name={evil}", "job.sh", evil))["argv"]
     assert argv[-3:] == [f"--job-name={evil}", "job.sh", evil]
 
 
 def test_a_slurm_that_does_not_answer_is_left_to_sbatch(site: Site) -> None:
-    """Without an inventory nothing can be checked, and sbatch says what is wrong."""
+    """If sinfo fails, the gang is not checked, and the job is submitted."""
     site.beat()
     done = site.run(*OWN, "--hadar-gang=64", "job.sh", STATUS_OF_SINFO="1")
     assert "--gpus=64" in call_of(done)["argv"]
@@ -380,7 +380,7 @@ def test_a_failure_of_ours_stops_no_submission(site: Site, own: list[str]) -> No
 
 
 def test_without_sbatch_there_is_one_line(site: Site) -> None:
-    """A machine without Slurm is told so, with the shell's status for a missing command."""
+    """Without sbatch there is one line, and the shell's status for a missing command."""
     (site.root / "bin" / "sbatch").unlink()
     done = site.run(*OWN, "job.sh")
     assert (done.returncode, done.stdout) == (127, "")
@@ -394,7 +394,7 @@ def test_without_sbatch_there_is_one_line(site: Site) -> None:
     "words", [["--hadar-help"], ["--help"], ["-h"], ["-HN2", "--hel", "job.sh"]]
 )
 def test_help_lists_every_option(site: Site, words: list[str]) -> None:
-    """Ours, and where sbatch's own are told. Nothing is submitted."""
+    """The help lists hadar-sbatch's options and refers to `sbatch --help`."""
     done = site.run(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: hadar-sbatch")
@@ -405,11 +405,11 @@ def test_help_lists_every_option(site: Site, words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", [["--version"], ["-V"], ["--usage"], ["job.sh", "--help"]])
 def test_other_questions_are_sbatchs(site: Site, words: list[str]) -> None:
-    """Programs ask sbatch for its version; a script's own --help is the script's."""
+    """--version, -V, --usage and a script's --help are passed on to sbatch."""
     assert call_of(site.run(*words))["argv"] == words
 
 
-# What submits a job of ours in a process whose modules can be asked for afterwards.
+# Runs hadar-sbatch up to the call of sbatch, and prints the modules that it imported.
 LIST_MODULES = """
 import os, sys
 before = set(sys.modules)
@@ -437,7 +437,7 @@ print(*sorted(set(sys.modules) - before))
     ],
 )
 def test_it_needs_the_standard_library_alone(site: Site, words: list[str]) -> None:
-    """Every submission would pay for a library, on login nodes that are busy enough."""
+    """hadar-sbatch imports only the standard library, so that submissions stay fast."""
     site.beat()
     done = site.run(*words, program=("-c", LIST_MODULES))
     assert done.returncode == 0, done.stderr
@@ -446,12 +446,12 @@ def test_it_needs_the_standard_library_alone(site: Site, words: list[str]) -> No
         "hadar_slurm"
     }
     if not set(OWN) & set(words):
-        # What takes longest to import is left to jobs of ours.
+        # Without hadar-sbatch's options the slowest modules are not imported.
         assert {"dataclasses", "json", "subprocess", "difflib", "pathlib"}.isdisjoint(modules)
 
 
 def test_where_hadard_is_not_seen_little_is_imported(site: Site) -> None:
-    """A cluster without hadard, or a machine that does not see it, submits as fast."""
+    """Without a heartbeat the slow modules are not imported."""
     done = site.run("--gpus=2", "--time=5", "job.sh", program=("-c", LIST_MODULES))
     assert notes_of(done) == unseen(site)
     modules = done.stdout.splitlines()[-1].split()
@@ -459,7 +459,7 @@ def test_where_hadard_is_not_seen_little_is_imported(site: Site) -> None:
 
 
 def test_copies_are_told_that_they_are(site: Site) -> None:
-    """As many as nodes of the job's partition suit; the default one where it names none."""
+    """The array has a copy per suitable node of its partitions, and HADAR_COPIES has the number."""
     site.beat()
     for words, array in (([], "0-1"), (["-p", "main,other"], "0-2")):
         call = call_of(site.run(*OWN, "--hadar-copies=auto", *words, "job.sh"))
@@ -468,7 +468,7 @@ def test_copies_are_told_that_they_are(site: Site) -> None:
 
 
 def test_a_job_that_one_node_suits_is_an_ordinary_one(site: Site) -> None:
-    """Which the line says."""
+    """A job that only one node suits is submitted without an array, and the line says so."""
     site.beat()
     done = site.run(*OWN, "--hadar-copies=4", "-p", "other", "job.sh")
     call = call_of(done)
@@ -479,12 +479,12 @@ def test_a_job_that_one_node_suits_is_an_ordinary_one(site: Site) -> None:
 
 @pytest.mark.parametrize("words", [[*OWN, "--array=0-3"], []])
 def test_a_job_submitted_by_a_copy_is_none(site: Site, words: list[str]) -> None:
-    """Its tasks would else take themselves for copies of one training."""
+    """A job submitted from within a copy does not inherit HADAR_COPIES."""
     site.beat()
     assert call_of(site.run(*words, "job.sh", HADAR_COPIES="5"))["copies"] is None
 
 
-# Who says nothing of Hadar
+# Jobs without hadar-sbatch's options
 
 
 PLAIN = ["--time=2:00:00", "--gpus=2", "job.sh"]
@@ -501,7 +501,7 @@ PLAIN = ["--time=2:00:00", "--gpus=2", "job.sh"]
     ],
 )
 def test_gpus_of_any_type_and_a_time_are_enough(site: Site, words: list[str], gpus: int) -> None:
-    """The job is hadard's to place, and the line says so."""
+    """A job with untyped GPUs and a time limit is managed, and the line says so."""
     site.beat()
     done = site.run("-t", "2:00:00", *words, "job.sh")
     call = call_of(done)
@@ -565,7 +565,7 @@ HADARD_READS = "hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
     ],
 )
 def test_other_jobs_are_sbatch_s_alone(site: Site, words: list[str], why: str) -> None:
-    """What Hadar could not place, or its user has placed, is passed on untouched and unrefused.
+    """Jobs that hadard cannot place, or with fixed nodes, are passed on to sbatch unchanged.
 
     One line says why.
     """
@@ -588,7 +588,7 @@ def test_a_comment_that_leaves_no_room_is_sbatch_s_alone(site: Site) -> None:
 
 
 def test_the_owner_s_hold_stays_the_owner_s(site: Site) -> None:
-    """The job is described, and its owner's to release."""
+    """A job submitted with --hold is described, but not marked as held by hadard."""
     site.beat()
     done = site.run(*OWN, "--hold", "job.sh")
     assert call_of(done)["argv"].count("--hold") == 1
@@ -597,7 +597,7 @@ def test_the_owner_s_hold_stays_the_owner_s(site: Site) -> None:
 
 
 def test_without_hadard_they_all_are(site: Site) -> None:
-    """A job that nobody would release is not held, nor described."""
+    """Without hadard, jobs without hadar-sbatch's options are neither held nor described."""
     lines = [unseen(site), left("hadard does not enforce in partition main")]
     for words, line in zip((PLAIN, ["--partition=main", *PLAIN]), lines, strict=True):
         done = site.run(*words)

@@ -1,4 +1,4 @@
-"""hadar simulate: a tiny trace through the command, and every way a trace can be wrong."""
+"""hadar simulate: a tiny trace, and errors in traces and options."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def trace(tmp_path: Path) -> Path:
 def test_a_tiny_trace(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two jobs on two GPUs, with figures that can be worked out, and a journal."""
+    """Two jobs on two GPUs give the figures computed by hand, and a journal."""
     journal = trace.parent / "journal.jsonl"
     words = [str(trace), "--cluster", "1xv100,1xk80", "--journal", str(journal), "--json"]
     status, out, _ = simulate(words, monkeypatch, capsys)
     summary = json.loads(out)
     assert status == 0
     assert (summary["policy"], summary["jobs"], summary["completed"]) == ("hadar", 2, 2)
-    # The first runs 1000 s on the V100; the second comes at 50 s and runs 1000 s on the K80.
+    # The first runs 1000 s on the V100; the second arrives at 50 s and runs 1000 s on the K80.
     assert summary["ttd_s"] == pytest.approx(1050.0, abs=1.0)
     assert summary["mean_jct_s"] == pytest.approx(1000.0, abs=1.0)
     assert summary["moves"] == 0
@@ -59,7 +59,7 @@ def test_a_tiny_trace(
 def test_the_table_is_for_people(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Times in hours, shares in per cent."""
+    """The table has times in hours and shares in per cent."""
     words = [str(trace), "--cluster", "1xv100", "--first", "1"]
     status, out, _ = simulate(words, monkeypatch, capsys)
     assert status == 0
@@ -99,7 +99,7 @@ def test_a_wrong_trace_is_told_with_line_and_value(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Status 2 and one line: the file, the line, the value, what is expected."""
+    """A wrong trace ends with status 2 and one line: file, line, and the fault."""
     path = tmp_path / "bad.trace"
     path.write_text(text, encoding="utf-8")
     status, out, err = simulate([str(path)], monkeypatch, capsys)
@@ -138,7 +138,7 @@ def test_a_wrong_option_is_told_with_its_value(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Status 2 and one line: the option, the value, what is expected."""
+    """A wrong option ends with status 2 and one line: option, value, and what is expected."""
     status, out, err = simulate([str(trace), *words], monkeypatch, capsys)
     assert (status, out) == (2, "")
     assert said in err
@@ -148,7 +148,7 @@ def test_a_wrong_option_is_told_with_its_value(
 def test_a_missing_trace_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The path and why."""
+    """The error names the path of a trace that cannot be read."""
     status, _, err = simulate([str(tmp_path / "no.trace")], monkeypatch, capsys)
     assert status == 2
     assert f"{tmp_path}/no.trace: cannot be read" in err
@@ -157,7 +157,7 @@ def test_a_missing_trace_is_told(
 def test_a_job_that_never_fits_is_told_with_its_line(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told before anything runs; left out on request, the others run."""
+    """A job that never fits is an error with its line; --leave-out-unfit runs the others."""
     trace.write_text(job() + job(gang="4"), encoding="utf-8")
     status, _, err = simulate([str(trace), "--cluster", "2xv100"], monkeypatch, capsys)
     assert status == 2
@@ -171,7 +171,7 @@ def test_a_job_that_never_fits_is_told_with_its_line(
 def test_failing_nodes_cost_time(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nodes that fail every few minutes make the same work last longer, and the seed says when."""
+    """Node failures make the same jobs take longer, and the seed determines the failures."""
     words = [str(trace), "--cluster", "1xv100", "--round-seconds", "60", "--json"]
     failing = [*words, "--node-mtbf-hours", "0.1", "--node-repair-hours", "0.1"]
     spans = [

@@ -1,4 +1,4 @@
-"""hadar-sbatch installed as `sbatch`, first in PATH: it finds the real one, and never itself."""
+"""hadar-sbatch installed as `sbatch`, first on PATH: it finds the real one, and not itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from fakes.login_node import SBATCH, SINFO, Site, call_of
 
 REMEDY = "set HADAR_SBATCH to the path of Slurm's sbatch\n"
-# As pip writes the command hadar-sbatch.
+# The command hadar-sbatch as pip writes it.
 ENTRY_POINT = """
 import sys
 from hadar_slurm.cli.sbatch import main
@@ -27,18 +27,18 @@ class Login(Site):
     """A login node where `sbatch` in the directory `first` comes before the real one in `bin`."""
 
     def install(self, path: str) -> Path:
-        """Put the command hadar-sbatch of an installation at a path."""
+        """Write the command hadar-sbatch to a path, and return the path."""
         return self.program(path, f"#!{sys.executable}\n{ENTRY_POINT}")
 
     def link(self, path: str, target: Path) -> Path:
-        """Put a symbolic link at a path."""
+        """Make a symbolic link at a path, and return the path."""
         place = self.root / path
         place.parent.mkdir(exist_ok=True)
         place.symlink_to(target)
         return place
 
     def program(self, path: str, text: str) -> Path:
-        """Put a script at a path."""
+        """Write an executable script to a path, and return the path."""
         place = self.root / path
         place.parent.mkdir(exist_ok=True)
         place.write_text(text, encoding="utf-8")
@@ -48,7 +48,7 @@ class Login(Site):
     def sbatch(
         self, *words: str, command: str = "sbatch", path: str = "first:bin", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command by its name, as a user would."""
+        """Run a command by its name on PATH."""
         places = ":".join(str(self.root / place) for place in path.split(":"))
         search = f"{places}:/usr/bin:/bin" if command != "sbatch" else places
         found = shutil.which(command, path=search)
@@ -74,7 +74,7 @@ def login(tmp_path: Path) -> Login:
 
 
 def installed_as(login: Login, how: str) -> None:
-    """Install hadar-sbatch as first/sbatch in one of the ways that sites have."""
+    """Install hadar-sbatch as first/sbatch in one of WAYS."""
     ours = login.install("opt/hadar-sbatch")
     if how == "link":
         login.link("first/sbatch", ours)
@@ -118,14 +118,14 @@ WAYS = [
 
 
 def said_by(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return our lines on standard error."""
+    """Return the lines of hadar-sbatch on standard error."""
     lines = done.stderr.splitlines(keepends=True)
     return [line for line in lines if line.startswith("hadar-sbatch: ")]
 
 
 @pytest.mark.parametrize("how", WAYS)
 def test_it_finds_the_real_sbatch(login: Login, how: str) -> None:
-    """A job of hadard's, held, described and told once; and a plain one, untouched."""
+    """A managed job is described and held, with one line; a plain job is passed on unchanged."""
     installed_as(login, how)
     login.beat()
     done = login.sbatch(*GPU_JOB)
@@ -140,7 +140,7 @@ def test_it_finds_the_real_sbatch(login: Login, how: str) -> None:
 
 @pytest.mark.parametrize("how", WAYS)
 def test_the_command_under_its_own_name_finds_it_too(login: Login, how: str) -> None:
-    """The site's sbatch comes first in PATH for hadar-sbatch as well."""
+    """hadar-sbatch called by its own name skips the site's sbatch and finds the real one."""
     installed_as(login, how)
     login.beat()
     done = login.sbatch(*GPU_JOB, command="hadar-sbatch", path="first:opt:bin")
@@ -149,7 +149,7 @@ def test_the_command_under_its_own_name_finds_it_too(login: Login, how: str) -> 
 
 
 def test_another_installation_is_passed_over(login: Login) -> None:
-    """Of a user's own environment, or of an older release."""
+    """Links and copies of other installations on PATH are skipped."""
     installed_as(login, "link")
     login.link("second/sbatch", login.install("other/hadar-sbatch"))
     login.install("third/sbatch")
@@ -167,7 +167,7 @@ def test_wrappers_one_behind_another_are_passed_over(login: Login) -> None:
 
 
 def test_a_wrapper_of_the_site_is_not_passed_over(login: Login) -> None:
-    """It may have stood in sbatch's place before; it comes back to nobody."""
+    """A wrapper that does not execute hadar-sbatch is executed as the real sbatch."""
     installed_as(login, "link")
     real = login.root / "bin" / "sbatch"
     login.program("site/sbatch", f'#!/bin/sh\nexec {real} --account=site "$@"\n')
@@ -180,7 +180,7 @@ SHOW_VARIABLES = "#!/bin/sh\nexec /usr/bin/env\n"
 
 @pytest.mark.parametrize("how", ["link", "wrapper"])
 def test_the_job_sees_no_variable_of_the_search(login: Login, how: str) -> None:
-    """sbatch passes on to the job what it has: here it prints that."""
+    """The environment of sbatch, which the job inherits, has no HADAR_SBATCH variable."""
     installed_as(login, how)
     shutil.copy("/bin/sh", login.root / "bin" / "sbatch")
     (login.root / "job.sh").write_text(SHOW_VARIABLES)
@@ -190,7 +190,7 @@ def test_the_job_sees_no_variable_of_the_search(login: Login, how: str) -> None:
 
 
 def test_a_program_that_cannot_be_read_is_no_script(login: Login) -> None:
-    """Some sites allow users to execute Slurm's commands, and not to read them."""
+    """An sbatch that is executable but not readable counts as a binary."""
     installed_as(login, "link")
     shutil.copy("/bin/sh", login.root / "bin" / "sbatch")
     (login.root / "bin" / "sbatch").chmod(0o111)
@@ -203,7 +203,7 @@ def test_a_program_that_cannot_be_read_is_no_script(login: Login) -> None:
 
 
 def test_copies_pass_through_a_wrapper(login: Login) -> None:
-    """The second call takes the variables of the first for what they are."""
+    """A second call behind a wrapper keeps the variables that the first call has set."""
     installed_as(login, "wrapper")
     login.beat()
     own = ["--hadar-model=A3C", "--hadar-steps=100", "--hadar-copies=2"]
@@ -214,7 +214,7 @@ def test_copies_pass_through_a_wrapper(login: Login) -> None:
 
 @pytest.mark.parametrize("how", ["link", "wrapper"])
 def test_a_job_that_submits_a_job_is_served_anew(login: Login, how: str) -> None:
-    """What an outer submission has tried is void in the job, whatever of it got there."""
+    """A submission from within a job ignores inherited variables of the outer submission."""
     installed_as(login, how)
     login.beat()
     facts = (login.root / "first" / "sbatch").stat()
@@ -243,14 +243,14 @@ def test_a_script_on_standard_input_passes_through_a_wrapper(login: Login) -> No
     assert call_of(done)["argv"][1:] == ["--hold"]
 
 
-# What sbatch is asked
+# Options that print help or the version
 
 
 @pytest.mark.parametrize(
     "words", [["--help"], ["-h"], ["--usage"], ["--version"], ["-V"], ["-N1", "--hel"]]
 )
 def test_called_sbatch_it_answers_as_sbatch(login: Login, words: list[str]) -> None:
-    """Programs parse what `sbatch --version` and `--help` print."""
+    """--help, --usage and --version, which programs parse, are passed on to the real sbatch."""
     installed_as(login, "link")
     done = login.sbatch(*words)
     assert call_of(done)["argv"] == words
@@ -267,7 +267,7 @@ def test_called_sbatch_it_has_help_of_its_own(login: Login) -> None:
 
 
 def test_the_real_sbatch_can_be_named(login: Login) -> None:
-    """By path, or by a name on PATH; an empty value names none."""
+    """HADAR_SBATCH is a path or a name on PATH; an empty value counts as unset."""
     installed_as(login, "link")
     shutil.copy(login.root / "bin" / "sbatch", login.program("real/sbatch.real", ""))
     (login.root / "bin" / "sbatch").unlink()
@@ -292,7 +292,7 @@ def test_the_real_sbatch_can_be_named(login: Login) -> None:
     ],
 )
 def test_a_wrong_name_is_told_with_the_remedy(login: Login, named: str, why: str) -> None:
-    """One line with the value; nothing is submitted."""
+    """A wrong HADAR_SBATCH is an error with value and remedy, and nothing is submitted."""
     installed_as(login, "link")
     login.program("opt/wrapper", f'#!/bin/sh\nexec {login.root}/opt/hadar-sbatch "$@"\n')
     value = named.format(root=login.root)
@@ -300,13 +300,13 @@ def test_a_wrong_name_is_told_with_the_remedy(login: Login, named: str, why: str
         done = login.sbatch(*words, HADAR_SBATCH=value)
         assert (done.returncode, done.stdout) == (127, "")
         assert said_by(done)[-1] == f"hadar-sbatch: HADAR_SBATCH={value} {why}: {REMEDY}"
-        # Of a wrapper it shows only when that has been executed.
+        # For a wrapper the error is found only after it has been executed.
         assert len(said_by(done)) == 1 or "again" in why
 
 
 @pytest.mark.parametrize("how", ["link", "copy", "wrapper", "module"])
 def test_without_a_real_sbatch_there_is_one_line(login: Login, how: str) -> None:
-    """The shell's status for a missing command, and the variable that names one."""
+    """Without a real sbatch there is one line with the remedy, and status 127."""
     installed_as(login, how)
     (login.root / "bin" / "sbatch").unlink()
     done = login.sbatch("--no-hadar", "job.sh")
@@ -317,7 +317,7 @@ def test_without_a_real_sbatch_there_is_one_line(login: Login, how: str) -> None
 
 
 def test_a_program_that_cannot_be_executed_is_told(login: Login) -> None:
-    """The kernel says why."""
+    """If sbatch cannot be executed, the line has the kernel's error."""
     installed_as(login, "link")
     login.program("bin/sbatch", "#!/no/such/interpreter\n")
     done = login.sbatch("--no-hadar", "job.sh")

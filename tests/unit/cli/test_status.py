@@ -1,4 +1,4 @@
-"""hadar status: alive or not, with what the journal has."""
+"""hadar status: whether hadard is alive, and the last round of the journal."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_journal_that_may_not_be_read_is_no_fault(config: Path, tmp_path: Path
 
 @pytest.mark.parametrize("content", ["no journal\n", '{"version":99}\n', "[" * 100_000 + "\n"])
 def test_a_damaged_journal_is_no_fault(config: Path, tmp_path: Path, content: str) -> None:
-    """Whether hadard is alive is known without it."""
+    """A damaged journal is named, and hadard is still shown as alive."""
     vouch(tmp_path, 30)
     (tmp_path / "j.jsonl").write_text(content)
     done = status(config)

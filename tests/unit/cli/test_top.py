@@ -1,4 +1,4 @@
-"""hadar top: one look at a time, hostile names as they are."""
+"""hadar top: its table, its updates, and hostile names, which are shown unchanged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_small_screen_tells_how_many_are_left_out(journal: Path) -> None:
 
 
 def test_control_c_ends_it(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first look it waits, and is interrupted."""
+    """Ctrl-C ends `hadar top` with status 0; between updates it waits --every seconds."""
     looks: list[float] = []
 
     def interrupt(seconds: float) -> None:

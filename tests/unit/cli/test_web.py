@@ -1,4 +1,4 @@
-"""hadar web: what it prints, how it ends, and what it refuses."""
+"""hadar web: its output, its end, and wrong options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _END_S = 30
 
 @contextmanager
 def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run hadar web on a free port until the end of the block; yield it and what it says."""
+    """Run hadar web on a free port until the end of the block; yield it and its first line."""
     command = [sys.executable, "-m", "hadar_slurm.cli.main", "web", "--address", "127.0.0.1:0"]
     process = subprocess.Popen(
         [*command, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -41,7 +41,7 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
-    """It says where it is, answers there, and ends with status 0 and without a word."""
+    """It prints its address, answers there, and a signal ends it with status 0."""
     journal = write(tmp_path / "journal.jsonl", a_line(0, {"77": a_job()}))
     with started("--journal", str(journal)) as (process, said):
         name, _, url = said.rpartition(": ")
@@ -54,7 +54,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
 
 
 def test_without_a_journal_it_takes_the_daemons(tmp_path: Path) -> None:
-    """The configuration of hadard says where its journal is."""
+    """Without --journal the journal that hadard's configuration names is served."""
     journal = write(tmp_path / "elsewhere.jsonl", a_line(0, {"77": a_job()}))
     config = tmp_path / "hadar.yaml"
     config.write_text(f"journal: {journal}\n", encoding="utf-8")
@@ -63,7 +63,7 @@ def test_without_a_journal_it_takes_the_daemons(tmp_path: Path) -> None:
 
 
 def test_metrics_tell_of_the_daemon_where_its_run_dir_is_known(tmp_path: Path) -> None:
-    """By the configuration, also beside --journal; with --journal alone nothing is looked for."""
+    """Metrics show hadard as up by the configuration's run_dir, but not with --journal alone."""
     journal = tmp_path / "none.jsonl"
     config = tmp_path / "hadar.yaml"
     config.write_text(f"journal: {journal}\nrun_dir: {tmp_path}\n", encoding="utf-8")

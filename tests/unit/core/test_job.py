@@ -1,4 +1,4 @@
-"""Jobs: the layouts of a gang, what a spec refuses, and the phases that follow each other."""
+"""Jobs: the shapes of a gang, invalid specs, and the transitions between phases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDS = {Phase.DONE, Phase.FAILED, Phase.CANCELLED}
 
 @given(num_gpus=st.integers(1, 500))
 def test_the_layouts_of_a_gang_are_its_divisors(num_gpus: int) -> None:
-    """Every number of nodes that divides the gang, the fewest nodes first."""
+    """The shapes use every number of nodes that divides the gang, the fewest nodes first."""
     shapes = uniform_shapes(num_gpus)
     assert [shape.nodes for shape in shapes] == [
         nodes for nodes in range(1, num_gpus + 1) if num_gpus % nodes == 0
@@ -25,17 +25,17 @@ def test_the_layouts_of_a_gang_are_its_divisors(num_gpus: int) -> None:
 
 
 def test_a_shape_reads_gpus_by_nodes() -> None:
-    """As users write it."""
+    """A shape is written as GPUs per node x nodes, as in users' options."""
     assert str(Shape(nodes=2, gpus_per_node=4)) == "4x2"
 
 
 def test_a_spec_without_shapes_allows_every_layout() -> None:
-    """A user who names no layout leaves it to the policy."""
+    """A spec without shapes allows all uniform shapes."""
     assert a_spec("1", 4).shapes == uniform_shapes(4)
 
 
 def test_a_spec_that_cannot_be_is_refused() -> None:
-    """No GPUs, no steps, or a layout of another size; the error names the job and the value."""
+    """No GPUs, no steps or a shape of another size is refused with the job and the value."""
     with pytest.raises(JobSpecError, match="job 7: GPUs must be 1 or more, not 0"):
         a_spec("7", 0)
     with pytest.raises(JobSpecError, match="job 7: total steps must be 1 or more, not -5"):
@@ -45,7 +45,7 @@ def test_a_spec_that_cannot_be_is_refused() -> None:
 
 
 def test_steps_left_are_never_below_none() -> None:
-    """A report may run ahead of the steps that were asked for."""
+    """Steps left are 0, not negative, if more steps are done than requested."""
     assert a_job("1", steps=100, done=30.0).steps_left == 70.0
     assert a_job("1", steps=100, done=130.0).steps_left == 0.0
 
@@ -53,7 +53,7 @@ def test_steps_left_are_never_below_none() -> None:
 @pytest.mark.parametrize("after", Phase)
 @pytest.mark.parametrize("before", Phase)
 def test_nothing_follows_an_end(before: Phase, after: Phase) -> None:
-    """Who lives may be anything next, for much can happen between two looks; an end is final."""
+    """A job may go from any phase to any other, unless it has ended."""
     if before is after or before not in ENDS:
         check_phase_move(JobId("7"), before, after)
         return
@@ -62,14 +62,14 @@ def test_nothing_follows_an_end(before: Phase, after: Phase) -> None:
 
 
 def test_what_is_final_and_what_can_be_planned() -> None:
-    """Jobs that have ended or are stopping are nobody's to plan."""
+    """Jobs that have ended or are stopping cannot be planned."""
     assert {phase for phase in Phase if phase.is_final} == ENDS
     assert {phase for phase in Phase if phase.is_plannable} == set(Phase) - ENDS - {Phase.STOPPING}
     assert set(PHASE_MOVES) == set(Phase)
 
 
 def test_who_must_keep_its_gpus() -> None:
-    """Who runs and cannot resume, and who is about to start; nobody else."""
+    """Only jobs that run without checkpoints or are starting must keep their GPUs."""
     assert a_job("1", on="n1:V100:1", can_checkpoint=False).is_pinned_in_place
     assert a_job("1", on="n1:V100:1", phase=Phase.STARTING).is_pinned_in_place
     assert not a_job("1", on="n1:V100:1").is_pinned_in_place

@@ -1,4 +1,4 @@
-"""check_plan: every rule, all of them told at once, and what runs already is not judged again."""
+"""check_plan: every rule, errors that list all broken rules, and gangs that run already."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def broken_by(snapshot: Snapshot, plan: Plan) -> tuple[str, ...]:
 
 
 def test_a_sound_plan_passes() -> None:
-    """New gangs, gangs in place and waiting jobs, each within the rules."""
+    """A plan of new gangs, kept gangs and waiting jobs within the rules is valid."""
     snapshot = a_snapshot(
         CLUSTER,
         a_job("1", 2),
@@ -53,13 +53,13 @@ def test_a_sound_plan_passes() -> None:
     ],
 )
 def test_a_gang_that_cannot_be_is_refused(gang: str, rule: str) -> None:
-    """Wrong size, unknown node, GPUs that a node has not, types that Slurm cannot be told."""
+    """Refused: wrong size, unknown node, missing GPUs, and types that Slurm cannot express."""
     broken = broken_by(a_snapshot(CLUSTER, a_job("1", 2)), a_plan({"1": gang}))
     assert any(rule in words for words in broken), broken
 
 
 def test_a_layout_that_the_job_does_not_allow_is_refused() -> None:
-    """A job that asked for one node is not spread, and the other way round."""
+    """A job that allows one node only is not spread over two."""
     job = a_job("1", 2, shapes=[Shape(nodes=1, gpus_per_node=2)])
     assert broken_by(a_snapshot(CLUSTER, job), a_plan({"1": "n1:V100:1 n2:V100:1"})) == (
         "job 1 gets the shape 1x2, which it does not allow",
@@ -67,7 +67,7 @@ def test_a_layout_that_the_job_does_not_allow_is_refused() -> None:
 
 
 def test_nodes_with_different_numbers_of_gpus_are_refused() -> None:
-    """Three GPUs here and one there is nothing that one Slurm job can ask for."""
+    """A Slurm job cannot request different numbers of GPUs per node."""
     snapshot = a_snapshot("3xV100,1xV100", a_job("1", 4))
     assert broken_by(snapshot, a_plan({"1": "n1:V100:3 n2:V100:1"})) == (
         "job 1 gets n1:V100:3 n2:V100:1, which cannot be expressed: "
@@ -76,21 +76,21 @@ def test_nodes_with_different_numbers_of_gpus_are_refused() -> None:
 
 
 def test_mixing_types_is_refused_where_the_backend_cannot() -> None:
-    """A backend that names one type for all nodes states so."""
+    """Mixed types are refused if the backend's rules exclude them."""
     rules = GangRules(may_mix_types=False)
     snapshot = a_snapshot("1xV100,1xK80", a_job("1", 2), rules=rules)
     assert "it mixes GPU types" in broken_by(snapshot, a_plan({"1": "n1:V100:1 n2:K80:1"}))[0]
 
 
 def test_a_backend_without_the_uniform_rule_takes_any_gang() -> None:
-    """The simulator may be asked for gangs of any form."""
+    """Without the rule `is_uniform` a gang of any form is valid."""
     rules = GangRules(is_uniform=False)
     snapshot = a_snapshot("1xV100+2xK80,1xK80", a_job("1", 4), rules=rules)
     check_plan(snapshot, a_plan({"1": "n1:V100:1 n1:K80:2 n2:K80:1"}))
 
 
 def test_a_node_that_takes_no_work_gets_none() -> None:
-    """A drained node keeps what it has and gets nothing new."""
+    """A closed node keeps its jobs and gets no new ones."""
     cluster = a_cluster("1xV100,1xV100", closed=["n1"])
     staying, coming = a_job("1", on="n1:V100:1"), a_job("2")
     check_plan(a_snapshot(cluster, staying, coming), a_plan({"1": "n1:V100:1", "2": "n2:V100:1"}))
@@ -100,7 +100,7 @@ def test_a_node_that_takes_no_work_gets_none() -> None:
 
 
 def test_a_node_outside_the_jobs_partition_is_refused() -> None:
-    """A job stays on the nodes that its partition has."""
+    """A job is placed on the nodes that it may use only."""
     snapshot = a_snapshot("1xV100,1xV100", a_job("1", allowed=["n2"]))
     check_plan(snapshot, a_plan({"1": "n2:V100:1"}))
     assert broken_by(snapshot, a_plan({"1": "n1:V100:1"})) == (
@@ -109,7 +109,7 @@ def test_a_node_outside_the_jobs_partition_is_refused() -> None:
 
 
 def test_another_type_than_the_one_a_job_is_bound_to_is_refused() -> None:
-    """What Slurm cannot be asked for any more is not planned."""
+    """A job whose request names a GPU type gets no other type."""
     snapshot = a_snapshot("1xV100,1xK80", a_job("1", bound_type="K80"))
     check_plan(snapshot, a_plan({"1": "n2:K80:1"}))
     assert broken_by(snapshot, a_plan({"1": "n1:V100:1"})) == (
@@ -118,13 +118,13 @@ def test_another_type_than_the_one_a_job_is_bound_to_is_refused() -> None:
 
 
 def test_a_place_without_a_rate_is_refused() -> None:
-    """A job is not started where it would not train."""
+    """A job is not placed on a type where its throughput is 0."""
     snapshot = a_snapshot("1xV100", a_job("1", throughputs=some_rates(V100=0.0, K80=1.0)))
     assert broken_by(snapshot, a_plan({"1": "n1:V100:1"})) == ("job 1 does not fit on n1:V100:1",)
 
 
 def test_gpus_given_twice_are_refused() -> None:
-    """Two jobs never hold one GPU; neither do a job and others outside our care."""
+    """A GPU goes to one job only, and not to a job if unmanaged jobs occupy it."""
     jobs = (a_job("1"), a_job("2"))
     plan = a_plan({"1": "n1:V100:1", "2": "n1:V100:1"})
     assert broken_by(a_snapshot("1xV100", *jobs), plan) == ("n1 is to give 2 V100 and has 1",)
@@ -133,7 +133,7 @@ def test_gpus_given_twice_are_refused() -> None:
 
 
 def test_gpus_of_a_stopping_job_are_not_free_yet() -> None:
-    """A GPU is free only when Slurm says so."""
+    """The GPUs of a stopping job cannot be placed."""
     leaving = a_job("1", on="n1:V100:1", phase=Phase.STOPPING)
     plan = a_plan({"2": "n1:V100:1"}, {"1": WaitReason.STOPPING})
     assert broken_by(a_snapshot("1xV100", leaving, a_job("2")), plan) == (
@@ -142,7 +142,7 @@ def test_gpus_of_a_stopping_job_are_not_free_yet() -> None:
 
 
 def test_a_stopping_job_is_not_placed() -> None:
-    """A job is placed anew only once it has left."""
+    """A job is not placed while it is stopping."""
     leaving = a_job("1", on="n1:V100:1", phase=Phase.STOPPING)
     assert "job 1 is stopping and cannot be placed" in broken_by(
         a_snapshot("1xV100,1xV100", leaving), a_plan({"1": "n2:V100:1"})
@@ -150,14 +150,14 @@ def test_a_stopping_job_is_not_placed() -> None:
 
 
 def test_an_unknown_job_is_refused() -> None:
-    """A plan speaks of jobs that are there."""
+    """A plan cannot place a job that is not in the snapshot."""
     assert broken_by(a_snapshot("1xV100"), a_plan({"7": "n1:V100:1"})) == (
         "job 7 is not in the snapshot",
     )
 
 
 def test_two_copies_of_a_rigid_job_are_refused() -> None:
-    """One job, one gang."""
+    """A rigid job has one copy only."""
     copies = Allocation.of({0: a_gang("n1:V100:1"), 1: a_gang("n2:V100:1")})
     plan = Plan.of({JobId("1"): copies}, {})
     assert broken_by(a_snapshot("1xV100,1xV100", a_job("1")), plan) == (
@@ -166,7 +166,7 @@ def test_two_copies_of_a_rigid_job_are_refused() -> None:
 
 
 def test_an_allocation_of_nothing_is_refused() -> None:
-    """Who gets nothing waits, and is told why."""
+    """A job without GPUs must wait with a reason; an empty allocation is invalid."""
     plan = Plan.of({JobId("1"): Allocation()}, {})
     assert broken_by(a_snapshot("1xV100", a_job("1")), plan) == (
         "job 1 has 0 copies and may have 1",
@@ -174,14 +174,14 @@ def test_an_allocation_of_nothing_is_refused() -> None:
 
 
 def test_a_job_without_a_place_needs_a_reason() -> None:
-    """No job is forgotten."""
+    """Every job has an allocation or a reason to wait."""
     assert broken_by(a_snapshot("1xV100", a_job("1")), a_plan()) == (
         "job 1 has neither an allocation nor a reason to wait",
     )
 
 
 def test_a_job_cannot_both_run_and_wait() -> None:
-    """A reason stands for jobs without GPUs only."""
+    """A job with an allocation cannot have a reason to wait."""
     plan = a_plan({"1": "n1:V100:1"}, {"1": OUTBID})
     assert broken_by(a_snapshot("1xV100", a_job("1")), plan) == (
         "job 1 is both placed and waiting",
@@ -189,7 +189,7 @@ def test_a_job_cannot_both_run_and_wait() -> None:
 
 
 def test_jobs_that_have_ended_need_nothing() -> None:
-    """A finished job neither runs nor waits."""
+    """A finished job is not part of a plan."""
     check_plan(a_snapshot("1xV100", a_job("1", phase=Phase.DONE)), a_plan())
 
 
@@ -202,7 +202,7 @@ def test_jobs_that_have_ended_need_nothing() -> None:
     ids=["not checkpointable", "starting"],
 )
 def test_a_job_that_cannot_be_moved_keeps_its_gpus(job: object) -> None:
-    """Neither another place nor none at all, for who cannot resume or is about to start."""
+    """A job that cannot resume or is starting can be neither migrated nor preempted."""
     snapshot = a_snapshot("1xV100,1xV100", job)  # type: ignore[arg-type]
     check_plan(snapshot, a_plan({"1": "n1:V100:1"}))
     rule = ("job 1 cannot be moved now and must keep its GPUs",)
@@ -211,7 +211,7 @@ def test_a_job_that_cannot_be_moved_keeps_its_gpus(job: object) -> None:
 
 
 def test_a_job_that_cannot_be_checkpointed_may_be_placed_once() -> None:
-    """Before it runs it goes anywhere."""
+    """A job without checkpoints can be placed anywhere before it runs."""
     check_plan(a_snapshot("1xV100", a_job("1", can_checkpoint=False)), a_plan({"1": "n1:V100:1"}))
 
 
@@ -228,7 +228,7 @@ def test_a_job_that_cannot_be_checkpointed_may_be_placed_once() -> None:
     ids=["not uniform", "other layout", "mixed node", "other size", "no rate", "other nodes"],
 )
 def test_what_runs_already_is_a_fact(held: str, job: dict[str, object]) -> None:
-    """A gang that plain Slurm chose may stay, whatever form it has, but may not be started."""
+    """A running gang of any form may be kept; a new gang of that form is refused."""
     staying = a_job("1", on=held, **job)  # type: ignore[arg-type]
     check_plan(a_snapshot(CLUSTER, staying), a_plan({"1": held}))
     coming = a_job("1", **job)  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def test_what_runs_already_is_a_fact(held: str, job: dict[str, object]) -> None:
 
 
 def test_every_broken_rule_is_told() -> None:
-    """The error lists all that is wrong, not the first of it."""
+    """The error lists every broken rule, not only the first."""
     cluster = a_cluster("1xV100,2xV100", closed=["n2"])
     snapshot = a_snapshot(cluster, a_job("1"), a_job("2"), a_job("3"), a_job("10"))
     plan = a_plan({"1": "n1:V100:1", "2": "n1:V100:1", "3": "n2:V100:2", "9": "n1:V100:1"})
@@ -252,7 +252,7 @@ def test_every_broken_rule_is_told() -> None:
 
 
 def test_plans_are_canonical() -> None:
-    """Equal plans are equal, whatever order they were made in; job 10 comes after job 9."""
+    """Plans are equal whatever the order of their entries; job 10 comes after job 9."""
     one = a_plan({"10": "n1:V100:1", "9": "n1:V100:1"}, {"3": OUTBID, "20": OUTBID})
     other = a_plan({"9": "n1:V100:1", "10": "n1:V100:1"}, {"20": OUTBID, "3": OUTBID})
     assert one == other

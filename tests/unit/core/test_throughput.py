@@ -1,4 +1,4 @@
-"""Rates: the slowest type sets the pace, and a table says where it is wrong."""
+"""Throughputs: the slowest type of a gang counts; the error of a wrong table names the place."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ json_trees = st.recursive(
 def test_the_rate_on_one_type(
     gpu_type: str, num_gpus: int, *, is_spread: bool, steps_per_s: float
 ) -> None:
-    """Measured rows as they are, the documented rules where there is none."""
+    """A measured row is used unchanged; without one the documented rules apply."""
     assert RATES.on(gpu_type, num_gpus, is_spread=is_spread) == pytest.approx(steps_per_s)
 
 
@@ -76,7 +76,7 @@ def test_the_rate_on_one_type(
 def test_the_slowest_type_sets_the_pace(
     rows: dict[tuple[str, int], GangThroughput], gang: list[str], num_gpus: int, *, is_spread: bool
 ) -> None:
-    """A gang runs at the least of its types' rates, in whatever order and number they come."""
+    """A gang's throughput is the smallest of its types' throughputs, in any order and number."""
     throughputs = Throughputs.of(rows)
     pace = throughputs.of_gang(gang, num_gpus, is_spread=is_spread)
     assert pace == min(throughputs.on(gpu_type, num_gpus, is_spread=is_spread) for gpu_type in gang)
@@ -85,20 +85,20 @@ def test_the_slowest_type_sets_the_pace(
 
 
 def test_a_gang_of_nothing_makes_no_steps() -> None:
-    """No type, no steps, and no error."""
+    """An empty gang has throughput 0, without an error."""
     assert RATES.of_gang([], 2, is_spread=False) == 0.0
     assert RATES.best([], 2) == 0.0
 
 
 def test_the_best_type_counts_within_a_node() -> None:
-    """The fastest of the types asked about, together."""
+    """The best throughput is that of the fastest given type within a node."""
     assert RATES.best(["k80", "v100"], 2) == 18.0
     assert RATES.best(["k80", "rtx"], 2) == 4.0
 
 
 @given(rows=some_rates)
 def test_rates_are_canonical(rows: dict[tuple[str, int], GangThroughput]) -> None:
-    """Equal rows make equal and equally hashed rates, whatever their order and case."""
+    """Equal rows give equal throughputs with equal hashes, whatever the order and case."""
     shuffled = {(gpu_type.upper(), size): rows[gpu_type, size] for gpu_type, size in reversed(rows)}
     assert Throughputs.of(rows) == Throughputs.of(shuffled)
     assert hash(Throughputs.of(rows)) == hash(Throughputs.of(shuffled))
@@ -107,7 +107,7 @@ def test_rates_are_canonical(rows: dict[tuple[str, int], GangThroughput]) -> Non
 
 @given(rows=some_rates)
 def test_a_table_is_read_as_written(rows: dict[tuple[str, int], GangThroughput]) -> None:
-    """Rates survive the file."""
+    """The throughputs in a table are read as they were written."""
     tree: dict[str, dict[str, list[float | None]]] = {}
     for (gpu_type, size), throughput in rows.items():
         tree.setdefault(gpu_type, {})[str(size)] = [throughput.together, throughput.spread]
@@ -118,7 +118,7 @@ def test_a_table_is_read_as_written(rows: dict[tuple[str, int], GangThroughput])
 
 
 def test_a_table_without_a_source_names_its_file() -> None:
-    """Every figure has an origin, if only the path."""
+    """The source of a table that names none is the path of its file."""
     assert parse_table('{"workloads": {}}', "there").source == "there"
 
 
@@ -127,7 +127,10 @@ SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def test_gavels_table_is_read_unmodified() -> None:
-    """Rates alone, within a node and across; pairs are left aside, zero means it does not fit."""
+    """Throughputs within a node and across nodes are read; pairs of jobs are left out.
+
+    Zero means that the workload does not fit.
+    """
     table = parse_table(GAVELS.read_text(encoding="utf-8"), "gavel.json")
     assert table.source == "gavel.json"
     assert table.throughputs("steep") == Throughputs.of(
@@ -144,7 +147,7 @@ def test_gavels_table_is_read_unmodified() -> None:
 
 
 def test_gavels_published_table_is_read_whole() -> None:
-    """Every workload, type and gang of the file, with the very figures."""
+    """Every workload, type and gang of the published file is read with its exact figures."""
     path = SHARED / "gavel_simulation_throughputs.json"
     if not path.exists():
         pytest.skip(f"../shared/data/{path.name}, which is not part of the project, is not there")
@@ -237,7 +240,7 @@ def test_a_wrong_table_names_the_place(text: str, words: str) -> None:
 
 @given(tree=json_trees)
 def test_nothing_but_a_config_error_comes_of_any_json(tree: object) -> None:
-    """Whatever the file holds, it is a table or a ConfigError."""
+    """Any JSON gives a table or a ConfigError."""
     with contextlib.suppress(ConfigError):
         parse_table(json.dumps(tree), "there")
     with contextlib.suppress(ConfigError):
@@ -247,6 +250,6 @@ def test_nothing_but_a_config_error_comes_of_any_json(tree: object) -> None:
 
 
 def test_workload_names_are_gavels() -> None:
-    """A batch size is part of the name, where there is one."""
+    """The batch size, if any, is part of a workload's name."""
     assert workload_name("LM", 80) == "LM (batch size 80)"
     assert workload_name("A3C", None) == "A3C"

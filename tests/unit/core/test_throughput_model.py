@@ -1,4 +1,4 @@
-"""What is believed of speeds that nobody has measured, and how measuring changes it."""
+"""Estimates of throughputs without measurements, and their change by measurements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINE = Workload("ada", "ResNet-50 (batch size 64)")
 
 
 def prior(num_gpus: int = 1) -> Prior:
-    """A job of which nothing is known but that it would do 1 step/s on its slowest type."""
+    """Return the prior of a job of which only 1 step/s on its slowest type is known."""
     return published_prior(PUBLISHED, KINDS, num_gpus, 1.0)
 
 
@@ -48,7 +48,7 @@ def speed(
 
 
 def measure_all(speeds: ThroughputModel, model: str, ratio: float) -> None:
-    """Have eight workloads of a model measured on both types."""
+    """Record measurements of eight workloads of a model on both types."""
     for number in range(8):
         workload = Workload("ada", f"{model} (batch size {number})")
         speeds.measure(workload, V100, ratio)
@@ -94,7 +94,7 @@ def test_what_a_user_gives_is_not_drawn_to_what_others_do() -> None:
     measure_all(speeds, "LM", 3.0)
     own = given(v100=20.0, k80=1.0)
     assert speed(speeds, K80, own) == 1.0
-    # Slower than was given, and so on the other type, in proportion.
+    # Measured slower than given, so the other type is scaled in proportion.
     speeds.measure(MINE, V100, 10.0)
     estimate = speeds.estimate(MINE, K80, own)
     assert estimate.steps_per_s == pytest.approx(0.5)

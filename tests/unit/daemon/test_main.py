@@ -1,4 +1,4 @@
-"""hadard's command line: what is wrong is one line, and one round leaves what it should."""
+"""hadard's command line: errors are one line; a single round writes its journal line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ended_with(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[in
 def test_a_fault_is_one_line_and_status_2(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names the option or the file, the value, and what is accepted."""
+    """The line names the option or the file, with the wrong value or key."""
     files = {
         "GOOD": ("good.yaml", "utility: jct\n"),
         "BAD": ("bad.yaml", "utility: jct\npolicies: x\n"),
@@ -75,7 +75,7 @@ def test_a_fault_is_one_line_and_status_2(
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """The version is the package's, and help lists every option."""
+    """--version prints the package's version, and --help lists the options."""
     assert ended_with(["--version"], capsys) == (0, f"hadard {__version__}\n", "")
     status, out, _ = ended_with(["--help"], capsys)
     assert status == 0
@@ -100,7 +100,7 @@ SINFO = "print('all*')"
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Slurm of three programs that shows one idle node and no jobs; returns the configuration."""
+    """Fake a Slurm with one idle node and no jobs, and return the path of hadar.yaml."""
     for name, text in (("scontrol", SCONTROL), ("squeue", ""), ("sinfo", SINFO)):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         program.chmod(0o755)
     (tmp_path / "slurm.conf").touch()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    # Two runs of these tests on one machine are two clusters.
+    # Concurrent runs of these tests on one machine must not share a cluster's lock.
     monkeypatch.setenv("TOY_HOST", f"toy-{uuid4()}")
     config = tmp_path / "hadar.yaml"
     config.write_text(
@@ -122,7 +122,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_one_round_is_written_and_leaves_no_heartbeat(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """hadard --once looks, decides, writes a line and ends; nobody is to wait for it later."""
+    """hadard --once writes one journal line and leaves no heartbeat, so no job waits for it."""
     assert ended_with(["--config", str(toy), "--once"], capsys)[0] == 0
     (line,) = read_journal(toy.parent / "log" / "j.jsonl")
     assert line["nodes"] == {"n1": {"gpus": {"v100": 2}, "open": True}}
@@ -137,7 +137,7 @@ def test_one_round_is_written_and_leaves_no_heartbeat(
 def test_the_journal_tells_what_the_reaper_has_given_back(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The reaper cannot write the journal: hadard does once it is back, if it can be told."""
+    """hadard journals the number of jobs that the reaper released, if that number is readable."""
     state = toy.parent / "state"
     state.mkdir()
     add_expired(state, 3)
@@ -152,7 +152,7 @@ def test_the_journal_tells_what_the_reaper_has_given_back(
 def test_a_single_round_that_failed_has_another_status(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever runs hadard --once from a script learns that nothing was decided."""
+    """hadard --once ends with status 1 if Slurm cannot be read, and journals the error."""
     (toy.parent / "bin" / "squeue").unlink()
     assert ended_with(["--config", str(toy), "--once"], capsys)[0] == 1
     (line,) = read_journal(toy.parent / "log" / "j.jsonl")
@@ -163,7 +163,7 @@ def test_a_single_round_that_failed_has_another_status(
 def test_a_dry_run_prints_the_round_and_writes_nothing(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line of the journal on standard output, and no file."""
+    """--dry-run prints the journal line to standard output and creates no file."""
     before = set(toy.parent.rglob("*"))
     status, out, _ = ended_with(["--config", str(toy), "--dry-run"], capsys)
     assert status == 0
@@ -174,7 +174,7 @@ def test_a_dry_run_prints_the_round_and_writes_nothing(
 def test_two_daemons_do_not_serve_one_cluster(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second one ends at once and says so; afterwards the way is free."""
+    """A second hadard ends at once with an error; after the first has ended one can start."""
     state = toy.parent / "state"
     state.mkdir()
     here = CommandLine(Runner()).site()
@@ -187,7 +187,7 @@ def test_two_daemons_do_not_serve_one_cluster(
 
 @pytest.mark.parametrize("mode", ["--once", "--dry-run"])
 def test_without_slurm_it_says_so(mode: str, toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 1 and the command that is missing."""
+    """Without Slurm's commands the status is 1, and the output names the missing command."""
     (toy.parent / "bin" / "scontrol").unlink()
     (toy.parent / "bin" / "squeue").unlink()
     status, out, err = ended_with(["--config", str(toy), mode], capsys)
@@ -198,7 +198,7 @@ def test_without_slurm_it_says_so(mode: str, toy: Path, capsys: pytest.CaptureFi
 def test_a_journal_that_cannot_be_written_keeps_no_job_waiting(
     toy: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """hadard starts without a journal, names it, and decides all the same."""
+    """If the journal cannot be written, hadard logs that and still runs the round."""
     (toy.parent / "log" / "j.jsonl").mkdir(parents=True)
     assert ended_with(["--config", str(toy), "--once"], capsys)[0] == 0
     assert f"journal: {toy.parent}/log/j.jsonl: rounds are not recorded: Is a directory" in (
@@ -207,7 +207,7 @@ def test_a_journal_that_cannot_be_written_keeps_no_job_waiting(
 
 
 def test_a_sign_of_life_is_given_before_each_command(toy: Path) -> None:
-    """While commands wait for a slurmctld that is away, hadard must not be taken for hung."""
+    """A heartbeat precedes each Slurm command, so that waiting for slurmctld is not a hang."""
     world = World()
     signs: list[int] = []
     slurm = adapter_of(load_config(toy), world)
@@ -229,14 +229,14 @@ def test_a_sign_of_life_is_given_before_each_command(toy: Path) -> None:
 def test_a_sign_of_life_outlasts_a_command_that_is_not_answered(
     toy: Path, keys: str, expected_s: float
 ) -> None:
-    """And some polls; with the defaults it is what the configuration says."""
+    """A heartbeat is valid for longer than a command's timeout and for at least four polls."""
     with toy.open("a", encoding="utf-8") as file:
         file.write(keys)
     assert good_for_s(load_config(toy)) == expected_s
 
 
 def test_a_service_manager_hears_of_its_life(toy: Path, tmp_path: Path) -> None:
-    """It is ready when jobs may be held for it, then alive, and at last it stops."""
+    """systemd gets WATCHDOG=1 and READY=1 at the start, then WATCHDOG=1, at last STOPPING=1."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(30)

@@ -1,4 +1,4 @@
-"""What systemd hears of hadard."""
+"""hadard's notifications to systemd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hadar_slurm.daemon.supervisor import notify
 def manager(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[socket.socket]:
-    """Listen as a service manager does, on either kind of address."""
+    """Listen like a service manager, on a file or an abstract socket."""
     name = f"hadar-{uuid4()}"
     address = str(tmp_path / "notify") if request.param == "file" else f"\0{name}"
     monkeypatch.setenv("NOTIFY_SOCKET", address.replace("\0", "@"))
@@ -40,7 +40,7 @@ def test_nobody_needs_to_listen(address: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_manager_that_does_not_read_keeps_nobody_waiting(manager: socket.socket) -> None:
-    """Its buffer is full after some hundred; what is too much is lost."""
+    """notify does not block when the manager's buffer is full; further messages are lost."""
     for _ in range(5000):
         notify("WATCHDOG=1")
     assert manager.recv(100) == b"WATCHDOG=1"

@@ -1,4 +1,4 @@
-"""What the accounting of a local cluster is configured with, before anything starts."""
+"""The accounting of a local cluster: its programs and its configuration files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ACCOUNTING = "mariadbd slurmdbd sacct sacctmgr".split()
 
 
 def programs(directory: Path, names: list[str]) -> str:
-    """Make programs that do nothing, and return their directory."""
+    """Create empty programs, and return their directory."""
     for name in names:
         (directory / name).touch(mode=0o755)
     return str(directory)
 
 
 def test_accounting_needs_programs_of_its_own(tmp_path: Path) -> None:
-    """The message names the missing program and the package that has it, and no other."""
+    """Without accounting its programs are not required; the error names only missing ones."""
     path = programs(tmp_path, SLURM)
     assert "slurmdbd" not in find_binaries(path)
     with pytest.raises(ClusterError) as caught:
@@ -38,14 +38,14 @@ def test_accounting_needs_programs_of_its_own(tmp_path: Path) -> None:
 
 
 def test_slurm_conf_counts_the_gpus_of_each_type() -> None:
-    """sacct and limits know GPUs as a whole and by type."""
+    """AccountingStorageTRES has the GPUs in total and by type."""
     text = accounting.slurm_conf_lines(Path("/d"), parse_nodes("v100:1,k80:1,v100:2"), 9)
     assert "AccountingStorageTRES=gres/gpu,gres/gpu:k80,gres/gpu:v100" in text.splitlines()
     assert "AccountingStoragePort=9" in text.splitlines()
 
 
 def test_slurmdbd_conf_is_its_users_alone(tmp_path: Path) -> None:
-    """slurmdbd refuses one that others may read; every path in it is the cluster's own."""
+    """Only its user can read slurmdbd.conf, and its paths lie in the cluster's directory."""
     (tmp_path / "database").mkdir()
     accounting.prepare(tmp_path, 9, "ada")
     conf = tmp_path / "slurmdbd.conf"
@@ -57,7 +57,7 @@ def test_slurmdbd_conf_is_its_users_alone(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_is_found_knows_of_its_accounting(tmp_path: Path) -> None:
-    """Another process sees it by the configuration."""
+    """`attach` detects the accounting by slurmdbd.conf."""
     nodes = parse_nodes("v100:1")
     (tmp_path / "hadar-cluster.json").write_text('{"nodes": [{"name": "n1", "gpus": {"v100": 1}}]}')
     assert LocalCluster.attach(tmp_path) == LocalCluster(tmp_path, nodes)
@@ -67,6 +67,6 @@ def test_a_cluster_that_is_found_knows_of_its_accounting(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["mariadbd", "slurmdbd", "slurmctld"])
 def test_no_node_is_named_like_a_daemon(name: str) -> None:
-    """Logs lie under these names."""
+    """A node cannot have the name of a daemon, which names a log directory."""
     with pytest.raises(ConfigError, match=name):
         NodeShape(name, {"v100": 1})

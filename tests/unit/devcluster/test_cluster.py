@@ -1,4 +1,4 @@
-"""What a local cluster decides before any daemon starts: nodes, configuration, ports, directory."""
+"""A local cluster before any daemon starts: nodes, configuration, ports and directory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gpus_of(nodes: tuple[NodeShape, ...]) -> list[dict[str, int]]:
     ],
 )
 def test_a_line_of_nodes_is_read(text: str, gpus: list[dict[str, int]]) -> None:
-    """Each entry is a node, named by its place."""
+    """Each entry is one node or several, named n1, n2 and so on."""
     nodes = parse_nodes(text)
     assert gpus_of(nodes) == gpus
     assert [node.name for node in nodes] == [f"n{i}" for i in range(1, len(gpus) + 1)]
@@ -88,7 +88,7 @@ def test_a_wrong_line_is_refused_in_one_line(text: str, named: str) -> None:
 
 
 def test_a_file_of_nodes_is_read(tmp_path: Path) -> None:
-    """A node keeps its name, or is named by its place."""
+    """A node has the name in the file, or else one by its position."""
     path = tmp_path / "nodes.yaml"
     path.write_text("nodes: [{name: big-1, gpus: {v100: 4, k80: 2}}, {gpus: {p100: 1}}]")
     nodes = load_nodes(path)
@@ -132,13 +132,13 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, content: str, named
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """The message holds the path."""
+    """The message names the path."""
     with pytest.raises(ConfigError, match=r"absent\.yaml"):
         load_nodes(tmp_path / "absent.yaml")
 
 
 def test_slurm_conf_gives_each_node_its_port_and_gpus() -> None:
-    """Ports are given in turn, slurmctld first."""
+    """slurmctld gets the first port and each node the next one; Gres and Feature list its GPUs."""
     text = slurm_conf_text(
         Path("/tmp/c"),
         parse_nodes("v100:2+k80:2,v100:16"),
@@ -161,7 +161,7 @@ def test_slurm_conf_gives_each_node_its_port_and_gpus() -> None:
 
 
 def test_slurm_conf_names_no_file_outside_the_directory() -> None:
-    """Every path is the cluster's own, apart from the mail program that does nothing."""
+    """Every path but MailProg lies in the cluster's directory."""
     text = slurm_conf_text(
         Path("/tmp/c"), parse_nodes("v100:1"), [1, 2], user="ada", slurmd_timeout_s=9
     )
@@ -173,7 +173,7 @@ def test_slurm_conf_names_no_file_outside_the_directory() -> None:
 
 
 def test_gres_conf_gives_every_gpu_a_device() -> None:
-    """A range of files names the devices of one type on one node."""
+    """gres.conf names the devices of one type on one node by a range of files."""
     assert gres_conf_text(Path("/d"), parse_nodes("v100:2+k80:1")).splitlines() == [
         "AutoDetect=off",
         "NodeName=n1 Name=gpu Type=k80 File=/d/gpu/n1-k80-[0-0]",
@@ -191,32 +191,32 @@ def test_gres_conf_gives_every_gpu_a_device() -> None:
     ],
 )
 def test_control_groups_are_switched_off_where_slurm_can(version: str, is_disabled: bool) -> None:
-    """The file is never empty, since slurmd 22.05 stumbles over an empty one."""
+    """cgroup.conf disables control groups from Slurm 23.02 on, and is never empty."""
     text = cgroup_conf_text(version)
     assert text.strip()
     assert ("CgroupPlugin=disabled" in text) == is_disabled
 
 
 def test_cluster_names_differ_between_directories() -> None:
-    """The name is the same for the same directory, and another one elsewhere."""
+    """Equal directories give equal names, other directories other names."""
     assert cluster_name(Path("/tmp/a")) == cluster_name(Path("/tmp/a"))
     assert cluster_name(Path("/tmp/a")) != cluster_name(Path("/tmp/b"))
 
 
 def test_node_shapes_compare_by_value() -> None:
-    """The order in which types are named does not matter."""
+    """Nodes are equal whatever the order of their GPU types."""
     assert NodeShape("n1", {"b": 1, "a": 2}) == NodeShape("n1", {"a": 2, "b": 1})
 
 
 def test_free_ports_are_distinct_and_free() -> None:
-    """Each can be bound, all at once."""
+    """The ports are distinct and unprivileged."""
     ports = free_ports(50)
     assert len(set(ports)) == 50
     assert all(1024 < port < 65536 for port in ports)
 
 
 def test_running_out_of_ports_is_a_clear_error() -> None:
-    """A port in use is passed over, and the message counts what was found."""
+    """A port in use is skipped, and the error gives the number of free ports found."""
     with socket.socket() as taken:
         taken.bind(("", 0))
         port = taken.getsockname()[1]
@@ -225,7 +225,7 @@ def test_running_out_of_ports_is_a_clear_error() -> None:
 
 
 def test_missing_programs_name_the_packages(tmp_path: Path) -> None:
-    """The message can be pasted into a shell."""
+    """The error contains the apt-get command that installs the packages."""
     with pytest.raises(
         ClusterError,
         match="apt-get install --no-install-recommends "
@@ -235,7 +235,7 @@ def test_missing_programs_name_the_packages(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_log_is_one_line_of_errors(tmp_path: Path) -> None:
-    """Errors win over chatter; complaints about MPI are chatter."""
+    """Only errors are returned, without those about MPI; without a log a sentence says so."""
     (tmp_path / "log" / "n1").mkdir(parents=True)
     (tmp_path / "log" / "n1" / "log").write_text(
         "hello\nerror: MPI: no\nerror: first\nfatal: last\n"
@@ -246,7 +246,7 @@ def test_the_end_of_a_log_is_one_line_of_errors(tmp_path: Path) -> None:
 
 
 def test_a_long_directory_is_refused_with_the_room_there_is() -> None:
-    """Unix sockets hold 107 characters, and slurmstepd's name is part of them."""
+    """A path too long for slurmstepd's socket is refused, with the longest possible length."""
     nodes = parse_nodes("v100:1")
     directory.check_path(Path("/" + "d" * 71), nodes)
     with pytest.raises(UsageError, match=r"has 101 characters; .* room for 72: choose a shorter"):
@@ -255,13 +255,13 @@ def test_a_long_directory_is_refused_with_the_room_there_is() -> None:
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "a[1]", "a#", "%n", "a=b", "ü", "a\nb"])
 def test_a_directory_that_slurm_conf_cannot_hold_is_refused(name: str) -> None:
-    """Slurm would read another path than was meant."""
+    """A path with characters that slurm.conf cannot hold is refused."""
     with pytest.raises(UsageError, match=r"characters that slurm\.conf cannot hold"):
         directory.check_path(Path("/tmp") / name, parse_nodes("v100:1"))
 
 
 def test_only_one_claims_a_directory(tmp_path: Path) -> None:
-    """The second claim names the remedy."""
+    """A second claim of a directory fails, with the remedy."""
     nodes = parse_nodes("v100:1")
     directory.claim(tmp_path / "c", nodes)
     with pytest.raises(ClusterError, match=rf"hadar cluster down --dir {tmp_path}/c"):
@@ -272,7 +272,7 @@ def test_only_one_claims_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_directory_with_other_files_is_neither_claimed_nor_removed(tmp_path: Path) -> None:
-    """What is not ours stays as it is."""
+    """A directory that holds other files is not claimed, removed or attached."""
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ClusterError, match=r"not empty \(it holds thesis.tex\)"):
         directory.claim(tmp_path, parse_nodes("v100:1"))
@@ -284,7 +284,7 @@ def test_a_directory_with_other_files_is_neither_claimed_nor_removed(tmp_path: P
 
 
 def test_a_link_is_not_claimed(tmp_path: Path) -> None:
-    """A link in a shared directory may have been laid by anyone."""
+    """A symbolic link, which another user may have made, is not claimed."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     with pytest.raises(ClusterError, match="is not a directory"):
@@ -292,14 +292,14 @@ def test_a_link_is_not_claimed(tmp_path: Path) -> None:
 
 
 def test_a_file_is_not_claimed(tmp_path: Path) -> None:
-    """A file in the way is not taken for the rest of a cluster."""
+    """A file in place of the directory is not claimed."""
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match="is not a directory"):
         directory.claim(tmp_path / "file", parse_nodes("v100:1"))
 
 
 def test_removal_follows_no_link(tmp_path: Path) -> None:
-    """Links in the cluster's directory are removed, what they point to stays."""
+    """Removal deletes links in the cluster's directory, but not their targets."""
     (tmp_path / "precious").mkdir()
     directory.claim(tmp_path / "c", parse_nodes("v100:1"))
     (tmp_path / "c" / "link").symlink_to(tmp_path / "precious")
@@ -308,7 +308,7 @@ def test_removal_follows_no_link(tmp_path: Path) -> None:
 
 
 def test_a_damaged_marker_is_named(tmp_path: Path) -> None:
-    """The message holds the file that cannot be read."""
+    """The error names the marker file that cannot be read."""
     (tmp_path / directory.MARKER).write_text("{")
     with pytest.raises(ClusterError, match=f"cannot read .*{directory.MARKER}"):
         LocalCluster.attach(tmp_path)
@@ -317,7 +317,7 @@ def test_a_damaged_marker_is_named(tmp_path: Path) -> None:
 def test_the_default_directory_is_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lies in XDG_RUNTIME_DIR when there is one."""
+    """The default directory lies in XDG_RUNTIME_DIR if that exists."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert directory.default_directory().parent == tmp_path
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "absent"))
@@ -326,7 +326,7 @@ def test_the_default_directory_is_the_users_own(
 
 
 def test_the_environment_names_the_directories(tmp_path: Path) -> None:
-    """Users export exactly these variables."""
+    """The environment has the variables that commands need to find the cluster."""
     cluster = LocalCluster(tmp_path, parse_nodes("v100:1"))
     assert cluster.environment() == {
         "SLURM_CONF": f"{tmp_path}/slurm.conf",
@@ -347,7 +347,7 @@ def test_the_environment_names_the_directories(tmp_path: Path) -> None:
 def test_commands_fail_in_one_line(
     tmp_path: Path, arguments: list[str], status: int, words: str
 ) -> None:
-    """The caller's mistakes end with status 2, others with 1, and neither with a traceback."""
+    """Usage errors end with status 2, other errors with 1; each output is one line."""
     result = CliRunner().invoke(app, [*arguments, "--dir", str(tmp_path / "c")])
     assert result.exit_code == status
     assert words in result.output
@@ -355,7 +355,7 @@ def test_commands_fail_in_one_line(
 
 
 def test_the_marker_holds_the_nodes(tmp_path: Path) -> None:
-    """Another process finds the nodes that the first one named."""
+    """The marker file contains the nodes, for other processes."""
     directory.claim(tmp_path / "c", parse_nodes("v100:1"))
     content = json.loads((tmp_path / "c" / directory.MARKER).read_text())
     assert content == {"nodes": [{"name": "n1", "gpus": {"v100": 1}}]}

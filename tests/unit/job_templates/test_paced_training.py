@@ -1,4 +1,4 @@
-"""The demo's training program, run as the batch script runs it, but without Slurm."""
+"""The demo's training program, run by its batch script without Slurm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JOB = "77"
 TOTAL = 2000
 PATIENCE_S = 30.0
 
-# What `scontrol show job -d -o 33` of Slurm 22.05.8 prints, shortened, when 33 is an array: the
+# The output of `scontrol show job -d -o 33` of Slurm 22.05.8, shortened, when 33 is an array: the
 # last task has the array's own id. The task on two nodes holds what the tests expect.
 ARRAY_DETAIL = """\
 JobId=33 ArrayJobId=33 ArrayTaskId=1 JobName=x NodeList=n[2-3] JOB_GRES=gpu:v100:4   \
@@ -57,7 +57,7 @@ paced_training = load_program()
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return what a batch script finds: few variables, and none of the tests' caller's."""
+    """Return the environment of a batch script, without the variables of the tests' caller."""
     package = Path(hadar_slurm.__file__).parents[1]
     return {
         "PATH": os.environ["PATH"],
@@ -76,7 +76,7 @@ def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 @dataclass
 class Job:
-    """A job that is started, signalled and started again, as Slurm would."""
+    """A job that is started, signalled and restarted as by Slurm."""
 
     directory: Path
     options: Sequence[str] = ()
@@ -89,7 +89,7 @@ class Job:
 
     @contextlib.contextmanager
     def run(self, *options: str) -> Iterator[subprocess.Popen[str]]:
-        """Start the batch script in a new run, and leave no process behind."""
+        """Start a new run of the batch script, and kill it at the end of the context."""
         self.restart += 1
         variables = environment(
             SLURM_JOB_ID=JOB,
@@ -116,7 +116,7 @@ class Job:
                 self.errors.append(process.stderr.read() if process.stderr else "")
 
     def finish(self, *options: str) -> dict[str, Any]:
-        """Run to the end, fast, and return the result."""
+        """Run to the end at a high rate, and return the result."""
         with self.run("--rate", "v100=1e6", *options) as process:
             assert process.wait(PATIENCE_S) == 0
         return self.result()
@@ -133,7 +133,7 @@ class Job:
         return read_report(self.directory / "spool", JOB, owner_uid=os.getuid())
 
     def wait_for(self, state: str, *, at_least: int = 0) -> ProgressReport:
-        """Wait for a report of the present run."""
+        """Wait for a report of the current run, and return it."""
 
         def is_there() -> bool:
             report = self.report()
@@ -149,7 +149,7 @@ class Job:
         return report
 
     def wait_for_start(self, process: subprocess.Popen[str]) -> None:
-        """Wait until the present run has reported anything, or is over."""
+        """Wait until the current run has written a report or ended."""
 
         def is_there() -> bool:
             report = self.report()
@@ -161,7 +161,7 @@ class Job:
 
 
 def assert_partition(history: Sequence[Mapping[str, Any]], total: int = TOTAL) -> None:
-    """Every step from 0 to `total` was trained once, in order."""
+    """Assert that every step from 0 to `total` was trained once, in order."""
     ends = [0, *(segment["to_step"] for segment in history)]
     starts = [*(segment["from_step"] for segment in history), total]
     assert ends == starts
@@ -175,18 +175,18 @@ def job(tmp_path: Path) -> Job:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a run without interruption ends with."""
+    """Return the result of a run without interruption."""
     return Job(tmp_path_factory.mktemp("reference")).finish()
 
 
 def test_training_learns(expected: dict[str, Any]) -> None:
-    """It is a real model: the loss falls by a hundredfold and more."""
+    """The training is real: the loss falls by a factor of more than 100."""
     assert expected["steps"] == TOTAL
     assert 0 < expected["loss_last"] < expected["loss_first"] / 100
 
 
 def test_the_pace_is_the_gangs(job: Job) -> None:
-    """Two GPUs of 500 steps/s make 1000 steps/s, neither more nor much less."""
+    """Two GPUs of 500 steps/s train at 1000 steps/s at most, as time and report show."""
     with job.run() as process:
         job.wait_for("running", at_least=500)
         report = job.report()
@@ -201,7 +201,7 @@ def test_the_pace_is_the_gangs(job: Job) -> None:
 
 
 def interrupt(job: Job, process: subprocess.Popen[str], how: str) -> None:
-    """End a run as Slurm, an operator or a broken machine would."""
+    """End a run by a migration, a plain requeue or a kill."""
     if how == "move":
         process.send_signal(signal.SIGUSR1)
         eventually(
@@ -221,7 +221,7 @@ def interrupt(job: Job, process: subprocess.Popen[str], how: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_interruptions_change_nothing(job: Job, seed: int, expected: dict[str, Any]) -> None:
-    """However often and wherever it is moved, requeued or killed, no step is lost or repeated."""
+    """Migrations, requeues and kills at random times neither lose nor repeat a step."""
     chance = random.Random(seed)
     for _ in range(5):
         gpus = chance.choice(["n1:v100:2", "n4:k80:4", "n5:v100:1"])
@@ -238,7 +238,7 @@ def test_interruptions_change_nothing(job: Job, seed: int, expected: dict[str, A
 
 
 def test_a_saved_job_reports_what_its_checkpoint_holds(job: Job) -> None:
-    """The acknowledgement's steps are those that the next run starts from."""
+    """The steps in the report `saved` are those from which the next run starts."""
     with job.run() as process:
         job.wait_for("running", at_least=1)
         process.send_signal(signal.SIGUSR1)
@@ -253,7 +253,7 @@ def test_a_saved_job_reports_what_its_checkpoint_holds(job: Job) -> None:
 
 
 def test_a_plain_requeue_loses_nothing(job: Job, expected: dict[str, Any]) -> None:
-    """TERM alone saves as well, and says so."""
+    """SIGTERM without USR1 saves a checkpoint, too, and the report says `saved`."""
     with job.run() as process:
         job.wait_for("running", at_least=1)
         process.send_signal(signal.SIGTERM)
@@ -264,7 +264,7 @@ def test_a_plain_requeue_loses_nothing(job: Job, expected: dict[str, Any]) -> No
 
 
 def test_a_signal_that_hadard_did_not_send_does_no_harm(job: Job, expected: dict[str, Any]) -> None:
-    """Nobody requeues in time: the job says that it runs again, and ends as it would have."""
+    """After USR1 without a requeue the job continues, and its result is unchanged."""
     with job.run("--move-timeout-s", "0.2") as process:
         job.wait_for("running", at_least=1)
         process.send_signal(signal.SIGUSR1)
@@ -278,7 +278,7 @@ def test_a_signal_that_hadard_did_not_send_does_no_harm(job: Job, expected: dict
 
 
 def test_a_second_request_is_acknowledged_again(job: Job) -> None:
-    """A daemon that was restarted meanwhile asks anew; the wait begins again."""
+    """A second USR1, as after a restart of hadard, restarts the wait for a requeue."""
     with job.run("--move-timeout-s", "1.5") as process:
         job.wait_for_start(process)
         process.send_signal(signal.SIGUSR1)
@@ -297,7 +297,7 @@ def test_a_second_request_is_acknowledged_again(job: Job) -> None:
 
 
 def test_a_job_that_was_done_is_done_at_once(job: Job, expected: dict[str, Any]) -> None:
-    """Requeued after its end, it finds nothing left to do and adds no segment."""
+    """A finished job that is requeued ends at once and adds no segment."""
     job.finish()
     with job.run() as process:
         assert process.wait(PATIENCE_S) == 0
@@ -321,7 +321,7 @@ def flipped(content: bytes) -> bytes:
 def test_a_spoilt_checkpoint_falls_back_to_the_one_before(
     job: Job, spoil: Callable[[bytes], bytes], expected: dict[str, Any]
 ) -> None:
-    """The steps in between are trained again, the spoilt file is kept aside, and it is told."""
+    """A corrupt checkpoint is renamed and logged, and the run continues from the one before."""
     with job.run("--checkpoint-every-s", "0.05") as process:
         eventually(lambda: len(list(job.checkpoints.glob("checkpoint-*"))) >= 2, "two checkpoints")
         process.send_signal(signal.SIGTERM)
@@ -337,7 +337,7 @@ def test_a_spoilt_checkpoint_falls_back_to_the_one_before(
 
 
 def test_without_any_good_checkpoint_it_starts_over(job: Job, expected: dict[str, Any]) -> None:
-    """A job is not lost because its checkpoints are."""
+    """Without a valid checkpoint the job trains from step 0."""
     job.checkpoints.mkdir(parents=True)
     (job.checkpoints / "checkpoint-000000000900.json").write_bytes(b"?")
     assert job.finish() == expected
@@ -345,7 +345,7 @@ def test_without_any_good_checkpoint_it_starts_over(job: Job, expected: dict[str
 
 
 def test_half_a_line_of_history_spoils_no_other(job: Job) -> None:
-    """A run killed while it wrote its line gets it written again from its checkpoint."""
+    """A line that a kill cut off is written again from the checkpoint of its run."""
     with job.run() as process:
         job.wait_for("running", at_least=1)
         process.send_signal(signal.SIGTERM)
@@ -359,14 +359,14 @@ def test_half_a_line_of_history_spoils_no_other(job: Job) -> None:
 
 
 def test_without_a_spool_it_trains_all_the_same(job: Job, expected: dict[str, Any]) -> None:
-    """Reports that cannot be written are mentioned once and stop nothing."""
+    """Reports that cannot be written cause one warning, and the training continues."""
     (job.directory / "spool").write_text("in the way", encoding="utf-8")
     assert job.finish() == expected
     assert job.errors[-1].count("without progress reports") == 1
 
 
 def test_outside_slurm_it_reports_to_nobody(tmp_path: Path) -> None:
-    """Run by hand, with the GPUs named, it needs no job id and no spool."""
+    """Outside of Slurm, with --gpus, no report is written."""
     spool = tmp_path / "spool"
     done = run_program("--gpus", "n1:v100:1", cwd=tmp_path, HADAR_SPOOL=str(spool))
     assert (done.returncode, done.stderr) == (0, "")
@@ -374,7 +374,7 @@ def test_outside_slurm_it_reports_to_nobody(tmp_path: Path) -> None:
 
 
 def test_loading_takes_the_time_asked_for(job: Job) -> None:
-    """No step is trained while it pretends to load, and a request is still answered."""
+    """No step is trained during the simulated load time, and USR1 is still answered."""
     with job.run("--restart-delay-s", "60") as process:
         job.wait_for_start(process)
         process.send_signal(signal.SIGUSR1)
@@ -388,7 +388,7 @@ def test_loading_takes_the_time_asked_for(job: Job) -> None:
 
 
 def run_program(*options: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the program by itself, with a quick rate unless told otherwise."""
+    """Run the program without its batch script, at a high rate unless a workload is given."""
     given = ["--rate", "v100=1e6"] if "--workload" not in options else []
     return subprocess.run(
         [
@@ -430,7 +430,7 @@ def run_program(*options: str, cwd: Path, **variables: str) -> subprocess.Comple
     ],
 )
 def test_wrong_options_are_told_in_one_line(tmp_path: Path, options: list[str], words: str) -> None:
-    """Status 2, and one line that names the value and what is accepted."""
+    """Wrong options end with status 2 and one line that names the fault."""
     (tmp_path / "bad.json").write_text("{", encoding="utf-8")
     gpus = [] if "--gpus" in options else ["--gpus", "n1:v100:2"]
     done = run_program(*gpus, *options, cwd=tmp_path)
@@ -440,7 +440,7 @@ def test_wrong_options_are_told_in_one_line(tmp_path: Path, options: list[str], 
 
 
 def test_outside_slurm_the_gpus_must_be_named(tmp_path: Path) -> None:
-    """Without a job id there is nobody to ask."""
+    """Without a job id --gpus is required."""
     done = run_program(cwd=tmp_path)
     assert done.returncode == 2
     assert "name the GPUs: --gpus NODE:TYPE:COUNT" in done.stderr
@@ -456,7 +456,7 @@ def test_outside_slurm_the_gpus_must_be_named(tmp_path: Path) -> None:
 def test_another_trainings_checkpoint_is_not_continued(
     tmp_path: Path, options: list[str], words: str
 ) -> None:
-    """A directory belongs to one training."""
+    """A checkpoint directory of another seed or of more steps is refused."""
     assert run_program("--gpus", "n1:v100:1", cwd=tmp_path).returncode == 0
     done = run_program("--gpus", "n1:v100:1", *options, cwd=tmp_path)
     assert done.returncode == 2
@@ -464,7 +464,7 @@ def test_another_trainings_checkpoint_is_not_continued(
 
 
 def fake_scontrol(directory: Path, script: str) -> str:
-    """Put a stand-in for scontrol first on the path, and return that path."""
+    """Put a fake scontrol first on PATH, and return that PATH."""
     tool = directory / "scontrol"
     tool.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     tool.chmod(0o755)
@@ -472,7 +472,7 @@ def fake_scontrol(directory: Path, script: str) -> str:
 
 
 def test_slurm_is_asked_once_for_the_gpus(tmp_path: Path) -> None:
-    """The job's own task of an array, on two nodes: the rate across nodes of the table."""
+    """One scontrol call finds the array task's GPUs; on two nodes the rate across nodes counts."""
     (tmp_path / "detail").write_text(ARRAY_DETAIL, encoding="utf-8")
     path = fake_scontrol(tmp_path, f'echo "$@" >> {tmp_path}/asked; cat {tmp_path}/detail')
     done = run_program(
@@ -486,7 +486,7 @@ def test_slurm_is_asked_once_for_the_gpus(tmp_path: Path) -> None:
 
 
 def test_a_job_without_gpus_says_so(tmp_path: Path) -> None:
-    """The likeliest mistake of a first try."""
+    """A job without GPUs ends with status 2 and advice."""
     path = fake_scontrol(tmp_path, "echo 'JobId=33 JobName=x JOB_GRES=(null)'")
     done = run_program(cwd=tmp_path, PATH=path, SLURM_JOB_ID="33")
     assert done.returncode == 2
@@ -494,7 +494,7 @@ def test_a_job_without_gpus_says_so(tmp_path: Path) -> None:
 
 
 def test_a_silent_slurm_is_asked_again_then_told(tmp_path: Path) -> None:
-    """A controller that is just restarting costs the job nothing but a little time."""
+    """scontrol is tried three times, and then its error is printed in one line."""
     path = fake_scontrol(
         tmp_path, f"echo x >> {tmp_path}/asked; echo 'Connection refused' >&2; exit 1"
     )
@@ -506,7 +506,7 @@ def test_a_silent_slurm_is_asked_again_then_told(tmp_path: Path) -> None:
 
 
 def test_it_starts_without_the_schedulers_libraries(tmp_path: Path) -> None:
-    """Start-up is part of every move: nothing heavy is imported."""
+    """The program imports no large library, because start-up is part of every migration."""
     code = (
         "import runpy, sys; sys.argv = ['x', '--help']\n"
         "try: runpy.run_path(sys.orig_argv[-1], run_name='__main__')\n"
@@ -540,7 +540,7 @@ def test_it_starts_without_the_schedulers_libraries(tmp_path: Path) -> None:
 def test_the_batch_script_finds_its_program(
     tmp_path: Path, name: str, own: list[str], place: str
 ) -> None:
-    """In HADAR_TEMPLATES, in the directory of submission, or in its job_templates."""
+    """The program is found in HADAR_TEMPLATES, the directory of submission or its job_templates."""
     folder = tmp_path / place
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.py").write_text("import sys; print(sys.argv[1:])", encoding="utf-8")
@@ -571,14 +571,14 @@ def test_the_batch_script_finds_its_program(
     ],
 )
 def test_node_lists_are_unfolded(folded: str, names: list[str]) -> None:
-    """As Slurm folds them: ranges, padding, several brackets."""
+    """Slurm's node lists with ranges, padding and several brackets are expanded."""
     assert paced_training.unfolded(folded) == names
 
 
 @settings(max_examples=20)
 @given(cuts=st.lists(st.integers(0, 200), max_size=5), seed=st.integers(1, 10**6))
 def test_parameters_depend_on_seed_and_step_alone(cuts: list[int], seed: int) -> None:
-    """Training in any pieces gives bit for bit what training in one gives."""
+    """Training in several parts gives the same bits as training in one."""
 
     def trained(bounds: Sequence[int]) -> str:
         parameters = [0.0] * paced_training.LeastSquares.FEATURES
@@ -586,7 +586,7 @@ def test_parameters_depend_on_seed_and_step_alone(cuts: list[int], seed: int) ->
             problem = paced_training.LeastSquares(seed)
             for number in range(first, last):
                 parameters = problem.step(parameters, number)
-            parameters = json.loads(json.dumps(parameters))  # as a checkpoint keeps them
+            parameters = json.loads(json.dumps(parameters))  # as in a checkpoint
         return str(paced_training.parameters_sha256(parameters))
 
     assert trained([0, *sorted(cuts), 200]) == trained([0, 200])

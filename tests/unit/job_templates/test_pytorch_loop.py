@@ -1,7 +1,7 @@
-"""The example for users' own programs: a real PyTorch loop, moved and killed.
+"""The example for users' own programs: a real PyTorch loop, migrated and killed.
 
-The program runs in its own process, so torch may live in another Python than the tests':
-HADAR_TORCH_PYTHON names it, and the tests' own Python is tried without it.
+The program runs in its own process, so torch may be installed in another Python than the tests':
+HADAR_TORCH_PYTHON names it; the default is the tests' own Python.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 @functools.cache
 def has_torch() -> bool:
-    """Import torch once, where it would be used: being installed is not yet working."""
+    """Return whether PYTHON can import torch."""
     done = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False)
     return done.returncode == 0
 
@@ -60,7 +60,7 @@ def variables(directory: Path, restart: int) -> dict[str, str]:
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(hadar_slurm.__file__).parents[1]),
         "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",  # only a CPU promises the same bits twice
+        "CUDA_VISIBLE_DEVICES": "",  # only on a CPU two runs give the same bits
         "SLURM_JOB_ID": JOB,
         "SLURM_RESTART_COUNT": str(restart),
         "HADAR_SPOOL": str(user_reports(directory / "spool", os.getuid())),
@@ -95,7 +95,7 @@ def finish(directory: Path, restart: int) -> Path:
 @pytest.mark.torch
 @pytest.mark.usefixtures("needs_torch")
 def test_a_moved_and_killed_training_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    """Weights, optimiser and random state are all kept: the final weights are the same bits."""
+    """The final weights after a migration and a kill equal those without, bit for bit."""
     disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
     disturbed.mkdir()
     undisturbed.mkdir()
@@ -123,7 +123,7 @@ def test_a_moved_and_killed_training_ends_as_an_undisturbed_one(tmp_path: Path) 
 @pytest.mark.torch
 @pytest.mark.usefixtures("needs_torch")
 def test_a_signal_that_nobody_follows_up_does_no_harm(tmp_path: Path) -> None:
-    """It saves, waits, and goes on to the end."""
+    """After USR1 without a requeue the program saves, waits, and continues to the end."""
     with start(tmp_path, 0, "--move-timeout-s", "0.3") as process:
         eventually(lambda: has_reported(tmp_path, 0, "running"), "it is under way")
         process.send_signal(signal.SIGUSR1)
@@ -135,7 +135,7 @@ def test_a_signal_that_nobody_follows_up_does_no_harm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["pytorch_loop.py", "torchrun_nodes.py"])
 def test_the_example_is_python_3_9_and_needs_little(name: str) -> None:
-    """Users' environments are not ours to choose: torch, handoff and the standard library."""
+    """The example needs only Python 3.9, torch, hadar_slurm and the standard library."""
     source = job_template(name).read_text(encoding="utf-8")
     tree = ast.parse(source, feature_version=(3, 9))
     imported = {

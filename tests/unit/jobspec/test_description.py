@@ -1,4 +1,4 @@
-"""A job's description in Slurm's comment: what is written is read, and a stranger's is checked."""
+"""A job's description in Slurm's comment: it is read back, and untrusted ones are checked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def descriptions(draw: st.DrawFn) -> Description:
 
 @given(description=descriptions())
 def test_a_description_survives_the_comment(description: Description) -> None:
-    """As one printable line without anything that Slurm or a shell could stumble over."""
+    """An encoded description is one printable ASCII line within the limit and is read back."""
     text = encode(description)
     assert text.isascii()
     assert text.isprintable()
@@ -59,7 +59,7 @@ def test_a_description_survives_the_comment(description: Description) -> None:
 
 
 def test_the_form_is_the_one_that_jobs_in_the_queue_have() -> None:
-    """Jobs submitted before an update are read after it."""
+    """The encoding stays the same, so that an update can read descriptions in the queue."""
     text = (
         '{"hadar":1,"rates":{"v100":12.5},"steps":5000,"gpus":4,"shape":"2x2",'
         '"checkpoint":true,"restart_cost_s":10.0,"comment":"mine"}'
@@ -82,7 +82,7 @@ def test_the_form_is_the_one_that_jobs_in_the_queue_have() -> None:
     ["", "a comment", "{", "[]", "3", '"hadar"', "null", "{}", '{"a": 5}', "[" * 1024, "\ud800"],
 )
 def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
-    """Most jobs have nothing to do with us, whatever their comment."""
+    """A comment without the key `hadar` is no description."""
     assert decode(comment) is None
 
 
@@ -130,14 +130,14 @@ def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
     ],
 )
 def test_a_description_that_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:
-    """A user's comment never brings the daemon down: it is told what is wrong with it."""
+    """A wrong description raises JobSpecError, which names the fault."""
     with pytest.raises(JobSpecError, match=words):
         decode(json.dumps(GOOD | changes))
 
 
 @pytest.mark.parametrize("value", ["yes", 1, "true", None, [True]])
 def test_only_true_means_that_a_job_can_be_moved(value: object) -> None:
-    """A job that did not clearly say so is not stopped."""
+    """Any value of `checkpoint` but true means that the job cannot be migrated."""
     description = decode(json.dumps(GOOD | {"checkpoint": value}))
     assert description is not None
     assert description.checkpoint is False
@@ -157,7 +157,7 @@ json_values = st.recursive(
     )
 )
 def test_nothing_but_a_job_spec_error_comes_of_any_comment(tree: dict[str, object]) -> None:
-    """Whatever JSON a user writes, it is a description whose job can be planned, or an error."""
+    """Any JSON gives a description with a valid job spec, or a JobSpecError."""
     with contextlib.suppress(JobSpecError):
         description = decode(json.dumps({"hadar": 1, **GOOD, **tree}))
         assert description is not None
@@ -173,12 +173,12 @@ def test_nothing_but_a_job_spec_error_comes_of_any_comment(tree: dict[str, objec
 
 @given(text=st.text(max_size=50))
 def test_any_text_is_a_comment(text: str) -> None:
-    """Text that is not JSON with our mark is somebody's comment."""
+    """Text that is not JSON with the key `hadar` is no description."""
     assert decode(text) is None
 
 
 def test_a_comment_that_slurm_would_cut_is_refused() -> None:
-    """Half a description would be none."""
+    """A description above Slurm's limit, which Slurm would cut off, is refused."""
     longest = Description(steps=1, workload="A", comment="x" * 900)
     assert len(encode(longest)) <= MAX_COMMENT
     with pytest.raises(JobSpecError, match=r"takes 1\d\d\d of the 1011 characters"):
@@ -189,7 +189,7 @@ def test_a_comment_that_slurm_would_cut_is_refused() -> None:
 
 
 def test_a_job_can_always_leave() -> None:
-    """There is room for the word that says so, however long the description is."""
+    """The longest accepted description has room for the mark of a job that leaves."""
     empty = len(encode(Description(steps=1, workload="A", comment="x")))
     full = Description(steps=1, workload="A", comment="x" * (1011 - empty + 1))
     assert len(encode(full)) == 1011
@@ -198,7 +198,7 @@ def test_a_job_can_always_leave() -> None:
 
 @given(shape=shapes)
 def test_a_shape_is_read_as_it_is_written(shape: Shape) -> None:
-    """GPUs per node, a cross, nodes; the cross may be a capital."""
+    """A shape is read back from GPUs per node x nodes, with a small or capital X."""
     assert parse_shape(str(shape)) == shape
     assert parse_shape(str(shape).upper()) == shape
 
@@ -208,13 +208,13 @@ def test_a_shape_is_read_as_it_is_written(shape: Shape) -> None:
     ["", "x", "2x", "x2", "2", "0x2", "2x0", "2x2x2", "-1x2", "2 x 2", "²x1", "١x1", "1.0x2"],
 )
 def test_a_shape_that_is_none_is_refused(text: str) -> None:
-    """Two whole numbers, 1 or more, and nothing else."""
+    """Anything but two whole numbers of 1 or more is refused as a shape."""
     with pytest.raises(JobSpecError, match="expected GPUs per node x nodes, such as 4x2"):
         parse_shape(text)
 
 
 def test_the_spec_takes_what_the_description_says() -> None:
-    """Rates from the table or of its own, shapes all or the one, the site's restart cost or its."""
+    """Throughputs, shape and restart cost of the description replace the defaults."""
     ids = {"total_steps": 5, "submitted_s": 7.0, "restart_cost_s": 30.0, "user": "ada"}
     throughputs = some_rates(V100=10.0)
     plain = job_spec(JobId("1"), Description(steps=5, gpus=4, workload="a3c"), throughputs, **ids)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Rates of a job by what its user, the table, the data sheets and other jobs say."""
+"""A job's throughputs by its user, the table, published speeds and other jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def origins(estimator: Estimator, description: Description) -> dict[str, Origin]
 
 
 def test_what_the_user_gives_is_taken_as_it_is(estimator: Estimator) -> None:
-    """Types that were not given stay out of question."""
+    """Given throughputs are used unchanged; types that are not given have throughput 0."""
     given = Description(steps=5, gpus=4, throughputs={"V100": 12.0})
     throughputs = estimator.throughputs(given, "ada", KINDS)
     assert (throughputs.on("v100", 4), throughputs.on("k80", 4)) == (12.0, 0.0)
@@ -33,7 +33,7 @@ def test_what_the_user_gives_is_taken_as_it_is(estimator: Estimator) -> None:
 
 
 def test_the_table_is_filled_up_with_what_is_published(estimator: Estimator) -> None:
-    """A new GPU type is used by old models, and what does not fit somewhere does not."""
+    """A type that the table lacks gets a scaled published speed; a throughput of 0 stays 0."""
     throughputs = estimator.throughputs(Description(steps=5, workload="a3c"), "ada", KINDS)
     assert [throughputs.on(gpu_type, 1) for gpu_type in ("v100", "k80", "p4")] == [10.0, 1.0, 0.0]
     assert 10.0 < throughputs.on("a100", 1) < 20.0
@@ -44,7 +44,7 @@ def test_what_is_measured_takes_the_place_of_the_table(estimator: Estimator) -> 
     estimator.speeds.measure(Workload("ada", "A3C"), Place("v100", 1), 5.0)
     throughputs = estimator.throughputs(job, "ada", KINDS)
     assert throughputs.on("v100", 1) == 5.0
-    # Half as fast as the table says there, and so it is taken to be on the others.
+    # The measurement is half the table's figure, so the other types are estimated at half, too.
     assert throughputs.on("k80", 1) == pytest.approx(0.5)
     assert origins(estimator, job)["v100"] is Origin.MEASURED
     assert estimator.throughputs(job, "ben", KINDS).on("v100", 1) == 5.0
@@ -52,7 +52,7 @@ def test_what_is_measured_takes_the_place_of_the_table(estimator: Estimator) -> 
 
 
 def test_steps_and_a_limit_give_a_speed_to_begin_with(estimator: Estimator) -> None:
-    """So many steps in that time on the slowest type, the others by their published speeds."""
+    """The slowest type trains the steps within the limit; published speeds scale the others."""
     job = Description(steps=36_000, limit_s=3600.0, workload="job:x")
     throughputs = estimator.throughputs(job, "ada", ("V100", "K80"))
     assert throughputs.on("k80", 1) == pytest.approx(10.0)
@@ -76,7 +76,7 @@ def test_a_limit_alone_is_work_for_so_long_on_the_slowest_type(
 
 
 def test_answers_are_remembered_until_there_is_news(estimator: Estimator) -> None:
-    """Thousands of jobs ask in every round."""
+    """Throughputs are cached until a measurement changes them."""
     job = Description(steps=5, workload="A3C")
     first = estimator.throughputs(job, "ada", KINDS)
     assert estimator.throughputs(job, "ada", KINDS) is first
