@@ -225,7 +225,7 @@ def test_a_job_is_told_why_it_waits() -> None:
 
 
 def test_two_jobs_alike_but_for_their_checkpoints_may_differ_in_what_they_can_do() -> None:
-    """Where naming a type binds, a job that can move may not start on a slow type beside a fast one."""
+    """Where naming a type binds, a preemptible job may not start beside a faster type."""
     rules = GangRules(naming_binds=True, may_mix_types=False)
     jobs = [
         a_job(name, allowed=["n1"], shapes=[Shape(1, 1)], bound_type=None, can_checkpoint=moves)
