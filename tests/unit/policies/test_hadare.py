@@ -133,7 +133,7 @@ def test_few_copies_take_the_fastest_types() -> None:
 
 
 def test_rigid_jobs_and_those_without_checkpoints_have_one_copy() -> None:
-    """Copies must be stoppable, and each must fit on one node."""
+    """A job that is rigid, cannot be checkpointed, or needs several nodes has one copy."""
     cluster = "1xV100,1xV100,1xV100"
     assert len(copies_in(plan_of(a_snapshot(cluster, a_fork(max_copies=1))))) == 1
     assert len(copies_in(plan_of(a_snapshot(cluster, a_fork(can_checkpoint=False))))) == 1
@@ -152,7 +152,7 @@ def test_a_gang_over_several_nodes_gives_way_to_copies() -> None:
     assert len(copies_in(plan)) == 3
 
 
-# Staying in place.
+# Copies that stay.
 
 
 def test_a_copy_that_stays_keeps_its_number() -> None:
@@ -181,14 +181,14 @@ def test_within_a_slot_copies_are_added_and_none_is_moved() -> None:
     assert copies_in(both, "2") == {0: "n1:V100:1"}
 
 
-# What pays.
+# Which copies pay.
 
 
 @pytest.mark.parametrize(("rest_s", "num_copies"), [(31.0, 2), (29.0, 1)])
 def test_a_copy_must_train_more_than_its_costs_by_the_slots_end(
     rest_s: float, num_copies: int
 ) -> None:
-    """Start and averaging of a copy take 10 s each, so it must train for 10 s or more."""
+    """Start and averaging of a copy take 10 s each, so it must train for more than 10 s."""
     job = a_fork(on=[(0, "n1:V100:1")])
     plan = plan_of(a_snapshot("1xV100,1xV100", job, now_s=1000.0), rest_s=rest_s)
     assert len(copies_in(plan)) == num_copies

@@ -101,7 +101,7 @@ def test_a_policy_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_jobs_that_have_run_pay_for_their_next_start() -> None:
-    """A job that stops counts as one that waits, and what it has done is done."""
+    """A stopping job counts as queued, and keeps the steps it has done."""
     stops = a_job(
         "1", on="n1:V100:1", phase=Phase.STOPPING, steps=1000, done=400.0, throughputs=V100
     )

@@ -110,7 +110,7 @@ def test_who_hung_for_too_long_finds_it_taken_over(tmp_path: Path) -> None:
     lease = a_lease(tmp_path)
     lease.take()
     put(lease)
-    lease.renew()  # not yet time to look
+    lease.renew()  # not due yet
     lease._written_s -= module.EVERY_S
     for _ in range(2):
         with pytest.raises(DaemonError, match="elsewhere"):

@@ -30,7 +30,7 @@ ALONE = """
     contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet reboot
     requeue spread-job test-only usage use-min-nodes verbose version wait
 """.split()
-# Neither.
+# The value is optional.
 OPTIONAL_VALUE = "exclusive get-user-env nice no-kill propagate".split()
 SHORT_WITH_VALUE = "abcdeimnopqtwxABCDFGJLMNS"
 SHORT_ALONE = "hksvHOQVW"

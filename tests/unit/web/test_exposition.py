@@ -345,7 +345,7 @@ def test_no_label_is_made_of_unknown_words(path: Path) -> None:
 
 
 def test_a_journal_that_is_not_there_is_a_metric(path: Path) -> None:
-    """Without a journal, only `hadar_journal_readable` (0) is set for the alert."""
+    """`hadar_journal_readable` is 0 for the alert, and unknown values are omitted."""
     with Follower(path) as follower:
         samples = read(follower)
     assert value(samples, "hadar_journal_readable") == 0

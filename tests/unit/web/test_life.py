@@ -93,7 +93,7 @@ def test_a_daemon_that_is_gone_is_a_metric(path: Path, good_until_s: float | Non
 
 
 def test_without_a_place_for_the_heartbeat_nothing_is_said_of_the_daemon(path: Path) -> None:
-    """The journal is a simulation's, or one of another machine."""
+    """Without a run directory, as for a simulation, no metric or text is on the daemon."""
     write(path, a_line(0))
     found = samples(path, None, NOW_S)
     assert ("hadar_daemon_up", "") not in found
