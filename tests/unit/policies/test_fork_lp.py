@@ -32,7 +32,7 @@ def test_a_job_in_many_copies_takes_its_time_over_all_gpus() -> None:
 
 
 def test_each_job_goes_where_it_loses_least() -> None:
-    """Both jobs are faster on the V100; the one that is slower on the K80 trains only on the V100."""
+    """Both jobs are faster on the V100; the one that is slower on the K80 uses only the V100."""
     suffers, does_not = a_demand(V100=100.0, K80=1000.0), a_demand(V100=100.0, K80=200.0)
     found = solve_forking([suffers, does_not], {V100: 1, K80: 1})
     # A third of job 2 runs on the V100 after job 1: 100 + 100/3 s = 2/3 of 200 s.

@@ -113,7 +113,7 @@ def test_under_gavels_rules_types_are_not_mixed() -> None:
 
 
 def test_a_job_that_can_no_longer_use_what_was_planned_goes_elsewhere() -> None:
-    """A job whose planned type becomes unusable between two solutions gets another type."""
+    """If a job's planned type becomes unusable between two solutions, it gets another type."""
     policy = Hadar()
     before = a_job("1", steps=1_000_000, throughputs=some_rates(V100=10.0))
     first = policy.plan(a_snapshot("1xV100,1xK80", before), ROUND)

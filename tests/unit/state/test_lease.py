@@ -106,7 +106,7 @@ def test_of_two_that_take_over_one_has_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_who_hung_for_too_long_finds_it_taken_over(tmp_path: Path) -> None:
-    """A hadard whose lease was taken over stops, and does not remove the new lease."""
+    """After its lease was taken over, a hadard stops, and does not remove the new lease."""
     lease = a_lease(tmp_path)
     lease.take()
     put(lease)
