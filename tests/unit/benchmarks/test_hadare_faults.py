@@ -1,4 +1,4 @@
-"""The fault runs of HadarE: drawn by seed, with real processes, and judged by what was written."""
+"""The fault runs of HadarE: drawn by seed, run with real processes, checked by their files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_the_same_seed_draws_the_same_faults(faults: ModuleType) -> None:
-    """Another number another run; only the kinds that were asked for."""
+    """Each run number gives other faults, of the requested kinds only."""
     kinds = [faults.Kind.KILL, faults.Kind.STALL]
     cases = [faults.draw(3, number, kinds, faults.SCALE) for number in range(20)]
     assert cases == [faults.draw(3, number, kinds, faults.SCALE) for number in range(20)]
@@ -39,7 +39,7 @@ def test_the_same_seed_draws_the_same_faults(faults: ModuleType) -> None:
 
 @pytest.mark.slow
 def test_a_copy_that_is_killed_costs_the_job_nothing_else(tmp_path: Path) -> None:
-    """The script runs a job of processes, kills some, and finds that all held."""
+    """The script runs a job of processes, kills some, and finds all invariants kept."""
     report = tmp_path / "report.json"
     words = [sys.executable, HADARE / "faults.py", "--runs=1", "--json", report]
     done = subprocess.run(
@@ -55,7 +55,7 @@ def test_a_copy_that_is_killed_costs_the_job_nothing_else(tmp_path: Path) -> Non
 
 
 def test_what_did_not_hold_is_found(faults: ModuleType, tmp_path: Path) -> None:
-    """Steps that nobody contributed, that went missing or came twice, and files cut off."""
+    """Missing, repeated and untrained steps and truncated files are found."""
     notes, directory = tmp_path / "notes", tmp_path / "job"
     for path in (notes, directory / "slots"):
         path.mkdir(parents=True)

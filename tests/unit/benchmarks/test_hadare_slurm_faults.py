@@ -1,4 +1,4 @@
-"""The fault runs of HadarE on a real Slurm: what is drawn, and that what breaks is found.
+"""The fault runs of HadarE on a real Slurm: the faults drawn, and the violations found.
 
 The runs themselves need root and take an hour: benchmarks/hadare/slurm_faults.py.
 """
@@ -31,7 +31,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def ended(script: ModuleType, tmp_path: Path, *victims: int) -> object:
-    """Return a run that went well: two copies, a slot, and one fault with these victims."""
+    """Return a successful run: two copies, a slot, and one fault with these victims."""
     notes, directory = tmp_path / "notes", tmp_path / "job"
     for path in (notes, directory / "slots"):
         path.mkdir(parents=True)
@@ -58,7 +58,7 @@ def ended(script: ModuleType, tmp_path: Path, *victims: int) -> object:
 
 
 def test_every_kind_of_fault_is_drawn(script: ModuleType) -> None:
-    """Several at a time in many of the hundred runs, the same each time."""
+    """All kinds are drawn, several at a time in many runs, the same for the same seed."""
     kinds = list(script.Kind)
     cases = [script.draw(0, seed, kinds, script.SCALE) for seed in range(100)]
     assert cases == [script.draw(0, seed, kinds, script.SCALE) for seed in range(100)]
@@ -67,7 +67,7 @@ def test_every_kind_of_fault_is_drawn(script: ModuleType) -> None:
 
 
 def test_a_run_that_went_well_holds(script: ModuleType, tmp_path: Path) -> None:
-    """Even where a copy that was killed has trained its part twice, and its task has failed."""
+    """A killed copy may train its part twice, and its task may fail."""
     run = ended(script, tmp_path, 1)
     with (run.job.notes / "steps-1").open("a") as file:
         file.write("6\n7\n8\n9\n")
@@ -78,7 +78,7 @@ def test_a_run_that_went_well_holds(script: ModuleType, tmp_path: Path) -> None:
 
 
 def test_what_hadard_may_not_cost_is_found(script: ModuleType, tmp_path: Path) -> None:
-    """Steps trained twice though no copy was killed, tasks that fail, wait or are not there."""
+    """Without a killed copy, repeated steps and failed, pending or missing tasks are violations."""
     run = ended(script, tmp_path)
     with (run.job.notes / "steps-1").open("a") as file:
         file.write("9\n")
@@ -90,14 +90,14 @@ def test_what_hadard_may_not_cost_is_found(script: ModuleType, tmp_path: Path) -
 
 
 def test_no_other_slot_counts(script: ModuleType, tmp_path: Path) -> None:
-    """What a copy was dealt before and after a fault says nothing of what that may cost."""
+    """Repeated steps are allowed only in the slot of the fault."""
     run = ended(script, tmp_path, 1)
     run.case.faults[0].ends = (1, 2)
     assert run.outcome().allowed == 0
 
 
 def test_a_checkpoint_cut_off_and_a_step_lost_are_found(script: ModuleType, tmp_path: Path) -> None:
-    """The end of the job is read anew, and what its contributions come to."""
+    """A truncated checkpoint and a missing contribution are found."""
     run = ended(script, tmp_path, 0, 1)
     (run.job.notes / "parts-1").write_text(json.dumps([1, run.ends[0].id, [[6, 9]]]) + "\n")
     path = run.job.directory / "slots" / "slot-00000001.safetensors"
@@ -108,7 +108,7 @@ def test_a_checkpoint_cut_off_and_a_step_lost_are_found(script: ModuleType, tmp_
 
 
 def test_runs_that_are_there_are_not_run_again(script: ModuleType, tmp_path: Path) -> None:
-    """By seed, whatever order they were written in."""
+    """Recorded runs are read by seed, in any order."""
     path = tmp_path / "runs.jsonl"
     path.write_text('{"run": 5}\n{"run": 3}\n')
     assert [each["run"] for each in script.records(path)] == [3, 5]

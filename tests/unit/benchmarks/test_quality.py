@@ -1,4 +1,4 @@
-"""The quality matrix: what is trained, what is trained again, and what the page says of it."""
+"""The quality matrix: its runs, their reuse, and the page made of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quality(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_run_is_the_same_each_time_and_trained_once(
     quality: ModuleType, tmp_path: Path, name: str
 ) -> None:
-    """It learns, a second call finds it in the file, and a line that was cut off is none."""
+    """A run learns and is reproducible; a recorded run is reused, a truncated line ignored."""
     path = tmp_path / "runs.jsonl"
     run = quality.Run(name, "adam", 0, total_steps=24, copies=2, slot_s=4.0)
     quality.make([("some", run)], path)
@@ -46,7 +46,7 @@ def test_a_run_is_the_same_each_time_and_trained_once(
 
 
 def test_every_question_is_asked_of_the_same_seeds(quality: ModuleType) -> None:
-    """So that differences are by seed; no run has two names."""
+    """Variants are compared on the same seeds; no run has two names."""
     runs = quality.matrix(list(quality.QUESTIONS))
     assert len({run for _, run in runs}) == len(runs)
     assert all(run.seed < quality.QUESTIONS["main"][0] for _, run in runs)
@@ -60,7 +60,7 @@ def record(quality: ModuleType, name: str, seed: int, loss: float) -> dict[str, 
 
 
 def test_differences_are_by_seed(quality: ModuleType) -> None:
-    """Seeds that differ more than the variants do not hide a difference; noise alone is none."""
+    """Differences are per seed: large seed effects do not hide them, and noise is none."""
     records = [
         record(quality, name, seed, loss)
         for seed, base in enumerate((1.0, 2.0, 3.0))
@@ -78,14 +78,14 @@ def test_differences_are_by_seed(quality: ModuleType) -> None:
 
 
 def test_the_page_is_what_the_runs_say(quality: ModuleType) -> None:
-    """README.md is made of the lines beside it."""
+    """README.md is generated from the recorded runs."""
     found = quality.compared(quality.records(HADARE / "quality.jsonl"))
     text = quality.page.text(found, HADARE / "faults.json")
     assert (HADARE / "README.md").read_text(encoding="utf-8") == text
 
 
 def test_half_the_steps_are_not_enough(quality: ModuleType) -> None:
-    """A single node with half of them ends with a loss at least a tenth higher, in every run."""
+    """A single node with half the steps ends with a loss at least 10 % higher, in every run."""
     losses: dict[tuple[str, str, int, str], float] = {}
     for line in (HADARE / "quality.jsonl").read_text(encoding="utf-8").splitlines():
         each = json.loads(line)

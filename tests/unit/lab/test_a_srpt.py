@@ -1,4 +1,4 @@
-"""Policy a-srpt: the imaginary machine by hand, and the order it gives."""
+"""Policy a-srpt: the imaginary machine, worked out by hand, and the resulting order of jobs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ A, B, C = map(JobId, "abc")
 
 
 def test_the_machine_serves_the_shortest_left() -> None:
-    """A needs 10 s from 0 on, b 3 s from 2 on, c 6 s from 4 on.
+    """Jobs: a needs 10 s from 0 s on, b 3 s from 2 s on, c 6 s from 4 s on.
 
-    0-2 a (8 left), 2-5 b ends, 5-11 c (6 left, a 8) ends, then a until 19.
+    0-2 a (8 s left), 2-5 b ends, 5-11 c (6 s left, a 8 s) ends, then a until 19.
     """
     machine = Machine().run([(0.0, A, 10.0), (2.0, B, 3.0), (4.0, C, 6.0)], 12.0)
     assert machine.ended_s == {B: 5.0, C: 11.0}
@@ -28,7 +28,7 @@ def test_the_machine_serves_the_shortest_left() -> None:
 
 @pytest.mark.parametrize("stops", [(3.0, 12.0), (4.5, 6.0, 12.0)])
 def test_it_goes_on_where_it_was(stops: tuple[float, ...]) -> None:
-    """In several stretches it does what it would have done in one."""
+    """Several calls of `run` give the same result as one call."""
     arrivals = [(0.0, A, 10.0), (2.0, B, 3.0), (4.0, C, 6.0)]
     machine = Machine()
     for before, until_s in zip((-1.0, *stops), stops, strict=False):
@@ -38,7 +38,7 @@ def test_it_goes_on_where_it_was(stops: tuple[float, ...]) -> None:
 
 
 def test_jobs_start_in_the_order_of_the_machine_and_nobody_is_stopped() -> None:
-    """Of 100 s and 50 s on the V100 the shorter goes first; a job of 1 s waits for who runs."""
+    """Of jobs of 100 s and 50 s the shorter starts; a running job is not stopped for one of 1 s."""
     jobs = [a_job("1", steps=1000), a_job("2", steps=500)]
     plan = AdaptiveSrpt().plan(a_snapshot("1xV100", *jobs), ROUND)
     assert placed_by(plan) == {"2": "n1:V100:1"}
@@ -48,7 +48,7 @@ def test_jobs_start_in_the_order_of_the_machine_and_nobody_is_stopped() -> None:
 
 
 def test_who_has_ended_on_the_machine_goes_before_a_shorter_newcomer() -> None:
-    """That is what differs from plain shortest first: a long wait is not passed over for ever."""
+    """Unlike shortest first, a job that has ended on the machine precedes a shorter new job."""
     old, new = a_job("1", steps=1000), a_job("2", steps=10, submitted_s=500.0)
     snapshot = a_snapshot("1xV100", old, new, now_s=500.0)
     assert placed_by(AdaptiveSrpt().plan(snapshot, ROUND)) == {"1": "n1:V100:1"}
@@ -56,17 +56,17 @@ def test_who_has_ended_on_the_machine_goes_before_a_shorter_newcomer() -> None:
 
 
 def test_what_ended_in_the_cluster_still_counts_on_the_machine() -> None:
-    """The note keeps the machine busy with job 1 although that is gone from the snapshot."""
+    """The machine still serves job 1 although job 1 is no longer in the snapshot."""
     first = AdaptiveSrpt().plan(a_snapshot("4xV100", a_job("1", steps=4000)), ROUND)
     later = a_snapshot("4xV100", a_job("2", steps=8000, submitted_s=50.0), now_s=100.0)
     memory = AdaptiveSrpt().plan(later, replace(ROUND, memory=first.memory)).memory
     assert isinstance(memory, Machine)
-    # Job 1 takes 400 / 4 = 100 s of the machine: all of it, and it has ended before the other.
+    # Job 1 needs 400 / 4 = 100 s: it uses the whole machine and ends before job 2 starts.
     assert memory.left_s == {JobId("2"): 200.0}
 
 
 def test_predictions_are_off_by_at_most_the_error_and_always_the_same() -> None:
-    """Evenly on both sides; 0 is the truth."""
+    """Factors are uniform in 1 +/- error and fixed per job id; with error 0 they are 1."""
     drawn = [factor(JobId(str(number)), 0.5) for number in range(1000)]
     assert 0.5 <= min(drawn) < 0.52
     assert 1.48 < max(drawn) <= 1.5
@@ -76,7 +76,7 @@ def test_predictions_are_off_by_at_most_the_error_and_always_the_same() -> None:
 
 
 def test_who_has_done_more_than_predicted_needs_twice_as_much() -> None:
-    """A total that is passed is doubled until it is not."""
+    """A predicted total below the steps done is doubled until it exceeds them."""
     job = a_job("7", steps=1000, done=900.0)
     total = predicted(job, 1.0).spec.total_steps
     first = round(1000 * factor(JobId("7"), 1.0))
@@ -85,7 +85,7 @@ def test_who_has_done_more_than_predicted_needs_twice_as_much() -> None:
 
 
 def test_a_policy_is_told_predictions_only() -> None:
-    """With a large error the order of two jobs that are nearly alike turns for some ids."""
+    """With an error of 1 the order of two nearly equal jobs is reversed for some ids."""
     turned = 0
     for number in range(10, 30):
         jobs = [a_job(str(number), steps=1000), a_job(str(number + 50), steps=1010)]

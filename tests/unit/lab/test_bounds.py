@@ -1,4 +1,4 @@
-"""Lower bounds: by hand, against published figures, against every schedule a policy makes."""
+"""Lower bounds: by hand, against published figures, and against simulated schedules."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def gang_bound_s(specs: list[JobSpec], cluster: Cluster) -> float:
 
 
 def test_one_job_takes_its_time_on_the_fastest_type() -> None:
-    """Alone, a gang needs its own best time, and so does its mean JCT."""
+    """The bounds of a single gang are its run time on the fastest type."""
     found = bounds([a_spec(steps=1000, throughputs=SPEEDS)], a_small_cluster())
     assert found.ttd_gang_s == pytest.approx(100.0)
     assert found.mean_jct_gang_s == pytest.approx(100.0)
 
 
 def test_one_forked_job_has_all_gpus() -> None:
-    """Forked, one job of one GPU trains on 2 x 10 + 2 x 5 + 2 x 2 = 34 steps/s."""
+    """A forked job of one GPU trains on all GPUs: 2 x 10 + 2 x 5 + 2 x 2 = 34 steps/s."""
     found = bounds([a_spec(steps=3400, throughputs=SPEEDS)], a_small_cluster())
     assert found.ttd_forking_s == pytest.approx(100.0)
     assert found.mean_jct_s == pytest.approx(340.0 / 6)
 
 
 def test_two_types_share_what_two_jobs_need() -> None:
-    """By hand: 3000 steps at 10 and 5 steps/s on one GPU each are done in 200 s."""
+    """By hand: 3000 steps at 10 and 5 steps/s, one GPU each, take 200 s."""
     specs = [a_spec(str(i), steps=1500, throughputs=SPEEDS) for i in range(2)]
     assert gang_bound_s(specs, a_small_cluster("1xV100,1xP100")) == pytest.approx(200.0)
 
 
 def test_a_gang_counts_all_its_gpus() -> None:
-    """By hand: three gangs of two on one pair of GPUs, 100 s each, one after another."""
+    """By hand: three gangs of two on one pair of GPUs, 100 s each, run one after another."""
     throughputs = Throughputs.of({("V100", 2): GangThroughput(10.0)})
     specs = [a_spec(str(i), 2, steps=1000, throughputs=throughputs) for i in range(3)]
     found = bounds(specs, a_small_cluster("2xV100"))
@@ -67,26 +67,26 @@ def test_a_gang_counts_all_its_gpus() -> None:
 
 
 def test_the_squashed_area_by_hand() -> None:
-    """GPU-seconds 100, 200 and 300 on two GPUs: the mean of 50, 150 and 300."""
+    """100, 200 and 300 GPU-seconds on two GPUs: the mean of 50, 150 and 300 s."""
     specs = [a_spec(str(n), steps=n * 1000, throughputs=SPEEDS) for n in (3, 1, 2)]
     assert bounds(specs, a_small_cluster("2xV100")).mean_jct_s == pytest.approx(500.0 / 3)
 
 
 def test_the_hybrid_bound_by_hand() -> None:
-    """Two equal jobs on one GPU end after 100 and 200 s, which no bound may exceed or miss."""
+    """Two equal jobs on one GPU end after 100 and 200 s: the bound is the exact mean."""
     specs = [a_spec(str(n), steps=1000, throughputs=SPEEDS) for n in range(2)]
     assert bounds(specs, a_small_cluster("1xV100")).mean_jct_gang_s == pytest.approx(150.0)
 
 
 def test_late_arrivals_bound_the_end() -> None:
-    """A job of 100 s that comes at 1000 s ends at 1100 s, whatever was before it."""
+    """A job of 100 s that arrives at 1000 s ends at 1100 s at the earliest."""
     early = [a_spec(str(n), steps=10, throughputs=SPEEDS) for n in range(5)]
     late = a_spec("9", steps=1000, throughputs=SPEEDS, submitted_s=1000.0)
     assert gang_bound_s([*early, late], a_small_cluster()) == pytest.approx(1100.0)
 
 
 def test_time_counts_from_the_first_submission() -> None:
-    """Moving all arrivals by an hour changes no bound."""
+    """Shifting all arrivals by an hour changes no bound."""
     specs = [
         a_spec(str(n), steps=1000 * n, throughputs=SPEEDS, submitted_s=n * 20.0) for n in (1, 2, 3)
     ]
@@ -96,7 +96,7 @@ def test_time_counts_from_the_first_submission() -> None:
 
 
 def test_a_shortest_job_that_comes_late_interrupts() -> None:
-    """One GPU, 100 s at 0 and 10 s at 20: preemptive shortest first gives 110 and 10 s."""
+    """One GPU, 100 s at 0 and 10 s at 20: preemptive shortest first gives JCTs of 110 and 10 s."""
     specs = [
         a_spec("1", steps=1000, throughputs=SPEEDS),
         a_spec("2", steps=100, throughputs=SPEEDS, submitted_s=20.0),
@@ -105,18 +105,18 @@ def test_a_shortest_job_that_comes_late_interrupts() -> None:
 
 
 def test_a_job_that_runs_nowhere_has_no_finite_bound() -> None:
-    """Nothing ever ends it."""
+    """A job that runs on no type of the cluster makes all bounds infinite."""
     specs = [a_spec(throughputs=some_rates(T4=1.0))]
     assert _values(bounds(specs, a_small_cluster())) == (math.inf,) * 4
 
 
 def test_no_jobs_take_no_time() -> None:
-    """An empty workload is done at once."""
+    """All bounds of an empty workload are 0."""
     assert _values(bounds([], a_small_cluster())) == (0.0,) * 4
 
 
 def test_rates_across_nodes_count_only_when_asked() -> None:
-    """Where a table has a gang faster across nodes than within one, the bound grants it that."""
+    """With `counts_spread`, the bound uses the rate across nodes where that is higher."""
     throughputs = Throughputs.of({("V100", 2): GangThroughput(10.0, 20.0)})
     specs = [a_spec("1", 2, steps=1000, throughputs=throughputs)]
     cluster = a_small_cluster("4xV100")
@@ -144,7 +144,7 @@ def workloads(draw: st.DrawFn) -> tuple[list[JobSpec], Cluster]:
 
 @given(workloads(), st.sampled_from(["hadar", "gavel"]))
 def test_no_schedule_beats_the_bounds(drawn: tuple[list[JobSpec], Cluster], rules: str) -> None:
-    """What a policy reaches under either rules is never below any bound."""
+    """Results simulated under either set of rules are never below any bound."""
     specs, cluster = drawn
     least = bounds(specs, cluster, counts_spread=rules == "hadar")
     reached = run_experiment(specs, cluster, srsf(), ExperimentSettings(round_s=60.0, rules=rules))
@@ -159,7 +159,7 @@ def test_no_schedule_beats_the_bounds(drawn: tuple[list[JobSpec], Cluster], rule
 def test_the_suffix_bound_is_the_largest_of_all_suffixes(
     drawn: tuple[list[JobSpec], Cluster],
 ) -> None:
-    """Skipping suffixes that cannot matter gives what solving every one of them gives."""
+    """Skipping irrelevant suffixes gives the same bound as solving every suffix."""
     specs, cluster = drawn
     arrivals = sorted({spec.submitted_s for spec in specs})
     each = [
@@ -174,7 +174,7 @@ def test_the_suffix_bound_is_the_largest_of_all_suffixes(
 
 
 def test_many_arrivals_take_few_solves() -> None:
-    """2000 arrivals near the cluster's capacity, where many suffixes are nearly as bad."""
+    """Bounds of 2000 arrivals near capacity, where many suffixes are nearly critical."""
     rng = Random(3)
     at_s = 0.0
     specs = []
@@ -205,7 +205,7 @@ def _published() -> list[tuple[str, int, str, float]]:
 def test_the_bounds_are_the_published_ones(
     trace: str, jobs: int, gpu_type: str, hours: float
 ) -> None:
-    """Within 0.1 % of the bounds measured beside Gavel's own simulator on the same traces."""
+    """Bounds match those published for the same traces within 0.1 %."""
     specs = _trace(trace)[:jobs]
     cluster = parse_cluster("20xV100,20xP100,20xK80", gpus_per_node=4)
     fields = {"gang": "ttd_gang_s", "forking": "ttd_forking_s", "jct": "mean_jct_s"}

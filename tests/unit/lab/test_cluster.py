@@ -1,4 +1,4 @@
-"""Clusters from words and from files."""
+"""Cluster descriptions on the command line and in files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATA = Path(__file__).resolve().parents[2] / "data" / "traces"
 
 
 def test_words_make_nodes_of_one_type() -> None:
-    """So many GPUs a node, the last node of a type with the rest."""
+    """Each node has `gpus_per_node` GPUs; the last node of a type has the remainder."""
     cluster = parse_cluster("5xV100, 4xK80", gpus_per_node=4)
     assert [(node.name, dict(node.gpus)) for node in cluster.nodes] == [
         ("n1", {"V100": 4}),
@@ -31,7 +31,7 @@ def test_words_make_nodes_of_one_type() -> None:
 
 
 def test_upper_and_lower_case_are_one_type() -> None:
-    """The first spelling stands for all, in words and in files."""
+    """The first spelling of a type is used throughout, in descriptions and in files."""
     assert parse_cluster("4xV100,4xv100", gpus_per_node=4).gpus_by_type == {"V100": 8}
     text = "nodes:\n- {name: a, gpus: {v100: 1}}\n- {name: b, gpus: {V100: 2}}\n"
     assert parse_cluster_file(text, "c").gpus_by_type == {"v100": 3}
@@ -51,7 +51,7 @@ def test_upper_and_lower_case_are_one_type() -> None:
     ],
 )
 def test_wrong_words_are_named(text: str, words: str) -> None:
-    """The part, and what is accepted."""
+    """The error quotes the wrong part and says what is accepted."""
     with pytest.raises(ConfigError, match=words):
         parse_cluster(text, gpus_per_node=4)
     with pytest.raises(ConfigError, match="0 GPUs per node: expected 1 or more"):
@@ -59,7 +59,7 @@ def test_wrong_words_are_named(text: str, words: str) -> None:
 
 
 def test_a_file_names_nodes_by_pattern() -> None:
-    """Folded names, lists of names, and nodes with several types."""
+    """Node patterns, lists of names, and nodes with several types are expanded."""
     cluster = parse_cluster_file((DATA / "cluster.yaml").read_text(encoding="utf-8"), "c.yaml")
     assert [str(node.name) for node in cluster.nodes] == [
         "old1", "old2", "gpu01", "gpu02", "gpu03", "gpu04", "gpu05"
@@ -69,7 +69,7 @@ def test_a_file_names_nodes_by_pattern() -> None:
 
 
 def test_names_stay_the_text_they_are() -> None:
-    """What YAML would read as a number, a truth value or a date is a name here."""
+    """Values that YAML would read as a number, a truth value or a date stay names."""
     text = "nodes:\n- {name: 2024-01-01, gpus: {1e5: 1}}\n- {name: on, gpus: {1g.5gb: 7}}\n"
     cluster = parse_cluster_file(text, "c")
     assert {str(node.name): dict(node.gpus) for node in cluster.nodes} == {
@@ -129,7 +129,7 @@ def nodes(*entries: str) -> str:
     ],
 )
 def test_a_wrong_file_names_line_and_key(text: str, words: str) -> None:
-    """File, line, what is wrong, and what is accepted."""
+    """The error has the file, the line, the fault, and what is accepted."""
     with pytest.raises(ConfigError, match=words):
         parse_cluster_file(text, "c.yaml")
 
@@ -143,27 +143,27 @@ _PIECES = st.sampled_from(
 @given(text=st.lists(_PIECES, max_size=25).map("".join) | st.text(max_size=60))
 @example(text="nodes:\n- {name: !!bool x, gpus: {V: !!timestamp y}}")
 def test_nothing_but_a_config_error_comes_of_any_file(text: str) -> None:
-    """Whatever the file holds, it is a cluster or a ConfigError."""
+    """Any text gives a cluster or a ConfigError."""
     with contextlib.suppress(ConfigError):
         assert parse_cluster_file(text, "c").nodes
 
 
 @given(pattern=st.text("an[]-,/0129._", min_size=1, max_size=14))
 def test_nothing_but_a_config_error_comes_of_any_node_name(pattern: str) -> None:
-    """Nor does a pattern take long, however many names it could stand for."""
+    """Any node pattern gives a cluster or a ConfigError, quickly."""
     with contextlib.suppress(ConfigError):
         parse_cluster_file(nodes(f"name: '{pattern}', gpus: {{V: 1}}"), "c")
 
 
 @given(text=st.text("0123456789x,Vk ", max_size=12), per_node=st.integers(-1, 8))
 def test_nothing_but_a_config_error_comes_of_any_words(text: str, per_node: int) -> None:
-    """Whatever the words are, they are a cluster or a ConfigError."""
+    """Any description gives a cluster or a ConfigError."""
     with contextlib.suppress(ConfigError):
         assert parse_cluster(text, gpus_per_node=per_node).nodes
 
 
 def test_files_are_told_from_words() -> None:
-    """By their ending."""
+    """An argument that ends in .yaml or .yml is a file."""
     assert is_cluster_file("site/Cluster.YAML")
     assert is_cluster_file("c.yml")
     assert not is_cluster_file("20xV100")

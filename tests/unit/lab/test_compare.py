@@ -1,4 +1,4 @@
-"""Cells: what determines a run, what a failure leaves, and that nothing is run twice."""
+"""Cells: their inputs, their records on failure, and the reuse of results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hadar_slurm.lab.traces.cluster import parse_cluster
 
 
 class Heard:
-    """Notes what it is told."""
+    """Records the calls of a watcher."""
 
     def __init__(self) -> None:
         self.started_: list[int] = []
@@ -46,7 +46,7 @@ class Heard:
 
 
 def test_a_key_changes_with_all_that_determines_a_run() -> None:
-    """Jobs, their speeds, the cluster, the policy and the settings each change it."""
+    """Jobs, speeds, cluster, policy and settings each change the key."""
     cell = a_cell()
     faster = replace(some_jobs()[0], throughputs=some_rates(V100=11.0, K80=2.0))
     others = [
@@ -62,12 +62,12 @@ def test_a_key_changes_with_all_that_determines_a_run() -> None:
 
 
 def test_a_name_does_not_change_the_key() -> None:
-    """A trace that was renamed needs no new run."""
+    """A renamed trace needs no new run."""
     assert a_cell(name="one").key == a_cell(name="other").key
 
 
 def test_a_record_has_the_figures_and_the_bounds() -> None:
-    """Every figure of the table, beside bounds that lie below it."""
+    """A record has every figure of the tables, and bounds below them."""
     record = run_cell(a_cell())
     assert record["status"] == "done"
     assert record["completed"] == 4
@@ -79,7 +79,7 @@ def test_a_record_has_the_figures_and_the_bounds() -> None:
 
 
 def test_a_policy_that_forks_is_held_against_the_forking_bound() -> None:
-    """The gang bound does not hold for copies; it does for other policies on the same jobs."""
+    """A cell is forked only if both its policy and its jobs allow copies."""
     specs = tuple(forked(some_jobs(), max_copies=2, aggregation_s=10.0))
     assert not a_cell("srsf", specs=specs).is_forked
     assert a_cell("hadare", specs=specs).is_forked
@@ -87,7 +87,7 @@ def test_a_policy_that_forks_is_held_against_the_forking_bound() -> None:
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
-    """A job that runs nowhere fails its own cell, not the others, and is tried again."""
+    """A job that fits nowhere fails its own cell only, and that cell is run again."""
     hopeless = a_cell(specs=(a_spec("1", throughputs=Throughputs()),))
     cells = [hopeless, a_cell()]
     for _ in range(2):
@@ -99,7 +99,7 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
-    """A second run takes all from the files, also under another name; a torn file is made anew."""
+    """A second run reads its results from files, even for a renamed trace; a torn file is rerun."""
     first = run_cells([a_cell()], tmp_path, processes=1, watcher=Heard())
     heard = Heard()
     again = run_cells([a_cell(name="renamed")], tmp_path, processes=1, watcher=heard)
@@ -113,14 +113,14 @@ def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_one_file_serves_cells_that_are_the_same(tmp_path: Path) -> None:
-    """Two settings that come to the same run give the same figures."""
+    """Two identical cells share one result file."""
     records = run_cells([a_cell(), a_cell()], tmp_path, processes=2, watcher=Heard())
     assert records[0]["ttd_s"] == records[1]["ttd_s"]
     assert len(list((tmp_path / "cells").glob("*.json"))) == 1
 
 
 def test_an_interrupt_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None:
-    """Stopped after the first run, the second is not made, and going on makes only that."""
+    """After an interrupt only the cells without a result are run."""
 
     class Interrupts(Heard):
         def finished(self, index: int, record: Record, *, was_known: bool) -> None:
@@ -139,7 +139,7 @@ def test_an_interrupt_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -
 
 
 def test_load_is_work_over_the_time_in_which_it_comes() -> None:
-    """At 100 % the jobs' number times their mean gap is the least time to do them all."""
+    """Load is the forking bound over the number of jobs times their mean arrival gap."""
     specs = some_jobs(6)
     for load in (50.0, 100.0, 120.0):
         scaled = scale_to_load(specs, CLUSTER, load)
@@ -152,7 +152,7 @@ def test_load_is_work_over_the_time_in_which_it_comes() -> None:
 
 
 def test_jobs_that_come_at_once_have_no_load() -> None:
-    """There is nothing to scale, and the words say what to do."""
+    """Scaling jobs without arrival gaps is an error that says what to do."""
     specs = [replace(spec, submitted_s=0.0) for spec in some_jobs()]
     with pytest.raises(UsageError, match="give a trace with arrivals"):
         scale_to_load(specs, CLUSTER, 90.0)

@@ -1,4 +1,4 @@
-"""Policies srsf and las: whom they serve first, on which types, and what others measured."""
+"""Policies srsf and las: their order of jobs, their GPU types, and published results."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ FLAT = some_rates(V100=2.0, P100=1.0)
 
 
 def test_the_shortest_remaining_service_goes_first_each_on_its_fastest_type() -> None:
-    """Gang x seconds left on the fastest type; who comes later takes the next type with room."""
-    # GPU-seconds left on a V100: 1: 100, 2: 2 x 40 = 80, 3: 90.
+    """Jobs are ordered by gang x seconds left on the fastest type, and placed in that order."""
+    # GPU-seconds left on V100s: job 1: 100, job 2: 2 x 40 = 80, job 3: 90.
     jobs = [
         a_job("1", 1, steps=200, throughputs=FLAT),
         a_job("2", 2, steps=160, throughputs=some_rates(V100=2.0)),
         a_job("3", 1, steps=1000, done=820, throughputs=FLAT),
     ]
     gpu_types = (GpuType("P100"), GpuType("V100"))
-    # A gang of two is twice as fast, so its 160 steps are 40 s.
+    # A gang of two is twice as fast, so its 160 steps take 40 s.
     assert [remaining_service(job, gpu_types) for job in jobs] == [100.0, 80.0, 90.0]
     plan = srsf().plan(a_snapshot("3xV100,1xP100", *jobs), ROUND)
     assert placed_by(plan) == {"1": "n2:P100:1", "2": "n1:V100:2", "3": "n1:V100:1"}
 
 
 def test_the_shorter_stops_the_longer() -> None:
-    """Whoever runs has no right to go on, at the beginning of a round."""
+    """A running job may be preempted at the start of a round, but not within one."""
     long, short = a_job("1", steps=10_000, on="n1:V100:1"), a_job("2", steps=10)
     snapshot = a_snapshot("1xV100", long, short)
     assert placed_by(srsf().plan(snapshot, ROUND)) == {"2": "n1:V100:1"}
@@ -47,7 +47,7 @@ def test_the_shorter_stops_the_longer() -> None:
 
 
 def test_a_job_moves_up_when_its_fastest_type_is_free() -> None:
-    """Greedy, whatever the move costs; and it keeps its place where the type is the same."""
+    """A job moves to its fastest type whatever the restart costs, but not within a type."""
     job = a_job("1", steps=10, on="n2:P100:1", throughputs=FLAT, restart_cost_s=1e6)
     assert placed_by(srsf().plan(a_snapshot("1xV100,1xP100", job), ROUND)) == {"1": "n1:V100:1"}
     job = a_job("1", steps=10, on="n2:V100:1", throughputs=FLAT)
@@ -55,7 +55,7 @@ def test_a_job_moves_up_when_its_fastest_type_is_free() -> None:
 
 
 def test_the_least_served_goes_first() -> None:
-    """Service counts GPU-seconds on all types alike, to the millisecond; ties by job."""
+    """Service is GPU-seconds on all types alike, to the millisecond; ties are broken by job id."""
     jobs = [
         a_job("1", service_gpu_s=7200.0, on="n1:V100:1"),
         a_job("2", service_gpu_s=3600.0000001),
@@ -67,7 +67,7 @@ def test_the_least_served_goes_first() -> None:
 
 
 def test_who_runs_nowhere_is_told_so() -> None:
-    """A job without speed comes last and takes nobody's place."""
+    """A job that trains on no type is last, takes no GPUs, and has reason NO_THROUGHPUT."""
     jobs = [a_job("1", throughputs=some_rates(A100=1.0)), a_job("2")]
     plan = srsf().plan(a_snapshot("1xV100", *jobs), ROUND)
     assert placed_by(plan) == {"2": "n1:V100:1"}
@@ -75,9 +75,10 @@ def test_who_runs_nowhere_is_told_so() -> None:
 
 
 def test_srsf_comes_to_the_published_figures_of_such_a_greedy() -> None:
-    """The first 120 jobs on 60 GPUs, Gavel's rules; theirs trained fractions of steps as well.
+    """The first 120 jobs on 60 GPUs under Gavel's rules, within 0.5 % of published results.
 
-    With fractions ours give their TTD and mean JCT, to the last digit, on every trace.
+    The published simulator trains fractions of steps. With fractions, this policy reproduces the
+    published TTD and mean JCT exactly, on every trace.
     """
     if not SHARED_TRACE.exists():
         pytest.skip(f"{SHARED_TRACE} is not there")

@@ -28,7 +28,7 @@ def a_round_job(
     arrival_s: float = 0.0,
     weight: float = 1.0,
 ) -> RoundJob:
-    """Return a job whose tasks synchronise equally long everywhere."""
+    """Return a job with the same synchronisation time on every GPU."""
     sync = (sync_s,) * len(train_s)
     return RoundJob(tuple(train_s), sync, rounds, tasks, arrival_s, weight)
 
@@ -40,8 +40,8 @@ def by_number(job: int, round_: int) -> float:
 def test_a_round_may_share_a_gpu_and_the_next_waits_for_all_of_it() -> None:
     """Three tasks of 10 s, or 25 s on the slow GPU; 5 s to synchronise; two rounds.
 
-    GPU 0 takes two tasks, until 20; the third would end there at 30 and on GPU 1 at 25, so it goes
-    there. All have synchronised at 30; then the same again: 60.
+    GPU 0 takes two tasks, until 20 s; the third would end at 30 s there and ends at 25 s on
+    GPU 1. All have synchronised at 30 s; the second round takes the same, until 60 s.
     """
     jobs = [a_round_job([10.0, 25.0], rounds=2, tasks=3, sync_s=5.0)]
     found = list_schedule(jobs, by_number)
@@ -55,14 +55,14 @@ def test_a_round_may_share_a_gpu_and_the_next_waits_for_all_of_it() -> None:
 
 
 def test_while_one_synchronises_another_trains() -> None:
-    """Job 0 trains 10 s and synchronises 10 s, twice; job 1 fits into the pause."""
+    """Job 0 trains 10 s and synchronises 10 s, twice; job 1 trains in the gap."""
     jobs = [a_round_job([10.0], rounds=2, sync_s=10.0), a_round_job([10.0])]
     found = list_schedule(jobs, by_number)
     assert found.ends_s == (40.0, 20.0)
 
 
 def test_a_task_waits_for_a_fast_gpu_and_others_pass() -> None:
-    """Job 1 ends at 20 after job 0 on GPU 0, at 100 on GPU 1; job 2 takes that."""
+    """Job 1 ends at 20 s after job 0 on GPU 0, at 100 s on GPU 1; job 2 takes GPU 1."""
     jobs = [a_round_job([10.0, 100.0]), a_round_job([10.0, 100.0]), a_round_job([12.0, 12.0])]
     found = list_schedule(jobs, by_number)
     assert found.tasks == (
@@ -73,13 +73,13 @@ def test_a_task_waits_for_a_fast_gpu_and_others_pass() -> None:
 
 
 def test_a_switch_between_jobs_takes_time() -> None:
-    """Job 1 follows job 0 on the one GPU 3 s later; job 0's own tasks follow at once."""
+    """Job 1 starts on the GPU 3 s after job 0; tasks of one job follow without a gap."""
     jobs = [a_round_job([10.0], tasks=2), a_round_job([10.0])]
     assert list_schedule(jobs, by_number, switch_s=3.0).ends_s == (20.0, 33.0)
 
 
 def test_weight_and_arrival_count() -> None:
-    """Of 10 s each the one of weight 3 goes first: 3 x 10 + 20 = 50. Coming at 5, it waits 5."""
+    """Of two jobs of 10 s, the one of weight 3 goes first, unless it arrives 5 s later."""
     jobs = [a_round_job([10.0]), a_round_job([10.0], weight=3.0)]
     assert plan_offline(jobs).weighted_s(jobs) == 50.0
     late = [a_round_job([10.0]), a_round_job([10.0], weight=3.0, arrival_s=5.0)]
@@ -87,7 +87,7 @@ def test_weight_and_arrival_count() -> None:
 
 
 def test_the_relaxation_is_exact_for_one_gpu() -> None:
-    """10, 20 and 30 s, all at once: 10 + 30 + 60, and shortest first by midpoint."""
+    """Jobs of 10, 20 and 30 s: 10 + 30 + 60 s, shortest first by midpoint."""
     jobs = [a_round_job([30.0]), a_round_job([10.0]), a_round_job([20.0])]
     relaxed = relax(jobs)
     assert relaxed.bound_s == pytest.approx(100.0)
@@ -96,7 +96,7 @@ def test_the_relaxation_is_exact_for_one_gpu() -> None:
 
 
 def test_work_is_counted_on_the_mean_gpu() -> None:
-    """Speeds 1/10 and 1/30 a second have the harmonic mean 1/20: 2 rounds of 3 tasks take 120 s."""
+    """Speeds of 1/10 and 1/30 per second have the harmonic mean 1/20: 2 x 3 tasks take 120 s."""
     job = a_round_job([10.0, 30.0], rounds=2, tasks=3, weight=4.0)
     assert job.work_s == 120.0
     assert order_without_program(job) == 30.0
@@ -104,7 +104,7 @@ def test_work_is_counted_on_the_mean_gpu() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_timetables_keep_the_rules_and_the_bound(seed: int) -> None:
-    """Nothing overlaps, rounds wait for each other, and alpha (2 + alpha) is kept."""
+    """Tasks do not overlap, rounds are sequential, and the ratio alpha (2 + alpha) holds."""
     draw = np.random.default_rng(seed)
     gpus = int(draw.integers(2, 6))
     jobs = [
@@ -142,15 +142,14 @@ def test_timetables_keep_the_rules_and_the_bound(seed: int) -> None:
 
 
 def test_mean_work_is_at_the_harmonic_mean_of_all_gpus() -> None:
-    """1,000 steps: 100 s on each of two V100s and 1,000 s on a K80, 400 s on the mean GPU."""
+    """1,000 steps take 100 s on each of two V100s, 1,000 s on a K80, 400 s on the mean GPU."""
     assert mean_work(a_job(), a_snapshot("2xV100,1xK80")) == pytest.approx(400.0)
 
 
 def test_the_least_work_goes_first_to_where_it_ends_first() -> None:
-    """Job 2 needs 10 s on the V100. Job 1 ends at 110 s after it there, on the K80 at 1,000 s.
+    """Job 2 runs 10 s on the V100; job 1 would end at 110 s there, at 1,000 s on the K80.
 
-    So it would rather wait; but the K80 would be idle, and it can move later. Job 3, which is as
-    fast on either, has more work and takes what is left.
+    So job 1 waits for the V100. Job 3, equally fast on both types, has more work and gets the K80.
     """
     jobs = [
         a_job("1", steps=1000),
@@ -162,14 +161,14 @@ def test_the_least_work_goes_first_to_where_it_ends_first() -> None:
 
 
 def test_who_has_work_to_do_is_not_kept_from_idle_gpus() -> None:
-    """Alone behind another, a job takes the slow GPU meanwhile."""
+    """A job that waits for the fast GPU uses the idle slow GPU meanwhile."""
     jobs = [a_job("1", steps=1000), a_job("2", steps=100)]
     plan = HareOffline().plan(a_snapshot("1xV100,1xK80", *jobs), ROUND)
     assert placed_by(plan) == {"1": "n2:K80:1", "2": "n1:V100:1"}
 
 
 def test_a_restart_counts_against_a_move() -> None:
-    """100 s left on the P100; on a V100 40 s and a restart of 30 s, or one of 70 s."""
+    """100 s left on the P100; on a V100 40 s plus a restart: it moves for 30 s, not for 70 s."""
     for restart_cost_s, place in ((30.0, "n1:V100:1"), (70.0, "n2:P100:1")):
         job = a_job("1", on="n2:P100:1", steps=400, done=0.0, restart_cost_s=restart_cost_s)
         plan = HareOffline().plan(a_snapshot("1xV100,1xP100", job), ROUND)

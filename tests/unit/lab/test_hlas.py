@@ -1,4 +1,4 @@
-"""Policy hlas: attained service counted by speed, types to those that they suit best."""
+"""Policy hlas: attained service normalised by speed, GPU types by comparative advantage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_service_counts_by_how_fast_it_was() -> None:
 
 
 def test_service_on_a_slow_type_does_not_cost_a_job_its_queue() -> None:
-    """4,000 GPU-s on a K80 are worth 400: still in the first queue, before one with 3,250."""
+    """4,000 GPU-s on a K80 count 400: the job stays in the first queue, before one with 3,250."""
     slow = replace(
         a_job("2", submitted_s=9.0), progress=Progress(0.0, 0, ((GpuType("K80"), 4000.0),))
     )
@@ -39,9 +39,9 @@ def test_service_on_a_slow_type_does_not_cost_a_job_its_queue() -> None:
 
 
 def test_a_type_goes_to_whom_it_suits_best() -> None:
-    """Advantage on a V100: 10/5 = 2 mean speeds for job 1, 1.2 for job 2, who came first.
+    """Advantage on a V100: 10/5 = 2 for job 1, 6/5 = 1.2 for job 2, which arrived first.
 
-    Job 1 has (10, 4, 1), mean 5; job 2 (6, 5, 4), mean 5. On the P100 it is 0.8 against 1.
+    Job 1 has speeds (10, 4, 1), mean 5; job 2 (6, 5, 4), mean 5. On the P100 it is 0.8 against 1.
     """
     jobs = [
         a_job("1", submitted_s=2.0),
@@ -52,14 +52,14 @@ def test_a_type_goes_to_whom_it_suits_best() -> None:
 
 
 def test_a_job_that_runs_nowhere_else_has_the_greatest_advantage() -> None:
-    """Rates of 0 count in the mean: on the V100 3 mean speeds against 2."""
+    """Speeds of 0 count in the mean: the advantage on the V100 is 3, against 2."""
     only = a_job("2", submitted_s=2.0, throughputs=some_rates(V100=1.0))
     plan = Hlas().plan(a_snapshot("1xV100,1xP100,1xK80", a_job("1", submitted_s=1.0), only), ROUND)
     assert placed_by(plan) == {"1": "n2:P100:1", "2": "n1:V100:1"}
 
 
 def test_a_lower_queue_waits_whatever_its_advantage() -> None:
-    """Attained service comes first, the type second."""
+    """The queue by attained service decides before the advantage."""
     served = a_job("1", submitted_s=1.0, service_gpu_s=3250.0)
     new = a_job("2", submitted_s=2.0, throughputs=some_rates(V100=1.0, P100=1.0, K80=1.0))
     plan = Hlas().plan(a_snapshot("1xV100", served, new), ROUND)
@@ -67,7 +67,7 @@ def test_a_lower_queue_waits_whatever_its_advantage() -> None:
 
 
 def test_who_runs_moves_to_a_type_that_suits_it_better_and_not_for_a_trifle() -> None:
-    """From a K80 to a free P100 of four times the speed; not to one a twentieth faster."""
+    """A job moves from a K80 to a P100 four times as fast, but not to one 5 % faster."""
     runs = a_job("1", on="n2:K80:1", service_gpu_s=100.0)
     plan = Hlas().plan(a_snapshot("1xP100,1xK80", runs), ROUND)
     assert placed_by(plan) == {"1": "n1:P100:1"}
@@ -78,7 +78,7 @@ def test_who_runs_moves_to_a_type_that_suits_it_better_and_not_for_a_trifle() ->
 
 @given(snapshot=snapshots(), may_move=st.booleans())
 def test_on_identical_gpus_it_is_discretised_las(snapshot: Snapshot, *, may_move: bool) -> None:
-    """Plan for plan what policy tiresias gives."""
+    """On one GPU type, every plan equals that of policy tiresias."""
     alike, round_ = all_v100(snapshot), replace(ROUND, may_move=may_move)
     hlas, tiresias = Hlas().plan(alike, round_), Tiresias().plan(alike, round_)
     assert hlas.allocations == tiresias.allocations

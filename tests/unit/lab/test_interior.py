@@ -1,4 +1,4 @@
-"""The interior point method: the right optimum, a point inside it, and no for an answer."""
+"""The interior point method: correct optimum, interior solution, and infeasible programs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ positive = st.floats(0.01, 100.0)
 
 @st.composite
 def programs(draw: st.DrawFn) -> ShareProgram:
-    """Make jobs' rates as high as they can all be, some of them 0, on types large and small."""
+    """Make random programs: speeds, some of them 0, and types of various sizes."""
     jobs, gpu_types = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     throughputs = np.array(
         draw(st.lists(positive, min_size=jobs * gpu_types, max_size=jobs * gpu_types))
     )
     throughputs = throughputs.reshape(jobs, gpu_types)
     if gpu_types > 1:
-        # Everybody keeps the first type.
+        # Every job trains on the first type.
         throughputs[:, 1:] *= np.array(
             draw(
                 st.lists(
@@ -41,7 +41,7 @@ def programs(draw: st.DrawFn) -> ShareProgram:
 
 
 def by_simplex(program: ShareProgram) -> float:
-    """Return the best level as the simplex method finds it."""
+    """Return the optimal level computed by the simplex method."""
     assert program.throughputs is not None
     jobs, gpu_types = program.throughputs.shape
     size, infinite = jobs * gpu_types, np.inf
@@ -81,7 +81,7 @@ def assert_feasible(program: ShareProgram, found: Inside) -> None:
 
 @given(program=programs())
 def test_the_optimum_is_that_of_the_simplex_method(program: ShareProgram) -> None:
-    """Another way to the same value, within all limits."""
+    """The level equals that of the simplex method, and all constraints hold."""
     found = solve_inside(program)
     assert_feasible(program, found)
     assert found.level == pytest.approx(by_simplex(program), rel=1e-6)
@@ -93,7 +93,7 @@ def two_equal_jobs(**more: Floats) -> ShareProgram:
 
 
 def test_where_all_is_optimal_the_answer_is_inside() -> None:
-    """Not at a corner: every share, and what is left of every limit, is well above 0."""
+    """All shares and all slacks are well above 0: the solution is not a corner."""
     program = two_equal_jobs(throughputs=np.array([[4.0, 1.0], [4.0, 1.0]]), needs=np.ones(2))
     shares = solve_inside(program).shares
     assert shares.min() > 0.05
@@ -102,14 +102,14 @@ def test_where_all_is_optimal_the_answer_is_inside() -> None:
 
 
 def test_jobs_alike_get_the_very_same_shares() -> None:
-    """To the last bit, so that ties between them are ties."""
+    """Equal jobs get bitwise equal shares, so that ties between them are ties."""
     shares = solve_inside(two_equal_jobs(cost=np.array([[-4.0, -1.0], [-4.0, -1.0]]))).shares
     assert (shares[0] == shares[1]).all()
     assert shares[0] == pytest.approx([0.5, 0.5], abs=1e-6)
 
 
 def test_what_cannot_be_is_an_error() -> None:
-    """Three steps/s for each of two jobs, and four in all where there is one GPU."""
+    """Two jobs need 3 steps/s each, and the only GPU provides 4 in all."""
     throughputs, needs = np.array([[4.0], [4.0]]), np.array([3.0, 3.0])
     with pytest.raises(SolverError, match="no shares satisfy"):
         solve_inside(ShareProgram(np.ones(2), np.ones(1), throughputs=throughputs, needs=needs))

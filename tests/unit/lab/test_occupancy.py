@@ -1,4 +1,4 @@
-"""Who held which GPU: what a chart shows is what was held."""
+"""Occupancy: the job on each GPU over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def a_segment(job: str, gang: str, start_s: float, end_s: float) -> Segment:
 
 
 def test_a_chart_shows_each_gpu_over_time() -> None:
-    """A gang of two for the first half, another job on one of the GPUs for the second."""
+    """A gang of two runs in the first half, another job on one of its GPUs in the second."""
     seen = occupancy(
         [a_segment("a", "n1:V100:2", 0, 50), a_segment("b", "n1:V100:1", 50, 100)],
         a_cluster("2xV100,1xK80"),
@@ -36,7 +36,7 @@ def test_a_chart_shows_each_gpu_over_time() -> None:
 
 
 def test_what_clocks_let_overlap_is_drawn_in_full() -> None:
-    """A job that seems to start before the last one has ended still has its GPU."""
+    """A segment that overlaps the previous one on the same GPU is still drawn."""
     seen = occupancy(
         [a_segment("a", "n1:V100:1", 0, 52), a_segment("b", "n1:V100:1", 50, 100)],
         a_cluster("1xV100"),
@@ -51,7 +51,7 @@ def test_what_clocks_let_overlap_is_drawn_in_full() -> None:
 
 
 def test_a_chart_survives_its_file() -> None:
-    """What is read is what was written."""
+    """A chart converted to a tree and back is the same."""
     seen = occupancy(
         [a_segment("b", "n1:V100:1", 10, 90)], a_cluster("2xV100"), NUMBERS, start_s=0, end_s=100
     )
@@ -63,6 +63,6 @@ def test_a_chart_survives_its_file() -> None:
 
 
 def test_a_cluster_too_large_to_draw_has_no_chart() -> None:
-    """Rows below a pixel show nothing."""
+    """A cluster with more than MAX_GPUS has no chart."""
     large = parse_cluster(f"{MAX_GPUS + 8}xV100", gpus_per_node=8)
     assert occupancy([], large, NUMBERS, start_s=0, end_s=100) is None

@@ -1,4 +1,4 @@
-"""The report: one page that stands alone and says all it shows in words as well."""
+"""The report: one self-contained page that says in text what it shows in plots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOID = {"meta", "br", "link", "img", "path", "use", "rect", "image", "stop"}
 
 @cache
 def some_records() -> tuple[Record, ...]:
-    """Two policies at two loads, and one that failed."""
+    """Return two policies at two loads, and a failed run."""
     records = []
     for load in (60.0, 120.0):
         for policy in ("srsf", "las"):
@@ -52,7 +52,7 @@ def a_page() -> str:
 
 
 class Page(HTMLParser):
-    """Reads a page and keeps what the tests ask about; raises when tags do not nest."""
+    """Parses a page and keeps what the tests check; raises when tags do not nest."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_stands_alone() -> None:
-    """No scripts, and nothing is fetched from anywhere."""
+    """The page has no scripts and no external resources."""
     text = a_page()
     seen = Page(text)
     assert seen.tags["script"] == seen.tags["link"] == 0
@@ -102,7 +102,7 @@ def test_the_page_stands_alone() -> None:
 
 
 def test_the_page_is_sound() -> None:
-    """Tags nest, no id is given twice, and every reference has its target."""
+    """Tags nest, ids are unique, and every reference has a target."""
     seen = Page(a_page())
     assert [name for name, count in Counter(seen.ids).items() if count > 1] == []
     wanted = {link[1:] for link in seen.links if link.startswith("#")}
@@ -110,7 +110,7 @@ def test_the_page_is_sound() -> None:
 
 
 def test_every_plot_has_a_title_and_a_description() -> None:
-    """Trade-off, completion times and use for each group, three along the load, and the Gantts."""
+    """Three plots per group, three along the load, and two Gantt charts are all labelled."""
     seen = Page(a_page())
     assert len(seen.plots) == 2 * 3 + 3 + 2
     for plot in seen.plots:
@@ -121,7 +121,7 @@ def test_every_plot_has_a_title_and_a_description() -> None:
 
 
 def test_what_failed_is_said_and_escaped() -> None:
-    """A failed run is named with its error, at the top and in its table."""
+    """A failed run and its error are listed at the top and in its table."""
     text = a_page()
     assert "1 run failed." in text
     assert "1 &lt; 2 &amp; so on" in text
@@ -130,7 +130,7 @@ def test_what_failed_is_said_and_escaped() -> None:
 
 
 def test_every_word_of_the_report_is_escaped() -> None:
-    """The template takes plots alone for markup, and those escape what they say themselves."""
+    """Only plots are inserted as markup; all other text is escaped."""
     evil = "<script>alert(1)</script>"
     records = [record | {"trace": evil, "cluster": evil} for record in some_records()[:2]]
     found = groups(records)
@@ -140,7 +140,7 @@ def test_every_word_of_the_report_is_escaped() -> None:
 
 
 def test_colours_follow_the_page() -> None:
-    """No ink of the plots is fixed to black or white, so that both themes can be read."""
+    """No colour of the plots is fixed to black or white, so that both themes are readable."""
     text = a_page()
     assert "#010203" not in text
     assert "#000000" not in text.partition("</style>")[2]
@@ -148,7 +148,7 @@ def test_colours_follow_the_page() -> None:
 
 
 def test_policies_have_colours_of_their_own_that_stand_out() -> None:
-    """3:1 or better against the page in light and dark; no two look the same in every way."""
+    """Colours have a contrast of 3:1 in both themes; colours and markers are all different."""
     assert set(POLICY_NAMES) <= set(STYLES)
     assert (
         len(set(STYLES.values())) == len({look.colour for look in STYLES.values()}) == len(STYLES)
@@ -172,7 +172,7 @@ def _luminance(colour: str) -> float:
 
 
 def test_the_csv_has_a_line_a_run() -> None:
-    """Times in seconds under the names of `hadar simulate --json`, a failed run with its error."""
+    """Each run is a line with times in seconds; a failed run has its error."""
     rows = list(csv.DictReader(io.StringIO(csv_text(some_records()))))
     assert len(rows) == 5
     assert float(rows[0]["ttd_s"]) == pytest.approx(some_records()[0]["ttd_s"])
@@ -182,7 +182,7 @@ def test_the_csv_has_a_line_a_run() -> None:
 
 
 def test_the_json_has_what_made_it() -> None:
-    """The command, every run and the notes."""
+    """The JSON contains the command, every run and the notes."""
     tree = json.loads(json_text(a_comparison()))
     assert tree["command"] == "hadar compare 'a b'"
     assert [run["policy"] for run in tree["runs"]] == ["srsf", "las", "srsf", "las", "slurm"]
@@ -190,14 +190,14 @@ def test_the_json_has_what_made_it() -> None:
 
 
 def test_all_files_are_written(tmp_path: Path) -> None:
-    """CSV, JSON and the page."""
+    """The CSV, the JSON and the page are written."""
     paths = write_all(tmp_path, a_comparison())
     assert [path.name for path in paths] == ["compare.csv", "compare.json", "report.html"]
     assert all(path.stat().st_size > 500 for path in paths)
 
 
 def test_a_page_without_results_still_says_so() -> None:
-    """When every run failed there is nothing to plot."""
+    """A page without successful runs has no plots and counts the failures."""
     records = some_records()[-1:]
     text = page(Comparison("Nothing", "hadar compare", records, groups(records)))
     assert Page(text).plots == []

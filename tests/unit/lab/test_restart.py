@@ -1,4 +1,4 @@
-"""What a move costs: one figure, one per model, or a published preset."""
+"""Restart costs: one value, one per model, or a published preset."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from hadar_slurm.lab.traces.restart import RestartCosts, parse_restart_costs
 
 
 def test_one_figure_is_for_every_model() -> None:
-    """A plain number is what any move costs."""
+    """A plain number applies to every model."""
     assert parse_restart_costs("12.5").of("LM (batch size 80)") == 12.5
 
 
 def test_a_model_may_have_its_own() -> None:
-    """A model's cost is for all its batch sizes, whatever the case; others keep the default."""
+    """A model's cost applies to all its batch sizes, in any case; others keep the default."""
     costs = parse_restart_costs("10, ResNet-50=250,resnet-18=3")
     assert costs.of("ResNet-50 (batch size 64)") == 250
     assert costs.of("ResNet-18 (batch size 16)") == 3
@@ -20,7 +20,7 @@ def test_a_model_may_have_its_own() -> None:
 
 
 def test_the_longest_model_that_fits_decides() -> None:
-    """A cost for one batch size goes before that of its model."""
+    """A cost for one batch size overrides that of the model."""
     costs = parse_restart_costs("LM=5,LM (batch size 80)=50")
     assert costs == RestartCosts(30.0, {"LM": 5.0, "LM (batch size 80)": 50.0})
     assert costs.of("LM (batch size 80)") == 50
@@ -28,7 +28,7 @@ def test_the_longest_model_that_fits_decides() -> None:
 
 
 def test_the_preset_has_the_published_penalties() -> None:
-    """`sia` is the table of Sia's artifact."""
+    """`sia` is the table of the Sia artifact."""
     costs = parse_restart_costs("sia")
     assert [costs.of(name) for name in ("ResNet-50 (batch size 16)", "BERT", "A3C")] == [
         250.0,
@@ -39,6 +39,6 @@ def test_the_preset_has_the_published_penalties() -> None:
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "nan", "30,=5", "30,LM=", "30,,"])
 def test_what_is_no_cost_is_refused(text: str) -> None:
-    """The part that is wrong is named."""
+    """An invalid cost raises a UsageError that names the option."""
     with pytest.raises(UsageError, match="--restart-seconds"):
         parse_restart_costs(text)

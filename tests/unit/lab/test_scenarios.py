@@ -1,4 +1,4 @@
-"""The papers' experiments by name: what they run, and that the words fit the figures."""
+"""The papers' experiments by name: their runs, and the texts on their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMPTY = ThroughputTable("none", {})
 
 
 def test_a_mix_is_what_it_says() -> None:
-    """M-k: k jobs of one GPU at once, sizes in range, with a copy on each node if need be."""
+    """M-k has k jobs of one GPU that arrive together, in the size range, with up to 5 copies."""
     jobs = mix(7, Random(1))
     assert [job.job_id for job in jobs] == [str(number) for number in range(7)]
     for job in jobs:
@@ -31,19 +31,19 @@ def test_a_mix_is_what_it_says() -> None:
 
 
 def test_a_mix_follows_its_seed() -> None:
-    """The same seed gives the same jobs, another one others."""
+    """The same seed gives the same jobs, another seed gives others."""
     assert mix(3, Random(5)) == mix(3, Random(5))
     assert mix(3, Random(5)) != mix(3, Random(6))
 
 
 def test_an_even_mix_is_of_jobs_more_alike() -> None:
-    """No job is more than four times as long as another."""
+    """The longest job is at most four times as long as the shortest."""
     steps = [job.total_steps for job in even_mix(50, Random(1))]
     assert max(steps) <= 4 * min(steps)
 
 
 def test_the_mixes_run_on_five_nodes_of_one_gpu() -> None:
-    """Twelve mixes, ten seeds, slots of 180 s; all policies get the same jobs."""
+    """Twelve mixes, ten seeds, rounds of 180 s; all policies get the same jobs."""
     cells = SCENARIOS["hadare-mixes"].cells(Choices(), EMPTY)
     policies = {cell.policy for cell in cells}
     assert len(cells) == 12 * 10 * len(policies)
@@ -54,7 +54,7 @@ def test_the_mixes_run_on_five_nodes_of_one_gpu() -> None:
 
 
 def test_choices_narrow_a_scenario() -> None:
-    """Seeds, policies and the number of mixes."""
+    """Options restrict the seeds, the policies and the number of mixes."""
     choices = Choices(policies=("hadare",), seeds=(4,), first=3)
     cells = SCENARIOS["hadare-mixes"].cells(choices, EMPTY)
     assert [(cell.workload.name, cell.workload.seed, cell.policy) for cell in cells] == [
@@ -63,7 +63,7 @@ def test_choices_narrow_a_scenario() -> None:
 
 
 def test_the_mixes_are_told_beside_the_paper() -> None:
-    """Ratio of mean CRUs, cut of TTD and what was possible, worked out by hand."""
+    """CRU ratio, TTD reduction and its bound agree with values computed by hand."""
     records = []
     for name, before_h, after_h, cru in (("M-1", 4.0, 1.6, 0.2), ("M-5", 4.0, 3.2, 0.6)):
         same = {"trace": name, "restart": "10"}
@@ -74,7 +74,7 @@ def test_the_mixes_are_told_beside_the_paper() -> None:
     scenario = SCENARIOS["hadare-mixes"]
     (note,) = scenario.notes(groups(records))
     said = " ".join(note.paragraphs)
-    # CRU (1 + 1) / (.2 + .6); TTD 2.5x and 1.25x, a cut of 60 % and 20 %; bounds 1.28 and 2.56 h.
+    # CRU (1 + 1) / (.2 + .6); TTD 2.5x and 1.25x, down by 60 % and 20 %; bounds 1.28 and 2.56 h.
     assert "utilisation x1.45" in said
     assert "CRU x2.50" in said
     assert "down by 40 % on average, from 2.50x faster on M-1 to 1.25x on M-5" in said
@@ -85,7 +85,7 @@ def test_the_mixes_are_told_beside_the_paper() -> None:
 
 
 def test_hadar480_is_told_beside_the_paper() -> None:
-    """Gains over Gavel, and the most that any schedule could gain."""
+    """The note has the gains over Gavel, and the largest gain any schedule could reach."""
     same = {"restart": "10", "ttd_over_bound": 1.1, "mean_ftf": 1.0, "mean_queueing_s": 100.0}
     records = [
         a_record("hadar", ttd_h=10.0, mean_jct_s=3600.0, **same),
@@ -102,7 +102,7 @@ def test_hadar480_is_told_beside_the_paper() -> None:
 
 
 def test_a_scenario_without_its_policies_says_what_is_missing() -> None:
-    """There is nothing to compare."""
+    """Without the policies to compare, the note says which are needed."""
     records = [a_record("srsf", trace="M-1")]
     for scenario in SCENARIOS.values():
         (note,) = scenario.notes(groups(records))
@@ -110,7 +110,7 @@ def test_a_scenario_without_its_policies_says_what_is_missing() -> None:
 
 
 def test_hadar480_runs_at_once_and_at_several_loads() -> None:
-    """120, 240 and 480 jobs at once, four loads, the same jobs for every policy."""
+    """120, 240 and 480 jobs at once, then four loads, with the same jobs for every policy."""
     table_file = data_file("throughputs.json")
     table = parse_table(table_file.read_text(encoding="utf-8"), str(table_file))
     cells = SCENARIOS["hadar480"].cells(Choices(policies=("hadar", "srsf")), table)

@@ -1,4 +1,4 @@
-"""The rule for rates where a trace has none."""
+"""Estimated throughputs for traces without them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mean(values: list[float]) -> float:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("gpu_type", ["k80", "p100"])
 def test_a_familys_speed_is_the_mean_over_its_batch_sizes(family: str, gpu_type: str) -> None:
-    """The geometric mean of the ratios of rates on one GPU, from the shipped table itself."""
+    """A speed is the geometric mean of the ratios of single-GPU rates in the shipped table."""
     tree = json.loads(data_file("throughputs.json").read_text(encoding="utf-8"))["workloads"]
     ratios = [
         gpu_types[gpu_type]["1"][0] / gpu_types["v100"]["1"][0]
@@ -38,7 +38,7 @@ def test_a_familys_speed_is_the_mean_over_its_batch_sizes(family: str, gpu_type:
 
 @pytest.mark.parametrize("gpu_type", ["k80", "p100", "a100", "t4"])
 def test_a_model_of_no_family_takes_the_mean_of_all(gpu_type: str) -> None:
-    """The geometric mean over families, each counting once."""
+    """The geometric mean over families applies, each family counted once."""
     speeds = [SPEEDS.speed(gpu_type, family) for family in FAMILIES]
     known = [speed for speed in speeds if speed is not None]
     assert len(known) == len(FAMILIES)
@@ -61,7 +61,7 @@ def test_a_model_of_no_family_takes_the_mean_of_all(gpu_type: str) -> None:
     ],
 )
 def test_the_family_of_a_model(name: str, family: str | None) -> None:
-    """By the beginning of its name, without regard to case, punctuation and batch size."""
+    """The prefix of the name decides, ignoring case, punctuation and batch size."""
     assert SPEEDS.family(name) == family
 
 
@@ -87,13 +87,13 @@ def test_the_family_of_a_model(name: str, family: str | None) -> None:
     ],
 )
 def test_a_type_is_known_by_the_names_sites_give_it(gpu_type: str, speed: float | None) -> None:
-    """Slurm's own long names, slices by their share, and nothing taken for what it is not."""
+    """Long Slurm names and MIG slices are recognised; similar names are not."""
     found = SPEEDS.speed(gpu_type, "ResNet-50")
     assert found == (None if speed is None else pytest.approx(speed))
 
 
 def test_speeds_are_relative_to_the_reference() -> None:
-    """With another reference type all ratios stay."""
+    """Another reference type keeps all ratios."""
     other = SpeedTable(TABLE, "P100")
     for family in (*FAMILIES, None):
         ratio = SPEEDS.speed("v100", family), SPEEDS.speed("p100", family)
@@ -103,7 +103,7 @@ def test_speeds_are_relative_to_the_reference() -> None:
 
 
 def test_speeds_given_go_before_all_others() -> None:
-    """They are for every family, and may bring in types that nobody knows."""
+    """Given speeds apply to every family, and may add unknown types."""
     told = SpeedTable(TABLE, given={"k80": 0.5, "h100": 6.0, "1g.5gb": 0.1})
     for family in (*FAMILIES, None):
         assert told.speed("K80", family) == 0.5
@@ -114,7 +114,7 @@ def test_speeds_given_go_before_all_others() -> None:
 
 
 def test_an_unknown_reference_knows_only_what_is_given() -> None:
-    """Nothing compares an H100 with the table's types."""
+    """With reference H100, no speed follows from the types in the table."""
     speeds = SpeedTable(TABLE, "H100", {"a40": 0.3})
     assert speeds.speed("h100", "LM") == 1.0
     assert speeds.speed("A40", None) == 0.3
@@ -122,7 +122,7 @@ def test_an_unknown_reference_knows_only_what_is_given() -> None:
 
 
 def test_a_workload_of_the_very_name_brings_its_own_rows() -> None:
-    """Its rows for the gang, within a node and across; zero where it does not fit."""
+    """A workload of the same name gives its rates for the gang, within a node and across nodes."""
     table = ThroughputTable(
         "site",
         {
@@ -149,7 +149,7 @@ def test_a_workload_of_the_very_name_brings_its_own_rows() -> None:
 
 
 def test_a_table_with_absurd_rates_does_no_harm() -> None:
-    """Ratios beyond all reason are not believed, and never become infinite."""
+    """Extreme ratios are ignored, and no rate is infinite."""
     table = ThroughputTable(
         "odd",
         {
@@ -174,7 +174,7 @@ def test_a_table_with_absurd_rates_does_no_harm() -> None:
 def test_where_it_ran_a_job_is_as_fast_as_recorded(
     name: str, ran_on: set[str], num_gpus: int, *, was_spread: bool
 ) -> None:
-    """Whatever the types, the gang it had makes the recorded steps per second."""
+    """The gang that ran has the recorded steps per second, whatever its types."""
     speeds = SpeedTable(TABLE, gpu_types=("V100", "P100"))
     throughputs = speeds.throughputs(
         name, num_gpus=num_gpus, steps_per_s=2.0, ran_on=ran_on, was_spread=was_spread
@@ -186,7 +186,7 @@ def test_where_it_ran_a_job_is_as_fast_as_recorded(
 
 
 def test_speeds_on_the_command_line() -> None:
-    """TYPE=SPEED, names in any case, spaces allowed."""
+    """The format is TYPE=SPEED, in any case, with optional spaces."""
     assert parse_gpu_speeds("H100=2.5, A40 = 1.1") == {"h100": 2.5, "a40": 1.1}
     assert parse_gpu_speeds("") == {}
 
@@ -205,12 +205,12 @@ def test_speeds_on_the_command_line() -> None:
     ],
 )
 def test_what_is_no_speed_is_refused(text: str, words: str) -> None:
-    """The part that is wrong is named."""
+    """The error quotes the wrong part."""
     with pytest.raises(UsageError, match=words):
         parse_gpu_speeds(text)
 
 
 def test_the_reference_has_no_other_speed_than_one() -> None:
-    """A contradiction is named, not settled in silence."""
+    """Another speed for the reference type is an error."""
     with pytest.raises(UsageError, match="V100 is the reference type, whose speed is 1"):
         SpeedTable(TABLE, "V100", {"v100": 2.0})

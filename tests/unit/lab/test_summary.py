@@ -1,4 +1,4 @@
-"""Rows that can be compared: what is a group, what is best, what a mean is of."""
+"""Groups of comparable runs, their best values and their means."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def only(records: list[Record]) -> Group:
 
 
 def test_runs_are_compared_where_all_but_policy_and_seed_agree() -> None:
-    """Another load is another group; another seed is not."""
+    """Runs with another load are another group; runs with another seed are not."""
     found = groups(
         [a_record(), a_record("srsf"), a_record(seed=2), a_record(load=70.0), a_record(restart="0")]
     )
@@ -30,7 +30,7 @@ def test_runs_are_compared_where_all_but_policy_and_seed_agree() -> None:
 
 
 def test_a_figure_is_the_mean_over_seeds() -> None:
-    """Of those that came through; the others are counted."""
+    """The mean is over successful runs; failed runs are counted."""
     group = only(
         [
             a_record(ttd_h=2.0, seed=0),
@@ -44,7 +44,7 @@ def test_a_figure_is_the_mean_over_seeds() -> None:
 
 
 def test_best_is_what_looks_best() -> None:
-    """Equal as printed is equal; nobody is best where all are alike or nobody is better."""
+    """Equal printed values are equally good; if all are equal, or none is better, none is best."""
     group = only([a_record("a", ttd_h=2.01), a_record("b", ttd_h=2.04), a_record("c", ttd_h=3.0)])
     assert group.best(TTD) == {"a", "b"}
     assert group.best(TRAINED) == frozenset()
@@ -53,14 +53,14 @@ def test_best_is_what_looks_best() -> None:
 
 
 def test_a_failed_policy_keeps_its_row() -> None:
-    """It is in the group, without figures."""
+    """A failed policy stays in the group, without figures."""
     group = only([a_record(), a_record("srsf", status="failed")])
     assert [entry.status for entry in group.entries] == ["", "failed"]
     assert [entry.policy for entry in group.done] == ["hadar"]
 
 
 def test_loads_make_a_series_where_there_are_several() -> None:
-    """One series for each set of groups that differ in load alone."""
+    """There is one series for each set of groups that differ in load alone."""
     found = groups([a_record(load=70.0), a_record(load=90.0), a_record(load=70.0, restart="0")])
     (series,) = load_series(found)
     assert [load for load, _ in series.points] == [70.0, 90.0]

@@ -1,4 +1,4 @@
-"""Policy tiresias: queues by attained service, first come inside them, types by plenty."""
+"""Policy tiresias: queues by attained service, FIFO in each queue, types by free GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hadar_slurm.lab.policies.tiresias import Tiresias
 
 
 def test_a_job_falls_a_queue_at_each_limit() -> None:
-    """3,250 and 7,200 GPU-seconds: at the limit it has fallen."""
+    """A job leaves a queue when its service reaches 3,250 or 7,200 GPU-seconds."""
     jobs = [
         a_job("1", service_gpu_s=7200.0, submitted_s=1.0),
         a_job("2", service_gpu_s=7199.0, submitted_s=2.0),
@@ -22,7 +22,7 @@ def test_a_job_falls_a_queue_at_each_limit() -> None:
 
 
 def test_in_a_queue_those_that_run_go_first_and_then_the_first_to_come() -> None:
-    """So nobody is stopped for an equal, and a job of a higher queue stops one of a lower."""
+    """In a queue running jobs precede waiting ones; a job of a higher queue preempts lower ones."""
     runs = a_job("3", on="n1:V100:1", service_gpu_s=4000.0, submitted_s=30.0)
     waits = a_job("1", service_gpu_s=4000.0, submitted_s=10.0)
     other = a_job("2", service_gpu_s=4000.0, submitted_s=5.0)
@@ -34,7 +34,7 @@ def test_in_a_queue_those_that_run_go_first_and_then_the_first_to_come() -> None
 
 
 def test_a_job_that_does_not_fit_is_skipped() -> None:
-    """Those behind it may use what it cannot."""
+    """A job that does not fit does not block the jobs behind it."""
     jobs = [a_job("1", 4, submitted_s=1.0), a_job("2", 1, submitted_s=2.0)]
     plan = Tiresias().plan(a_snapshot("2xV100", *jobs), ROUND)
     assert placed_by(plan) == {"2": "n1:V100:1"}
@@ -42,7 +42,7 @@ def test_a_job_that_does_not_fit_is_skipped() -> None:
 
 
 def test_types_are_taken_by_plenty_and_not_by_speed() -> None:
-    """A job goes where most is free, if it trains there at all; who runs stays on what it has."""
+    """A job gets the type with most free GPUs on which it trains; a running job keeps its type."""
     jobs = [
         a_job("1", submitted_s=1.0),
         a_job("2", throughputs=some_rates(V100=1.0), submitted_s=2.0),
@@ -53,7 +53,7 @@ def test_types_are_taken_by_plenty_and_not_by_speed() -> None:
 
 
 def test_a_gang_of_several_types_is_left_together() -> None:
-    """Were it placed anew in every round, it would restart in every round."""
+    """A running gang of several types stays, so that it does not restart in every round."""
     mixed = a_job("1", 2, on="n1:V100:1 n2:K80:1")
     plan = Tiresias().plan(a_snapshot("1xV100,1xK80,2xP100", mixed, a_job("2")), ROUND)
     assert placed_by(plan) == {"1": "n1:V100:1 n2:K80:1", "2": "n3:P100:1"}

@@ -1,4 +1,4 @@
-"""Generated workloads: the mix they promise, from any seed."""
+"""Generated workloads: their distributions, for any seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def share(jobs: list[JobSpec], **gangs: int) -> float:
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_a_seed_says_it_all(name: str) -> None:
-    """The same seed gives the same jobs, another one others; more jobs begin with the same."""
+    """The same seed gives the same jobs; another seed gives others."""
     jobs = generate(name, 50, Random(3).random, TABLE, mean_gap_s=60.0)
     assert jobs == generate(name, 50, Random(3).random, TABLE, mean_gap_s=60.0)
     assert jobs != generate(name, 50, Random(4).random, TABLE, mean_gap_s=60.0)
@@ -47,7 +47,7 @@ def test_a_seed_says_it_all(name: str) -> None:
 
 
 def test_hadars_mix() -> None:
-    """Four sizes alike often, each of its models and GPU-hours; gangs of 1, 2 and 4."""
+    """Four equally frequent sizes with their models and GPU-hours; gangs of 1, 2 and 4."""
     jobs = hadar_jobs(MANY, Random(0).random, TABLE)
     sizes = {name: size for size, (_, _, models) in HADAR_SIZES.items() for name in models}
     for job in jobs:
@@ -61,7 +61,7 @@ def test_hadars_mix() -> None:
 
 
 def test_gavels_mix() -> None:
-    """Every workload alike often, gangs of 1 to 8, and minutes from 31.6 to 10,000."""
+    """All workloads, gangs of 1 to 8, and run times of 31.6 to 10,000 minutes."""
     jobs = gavel_jobs(MANY, Random(0).random, TABLE)
     assert {job.workload for job in jobs} == set(TABLE.workloads)
     assert all(31.6 * 60 * 0.99 < run_s(job) < 10_000 * 60 * 1.01 for job in jobs)
@@ -72,7 +72,7 @@ def test_gavels_mix() -> None:
 
 
 def test_gavels_whole_hours() -> None:
-    """Run times of 1 to 24 hours, and gangs no larger than asked for."""
+    """Run times are 1 to 24 hours, and gangs are no larger than `max_gang`."""
     jobs = gavel_jobs(MANY, Random(0).random, TABLE, max_gang=4, whole_hours=24)
     hours = Counter(round(run_s(job) / 3600) for job in jobs)
     assert set(hours) == set(range(1, 25))
@@ -81,7 +81,7 @@ def test_gavels_whole_hours() -> None:
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_arrivals(name: str) -> None:
-    """The first at 0, then at exponential gaps of the mean asked for, in whole seconds."""
+    """The first job arrives at 0, the others after exponential gaps, in whole seconds."""
     arrivals = [
         job.submitted_s for job in generate(name, MANY, Random(1).random, TABLE, mean_gap_s=90.0)
     ]
@@ -98,7 +98,7 @@ def test_arrivals(name: str) -> None:
     name=st.sampled_from(tuple(GENERATORS)),
 )
 def test_any_numbers_make_jobs(values: list[float], name: str) -> None:
-    """From 0 to just below 1, in any sequence."""
+    """Any sequence of random numbers in [0, 1) gives valid jobs."""
     numbers = iter(values * 200)
     for job in generate(name, 5, lambda: next(numbers), TABLE, mean_gap_s=10.0):
         assert job.total_steps >= 1
@@ -106,7 +106,7 @@ def test_any_numbers_make_jobs(values: list[float], name: str) -> None:
 
 
 def test_what_cannot_be_generated_is_named() -> None:
-    """Names, numbers, gaps, and models that the table lacks."""
+    """Errors name wrong generators, counts, gaps, and models missing in the table."""
     draw = Random(0).random
     with pytest.raises(UsageError, match="generator 'x': expected one of hadar, gavel"):
         generate("x", 1, draw, TABLE)

@@ -1,4 +1,4 @@
-"""The board: reserving types, finding nodes, who stays, who makes room, and why others wait."""
+"""The allocator: type reservations, node assignment, moves, and reasons to wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 V100, P100, K80 = GpuType("V100"), GpuType("P100"), GpuType("K80")
-# Ten steps a second within a node, four over several.
+# 10 steps/s within a node, 4 across nodes.
 SLOW_WHEN_SPREAD = Throughputs.of(
     {("V100", 1): GangThroughput(10.0), ("V100", 2): GangThroughput(10.0, 4.0)}
 )
@@ -32,13 +32,13 @@ def a_board(
 
 
 def choose_all(board: Allocator, gpu_type: GpuType = V100) -> list[str]:
-    """Reserve a type for every job and settle; return the jobs without nodes."""
+    """Reserve a type for every job and assign nodes; return the jobs without nodes."""
     assert all(board.choose(job, gpu_type) for job in board.jobs)
     return [str(job.job_id) for job in assign_nodes(board)]
 
 
 def test_what_may_not_move_is_placed_first() -> None:
-    """Pinned jobs always, running ones within a round; what they hold is no room."""
+    """Pinned jobs, and within a round running jobs, are placed at once and reduce the room."""
     pinned = a_job("1", on="n1:V100:1", can_checkpoint=False)
     running = a_job("2", on="n1:V100:1")
     board = a_board("4xV100", pinned, running, a_job("3"))
@@ -50,7 +50,7 @@ def test_what_may_not_move_is_placed_first() -> None:
 
 
 def test_a_type_is_reserved_where_a_job_can_run_only() -> None:
-    """Not without room or speed, nor against the type its request names, nor for want of nodes."""
+    """A type is refused without room, speed or suitable nodes, or against the requested type."""
     board = a_board("2xV100,2xV100,2xP100", a_job())
     assert not board.choose(a_job("1", 3, shapes=[Shape(1, 3)]), V100)
     assert not board.choose(a_job("2", throughputs=steps_per_s(P100=1.0)), V100)
@@ -64,21 +64,21 @@ def test_a_type_is_reserved_where_a_job_can_run_only() -> None:
 
 
 def test_who_keeps_its_type_keeps_its_place() -> None:
-    """Although the job that came first would fit there most tightly."""
+    """A running job keeps its node even if an earlier job would fit there most tightly."""
     board = a_board("2xV100,4xV100", a_job("1", 2), a_job("2", 2, on="n1:V100:2"))
     assert choose_all(board) == []
     assert placed_by(board.plan()) == {"1": "n2:V100:2", "2": "n1:V100:2"}
 
 
 def test_large_gangs_find_nodes_first() -> None:
-    """Small ones fit beside them, each where it leaves the least."""
+    """Large gangs get nodes first; small ones take the tightest fits."""
     board = a_board("2xV100,4xV100", a_job("1", 1), a_job("2", 4), a_job("3", 1))
     assert choose_all(board) == []
     assert placed_by(board.plan()) == {"1": "n1:V100:1", "2": "n2:V100:4", "3": "n1:V100:1"}
 
 
 def test_a_spread_gang_comes_together_when_a_node_is_free() -> None:
-    """It would go on slowly for ever otherwise."""
+    """A slow spread gang moves to a single node that is free."""
     job = a_job("1", 2, on="n1:V100:1 n2:V100:1", throughputs=SLOW_WHEN_SPREAD, restart_cost_s=30.0)
     board = a_board("2xV100,2xV100,2xV100", job, a_job("2", on="n1:V100:1"))
     assert choose_all(board) == []
@@ -87,7 +87,7 @@ def test_a_spread_gang_comes_together_when_a_node_is_free() -> None:
 
 @pytest.mark.parametrize(("steps", "place"), [(100, "n1:V100:1 n2:V100:1"), (10_000, "n1:V100:2")])
 def test_a_smaller_job_makes_room_if_that_pays(steps: int, place: str) -> None:
-    """A restart of 30 s each for two is more than what a job of ten seconds gains."""
+    """Two restarts of 30 s cost more than a job of 100 steps gains on one node."""
     slow = a_job(
         "1",
         2,
@@ -106,7 +106,7 @@ def test_a_smaller_job_makes_room_if_that_pays(steps: int, place: str) -> None:
 
 
 def test_a_gang_that_can_start_nowhere_else_is_made_room_for() -> None:
-    """Single GPUs on every node do not keep a job of one node waiting for ever."""
+    """Jobs of one GPU move together so that a gang can start on one node."""
     small = [a_job(str(n), on=f"n{n}:V100:1", restart_cost_s=30.0) for n in (1, 2)]
     board = a_board("2xV100,2xV100", *small, a_job("3", 2, shapes=[Shape(1, 2)]))
     assert choose_all(board) == []
@@ -114,14 +114,14 @@ def test_a_gang_that_can_start_nowhere_else_is_made_room_for() -> None:
 
 
 def test_nobody_makes_room_who_may_not_move() -> None:
-    """Pinned jobs stay, and the gang goes without."""
+    """Pinned jobs are not displaced, and the gang waits."""
     pinned = [a_job(str(n), on=f"n{n}:V100:1", can_checkpoint=False) for n in (1, 2)]
     board = a_board("2xV100,2xV100", *pinned, a_job("3", 2, shapes=[Shape(1, 2)]))
     assert choose_all(board) == ["3"]
 
 
 def test_of_those_who_could_make_room_the_fewest_gpus_do() -> None:
-    """For one GPU more, the job of one GPU leaves and not that of two."""
+    """If one more GPU is needed, the job of one GPU moves, not the job of two."""
     two = a_job("1", 2, on="n1:V100:2", restart_cost_s=30.0)
     one = a_job("2", 1, on="n1:V100:1", restart_cost_s=30.0)
     pinned = a_job("3", 3, on="n2:V100:3", can_checkpoint=False)
@@ -136,7 +136,7 @@ def test_of_those_who_could_make_room_the_fewest_gpus_do() -> None:
 
 
 def test_where_spreading_is_free_nobody_moves_for_it() -> None:
-    """Under Gavel's rules a gang takes any GPUs of its type and is as fast."""
+    """Under Gavel's rules a spread gang is as fast as one on a single node."""
     spread = a_job("1", 2, on="n1:V100:1 n2:V100:1", throughputs=SLOW_WHEN_SPREAD)
     board = a_board("2xV100,2xV100,2xV100", spread, a_job("2", 3), rules=GAVEL_RULES)
     assert choose_all(board) == []
@@ -144,7 +144,7 @@ def test_where_spreading_is_free_nobody_moves_for_it() -> None:
 
 
 def test_a_job_stays_only_on_what_nobody_was_promised() -> None:
-    """`keep` leaves reservations whole; GPUs of a closed node were promised to nobody."""
+    """`keep` takes no reserved GPUs; GPUs of a closed node cannot be reserved."""
     mixed = a_job("1", 2, on="n1:V100:1 n2:P100:1")
     board = a_board("1xV100,1xP100", mixed, a_job("2"))
     assert board.choose(board.jobs[1], V100)
@@ -155,7 +155,7 @@ def test_a_job_stays_only_on_what_nobody_was_promised() -> None:
 
 
 def test_a_forked_job_stays_with_the_copies_it_can_keep() -> None:
-    """What became of one copy does not end the others."""
+    """A job keeps its other copies if the GPUs of one copy are taken."""
     copies = {0: a_gang("n1:V100:1"), 2: a_gang("n2:V100:1")}
     forked = Job(a_spec("1", max_copies=3), Phase.RUNNING, allocation=Allocation.of(copies))
     board = a_board("1xV100,1xV100", forked, a_job("2", allowed=["n1"]))
@@ -165,7 +165,7 @@ def test_a_forked_job_stays_with_the_copies_it_can_keep() -> None:
 
 
 def test_the_last_copy_of_a_forked_job_keeps_its_number() -> None:
-    """A copy that is left where it is would be stopped and started under another number."""
+    """A copy that stays keeps its number, otherwise it would be restarted."""
     held = Allocation.of({2: a_gang("n1:V100:1 n2:V100:1")})
     spec = a_spec("1", 2, max_copies=3, throughputs=SLOW_WHEN_SPREAD)
     board = a_board("1xV100,1xV100", Job(spec, Phase.RUNNING, allocation=held))
@@ -174,7 +174,7 @@ def test_the_last_copy_of_a_forked_job_keeps_its_number() -> None:
 
 
 def test_what_is_left_goes_to_whoever_can_use_it() -> None:
-    """In the order given; who runs stays; types by speed, or in another order if asked to."""
+    """`fill` serves jobs in order, by speed or the given order of types; a running job may stay."""
     jobs = [a_job("1"), a_job("2", on="n3:K80:1"), a_job("3")]
     board = a_board("1xV100,1xP100,1xK80", *jobs)
     board.fill(board.jobs)
@@ -185,7 +185,7 @@ def test_what_is_left_goes_to_whoever_can_use_it() -> None:
 
 
 def test_a_gang_mixes_types_where_no_single_one_has_room() -> None:
-    """The first types of its list go first, and only where gangs may mix."""
+    """A gang mixes the first types of its list, if gangs may mix types."""
     job = a_job("1", 2)
     board = a_board("1xV100,1xP100,1xK80", job)
     assert board.start(job, board.by_speed(job))
@@ -195,7 +195,7 @@ def test_a_gang_mixes_types_where_no_single_one_has_room() -> None:
 
 
 def test_types_by_room_are_by_what_is_left_of_them() -> None:
-    """Reservations count; of equals the first by name; types without speed are left out."""
+    """Reservations reduce the room; ties are by name; types without speed are omitted."""
     board = a_board("3xV100,2xP100,2xK80", a_job("1", 2), a_job("2"))
     assert board.by_room(board.jobs[1]) == [V100, K80, P100]
     assert board.choose(board.jobs[0], V100)
@@ -204,7 +204,7 @@ def test_types_by_room_are_by_what_is_left_of_them() -> None:
 
 
 def test_a_job_is_told_why_it_waits() -> None:
-    """What will never be, what is not known, and what may come."""
+    """Reasons distinguish jobs that can never start, unknown throughput, and lack of GPUs."""
     board = a_board(
         a_cluster("2xV100,2xV100", closed=["n2"]),
         a_job("1", 2, on="n1:V100:2"),
@@ -225,13 +225,13 @@ def test_a_job_is_told_why_it_waits() -> None:
 
 
 def test_two_jobs_alike_but_for_their_checkpoints_may_differ_in_what_they_can_do() -> None:
-    """Where naming binds, a job that moves may not start on a slow type beside a fast one."""
+    """Where naming a type binds, a preemptible job may not start beside a faster type."""
     rules = GangRules(naming_binds=True, may_mix_types=False)
     jobs = [
         a_job(name, allowed=["n1"], shapes=[Shape(1, 1)], bound_type=None, can_checkpoint=moves)
         for name, moves in (("1", True), ("2", False))
     ]
-    # All V100s are others'; what is left is the K80 of the same node.
+    # Unmanaged jobs occupy all V100s; the K80 of the same node is free.
     snapshot = a_snapshot("1xV100+1xK80", *jobs, occupied="n1:V100:1", rules=rules)
     board = Allocator(snapshot, ROUND)
     assert not board.choose(board.jobs[0], K80)
@@ -249,7 +249,7 @@ def test_two_jobs_alike_but_for_their_checkpoints_may_differ_in_what_they_can_do
     ids=["free to move", "on some nodes", "tied already", "too large in any case"],
 )
 def test_who_waits_so_as_not_to_be_tied_is_told_so(job: Job, why: WaitReason) -> None:
-    """The only free GPU is a slow one beside fast ones, where a type has to be named."""
+    """The only free GPU is a slow one beside fast ones, where a type must be named."""
     rules = GangRules(naming_binds=True)
     snapshot = a_snapshot("2xV100+1xK80", job, occupied="n1:V100:2", rules=rules)
     board = Allocator(snapshot, ROUND)

@@ -1,4 +1,4 @@
-"""The shelf finds the fits that looking at every node finds."""
+"""The node index gives the same results as a search of all nodes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ V100 = GpuType("V100")
 
 
 def a_shelf(text: str) -> NodeIndex:
-    """Return all V100s of a cluster in words, free."""
+    """Return an index of all V100s of a cluster, all free."""
     return NodeIndex((node, node.by_type.get(V100, 0)) for node in a_cluster(text).nodes)
 
 
 @st.composite
 def shelves(draw: st.DrawFn) -> tuple[NodeIndex, dict[NodeName, int], dict[NodeName, bool]]:
-    """A shelf after some changes; what is free on each node, and whether it has one type."""
+    """Return a changed index, the free GPUs of each node, and whether it has one type only."""
     parts = draw(st.lists(st.sampled_from(("4xV100", "2xV100+2xK80", "3xV100")), max_size=6))
     nodes = a_cluster(",".join(parts)).nodes if parts else ()
     free = {node.name: node.by_type[V100] for node in nodes}
@@ -40,7 +40,7 @@ def test_the_tightest_nodes_are_found(
     num_nodes: int,
     data: st.DataObject,
 ) -> None:
-    """Nodes of one type go first, then the least free, then the first by name; asking is free."""
+    """Nodes of one type are first, then by free GPUs, then by name; queries change nothing."""
     shelf, free, is_plain = made
     among = data.draw(st.none() | st.sets(st.sampled_from(sorted(free)))) if free else None
     fits = [n for n, left in free.items() if left >= gpus and (among is None or n in among)]
@@ -56,7 +56,7 @@ def test_the_tightest_nodes_are_found(
 def test_any_gpus_will_do_for_a_scattered_gang(
     made: tuple[NodeIndex, dict[NodeName, int], dict[NodeName, bool]], gpus: int
 ) -> None:
-    """One node if one has room, else as few as can be; None only where the GPUs are not there."""
+    """A gang is placed on as few nodes as possible; None only if there are too few free GPUs."""
     shelf, free, _ = made
     counts = shelf.scatter(gpus, None)
     assert (counts is None) == (sum(free.values()) < gpus)
@@ -68,7 +68,7 @@ def test_any_gpus_will_do_for_a_scattered_gang(
 
 
 def test_a_node_that_takes_no_work_is_not_on_the_shelf() -> None:
-    """What becomes free on a closed node is of no account."""
+    """GPUs freed on a node outside the index are ignored."""
     shelf = a_shelf("2xV100")
     shelf.change(NodeName("elsewhere"), 4)
     assert shelf.total == 2

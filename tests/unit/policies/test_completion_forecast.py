@@ -1,4 +1,4 @@
-"""Jobs that cannot be moved take the type on which they end first, the wait included."""
+"""A non-preemptible job takes the type on which it ends first, the wait included."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plan(cluster: str, *jobs: Job, round_: Round = ROUND) -> dict[str, str]:
 
 
 def test_it_waits_for_a_fast_gpu_that_comes_free_soon() -> None:
-    """100 s and then 100 s are less than 1,000 s at once, even if the wait counts twice."""
+    """A wait of 100 s and a run of 100 s beat 1,000 s, even if the wait counts twice."""
     runs, waits = fixed("1", steps=1000, on="n1:V100:1"), fixed("2", steps=1000)
     assert plan("1xV100,1xK80", runs, waits) == {"1": "n1:V100:1"}
     found = Hadar().plan(a_snapshot("1xV100,1xK80", runs, waits), ROUND)
@@ -57,7 +57,7 @@ def test_a_job_that_can_be_moved_does_not_wait() -> None:
 
 
 def test_who_is_ahead_in_the_queue_is_waited_for_as_well() -> None:
-    """Job 3, the longest, would be third on the V100; on the K80 it ends sooner."""
+    """Job 3, the longest, would be third on the V100; on a faster K80 it ends sooner."""
     runs = fixed("1", steps=1000, on="n1:V100:1")
     two, three = fixed("2", steps=3000), fixed("3", steps=3001)
     found = Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND)
@@ -72,28 +72,28 @@ def test_who_is_ahead_in_the_queue_is_waited_for_as_well() -> None:
 
 
 def test_a_gang_waits_for_the_last_of_its_gpus() -> None:
-    """One V100 is free and another in 100 s: both are kept for it."""
+    """One V100 is free and another one in 100 s: both are reserved for the gang."""
     runs = fixed("1", steps=1000, on="n1:V100:1")
     gang = fixed("2", 2, steps=10_000)
     board = Allocator(a_snapshot("2xV100,2xK80", runs, gang), ROUND)
     forecast = Forecast(board, [gang, one := fixed("3", steps=1000)])
     assert forecast.first_end(gang) is None
-    # The other would begin after the gang, and twice that wait is more than the K80 takes longer.
+    # Job 3 would start after the gang; twice that wait exceeds the extra run time on the K80.
     assert forecast.first_end(one) == "K80"
 
 
 def test_within_a_round_who_can_be_moved_is_no_reason_for_a_slow_gpu() -> None:
-    """The next round may give its V100 to the other."""
+    """Within a round, a job waits for a V100 that it may get in the next round."""
     runs = a_job("1", steps=1_000_000, on="n1:V100:1", throughputs=BOTH)
     other = fixed("2", steps=20_000)
-    # Of such a length that neither of them is critical.
+    # So long that neither of the other jobs is critical.
     longest = fixed("3", steps=10_000_000, on="n3:K80:1")
     assert "2" not in plan("1xV100,1xK80,1xK80", runs, other, longest, round_=LATER)
     assert plan("1xV100,1xK80,1xK80", runs, other, longest)["2"] == "n1:V100:1"
 
 
 def test_gpus_elsewhere_are_no_reason_to_wait() -> None:
-    """The V100 that comes free is on a node that the job may not use."""
+    """The V100 that becomes free is on a node that the job may not use."""
     runs = fixed("1", steps=100, on="n1:V100:1")
     here = frozenset({NodeName("n2"), NodeName("n3")})
     job = replace(fixed("2", steps=1000), allowed_nodes=here)
@@ -105,7 +105,7 @@ def test_gpus_elsewhere_are_no_reason_to_wait() -> None:
 
 
 def test_pools_of_several_groups_of_nodes_are_drawn_from_together() -> None:
-    """One job may use all nodes, the other one of them: the first leaves that to nobody."""
+    """Job 1 may use all nodes, job 2 one of them: GPUs reserved for job 1 are taken there too."""
     wide = fixed("1", 2, steps=1000)
     narrow = replace(fixed("2", steps=1000), allowed_nodes=frozenset({NodeName("n2")}))
     board = Allocator(a_snapshot("1xV100,1xV100,4xK80", wide, narrow), ROUND)
@@ -115,7 +115,7 @@ def test_pools_of_several_groups_of_nodes_are_drawn_from_together() -> None:
 
 
 def test_where_no_nodes_are_found_single_nodes_decide() -> None:
-    """Two V100s are free, on two nodes, and the job wants them on one; n1 is free in 100 s."""
+    """A job needs two V100s on one node; two are free on two nodes, n1 is free in 100 s."""
     shape = Shape(1, 2)
     soon = fixed("1", steps=1000, on="n1:V100:1")
     late = fixed("2", steps=1_000_000, on="n2:V100:1")

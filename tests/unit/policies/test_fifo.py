@@ -1,4 +1,4 @@
-"""Policies yarn-cs and slurm: first come, first served, without and with backfill."""
+"""Policies yarn-cs and slurm: FIFO, without and with backfill."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hadar_slurm.policies.fifo import YarnCapacity
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES
 
-# One step a second on every GPU, so that a job of s steps on one GPU has a limit of s seconds.
+# 1 step/s on every GPU, so that a job of s steps on one GPU has a limit of s seconds.
 EVEN = some_rates(V100=1.0, K80=1.0)
 every_fifo = pytest.mark.parametrize("policy", [YarnCapacity(), SlurmBackfill()])
 
 
 def even(job_id: str, gpus: int = 1, *, on: str = "", seconds: int = 100, ran_s: float = 0) -> Job:
-    """Return a job on one node that came in the order of its id and is to take so many seconds."""
+    """Return a job on one node, submitted in the order of its id, that runs for `seconds`."""
     return a_job(
         job_id,
         gpus,
@@ -39,7 +39,7 @@ def slurm(snapshot: Snapshot) -> Plan:
 
 @every_fifo
 def test_the_first_to_come_is_the_first_to_start(policy: Policy) -> None:
-    """By submission, whatever the id, the size or the speed."""
+    """Jobs start in order of submission, whatever their id, size or speed."""
     jobs = [a_job("1", submitted_s=9.0), a_job("2", steps=10**9, submitted_s=8.0)]
     plan = policy.plan(a_snapshot("1xV100", *jobs), ROUND)
     assert placed_by(plan) == {"2": "n1:V100:1"}
@@ -48,7 +48,7 @@ def test_the_first_to_come_is_the_first_to_start(policy: Policy) -> None:
 
 @every_fifo
 def test_nobody_who_runs_is_moved_or_stopped(policy: Policy) -> None:
-    """Not for a job that came before it, nor for a better place."""
+    """A running job is not preempted for an earlier job, nor moved to a faster type."""
     runs = a_job("2", on="n2:K80:1", submitted_s=9.0)
     plan = policy.plan(a_snapshot("1xV100,1xK80", a_job("1", 2, shapes=[Shape(1, 2)]), runs), ROUND)
     assert placed_by(plan) == {"2": "n2:K80:1"}
@@ -56,7 +56,7 @@ def test_nobody_who_runs_is_moved_or_stopped(policy: Policy) -> None:
 
 @every_fifo
 def test_who_never_fits_stands_in_nobodys_way(policy: Policy) -> None:
-    """A job too large for all open nodes is passed over."""
+    """Jobs too large for all open nodes do not block the queue."""
     jobs = [even("1", 4), even("2", 3), even("3")]
     cluster = a_cluster("2xV100,4xV100", closed=["n2"])
     plan = policy.plan(a_snapshot(cluster, *jobs), ROUND)
@@ -65,21 +65,21 @@ def test_who_never_fits_stands_in_nobodys_way(policy: Policy) -> None:
 
 
 def test_yarn_lets_nobody_past_the_head_of_the_queue() -> None:
-    """Although a GPU is free that the head cannot use."""
+    """A later job does not start before the head of the queue, even on a free GPU."""
     jobs = [even("1", on="n1:V100:1"), even("2", 2), even("3")]
     plan = YarnCapacity().plan(a_snapshot("2xV100", *jobs), ROUND)
     assert placed_by(plan) == {"1": "n1:V100:1"}
 
 
 def test_yarn_takes_types_by_plenty() -> None:
-    """Where most is free, if the job trains there at all."""
+    """A job gets the type with most free GPUs on which it trains."""
     jobs = [a_job("1"), a_job("2", throughputs=some_rates(V100=1.0))]
     plan = YarnCapacity().plan(a_snapshot("1xV100,2xK80", *jobs), ROUND)
     assert placed_by(plan) == {"1": "n2:K80:1", "2": "n1:V100:1"}
 
 
 def test_slurm_takes_the_first_nodes_in_order() -> None:
-    """Slow or fast, and of both where they meet; but none on which the job does not train."""
+    """Nodes are taken in order, whatever their type, unless the job does not train on it."""
     snapshot = a_snapshot("1xK80,1xK80,2xV100", a_job("1", 3, shapes=[Shape(3, 1)]), a_job("2"))
     assert placed_by(slurm(snapshot)) == {"1": "n1:K80:1 n2:K80:1 n3:V100:1", "2": "n3:V100:1"}
     picky = a_job("1", 2, throughputs=some_rates(V100=1.0))
@@ -87,7 +87,7 @@ def test_slurm_takes_the_first_nodes_in_order() -> None:
 
 
 def test_slurm_takes_the_first_layout_that_fits() -> None:
-    """One node if one has room, else two."""
+    """A gang is placed on one node if possible, else on two."""
     snapshot = a_snapshot(
         "2xV100,2xV100", even("1", on="n1:V100:1"), a_job("2", 2, submitted_s=2.0)
     )
@@ -98,23 +98,23 @@ def test_slurm_takes_the_first_layout_that_fits() -> None:
 
 
 def test_slurm_under_gavels_rules_takes_any_gpus_of_a_type() -> None:
-    """Three GPUs are three GPUs, and types are not mixed."""
+    """A gang takes any three GPUs of one type; types are not mixed."""
     jobs = [even("1", on="n2:V100:1"), a_job("2", 3)]
     plan = slurm(a_snapshot("2xK80,2xV100,2xV100", *jobs, rules=GAVEL_RULES))
     assert placed_by(plan)["2"] == "n2:V100:1 n3:V100:2"
 
 
 def test_the_time_limit_is_what_the_slowest_type_would_take() -> None:
-    """Spread over nodes, if a layout spreads it; types without speed do not count."""
+    """The limit is for the slowest type and the layout; types without speed do not count."""
     gpu_types = (GpuType("V100"), GpuType("P100"), GpuType("K80"), GpuType("A100"))
     assert time_limit_s(a_job("1", steps=1000), gpu_types) == 1000.0
-    # Twice as fast with two GPUs, 0.8 of it over two nodes.
+    # Twice as fast with two GPUs, times 0.8 across two nodes.
     assert time_limit_s(a_job("1", 2, steps=1000), gpu_types) == pytest.approx(625.0)
     assert time_limit_s(a_job("1", 2, steps=1000, shapes=[Shape(1, 2)]), gpu_types) == 500.0
 
 
 def test_a_later_job_starts_if_it_ends_before_the_first_could() -> None:
-    """Job 1 has 60 of 100 s left: job 2 waits for it, a job of 60 s goes ahead, one of 61 not."""
+    """Job 1 has 60 s left: a job of 60 s is backfilled before job 2, a job of 61 s is not."""
     one = even("1", on="n1:V100:1", ran_s=40.0)
     for seconds, goes in ((60, True), (61, False)):
         plan = slurm(a_snapshot("2xV100", one, even("2", 2), even("3", seconds=seconds)))
@@ -123,7 +123,7 @@ def test_a_later_job_starts_if_it_ends_before_the_first_could() -> None:
 
 
 def test_a_later_job_may_use_what_the_first_will_leave_free() -> None:
-    """For as long as it likes; but two such cannot have the same GPU."""
+    """GPUs outside the reservation are backfilled without a time limit, but only once."""
     one = even("1", on="n1:V100:2", ran_s=40.0)
     long = [even(name, seconds=10**6) for name in ("3", "4")]
     plan = slurm(a_snapshot("4xV100", one, even("2", 3), *long))
@@ -131,7 +131,7 @@ def test_a_later_job_may_use_what_the_first_will_leave_free() -> None:
 
 
 def test_the_place_is_reserved_at_the_earliest_time() -> None:
-    """On node 2, free in 50 s; what is free on node 1 may be used meanwhile and beyond."""
+    """Node 2, free in 50 s, is reserved; long jobs are backfilled on node 1 only."""
     jobs = [
         even("1", on="n1:V100:1", seconds=100),
         even("2", on="n2:V100:1", seconds=50),
@@ -150,6 +150,6 @@ def test_the_place_is_reserved_at_the_earliest_time() -> None:
 
 
 def test_a_job_over_its_limit_is_expected_to_end_at_once() -> None:
-    """Nobody but who leaves the reserved GPUs alone starts then."""
+    """No job is backfilled on reserved GPUs beside a job over its time limit."""
     jobs = [even("1", on="n1:V100:1", ran_s=500.0), even("2", 2), even("3", seconds=1)]
     assert placed_by(slurm(a_snapshot("2xV100", *jobs))) == {"1": "n1:V100:1"}

@@ -1,4 +1,4 @@
-"""The linear program behind hadare: by hand, against the bound, and what it says of worth."""
+"""The linear program of hadare: by hand, against the bound, and its worth values."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def a_demand(
 
 
 def test_a_job_in_many_copies_takes_its_time_over_all_gpus() -> None:
-    """600 s on one of three equal GPUs are 200 s on all; all the cluster is worth its price."""
+    """600 s on one of three equal GPUs are 200 s on all three, and the type's worth is 1."""
     found = solve_forking([a_demand(V100=600.0)], {V100: 3})
     assert found.horizon_s == pytest.approx(200.0)
     assert found.worth == [{V100: 1.0}]
 
 
 def test_each_job_goes_where_it_loses_least() -> None:
-    """Both are faster on the V100, but one of them suffers more elsewhere and so belongs there."""
+    """Both jobs are faster on the V100; the one that is slower on the K80 uses only the V100."""
     suffers, does_not = a_demand(V100=100.0, K80=1000.0), a_demand(V100=100.0, K80=200.0)
     found = solve_forking([suffers, does_not], {V100: 1, K80: 1})
-    # A third of the second is done on the V100 after the first: 100 + 100/3 s = 2/3 of 200 s.
+    # A third of job 2 runs on the V100 after job 1: 100 + 100/3 s = 2/3 of 200 s.
     assert found.horizon_s == pytest.approx(400.0 / 3)
     assert found.worth[0] == pytest.approx({V100: 1.0, K80: 0.2})
     assert found.worth[1] == {V100: 1.0, K80: 1.0}
@@ -51,15 +51,15 @@ def test_each_job_goes_where_it_loses_least() -> None:
     ids=["two a type", "three in all", "rigid"],
 )
 def test_a_job_has_no_more_copies_than_it_may(limit: dict[str, int], expected_s: float) -> None:
-    """600 s in two copies on each of two types, in three copies anywhere, and in one."""
+    """600 s in two copies on each of two types, in three copies in all, and in one copy."""
     found = solve_forking([a_demand(V100=600.0, K80=600.0, **limit)], PLENTY)
     assert found.horizon_s == pytest.approx(expected_s)
-    # Of GPUs there are more than enough: they cost nothing.
+    # There are more GPUs than needed, so they are free.
     assert found.worth == [{V100: 1.0, K80: 1.0}]
 
 
 def test_who_runs_nowhere_is_left_out() -> None:
-    """A job without a type takes no part, and without jobs there is nothing to solve."""
+    """A job without a type is ignored, and no jobs give an empty result."""
     found = solve_forking([a_demand(), a_demand(K80=50.0)], {V100: 1, K80: 1})
     assert found.horizon_s == pytest.approx(50.0)
     assert found.worth == [{}, {K80: 1.0}]
@@ -68,7 +68,7 @@ def test_who_runs_nowhere_is_left_out() -> None:
 
 
 def test_no_time_is_an_error() -> None:
-    """A solver that may not take any time says so."""
+    """A time limit of 0 raises a SolverError."""
     limits = SolverLimits(time_limit_s=0.0)
     jobs = [a_demand(V100=100.0 + n, K80=150.0 - n, copies=1) for n in range(40)]
     with pytest.raises(SolverError):
@@ -91,7 +91,7 @@ def test_no_time_is_an_error() -> None:
 def test_the_horizon_is_the_forking_bound_where_copies_are_plenty(
     jobs: list[tuple[int, int, float, float]], max_copies: int
 ) -> None:
-    """A limit on copies can only lengthen it; nothing is worth more than its price."""
+    """With enough copies the horizon is the forking bound, else longer; worth is in [0, 1]."""
     specs = [
         a_spec(str(n), gpus, steps=steps, throughputs=some_rates(V100=v100, K80=k80))
         for n, (gpus, steps, v100, k80) in enumerate(jobs)

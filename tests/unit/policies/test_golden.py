@@ -1,7 +1,7 @@
-"""What every policy decides on one small workload, round by round, kept in `tests/golden`.
+"""The decisions of every policy on a small workload, round by round, kept in `tests/golden`.
 
-A changed line is a changed decision: `make golden` writes the files anew, and the difference is
-reviewed as code. A policy that users can name has such a file.
+A changed line is a changed decision: `make golden` rewrites the files, and the difference is
+reviewed like code. Every policy that users can name has such a file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rounded(value: Any) -> Any:
 
 
 def as_lines(records: list[RoundRecord]) -> list[dict[str, Any]]:
-    """Return of each round when it began, who had ended, who got what and why others wait."""
+    """Return each round as its start, the jobs that ended, the allocations and the wait reasons."""
     lines = []
     for record in records:
         assert record.snapshot is not None
@@ -59,20 +59,20 @@ def as_lines(records: list[RoundRecord]) -> list[dict[str, Any]]:
 
 
 def solver_of(name: str) -> str | None:
-    """Return what a policy solves its programs with, and the version; None if it has none."""
+    """Return the name and version of a policy's solver; None if it has none."""
     if name in SOLVER_FREE:
         return None
     if name == "hadar-paper":
         return f"HiGHS {highspy.Highs().version()} by PuLP {pulp.__version__}"
     if name.startswith("gavel-"):
-        # Solved inside the project, by linear algebra.
+        # Solved by the interior point method of this project.
         return f"numpy {np.__version__}"
     return f"HiGHS {highspy.Highs().version()}"
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_the_decisions_are_the_recorded_ones(name: str) -> None:
-    """Fourteen jobs on sixteen GPUs of three types, byte for byte; another solver may differ."""
+    """Decisions on 14 jobs and 16 GPUs equal the recorded file; skipped for another solver."""
     table = parse_table(data_file("throughputs.json").read_text(encoding="utf-8"), "table")
     trace = (GOLDEN / "mix.trace").read_text(encoding="utf-8").splitlines()
     specs = parse_gavel_trace(trace, table, "mix.trace")

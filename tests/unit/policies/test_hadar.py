@@ -1,4 +1,4 @@
-"""Policy hadar on snapshots small enough to know what is right."""
+"""Policy hadar on snapshots small enough to work out by hand."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DAY_S = 86400.0
 
 
 def plan(cluster: str, *jobs: Job, now_s: float = 0.0) -> dict[str, str]:
-    """Return who was placed where."""
+    """Return the placed jobs and their GPUs."""
     return placed_by(Hadar().plan(a_snapshot(cluster, *jobs, now_s=now_s), ROUND))
 
 
 def test_the_shortest_goes_first_where_nobody_is_critical() -> None:
-    """All three take 1000 s in any order, so the mean completion time decides."""
+    """If no order changes the makespan, the shortest job runs, for the mean JCT."""
     jobs = [
         a_job(str(i), steps=steps, throughputs=V100) for i, steps in enumerate((5000, 2000, 3000))
     ]
@@ -29,14 +29,14 @@ def test_the_shortest_goes_first_where_nobody_is_critical() -> None:
 
 
 def test_a_critical_job_goes_before_shorter_ones() -> None:
-    """Job 9 alone takes as long as all need together: it must not wait."""
+    """Job 9 alone takes as long as the makespan, so it starts at once."""
     short = [a_job(str(i), steps=2000, throughputs=V100) for i in range(4)]
     placed = plan("1xV100,1xV100", *short, a_job("9", steps=10_000, throughputs=V100))
     assert set(placed) == {"0", "9"}
 
 
 def test_service_counts_the_gang() -> None:
-    """Two GPUs for 300 s are more than one for 500 s."""
+    """Two GPUs for 300 s are more service than one GPU for 500 s."""
     throughputs = some_rates(V100=1.0)
     two = a_job("2", 2, steps=600, throughputs=throughputs)
     ones = [a_job(name, 1, steps=500, throughputs=throughputs) for name in ("3", "4")]
@@ -45,7 +45,7 @@ def test_service_counts_the_gang() -> None:
 
 
 def test_gpus_are_not_left_idle_for_the_sake_of_order() -> None:
-    """One GPU of two would be idle beside the shortest; the next takes both, at no loss."""
+    """The shortest job would leave a GPU idle; the next one uses both, at no loss."""
     throughputs = some_rates(V100=1.0)
     two = a_job("2", 2, steps=600, throughputs=throughputs)
     one = a_job("3", 1, steps=500, throughputs=throughputs)
@@ -54,28 +54,28 @@ def test_gpus_are_not_left_idle_for_the_sake_of_order() -> None:
 
 
 def test_a_fast_gpu_is_for_the_job_that_gains_from_it() -> None:
-    """Job 2 is as fast on the V100, and first if the shortest were all that counts."""
+    """Job 2 is shorter, but only job 1 is much faster on the V100."""
     gains = a_job("1", steps=2000, throughputs=some_rates(V100=10.0, K80=1.0))
     hardly = a_job("2", steps=1500, throughputs=some_rates(V100=10.0, K80=9.0))
     assert plan("1xV100,1xK80", gains, hardly) == {"1": "n1:V100:1", "2": "n2:K80:1"}
 
 
 def test_where_gpus_cost_nothing_everybody_takes_the_fastest() -> None:
-    """One long job sets the horizon; the others need not think of it."""
+    """One long job sets the horizon, so GPUs are free for the other job."""
     long = a_job("1", steps=1_000_000, throughputs=some_rates(V100=10.0, K80=1.0))
     quick = a_job("2", steps=100, throughputs=some_rates(V100=10.0, K80=9.0))
     assert plan("1xV100,1xV100,1xK80", long, quick)["2"] in ("n1:V100:1", "n2:V100:1")
 
 
 def test_who_runs_stays_where_it_is() -> None:
-    """Another node of the same type is no reason to move."""
+    """A job does not move to another node of the same type."""
     running = a_job("1", steps=5000, on="n2:V100:1", throughputs=V100, restart_cost_s=30.0)
     waiting = a_job("2", steps=9000, throughputs=V100)
     assert plan("1xV100,1xV100", running, waiting) == {"1": "n2:V100:1", "2": "n1:V100:1"}
 
 
 def test_a_critical_job_is_not_stopped_for_one_that_is_hardly_later() -> None:
-    """Two jobs of nearly a horizon on one GPU: they do not take turns every round."""
+    """Two jobs of nearly equal length on one GPU do not preempt each other in every round."""
     running = a_job("1", steps=9990, on="n1:V100:1", throughputs=V100, restart_cost_s=30.0)
     later = a_job("2", steps=10_000, throughputs=V100)
     other = a_job("3", steps=10_000, on="n2:V100:1", throughputs=V100, restart_cost_s=30.0)
@@ -83,7 +83,7 @@ def test_a_critical_job_is_not_stopped_for_one_that_is_hardly_later() -> None:
 
 
 def test_nobody_waits_for_ever() -> None:
-    """After a day and ten horizons without GPUs a job goes before shorter ones."""
+    """The starvation guard starts a job after a day and ten horizons without GPUs."""
     jobs = [a_job(str(i), steps=steps, throughputs=V100) for i, steps in ((1, 5000), (2, 2000))]
     fresh = replace(jobs[1], spec=replace(jobs[1].spec, submitted_s=2 * DAY_S))
     assert plan("1xV100", jobs[0], fresh, now_s=2 * DAY_S) == {"1": "n1:V100:1"}
@@ -91,7 +91,7 @@ def test_nobody_waits_for_ever() -> None:
 
 
 def test_a_user_far_above_the_share_waits_a_little() -> None:
-    """Slurm's factor divides the remaining service; without one nothing changes."""
+    """Remaining service is divided by Slurm's fair-share factor, if there is one."""
     greedy = a_job("1", steps=2000, throughputs=V100)
     modest = a_job("2", steps=3000, throughputs=V100)
     other = a_job("3", steps=4000, throughputs=V100)
@@ -101,19 +101,19 @@ def test_a_user_far_above_the_share_waits_a_little() -> None:
 
 
 def test_a_gang_mixes_types_where_no_type_has_room() -> None:
-    """Half a gang on each type trains; two half gangs that wait do not."""
+    """A gang starts on two types if neither has enough free GPUs."""
     job = a_job("1", 2, steps=5000)
     assert plan("1xV100,1xP100", job) == {"1": "n1:V100:1 n2:P100:1"}
 
 
 def test_under_gavels_rules_types_are_not_mixed() -> None:
-    """What the peer's simulator cannot express is not planned."""
+    """Under Gavel's rules a gang waits if no single type has room."""
     snapshot = a_snapshot("1xV100,1xP100", a_job("1", 2, steps=5000), rules=GAVEL_RULES)
     assert not Hadar().plan(snapshot, ROUND).allocations
 
 
 def test_a_job_that_can_no_longer_use_what_was_planned_goes_elsewhere() -> None:
-    """Between two solutions it may turn out that it does not fit where it was to train."""
+    """If a job's planned type becomes unusable between two solutions, it gets another type."""
     policy = Hadar()
     before = a_job("1", steps=1_000_000, throughputs=some_rates(V100=10.0))
     first = policy.plan(a_snapshot("1xV100,1xK80", before), ROUND)
@@ -127,7 +127,7 @@ def test_a_job_that_can_no_longer_use_what_was_planned_goes_elsewhere() -> None:
 
 
 def test_the_program_is_kept_until_somebody_comes() -> None:
-    """The next round takes the last solution; who comes half an hour later is a reason to solve."""
+    """The next round reuses the solution; a job that arrives half an hour later causes a solve."""
     jobs = [a_job(str(i), steps=1_000_000, throughputs=V100) for i in range(3)]
     policy = Hadar()
     first = policy.plan(a_snapshot("1xV100", *jobs), ROUND)
@@ -144,7 +144,7 @@ def test_the_program_is_kept_until_somebody_comes() -> None:
 
 
 def test_without_a_solution_the_shortest_go_first() -> None:
-    """A solver without time is no reason to leave GPUs idle."""
+    """Without a solution in time, the shortest job starts."""
     jobs = [a_job(str(i), steps=steps, throughputs=V100) for i, steps in enumerate((5000, 2000))]
     policy = Hadar(limits=SolverLimits(time_limit_s=0.0))
     assert placed_by(policy.plan(a_snapshot(a_cluster("1xV100"), *jobs), ROUND)) == {
@@ -153,7 +153,7 @@ def test_without_a_solution_the_shortest_go_first() -> None:
 
 
 def test_where_all_can_run_types_go_by_comparative_advantage() -> None:
-    """The shorter one hardly gains from the V100: it leaves it to the one that does.
+    """The shorter job gains little from the V100, so the other job gets it.
 
     A third job, far longer, makes GPUs cost nothing; by size alone the shorter would choose first.
     """
@@ -165,7 +165,7 @@ def test_where_all_can_run_types_go_by_comparative_advantage() -> None:
 
 
 def test_where_it_is_crowded_the_shortest_choose_first() -> None:
-    """Of five that want two GPUs only the first can choose, and chooses the fastest."""
+    """Of four jobs for two GPUs, the shortest chooses first and takes the fastest type."""
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     hardly = a_job("2", steps=1000, throughputs=some_rates(V100=10.0, K80=9.0))
     gains = [
@@ -176,7 +176,7 @@ def test_where_it_is_crowded_the_shortest_choose_first() -> None:
 
 
 def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
-    """Less than a tenth, here: both gain nearly alike from the V100."""
+    """A running job does not move for an advantage of less than a tenth."""
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     here = a_job("2", steps=2000, on="n1:V100:1", throughputs=some_rates(V100=10.0, K80=5.0))
     other = a_job("3", steps=1000, throughputs=some_rates(V100=10.0, K80=4.8))

@@ -1,4 +1,4 @@
-"""Policy hadar-paper on toys worked out by hand, and its ILP against trying everything."""
+"""Policy hadar-paper on examples worked out by hand, and its ILP against exhaustive search."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.sim.backend import SimBackend
 
 NO_TIME = SolverLimits(time_limit_s=0.0)
-STEPS = 16  # price steps per GPU type, as the policy has them
+STEPS = 16  # price steps per GPU type, as in the policy
 
 both_forms = pytest.mark.parametrize(
     "policy", [HadarPaper(), HadarPaper(limits=NO_TIME)], ids=["ilp", "greedy"]
@@ -57,7 +57,7 @@ TOY = a_snapshot("1xV100,1xK80", A, B)
 
 
 def test_the_fast_gpu_goes_to_who_gains_more_by_it() -> None:
-    """Not the first in line, and not the fastest on it: the one that loses most elsewhere."""
+    """The fast GPU goes to the job that is slowest elsewhere, not to the first in the queue."""
     # Worth = 100 s on a V100 over the time it takes: job 1 has 1 and 0.1, job 2 has 1 and 0.5.
     # 1 on V100 and 2 on K80: 1 + 0.5. The other way round: 0.1 + 1.
     plan = plan_of(TOY)
@@ -66,7 +66,7 @@ def test_the_fast_gpu_goes_to_who_gains_more_by_it() -> None:
 
 
 def test_the_prices_of_the_toy() -> None:
-    """U_min and U_max as the formulas give them."""
+    """U_min, U_max and the prices follow the formulas of the paper."""
     appraisal = Appraisal.of(TOY, UTILITIES["throughput"])
     prices = exponential_prices(TOY.jobs, appraisal, {GpuType("V100"): 1, GpuType("K80"): 1})
     # V100: both take 100 s; horizon max(200 / 2, 100) = 100; 1/eta = 100 / (100 * 2) = 1/2.
@@ -84,7 +84,7 @@ def test_the_prices_of_the_toy() -> None:
 
 
 def test_the_shortest_job_comes_first_for_mean_completion_time() -> None:
-    """Utility jct gives the fast GPU to the job that is done with it soonest."""
+    """Utility jct gives the fast GPU to the job that ends first on it."""
     throughputs = some_rates(V100=10.0, K80=5.0)
     snapshot = a_snapshot(
         "1xV100,1xK80",
@@ -99,8 +99,8 @@ def test_the_shortest_job_comes_first_for_mean_completion_time() -> None:
 @pytest.mark.parametrize("left", [0, 1, 1000])
 @pytest.mark.parametrize("steps", [10**6, 10**8])
 def test_a_job_that_is_almost_done_does_not_blur_the_others(left: int, steps: int) -> None:
-    """Values millions of times smaller than another's still decide who gets what."""
-    # Of the two jobs that take days, job 3 loses ten times as much on a K80, job 2 twice.
+    """Values millions of times smaller than another's still decide the allocation."""
+    # Of the two jobs that take days, job 3 is ten times as slow on a K80, job 2 twice.
     jobs = (
         a_job("1", on="n1:V100:1", done=1000 - left, throughputs=some_rates(V100=10.0)),
         a_job("2", steps=steps, throughputs=some_rates(V100=10.0, K80=5.0)),
@@ -120,33 +120,33 @@ def test_the_younger_of_equal_jobs_has_more_to_win_under_ftf() -> None:
 
 @both_forms
 def test_a_mixed_gang_is_taken_when_it_is_the_only_way(policy: HadarPaper) -> None:
-    """Two single GPUs of different types make a gang of two, at the pace of the slower."""
+    """A gang of two runs on two types, at the speed of the slower one."""
     snapshot = a_snapshot("1xV100,1xK80", a_job("1", 2))
     assert placed_by(plan_of(snapshot, policy)) == {"1": "n1:V100:1 n2:K80:1"}
 
 
 @both_forms
 def test_a_mixed_gang_is_not_taken_when_one_type_will_do(policy: HadarPaper) -> None:
-    """The slow GPU would set the pace of the fast one."""
+    """A gang takes one type if it has enough GPUs, because a slow GPU slows the whole gang."""
     snapshot = a_snapshot("1xV100,1xV100,1xK80", a_job("1", 2))
     assert placed_by(plan_of(snapshot, policy)) == {"1": "n1:V100:1 n2:V100:1"}
 
 
 @both_forms
 def test_a_gang_stays_together_when_it_can(policy: HadarPaper) -> None:
-    """Within one node it loses nothing to the network."""
+    """A gang is placed on one node, where it is faster, if possible."""
     snapshot = a_snapshot("1xV100,2xV100,1xV100", a_job("1", 2))
     assert placed_by(plan_of(snapshot, policy)) == {"1": "n2:V100:2"}
 
 
 def test_the_tightest_node_is_filled_first() -> None:
-    """A single GPU does not break up a whole node while another is broken up already."""
+    """A single GPU is taken from a partly used node before an empty one."""
     snapshot = a_snapshot("4xV100,2xV100,4xV100", a_job("1"), occupied="n3:V100:3")
     assert placed_by(plan_of(snapshot)) == {"1": "n3:V100:1"}
 
 
 def moving(*, left: int, now_s: float) -> Snapshot:
-    """A job of 1000 steps that runs at 1 step/s on a K80; a V100 at 10 is free, a move costs 30 s.
+    """Return a job of 1000 steps at 1 step/s on a K80; a V100 at 10 is free, a move costs 30 s.
 
     One GPU of each type and one job: 1/eta is 1/2, and a type costs sqrt(1/8) = 0.354 of its U_max.
     """
@@ -157,22 +157,22 @@ def moving(*, left: int, now_s: float) -> Snapshot:
 
 @both_forms
 def test_a_job_stays_when_the_move_gains_little(policy: HadarPaper) -> None:
-    """A restart that lasts longer than what is left is not worth it."""
-    # 20 steps left at an age of 980 s, worth 100 s over the age at the end.
-    # Stay: 980 + 20, worth 0.1 and the restart it spares; it pays 0.354 * 0.1.
-    # Move: 980 + 30 + 2, worth 0.0988; it pays 0.354 * 100 / 982 = 0.036.
+    """A job does not move if the restart takes longer than the remaining run time."""
+    # 20 steps left at an age of 980 s; the utility is 100 s over the age at the end.
+    # Stay: 980 + 20, utility 0.1 plus the restart it avoids; price 0.354 * 0.1.
+    # Move: 980 + 30 + 2, utility 0.0988; price 0.354 * 100 / 982 = 0.036.
     assert placed_by(plan_of(moving(left=20, now_s=980.0), policy)) == {"1": "n2:K80:1"}
 
 
 @both_forms
 def test_a_job_moves_when_the_gain_is_large(policy: HadarPaper) -> None:
-    """A restart of 30 s is little against 1000 s that become 100 s."""
-    # Stay: 1000 s, worth 0.1 + 0.003, pays 0.035. Move: 130 s, worth 0.77, pays 0.354.
+    """A job moves if a restart of 30 s saves 900 s."""
+    # Stay: 1000 s, utility 0.1 + 0.003, price 0.035. Move: 130 s, utility 0.77, price 0.354.
     assert placed_by(plan_of(moving(left=1000, now_s=0.0), policy)) == {"1": "n1:V100:1"}
 
 
 def fragmented(*, restart_cost_s: float) -> Snapshot:
-    """Two single GPUs run on two nodes of two; job 3 waits for both GPUs of one node."""
+    """Two jobs of one GPU run on two nodes of two; job 3 waits for both GPUs of one node."""
     throughputs = some_rates(V100=1.0)
     return a_snapshot(
         "2xV100,2xV100",
@@ -183,24 +183,24 @@ def fragmented(*, restart_cost_s: float) -> Snapshot:
 
 
 def test_jobs_are_packed_anew_where_that_is_worth_more() -> None:
-    """One short restart makes room for a gang of two."""
-    # In place: 2 (1 + 0.03) = 2.06 and job 3 gets nothing. Anew: 2 * 1000/1030 + 1 = 2.94.
+    """A job is moved by a short restart so that a gang of two can start."""
+    # In place: 2 (1 + 0.03) = 2.06, job 3 waits. Repacked: 2 * 1000/1030 + 1 = 2.94.
     plan = plan_of(fragmented(restart_cost_s=30.0))
     assert placed_by(plan) == {"1": "n2:V100:1", "2": "n2:V100:1", "3": "n1:V100:2"}
 
 
 def test_jobs_stay_where_packing_anew_costs_more() -> None:
-    """A long restart is not paid for a gang that is worth less."""
-    # In place: 2 (1 + 0.5) = 3. Anew: 2 * 1000/2000 + 1 = 2.
+    """Jobs are not moved if their restarts cost more than the gang is worth."""
+    # In place: 2 (1 + 0.5) = 3. Repacked: 2 * 1000/2000 + 1 = 2.
     plan = plan_of(fragmented(restart_cost_s=1000.0))
     assert placed_by(plan) == {"1": "n1:V100:1", "2": "n2:V100:1"}
-    # It was chosen at a positive payoff, only no node has two GPUs left.
+    # Job 3 was chosen at a positive payoff, but no node has two GPUs left.
     assert reasons_of(plan) == {"3": WaitReason.INSUFFICIENT}
 
 
 @both_forms
 def test_equal_jobs_do_not_push_each_other_out(policy: HadarPaper) -> None:
-    """Who runs goes on when another is worth just the same."""
+    """A running job is not preempted for a waiting job of equal value."""
     for runs, waits in (("1", "2"), ("2", "1")):
         running = a_job(runs, on="n1:V100:1", restart_cost_s=30.0)
         plan = plan_of(a_snapshot("1xV100", running, a_job(waits)), policy)
@@ -248,12 +248,12 @@ def test_equal_jobs_do_not_push_each_other_out(policy: HadarPaper) -> None:
     ],
 )
 def test_a_job_is_told_why_it_waits(snapshot: Snapshot, why: WaitReason) -> None:
-    """Cannot ever, cannot now, and unknown are three things."""
+    """Wait reasons distinguish infeasible, unknown throughput, and currently insufficient."""
     assert reasons_of(plan_of(snapshot)) == {"1": why}
 
 
 def test_pieces_that_do_not_fit_together_wait_for_room() -> None:
-    """Three, three and two GPUs make eight, yet no two nodes of four hold them."""
+    """Gangs of 3, 3 and 2 GPUs do not fit on two nodes of four."""
     throughputs = some_rates(V100=1.0)
     jobs = [
         a_job(key, gpus, throughputs=throughputs, shapes=[Shape(nodes=1, gpus_per_node=gpus)])
@@ -265,7 +265,7 @@ def test_pieces_that_do_not_fit_together_wait_for_room() -> None:
 
 
 def test_a_job_without_a_known_rate_runs_on_while_nobody_gains_by_its_gpus() -> None:
-    """What plain Slurm started is not stopped for nothing, and not kept against others."""
+    """A running job with unknown throughput keeps its GPUs unless another job can use them."""
     stranger = a_job("1", on="n1:V100:1", throughputs=some_rates(A100=5.0))
     assert placed_by(plan_of(a_snapshot("1xV100", stranger))) == {"1": "n1:V100:1"}
     plan = plan_of(a_snapshot("1xV100", stranger, a_job("2")))
@@ -274,12 +274,12 @@ def test_a_job_without_a_known_rate_runs_on_while_nobody_gains_by_its_gpus() -> 
 
 
 def test_a_job_is_not_bound_to_a_slow_type() -> None:
-    """Where a type once named stays named, a job that moves waits rather than take a slow one."""
+    """Where naming a type binds, a preemptible job waits instead of taking a slow type."""
     rules = GangRules(naming_binds=True)
     cluster = "1xV100,1xP100+1xK80"
     busy = a_snapshot(cluster, a_job("1"), occupied="n1:V100:1", rules=rules)
     assert reasons_of(plan_of(busy)) == {"1": WaitReason.INSUFFICIENT}
-    # Who never moves, or is bound already, has nothing to lose.
+    # A job that cannot be preempted, or is already bound, does not wait.
     fixed = a_snapshot(cluster, a_job("1", can_checkpoint=False), occupied="n1:V100:1", rules=rules)
     assert placed_by(plan_of(fixed)) == {"1": "n2:P100:1"}
     bound = a_snapshot(cluster, a_job("1", bound_type="K80"), rules=rules)
@@ -292,13 +292,13 @@ def test_a_job_is_not_bound_to_a_slow_type() -> None:
     ids=["the faster type is too few", "only across nodes"],
 )
 def test_a_type_binds_when_there_is_no_faster_one_for_the_gang(cluster: str, gang: str) -> None:
-    """A job takes the fastest type that can ever hold it and does not wait for one that cannot."""
+    """A job takes the fastest type that can ever hold it; it does not wait for any other."""
     snapshot = a_snapshot(cluster, a_job("1", 2), rules=GangRules(naming_binds=True))
     assert placed_by(plan_of(snapshot)) == {"1": gang}
 
 
 def test_the_type_to_be_bound_to_is_the_fastest_in_the_layout_there_is() -> None:
-    """A type that is fast within a node and slow across nodes is slow where gangs must spread."""
+    """Where gangs must spread, types are compared by their speed across nodes."""
     throughputs = Throughputs.of(
         {("V100", 2): GangThroughput(10.0, 1.0), ("P100", 2): GangThroughput(4.0, 3.0)}
     )
@@ -309,21 +309,21 @@ def test_the_type_to_be_bound_to_is_the_fastest_in_the_layout_there_is() -> None
 
 
 def test_the_plan_says_when_the_solver_gave_nothing() -> None:
-    """The journal counts the rounds that were decided greedily."""
+    """The figures say whether the plan was solved or made greedily."""
     assert dict(plan_of(TOY).figures)["solver_fallback"] == 0.0
     assert dict(plan_of(TOY, HadarPaper(limits=NO_TIME)).figures)["solver_fallback"] == 1.0
     assert dict(plan_of(TOY).figures)["solver_optimal"] == 1.0
 
 
 def test_nothing_to_decide_is_decided_without_a_solver() -> None:
-    """An empty queue is an empty plan."""
+    """An empty queue gives an empty plan without a solve."""
     plan = plan_of(a_snapshot("1xV100"))
     assert plan.allocations == plan.waiting == ()
     assert dict(plan.figures) == {"candidates": 0.0, "value": 0.0}
 
 
 def test_a_type_that_pays_only_across_nodes_has_no_price_and_is_used() -> None:
-    """A row that is 0 within a node and not across nodes is odd, and no reason to fail."""
+    """A rate of 0 within a node and above 0 across nodes is no error."""
     odd = Throughputs.of(
         {
             ("V100", 1): GangThroughput(1.0),
@@ -346,7 +346,7 @@ TOY_TABLE = ThroughputTable(
 
 
 def rounded(tree: object) -> object:
-    """Return a JSON tree with its numbers cut to six digits, the same on every machine."""
+    """Return a JSON tree with its numbers rounded to six digits, equal on every machine."""
     if isinstance(tree, dict):
         return {key: rounded(value) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -360,11 +360,12 @@ def test_the_journal_of_the_toy_is_the_one_worked_out() -> None:
     0 s: job 0 loses more than job 1 off the V100: 1 + 0.8 on V100 and P100 against 0.5 + 1.
     360 s: job 0 has ended. Job 1 has 720 of 3600 steps left, 90 s here; on the V100 72 s and a
     restart of 30 s. It stays.
-    400 s: job 2 comes for two GPUs. Only the V100 and the K80 are free, where it makes
-    0.8 * 2 steps/s; 80 s of work become 1000 s, not worth the price, yet nobody else wants them.
+    400 s: job 2 arrives and requests two GPUs. Only the V100 and the K80 are free, with
+    0.8 * 2 steps/s; 80 s of work become 1000 s. That is not worth the price, but no other job
+    needs the GPUs.
     450 s: job 1 ends. Within a round job 2 is not moved.
-    720 s: job 2 has made 512 of 1600 steps; 680 s more here, 136 s and a restart on V100 and P100
-    at 0.8 * 10 steps/s. It moves, and ends at 886 s.
+    720 s: job 2 has done 512 of 1600 steps; it needs 680 s more here, or 136 s and a restart on
+    V100 and P100 at 0.8 * 10 steps/s. It moves, and ends at 886 s.
     """
     trace = (GOLDEN / "toy.trace").read_text(encoding="utf-8")
     jobs = parse_gavel_trace(trace.splitlines(), TOY_TABLE, "toy.trace")
@@ -397,7 +398,7 @@ Listed = Mapping[JobId, list[Candidate]]
 def listed_of(
     snapshot: Snapshot,
 ) -> tuple[Listed, dict[GpuType, ExponentialPrice], dict[Slot, int]]:
-    """Return candidates, prices and free GPUs as the policy sees them; nobody is pinned."""
+    """Return candidates, prices and free GPUs as the policy computes them."""
     appraisal = Appraisal.of(snapshot, UTILITIES["throughput"])
     free = snapshot.plannable_capacity
     jobs: list[Job] = [job for job in snapshot.plannable if not job.is_pinned_in_place]
@@ -415,7 +416,7 @@ def listed_of(
 def objective(
     chosen: Iterable[Candidate], prices: Mapping[GpuType, ExponentialPrice]
 ) -> float | None:
-    """Return utility minus priced GPUs, each unit at its own place in line; None if too many."""
+    """Return utility minus price, each GPU at its own price step; None with too few GPUs."""
     chosen = list(chosen)
     usage: Counter[GpuType] = Counter()
     for candidate in chosen:
@@ -433,7 +434,7 @@ def objective(
 
 
 def fits_in_pieces(chosen: Iterable[Candidate], free: Mapping[Slot, int]) -> bool:
-    """Whether nodes could give that many pieces of every size that somebody asks for."""
+    """Whether the nodes could provide the candidates' pieces of every size."""
     pieces: Counter[tuple[GpuType, int]] = Counter()
     for candidate in chosen:
         pieces.update(candidate.chunks)
@@ -446,7 +447,7 @@ def fits_in_pieces(chosen: Iterable[Candidate], free: Mapping[Slot, int]) -> boo
 
 @given(snapshot=snapshots(max_jobs=4, max_nodes=3))
 def test_the_ilp_is_as_good_as_trying_everything(snapshot: Snapshot) -> None:
-    """No selection of at most one candidate a job has a higher payoff at the stepped prices."""
+    """No selection of at most one candidate per job has a higher payoff at the stepped prices."""
     candidates, prices, free = listed_of(snapshot)
     if not any(candidates.values()):
         return
@@ -464,7 +465,7 @@ def test_the_ilp_is_as_good_as_trying_everything(snapshot: Snapshot) -> None:
 
 
 def test_nobody_is_taken_at_a_loss() -> None:
-    """Job 2 pays more than it is worth; CBC 2.10.3 took it when use and payment were set equal."""
+    """Job 2 costs more than its utility; CBC 2.10.3 took it when use and payment were set equal."""
     throughputs = some_rates(V100=0.25)
     snapshot = a_snapshot(
         "1xV100,1xV100,2xV100",
@@ -482,7 +483,7 @@ def test_nobody_is_taken_at_a_loss() -> None:
 
 @given(snapshot=snapshots(max_jobs=4, max_nodes=3))
 def test_the_greedy_form_takes_nobody_at_a_loss(snapshot: Snapshot) -> None:
-    """At most one candidate a job, within the GPUs there are, each worth more than it pays."""
+    """At most one candidate per job, within the free GPUs, each worth more than its price."""
     candidates, prices, free = listed_of(snapshot)
     chosen = _select_greedily(candidates, prices, free)
     assert len({candidate.job.job_id for candidate in chosen}) == len(chosen)

@@ -1,4 +1,4 @@
-"""Policy hadare: who gets copies, where and when, and what its runs reach."""
+"""Policy hadare: the number and places of copies, and the results of simulated runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def a_fork(
     can_checkpoint: bool = True,
     shapes: Iterable[Shape] = (),
 ) -> Job:
-    """Return a job of so many hours at 1 step/s; `on` has the number and gang of each copy."""
+    """Return a job of `hours` at 1 step/s; `on` has the number and gang of each copy."""
     spec = a_spec(
         job_id,
         gpus,
@@ -59,7 +59,7 @@ def a_fork(
 
 
 def plan_of(snapshot: Snapshot, *, rest_s: float | None = None) -> Plan:
-    """Return the checked plan at the beginning of a slot or, with `rest_s` left of it, within."""
+    """Return the checked plan at the start of an interval or, with `rest_s` left of it, within."""
     policy, round_ = Hadare(), ROUND
     if rest_s is not None:
         begun = replace(snapshot, now_s=snapshot.now_s + rest_s - ROUND.length_s, jobs=())
@@ -71,7 +71,7 @@ def plan_of(snapshot: Snapshot, *, rest_s: float | None = None) -> Plan:
 
 
 def copies_in(plan: Plan, job_id: str = "1") -> dict[int, str]:
-    """Return a job's copies by number, in words."""
+    """Return a job's copies by number, as text."""
     allocation = plan.by_id.get(JobId(job_id), Allocation())
     return {number: str(gang) for number, gang in allocation.copies}
 
@@ -80,11 +80,11 @@ def nodes_of(plan: Plan, job_id: str = "1") -> set[str]:
     return {gang.split(":")[0] for gang in copies_in(plan, job_id).values()}
 
 
-# Who gets copies.
+# Which jobs get copies.
 
 
 def test_one_job_gets_a_copy_on_every_node() -> None:
-    """One copy a node, however many GPUs the node has, and no more than the job may have."""
+    """One copy per node, however many GPUs the node has, up to `max_copies`."""
     cluster = "4xV100,1xP100,2xK80"
     plan = plan_of(a_snapshot(cluster, a_fork()))
     assert copies_in(plan) == {0: "n1:V100:1", 1: "n2:P100:1", 2: "n3:K80:1"}
@@ -93,21 +93,21 @@ def test_one_job_gets_a_copy_on_every_node() -> None:
 
 
 def test_nobody_is_forked_while_there_are_jobs_for_all_gpus() -> None:
-    """A single copy pays for no aggregation."""
+    """If there are jobs for all GPUs, each has one copy, which needs no averaging."""
     jobs = [a_fork(str(number), hours=number) for number in range(1, 5)]
     plan = plan_of(a_snapshot("2xV100,1xV100", *jobs))
     assert [len(copies_in(plan, str(number))) for number in range(1, 5)] == [1, 1, 1, 0]
 
 
 def test_idle_gpus_hasten_the_job_that_ends_first() -> None:
-    """All of them: the others keep their single copy and what is free then is theirs."""
+    """The job that ends first gets all idle GPUs; the others keep one copy each."""
     jobs = [a_fork("1", hours=20), a_fork("2", hours=5), a_fork("3", hours=10)]
     plan = plan_of(a_snapshot("1xV100,1xV100,1xV100,1xV100,1xV100", *jobs))
     assert [len(copies_in(plan, job_id)) for job_id in "123"] == [1, 3, 1]
 
 
 def test_a_job_goes_where_it_is_worth_most() -> None:
-    """Both are faster on the V100; it goes to the one that would lose more on the K80."""
+    """Both jobs are faster on the V100; the one that is slower on the K80 gets it."""
     even, steep = some_rates(V100=2.0, K80=1.0), some_rates(V100=2.0, K80=0.1)
     jobs = [a_fork("1", hours=9, throughputs=even), a_fork("2", hours=10, throughputs=steep)]
     plan = plan_of(a_snapshot("1xV100,1xK80", *jobs))
@@ -115,7 +115,7 @@ def test_a_job_goes_where_it_is_worth_most() -> None:
 
 
 def test_a_job_that_is_long_in_all_its_copies_goes_before_shorter_ones() -> None:
-    """Else it would still run when the others had long ended."""
+    """A job that would otherwise delay the makespan starts before shorter ones."""
     short = [a_fork(str(number), hours=5) for number in (1, 2, 3, 4)]
     snapshot = a_snapshot("1xV100,1xV100", *short, a_fork("5", hours=12, max_copies=1))
     assert len(copies_in(plan_of(snapshot), "5")) == 1
@@ -124,7 +124,7 @@ def test_a_job_that_is_long_in_all_its_copies_goes_before_shorter_ones() -> None
 
 
 def test_few_copies_take_the_fastest_types() -> None:
-    """Even if the job has a copy on a slower one, and GPUs enough are idle."""
+    """Copies move to faster GPUs that are idle."""
     throughputs = some_rates(V100=10.0, K80=1.0)
     held = [(0, "n1:V100:1"), (1, "n3:K80:1")]
     job = a_fork(throughputs=throughputs, on=held, max_copies=2, hours=100)
@@ -133,7 +133,7 @@ def test_few_copies_take_the_fastest_types() -> None:
 
 
 def test_rigid_jobs_and_those_without_checkpoints_have_one_copy() -> None:
-    """Whose copies can never be stopped could never be made one again either."""
+    """A job that is rigid, cannot be checkpointed, or needs several nodes has one copy."""
     cluster = "1xV100,1xV100,1xV100"
     assert len(copies_in(plan_of(a_snapshot(cluster, a_fork(max_copies=1))))) == 1
     assert len(copies_in(plan_of(a_snapshot(cluster, a_fork(can_checkpoint=False))))) == 1
@@ -144,7 +144,7 @@ def test_rigid_jobs_and_those_without_checkpoints_have_one_copy() -> None:
 
 
 def test_a_gang_over_several_nodes_gives_way_to_copies() -> None:
-    """Beside it there can be none, even where the table has it faster than a gang on one node."""
+    """A spread gang is replaced by copies, even if it is faster than a gang on one node."""
     throughputs = Throughputs.of({("V100", 2): GangThroughput(1.0, 1.2)})
     job = a_fork(gpus=2, throughputs=throughputs, on=[(0, "n1:V100:1 n2:V100:1")])
     plan = plan_of(a_snapshot("2xV100,2xV100,2xV100", job))
@@ -152,18 +152,18 @@ def test_a_gang_over_several_nodes_gives_way_to_copies() -> None:
     assert len(copies_in(plan)) == 3
 
 
-# Staying in place.
+# Copies that stay.
 
 
 def test_a_copy_that_stays_keeps_its_number() -> None:
-    """New copies take the smallest free numbers, and nobody moves without need."""
+    """New copies take the smallest free numbers, and existing copies do not move."""
     job = a_fork(on=[(3, "n2:V100:1"), (1, "n4:V100:1")], max_copies=4)
     plan = plan_of(a_snapshot("1xV100,1xV100,1xV100,1xV100", job))
     assert copies_in(plan) == {0: "n1:V100:1", 1: "n4:V100:1", 2: "n3:V100:1", 3: "n2:V100:1"}
 
 
 def test_a_shorter_job_takes_forks_first() -> None:
-    """A newcomer gets a place that was a copy's; the job keeps another, by its number."""
+    """A new job takes the GPUs of one copy; the other copy keeps its number."""
     forked_job = a_fork("1", hours=10, on=[(0, "n1:V100:1"), (1, "n2:V100:1")])
     plan = plan_of(a_snapshot("1xV100,1xV100", forked_job, a_fork("2", hours=1)))
     assert copies_in(plan, "1") == {0: "n1:V100:1"}
@@ -171,7 +171,7 @@ def test_a_shorter_job_takes_forks_first() -> None:
 
 
 def test_within_a_slot_copies_are_added_and_none_is_moved() -> None:
-    """A queued job comes first; then what is free goes to copies of who runs."""
+    """Within an interval free GPUs go to queued jobs first, then to copies of running jobs."""
     cluster = "1xV100,1xV100,1xV100"
     runs = a_fork("1", on=[(1, "n2:V100:1")])
     alone = plan_of(a_snapshot(cluster, runs, now_s=1000.0), rest_s=200.0)
@@ -181,21 +181,21 @@ def test_within_a_slot_copies_are_added_and_none_is_moved() -> None:
     assert copies_in(both, "2") == {0: "n1:V100:1"}
 
 
-# What pays.
+# Which copies pay.
 
 
 @pytest.mark.parametrize(("rest_s", "num_copies"), [(31.0, 2), (29.0, 1)])
 def test_a_copy_must_train_more_than_its_costs_by_the_slots_end(
     rest_s: float, num_copies: int
 ) -> None:
-    """10 s until it trains, 10 s for which both copies are made one: it has to train for 10 s."""
+    """Start and averaging of a copy take 10 s each, so it must train for more than 10 s."""
     job = a_fork(on=[(0, "n1:V100:1")])
     plan = plan_of(a_snapshot("1xV100,1xV100", job, now_s=1000.0), rest_s=rest_s)
     assert len(copies_in(plan)) == num_copies
 
 
 def test_a_copy_on_a_far_slower_gpu_does_not_pay_but_many_may() -> None:
-    """10 s a slot of the fast GPU against what 340 s of the slow ones are good for."""
+    """10 s per interval of the fast GPU are worth more than one slow copy, but less than two."""
     throughputs = some_rates(V100=100.0, K80=2.0)
     job = a_fork(throughputs=throughputs, on=[(0, "n1:V100:1")], hours=1000)
     assert len(copies_in(plan_of(a_snapshot("1xV100,1xK80", job)))) == 1
@@ -204,7 +204,7 @@ def test_a_copy_on_a_far_slower_gpu_does_not_pay_but_many_may() -> None:
 
 @pytest.mark.parametrize(("left_s", "num_copies"), [(60, 2), (25, 1)])
 def test_a_job_about_to_end_is_forked_only_if_it_ends_sooner(left_s: int, num_copies: int) -> None:
-    """60 s become 35 s and 10 s of aggregation; 25 s would become 17.5 s and 10 s."""
+    """60 s become 35 s plus 10 s of averaging; 25 s would become 17.5 s plus 10 s."""
     job = a_job("1", on="n1:V100:1", steps=10_000, done=10_000 - left_s, throughputs=FLAT)
     spec = replace(job.spec, max_copies=2, restart_cost_s=10.0, aggregation_cost_s=10.0)
     plan = plan_of(a_snapshot("1xV100,1xV100", replace(job, spec=spec)))
@@ -212,19 +212,19 @@ def test_a_job_about_to_end_is_forked_only_if_it_ends_sooner(left_s: int, num_co
 
 
 def test_without_the_solver_it_plans_all_the_same() -> None:
-    """The shortest first, each on its fastest types."""
+    """Without a solution a job still gets copies on all types."""
     snapshot = a_snapshot("1xV100,1xK80", a_fork("1", throughputs=some_rates(V100=2.0, K80=1.0)))
     plan = Hadare(limits=SolverLimits(time_limit_s=0.0)).plan(snapshot, ROUND)
     check_plan(snapshot, plan)
     assert nodes_of(plan) == {"n1", "n2"}
 
 
-# What runs reach.
+# Results of simulated runs.
 
 
 @pytest.mark.parametrize("hours", [1.0, 6.0])
 def test_one_job_is_nearly_as_fast_as_all_nodes_together(hours: float) -> None:
-    """At least 0.92 of the sum of speeds: 10 s of every 180 s go to aggregation."""
+    """The speed is at least 0.92 of the sum of all: 10 s of every 180 s go to averaging."""
     speeds = some_rates(V100=1000.0, P100=500.0, K80=200.0)
     spec = a_spec("1", steps=round(1000 * hours * HOURS), throughputs=speeds, restart_cost_s=10.0)
     specs = forked([spec], max_copies=5, aggregation_s=10.0)
@@ -235,7 +235,7 @@ def test_one_job_is_nearly_as_fast_as_all_nodes_together(hours: float) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 12])
 def test_mixes_leave_no_node_idle(size: int) -> None:
-    """CRU at least 0.97 on the mixes, overhead counted as busy, and TTD near its bound."""
+    """On the mixes CRU is at least 0.97, overhead counted as busy, and TTD is near its bound."""
     cluster = parse_cluster(MIX_CLUSTER, gpus_per_node=1)
     specs = mix(size, Random(f"M-{size} 77"))
     result = run_experiment(specs, cluster, Hadare(), ExperimentSettings(180.0))
@@ -245,7 +245,7 @@ def test_mixes_leave_no_node_idle(size: int) -> None:
 
 
 def test_the_published_mix_ends_near_the_forking_bound() -> None:
-    """120 jobs on 60 GPUs: TTD within 5 % of the bound, which Gavel's max-min misses by 64 %."""
+    """120 jobs on 60 GPUs: TTD is within 5 % of the bound; Gavel's max-min is 64 % above it."""
     if not SHARED.is_dir():
         pytest.skip("needs ../shared/data, which is not part of the project")
     table = parse_table((SHARED / "gavel_simulation_throughputs.json").read_text("utf-8"), "table")

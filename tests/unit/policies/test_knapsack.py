@@ -1,4 +1,4 @@
-"""Trading jobs so that GPUs left idle are used: against all sets there are."""
+"""Exchanging jobs so that idle GPUs are used: against exhaustive search."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hadar_slurm.policies.hadar.knapsack import Item, refit
 
 
 def test_a_gang_of_two_makes_room_for_one_of_four() -> None:
-    """18 of 20 are in use and the next wants four: nearly as much is worth more GPUs."""
+    """18 of 20 GPUs are used; a gang of two is exchanged for a gang of four of similar worth."""
     taken = [Item(i, 4, 1.0) for i in range(4)] + [Item(4, 2, 0.51)]
     assert refit(taken, [Item(5, 4, 0.5)], 2, 0.01) == {0, 1, 2, 3, 5}
 
 
 def test_a_much_shorter_job_stays() -> None:
-    """Two GPUs are not worth the wait of a job that is almost done."""
+    """A job that is almost done is not exchanged to use two more GPUs."""
     taken = [Item(i, 4, 1.0) for i in range(4)] + [Item(4, 2, 90.0)]
     assert refit(taken, [Item(5, 4, 0.5)], 2, 0.01) is None
 
 
 def test_nothing_idle_nothing_to_do() -> None:
-    """Without room, or anybody too large for it, the queue's own choice stands."""
+    """Without idle GPUs, or without a job too large for them, the queue's choice stands."""
     assert refit([Item(0, 2, 1.0)], [Item(1, 4, 5.0)], 0, 1.0) is None
     assert refit([Item(0, 2, 1.0)], [Item(1, 1, 5.0)], 2, 1.0) is None
     assert refit([], [Item(1, 4, 5.0)], 2, 1.0) is None
@@ -40,7 +40,7 @@ def test_no_set_of_that_worth_uses_more(
     room: int,
     tolerance: float,
 ) -> None:
-    """It is the best of all sets: most GPUs first, then most worth."""
+    """The result is the best set: most GPUs first, then most worth."""
     held = [Item(i, gpus, float(worth)) for i, (gpus, worth) in enumerate(taken)]
     queue = [
         Item(len(held) + i, gpus, float(worth))

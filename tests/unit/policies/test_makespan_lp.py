@@ -1,4 +1,4 @@
-"""The makespan program: hand-worked cases, its prices, and the bound that another program gives."""
+"""The makespan program: cases by hand, its prices, and the bound from another program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def horizon(demands: Sequence[Demand], *capacity: int, now_s: float = 0.0) -> Ho
 
 
 def test_one_job_alone_sets_the_horizon_and_gpus_cost_nothing() -> None:
-    """There is a GPU too many: nobody would end sooner if there were more."""
+    """With more GPUs than jobs, a GPU costs nothing."""
     found = horizon([demand("1", 1, 1000, 10.0)], 2, now_s=50.0)
     assert found.ends_s == pytest.approx(150.0)
     assert found.prices == pytest.approx((0.0,))
@@ -36,17 +36,14 @@ def test_one_job_alone_sets_the_horizon_and_gpus_cost_nothing() -> None:
 
 
 def test_on_full_gpus_a_gpu_second_is_worth_its_share_of_the_horizon() -> None:
-    """Three jobs of 10 s on two GPUs take 15 s; one GPU-second less is half a second less."""
+    """Three jobs of 10 s on two GPUs take 15 s; one GPU-second less saves half a second."""
     found = horizon([demand(str(i), 1, 100, 10.0) for i in range(3)], 2)
     assert found.ends_s == pytest.approx(15.0)
     assert found.prices == pytest.approx((0.5,))
 
 
 def test_two_types_and_two_jobs() -> None:
-    """Job 1 needs the V100, job 2 hardly gains from it: it goes there for 20 s only.
-
-    With x seconds on the V100 and y on the K80: 100 + x = T = x + y and 10 x + 8 y = 1000.
-    """
+    """Job 1 needs the V100; job 2 gains little from it and uses it for 20 s."""
     found = horizon([demand("1", 1, 1000, 0.0, 10.0), demand("2", 1, 1000, 8.0, 10.0)], 1, 1)
     assert found.ends_s == pytest.approx(120.0)
     assert found.planned[JobId("1")].seconds == pytest.approx((0.0, 100.0))
@@ -69,7 +66,7 @@ jobs = st.lists(
 def test_the_horizon_is_the_bound_on_the_total_time(
     jobs: Sequence[tuple[int, int, float, float]],
 ) -> None:
-    """Short jobs put together change nothing, and the bounds' own program agrees."""
+    """Grouping short jobs changes nothing, and the program of the bounds agrees."""
     specs: list[JobSpec] = [
         a_spec(str(i), gpus, steps=steps, throughputs=some_rates(K80=slow, V100=fast))
         for i, (gpus, steps, slow, fast) in enumerate(jobs)

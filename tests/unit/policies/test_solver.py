@@ -1,4 +1,4 @@
-"""The solver's answers as values and errors, and that it runs inside the process."""
+"""Results and errors of the solver, and that it runs within the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hadar_slurm.policies.solver import solve
 
 
 def a_problem(*, at_least: float = 0.0) -> tuple[pulp.LpProblem, pulp.LpVariable]:
-    """Maximise 2x + y over whole x and y up to 3, x + y <= 4 and x >= `at_least`."""
+    """Return: maximise 2x + y over integers x and y up to 3, x + y <= 4 and x >= `at_least`."""
     problem = pulp.LpProblem("toy", pulp.LpMaximize)
     x, y = (problem.add_variable(name, 0, 3, cat=pulp.LpInteger) for name in "xy")
     problem += 2 * x + y
@@ -25,7 +25,7 @@ def a_problem(*, at_least: float = 0.0) -> tuple[pulp.LpProblem, pulp.LpVariable
 
 
 def test_an_optimum_is_found() -> None:
-    """Two times three and one."""
+    """The optimum is 2 * 3 + 1."""
     problem, x = a_problem()
     assert solve(problem, SolverLimits()) is True
     assert x.value() == 3
@@ -33,21 +33,21 @@ def test_an_optimum_is_found() -> None:
 
 
 def test_no_solution_is_an_error() -> None:
-    """With the solver's own word for it."""
+    """The error quotes the status of the solver."""
     problem, _ = a_problem(at_least=4.0)
     with pytest.raises(SolverError, match="the solver ended with status Infeasible"):
         solve(problem, SolverLimits())
 
 
 def test_no_solution_in_time_is_another_error() -> None:
-    """With the limit that was too short."""
+    """The error states the time limit."""
     problem, _ = a_problem()
     with pytest.raises(SolverTimeout, match="no solution within 0 s"):
         solve(problem, SolverLimits(time_limit_s=0.0))
 
 
 def test_what_was_found_before_the_limit_is_taken() -> None:
-    """As not optimal; a linear program has a feasible point from the beginning."""
+    """A feasible point at the time limit is accepted as not optimal."""
     problem = pulp.LpProblem("linear", pulp.LpMaximize)
     x, y = (problem.add_variable(name, 0) for name in "xy")
     problem += x + y
@@ -57,7 +57,7 @@ def test_what_was_found_before_the_limit_is_taken() -> None:
 
 
 def test_a_program_without_bounds_is_an_error() -> None:
-    """A point on the way to infinity is no answer."""
+    """An unbounded program raises a SolverError."""
     problem = pulp.LpProblem("unbounded", pulp.LpMaximize)
     problem += problem.add_variable("x", 0)
     with pytest.raises(SolverError, match="the solver ended with status"):
@@ -65,7 +65,7 @@ def test_a_program_without_bounds_is_an_error() -> None:
 
 
 def test_a_program_that_the_solver_refuses_is_an_error() -> None:
-    """A policy then decides without one."""
+    """A program that the solver rejects raises a SolverError."""
     problem, x = a_problem()
     problem += pulp.LpAffineExpression([(x, 1e300)]) <= 4
     with pytest.raises(SolverError, match="the solver failed"):
@@ -90,7 +90,7 @@ assert not started, started
 
 
 def test_decisions_start_no_process_and_print_nothing() -> None:
-    """Solvers run inside hadard, and are silent there."""
+    """Solvers run inside the process and print nothing."""
     program = ROUNDS.replace("POLICIES", repr(("hadar", "hadar-paper", "hadare")))
     search = os.pathsep.join(path for path in sys.path if path)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a finish is worth: hand-computed values, and what every utility promises."""
+"""Utilities: values by hand, and properties of all of them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ real_worths = st.builds(Worth, seconds, positive, positive, positive, positive)
 
 
 def test_effective_throughput_is_ideal_over_actual_time() -> None:
-    """A job that takes twice its ideal time, waiting included, is worth one half."""
-    # 30 s old, 70 s to go, 50 s alone on its best type: 50 / (30 + 70).
+    """A job that takes twice its ideal time, waiting included, has utility 1/2."""
+    # Age 30 s, 70 s left, ideal 50 s on its best type: 50 / (30 + 70).
     assert effective_throughput(Worth(30, 70, 50, 200, 5)) == pytest.approx(0.5)
 
 
 def test_shortest_remaining_compares_with_the_shortest() -> None:
-    """The job that can finish first is worth 1, one that takes ten times as long 0.1."""
+    """The job with the least time left has utility 1, one with ten times as much 0.1."""
     assert shortest_remaining(Worth(30, 50, 50, 200, 5)) == pytest.approx(0.1)
     assert shortest_remaining(Worth(30, 5, 50, 200, 5)) == 1.0
 
 
 def test_finish_time_fairness_compares_with_a_fair_share() -> None:
-    """A finish just when a 1/n share would have brought it is worth one half."""
+    """A finish at the time of a 1/n share has utility 1/2."""
     # rho = (30 + 70) / 100 = 1, so 1/rho = 1 and 1 - 1/(1 + 1) = 1/2.
     assert finish_time_fairness(Worth(30, 70, 50, 100, 5)) == pytest.approx(0.5)
     # rho = 100 / 300, 1/rho = 3, 1 - 1/4.
@@ -49,7 +49,7 @@ def test_finish_time_fairness_compares_with_a_fair_share() -> None:
 @pytest.mark.parametrize("name", UTILITIES)
 @given(worth=worths, later_s=seconds)
 def test_a_later_finish_is_never_worth_more(name: str, worth: Worth, later_s: float) -> None:
-    """Utilities are in [0, 1] and do not rise with the time of the finish."""
+    """Utilities are in [0, 1] and never rise with the time of the finish."""
     value = UTILITIES[name](worth)
     assert 0 <= value <= 1
     assert UTILITIES[name](replace(worth, left_s=worth.left_s + later_s)) <= value
@@ -58,14 +58,14 @@ def test_a_later_finish_is_never_worth_more(name: str, worth: Worth, later_s: fl
 @pytest.mark.parametrize("name", UTILITIES)
 @given(worth=real_worths)
 def test_the_unit_of_time_is_of_no_account(name: str, worth: Worth) -> None:
-    """Utilities have no dimension: minutes give what seconds give."""
+    """Utilities are dimensionless: minutes give the same values as seconds."""
     scaled = Worth(*(60 * getattr(worth, field) for field in Worth.__slots__))
     assert UTILITIES[name](scaled) == pytest.approx(UTILITIES[name](worth))
 
 
 def test_an_appraisal_takes_its_times_from_the_snapshot() -> None:
-    """Ideal time on the best type there is, shares by jobs, shortest over all, age since then."""
-    # Job 1: 1000 steps at 10/s on a V100; the A100 it would like is not in this cluster.
+    """Age, ideal time, fair-share time and shortest time are those of the snapshot."""
+    # Job 1: 1000 steps at 10/s on a V100; its fastest type, the A100, is not in the cluster.
     # Job 2: 600 of 1000 steps done, 400 left at 4/s on a P100.
     one = a_job("1", throughputs=some_rates(V100=10.0, A100=50.0), submitted_s=80.0)
     two = a_job("2", throughputs=some_rates(P100=4.0), done=600.0)
@@ -82,7 +82,7 @@ def test_an_appraisal_takes_its_times_from_the_snapshot() -> None:
 
 
 def test_the_shortest_time_is_of_what_is_left() -> None:
-    """Steps that are done count no more."""
+    """Steps already done do not count."""
     one, two = a_job("1"), a_job("2", done=950.0)
     appraisal = Appraisal.of(a_snapshot("1xV100", one, two), shortest_remaining)
     # 50 steps at 10/s: 5 s.
@@ -91,7 +91,7 @@ def test_the_shortest_time_is_of_what_is_left() -> None:
 
 
 def test_a_job_that_only_has_to_end_counts_as_a_second_of_work() -> None:
-    """Nothing left at all would make what takes hours look worthless beside it."""
+    """The shortest time is at least 1 s, so that long jobs do not appear worthless."""
     ending, long = a_job("1", done=1000.0), a_job("2")
     appraisal = Appraisal.of(a_snapshot("1xV100", ending, long), shortest_remaining)
     assert appraisal.shortest_s == 1.0
@@ -100,7 +100,7 @@ def test_a_job_that_only_has_to_end_counts_as_a_second_of_work() -> None:
 
 
 def test_a_job_without_a_rate_is_worth_nothing() -> None:
-    """Who can train nowhere gains nothing anywhere."""
+    """A job that trains on no type has utility 0."""
     job = a_job("1", throughputs=some_rates(A100=1.0))
     appraisal = Appraisal.of(a_snapshot("1xV100", job), effective_throughput)
     assert appraisal.value(job, 10.0) == 0.0
@@ -118,7 +118,7 @@ def test_a_clock_that_runs_behind_makes_nobody_younger_than_new() -> None:
 def test_every_job_of_a_snapshot_can_be_appraised(
     name: str, snapshot: Snapshot, left_s: float
 ) -> None:
-    """Whatever the snapshot holds, a worth is a number from 0 to 1."""
+    """For any snapshot, utilities are in [0, 1]."""
     appraisal = Appraisal.of(snapshot, UTILITIES[name])
     for job in snapshot.plannable:
         assert 0 <= appraisal.value(job, left_s) <= 1

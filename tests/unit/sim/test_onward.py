@@ -1,4 +1,4 @@
-"""The jobs of a snapshot, played on: who waits for whom, and until when."""
+"""Forecast of the start times of a snapshot's jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ V100 = some_rates(V100=10.0)
 
 
 def played(snapshot: Snapshot, awaited: str, limit_s: float = 1e9) -> dict[JobId, Begin]:
-    """Play on first come, first served; the clock tells a second more each time it is asked."""
+    """Forecast under FIFO; the clock advances by a second per call."""
     clock = map(float, count())
     return begins(
         snapshot,
@@ -37,7 +37,7 @@ def waiting(name: str, submitted_s: float, gpus: int = 1, steps: int = 1000) -> 
 
 
 def test_who_waits_begins_when_those_ahead_have_ended() -> None:
-    """70 of 100 s are left of the first, then 100 s of the second."""
+    """The first job has 70 s left, then the second one runs for 100 s."""
     runs = a_job("1", steps=1000, done=300.0, on="n1:V100:1", throughputs=V100)
     snapshot = a_snapshot("1xV100", runs, waiting("2", 10.0), waiting("3", 20.0), now_s=5000.0)
     gang = a_gang("n1:V100:1")
@@ -71,7 +71,7 @@ def test_a_job_keeps_to_its_nodes() -> None:
 
 
 def test_who_runs_already_does_not_count_as_beginning() -> None:
-    """A move of the other is none of its business, and a restart costs what it costs."""
+    """A running job is not among the starts, even if it moves."""
     runs = a_job("1", steps=10_000, on="n2:K80:1", restart_cost_s=30.0)
     snapshot = a_snapshot("1xV100,1xK80", runs, a_job("2", steps=100_000))
     clock = map(float, count())
@@ -101,7 +101,7 @@ def test_a_policy_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_jobs_that_have_run_pay_for_their_next_start() -> None:
-    """A job that stops counts as one that waits, and what it has done is done."""
+    """A stopping job counts as queued, and keeps the steps it has done."""
     stops = a_job(
         "1", on="n1:V100:1", phase=Phase.STOPPING, steps=1000, done=400.0, throughputs=V100
     )

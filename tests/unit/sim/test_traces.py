@@ -1,4 +1,4 @@
-"""Traces that others wrote: what they become, what is left out, and what is said of wrong ones."""
+"""Parsing of traces: the resulting jobs, skipped records, and errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def jobs_of(text: str, cluster: Cluster | None = None) -> dict[str, JobSpec]:
 
 
 def one(text: str, place: str = "t") -> str:
-    """Return what is said of a wrong trace."""
+    """Return the error for an invalid trace."""
     with pytest.raises(TraceError) as caught:
         parse_trace(text, place, TABLE)
     return str(caught.value)
@@ -76,12 +76,12 @@ def hours_on(job: JobSpec, gpu_type: str, *, is_spread: bool = False) -> float:
     return job.total_steps / job.throughputs.on(gpu_type, job.num_gpus, is_spread=is_spread) / 3600
 
 
-# Forms.
+# Formats.
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_form_is_found_by_the_first_line(form: str) -> None:
-    """Whatever the line ends are, with a byte order mark, and after blank lines."""
+    """The format is detected with any line ends, a byte order mark, and after blank lines."""
     text = FORM_TEXTS[form]
     plain = parse_trace(text, "t", TABLE)
     assert plain.form == form_of(text) == form
@@ -93,7 +93,7 @@ def test_the_form_is_found_by_the_first_line(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_job_knows_its_line(form: str) -> None:
-    """A place names the line on which the job's own id or values stand."""
+    """The place of a job is the line with its id or its values."""
     trace = parse_trace(FORM_TEXTS[form], "dir/file", TABLE)
     lines = FORM_TEXTS[form].splitlines()
     assert set(trace.places) == {job.job_id for job in trace.jobs}
@@ -105,7 +105,7 @@ def test_every_job_knows_its_line(form: str) -> None:
 
 
 def test_the_first_jobs_of_a_trace_are_a_trace() -> None:
-    """Places and reports stay; None takes all."""
+    """Places and skipped records are kept; None keeps all jobs."""
     trace = parse_trace(HISTORY, "t", TABLE)
     few = trace.first(3)
     assert few.jobs == trace.jobs[:3]
@@ -114,11 +114,11 @@ def test_the_first_jobs_of_a_trace_are_a_trace() -> None:
     assert trace.first(None) == trace
 
 
-# Gavel's.
+# Gavel's format.
 
 
 def test_gavels_columns() -> None:
-    """Workload, gang, steps of the whole gang and arrival; the id is the line's number from 0."""
+    """Workload, gang, steps of the whole gang and arrival; the id is the line number from 0."""
     trace = parse_trace(GAVEL, "t", TABLE)
     assert [
         (job.job_id, job.workload, job.num_gpus, job.total_steps, job.submitted_s)
@@ -137,7 +137,7 @@ def test_gavels_columns() -> None:
 
 
 def test_the_jobs_alone() -> None:
-    """The shorter call gives the same jobs, at the restart cost asked for."""
+    """`parse_gavel_trace` gives the same jobs, with the given restart cost."""
     jobs = parse_gavel_trace(GAVEL.splitlines(), TABLE, "t", restart_cost_s=7.0)
     trace = parse_trace(GAVEL, "t", TABLE, restart_cost_s=7.0)
     assert tuple(jobs) == trace.jobs
@@ -148,7 +148,7 @@ def test_the_jobs_alone() -> None:
     "name", ["hadar480_static", "hadar480_burst", "hadar480_load90", "gavel480_static"]
 )
 def test_gavels_published_traces_are_read_whole(name: str) -> None:
-    """480 lines, 480 jobs that the paper's cluster can run, with Gavel's own table of rates."""
+    """With Gavel's own table, all 480 jobs are read and fit the paper's cluster."""
     table = parse_table(shared("gavel_simulation_throughputs.json"), "gavel.json")
     trace = parse_trace(shared(f"{name}.trace"), name, table)
     assert len(trace.jobs) == 480
@@ -157,7 +157,7 @@ def test_gavels_published_traces_are_read_whole(name: str) -> None:
 
 
 def test_forty_thousand_lines_take_about_a_second() -> None:
-    """42,841 lines in 1 s of processor time where measured; five are allowed."""
+    """42,841 lines take less than 5 s of processor time (1 s when measured)."""
     text = GAVEL.splitlines()[0] + "\n"
     began = time.process_time()
     assert len(parse_trace(text * 42_841, "t", TABLE).jobs) == 42_841
@@ -166,23 +166,23 @@ def test_forty_thousand_lines_take_about_a_second() -> None:
 
 @given(seed=st.integers(0, 99), gap_s=st.sampled_from((0.0, 3.0, 1000.0)))
 def test_jobs_survive_being_written_in_gavels_form(seed: int, gap_s: float) -> None:
-    """Written and read again, they are the same jobs."""
+    """Jobs written in Gavel's format are the same when read again."""
     jobs = hadar_jobs(20, Random(seed).random, TABLE, mean_gap_s=gap_s)
     assert list(parse_trace(as_gavel_trace(jobs), "t", TABLE).jobs) == jobs
 
 
 @pytest.mark.parametrize("workload", ["", " ", "a\tb", "a\nb"])
 def test_a_name_that_would_break_the_line_is_not_written(workload: str) -> None:
-    """The job is named instead."""
+    """The error names the job."""
     with pytest.raises(TraceError, match=r"job 1: workload .* cannot be written"):
         as_gavel_trace([a_spec("1", workload=workload)])
 
 
-# ElasticFlow's.
+# ElasticFlow's format.
 
 
 def test_elasticflows_columns() -> None:
-    """Sorted by submission, times from the first, the recorded duration on the reference type."""
+    """Jobs are sorted by submission, with the recorded duration on the reference type."""
     trace = parse_trace(CSV, "t", TABLE)
     assert [
         (job.job_id, job.workload, job.num_gpus, job.total_steps, job.submitted_s)
@@ -200,7 +200,7 @@ def test_elasticflows_columns() -> None:
 
 
 def test_columns_are_found_by_their_heading() -> None:
-    """Another order, other columns too, quotes, capitals and no batch size: the same jobs."""
+    """Other column orders, more columns, quotes and capitals give the same jobs."""
     rows = list(csv.DictReader(CSV.splitlines()))
     text = "DURATION,num_gpu,note,model_name,num_iteration,job_id,submission_time\n" + "".join(
         f'{r["duration"]},{r["num_gpu"]},"a, b","{r["model_name"]}",{r["num_iteration"]},'
@@ -216,7 +216,7 @@ def test_columns_are_found_by_their_heading() -> None:
 
 @pytest.mark.parametrize(("name", "number"), [("cluster03", 3011), ("cluster10", 260)])
 def test_elasticflows_published_traces_are_read_whole(name: str, number: int) -> None:
-    """Every line is a job that takes the recorded time on V100s, and longer on K80s."""
+    """Every line is a job with the recorded duration on V100s, and a longer one on K80s."""
     text = shared(f"elasticflow_{name}.csv")
     trace = parse_trace(text, name, TABLE, PAPER)
     rows = {row["job_id"]: row for row in csv.DictReader(text.splitlines())}
@@ -231,7 +231,7 @@ def test_elasticflows_published_traces_are_read_whole(name: str, number: int) ->
 
 
 def test_another_reference_type() -> None:
-    """Durations may have been measured on any type, named as the cluster names it."""
+    """Durations may be measured on any type, under the name used in the cluster."""
     cluster = a_cluster("4xV100,4xNVIDIA_A100-sxm4-40gb")
     gpu_types = tuple(cluster.gpus_by_type)
     trace = parse_trace(CSV, "t", TABLE, cluster, reference="a100")
@@ -240,11 +240,11 @@ def test_another_reference_type() -> None:
     assert 3600 * hours_on(job, "V100") == pytest.approx(1800 * 1.54)
 
 
-# Slurm's.
+# Slurm's history.
 
 
 def test_slurms_history_becomes_jobs() -> None:
-    """By submission, with users, for as long as each held its GPUs on what it held."""
+    """Jobs are in order of submission, with users, GPUs, and steps from their run time."""
     trace = parse_trace(HISTORY, "t", TABLE)
     assert [(j.job_id, j.user, j.num_gpus, j.total_steps) for j in trace.jobs] == [
         ("117", "fay", 1, 3600),
@@ -263,13 +263,13 @@ def test_slurms_history_becomes_jobs() -> None:
         ("116", "fay", 8, 3600),
         ("120+0", "gil", 4, 1800),
     ]
-    # From 23:59 on 29 February, over midnight.
+    # Submitted at 23:59 on 29 February, before midnight.
     assert trace.jobs[0].submitted_s == 0.0
     assert trace.jobs[1].submitted_s == 8 * 3600 + 60
 
 
 def test_what_is_no_job_is_counted_by_reason() -> None:
-    """Each reason with its number and the place of the first; every line is accounted for."""
+    """Each reason has a count and the first place; every line is accounted for."""
     trace = parse_trace(HISTORY, "t", TABLE)
     assert [(s.reason, s.count, s.first) for s in trace.skipped] == [
         ("steps of jobs (sacct -X lists none)", 3, "t:3: 101.batch"),
@@ -285,7 +285,7 @@ def test_what_is_no_job_is_counted_by_reason() -> None:
 
 
 def test_what_was_assumed_is_said() -> None:
-    """States, jobs that go on, untyped and mixed GPUs, components, and types of unknown speed."""
+    """Notes list states, running jobs, untyped and mixed GPUs, components, and unknown speeds."""
     assert parse_trace(HISTORY, "t", TABLE).notes == (
         "each job trains for as long as it held its GPUs; other GPU types have the mean relative "
         "speeds of the throughput table's models",
@@ -301,7 +301,7 @@ def test_what_was_assumed_is_said() -> None:
 
 
 def test_a_job_takes_its_recorded_time_where_it_ran() -> None:
-    """On the type it held, by whatever name; a mixed gang went at its slowest type's pace."""
+    """A job takes its recorded time on its type; a mixed gang ran at its slowest type's speed."""
     jobs = jobs_of(HISTORY)
     for job_id, gpu_type in {
         "101": "V100", "103": "V100", "104": "P100", "105": "1g.5gb", "106": "nvidia_a100_1g.5gb",
@@ -310,13 +310,13 @@ def test_a_job_takes_its_recorded_time_where_it_ran() -> None:
         assert 3600 * hours_on(jobs[job_id], gpu_type) == pytest.approx(jobs[job_id].total_steps)
     mixed = jobs["102"]
     assert mixed.throughputs.of_gang(["k80", "v100"], 4, is_spread=True) == pytest.approx(1.0)
-    # It ran on two nodes: that is the pace across nodes.
+    # It ran on two nodes, so this is the speed across nodes.
     assert mixed.throughputs.on("k80", 4) == pytest.approx(1 / SPREAD_FACTOR)
     assert jobs["101"].throughputs.on("v100", 2, is_spread=True) == pytest.approx(SPREAD_FACTOR)
 
 
 def test_types_of_unknown_speed_are_for_those_who_ran_there() -> None:
-    """A job of the H100 stays on H100s, others stay off them, until a speed is given."""
+    """Only jobs that ran on an H100 can run on H100s, until a speed is given."""
     cluster = a_cluster("8xH100,4xV100")
     jobs = jobs_of(HISTORY, cluster)
     assert jobs["116"].throughputs.gpu_types == ("h100",)
@@ -363,21 +363,21 @@ def record(
     ],
 )
 def test_gpus_of_a_record(alloc: str, req: str, gpus: dict[str, int]) -> None:
-    """`gres/gpu` is the sum; what has no type is what was asked for, else the reference type."""
+    """`gres/gpu` is the total; untyped GPUs get the requested type, else the reference type."""
     (job,) = parse_trace(HEAD + record(alloc=alloc, req=req), "t", TABLE).jobs
     assert job.num_gpus == sum(gpus.values())
     assert job.throughputs.of_gang(gpus, job.num_gpus, is_spread=False) == pytest.approx(1.0)
 
 
 def test_times_may_be_seconds() -> None:
-    """With SLURM_TIME_FORMAT=%s a clock put back in autumn loses no hour."""
+    """Times may be in seconds, as with SLURM_TIME_FORMAT=%s."""
     trace = parse_trace(HEAD + record("1", submit="1700000100") + record("2", submit="1700000000"),
                         "t", TABLE)  # fmt: skip
     assert [(job.job_id, job.submitted_s) for job in trace.jobs] == [("2", 0.0), ("1", 100.0)]
 
 
 def test_a_table_of_the_sites_own_knows_jobs_by_name() -> None:
-    """A workload named as a job, an account or a partition compares types for those jobs."""
+    """A workload named like a job or an account gives the speeds of those jobs."""
     table = ThroughputTable(
         "site",
         {
@@ -411,7 +411,7 @@ def test_a_table_of_the_sites_own_knows_jobs_by_name() -> None:
     assert "or those of nlp, train" in trace.notes[0]
 
 
-# Wrong ones. docs/traces.md shows every one of these messages.
+# Invalid traces. docs/traces.md shows every one of these messages.
 
 _LINE = GAVEL.splitlines()[0]
 _HEADING, _FIRST = CSV.splitlines()[:2]
@@ -551,7 +551,7 @@ def test_what_is_wrong_is_named_with_its_line_and_a_remedy(what: str) -> None:
 
 
 def test_the_page_on_traces_shows_every_message() -> None:
-    """docs/traces.md has them, word for word."""
+    """docs/traces.md contains the messages, word for word."""
     page = " ".join((ROOT / "docs" / "traces.md").read_text(encoding="utf-8").split())
     messages = [*(message for _, message in WRONG.values()), UNFIT, RATELESS]
     assert [message for message in messages if message not in page] == []
@@ -564,7 +564,7 @@ def test_the_page_on_traces_shows_every_message() -> None:
      "0000-00-00T00:00:00", "99999999999999"],
 )  # fmt: skip
 def test_what_is_no_time_is_refused(submit: str) -> None:
-    """Days that are not, hours that are not, and other forms."""
+    """Invalid dates, invalid times of day, and other formats are errors."""
     assert "t:2: Submit" in one(HEAD + record(submit=submit))
 
 
@@ -572,7 +572,7 @@ def test_what_is_no_time_is_refused(submit: str) -> None:
 
 
 def test_a_gang_that_no_nodes_hold_is_named() -> None:
-    """File, line, job, size, what there is, and what to do; or the job is left out and counted."""
+    """The error has file, line, job, size and remedy; or the job is skipped and counted."""
     text = _LINE.replace("\t2\t", "\t8\t") + "\n" + _LINE.replace("\t2\t", "\t1\t")
     trace = parse_trace(text, "my.trace", TABLE)
     cluster = parse_cluster("4xV100,2xK80", gpus_per_node=2)
@@ -590,7 +590,7 @@ def test_a_gang_that_no_nodes_hold_is_named() -> None:
 
 
 def test_a_job_without_a_rate_on_any_type_is_named() -> None:
-    """A cluster of other types than the table's is most likely a matter of names."""
+    """If the cluster has none of the job's types, the error lists both."""
     trace = parse_trace(GAVEL, "my.trace", TABLE)
     with pytest.raises(TraceError) as caught:
         check_fits(trace, a_cluster("4xH100"))
@@ -606,7 +606,7 @@ def test_a_job_without_a_rate_on_any_type_is_named() -> None:
 def test_a_job_fits_where_policies_can_place_it(
     cluster: Cluster, gpus: int, speed: Throughputs, rules: GangRules
 ) -> None:
-    """The check agrees with the board that policies place jobs on, empty and open."""
+    """The check agrees with the allocator on an empty, open cluster."""
     spec = a_spec("1", gpus, throughputs=speed)
     snapshot = Snapshot.of(now_s=0.0, cluster=cluster, jobs=[Job(spec)], rules=rules)
     board = Allocator(snapshot, ROUND)
@@ -621,7 +621,7 @@ def test_a_job_fits_where_policies_can_place_it(
 
 
 def test_a_gang_of_mixed_types_fits() -> None:
-    """Two nodes of different types hold it together under our rules, not under Gavel's."""
+    """A gang of two types fits by default, but not under Gavel's rules."""
     spec = a_spec("1", 4, throughputs=some_rates(v100=2.0, k80=1.0))
     trace = Trace("gavel", (spec,), {spec.job_id: "t:1"})
     check_fits(trace, a_cluster("2xV100,2xK80"))
@@ -629,7 +629,7 @@ def test_a_gang_of_mixed_types_fits() -> None:
         check_fits(trace, a_cluster("2xV100,2xK80"), GAVEL_RULES)
 
 
-# Anything at all.
+# Arbitrary texts.
 
 _VALUES = st.sampled_from(
     ["", "0", "1", "2", "-1", "nan", "inf", "1e400", "9" * 30, "9" * 5000, "0x1", "²", "\x00",
@@ -646,7 +646,7 @@ _SHAPES: dict[str, Callable[[list[str]], str]] = {
 
 @st.composite
 def odd_texts(draw: st.DrawFn) -> str:
-    """Traces of any form with some values, lines and characters changed."""
+    """Return a trace of any format with some values, lines and characters changed."""
     form = draw(st.sampled_from(FORMS))
     lines = FORM_TEXTS[form].splitlines()
     (separator,) = {"gavel": "\t", "elasticflow": ",", "sacct": "|"}[form]
@@ -665,7 +665,7 @@ def odd_texts(draw: st.DrawFn) -> str:
 @example(text="\ufeff")
 @example(text='job_id,"')
 def test_nothing_but_named_errors_comes_of_any_text(text: str) -> None:
-    """A trace is read or refused by name, and what is read can be checked against a cluster."""
+    """Any text gives a HadarError or a valid trace, which can be checked against a cluster."""
     with contextlib.suppress(HadarError):
         trace = parse_trace(text, "t", TABLE, PAPER)
         assert trace.jobs[0].submitted_s >= 0
@@ -677,7 +677,7 @@ def test_nothing_but_named_errors_comes_of_any_text(text: str) -> None:
 
 @given(text=odd_texts())
 def test_no_record_goes_missing(text: str) -> None:
-    """Lines that are not blank are the heading, a job, or counted as left out."""
+    """Every line that is not blank is the heading, a job, or counted as skipped."""
     try:
         trace = parse_trace(text, "t", TABLE)
     except HadarError:

@@ -1,4 +1,4 @@
-"""One hadard enforces on a cluster, though two controllers have one each."""
+"""Only one hadard enforces on a cluster, even if two controllers each run one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_lease(spool: Path, *, good_for_s: float = 0.0, act: Callable[[], object] =
 
 
 def put(lease: Lease, **changes: object) -> Holder:
-    """Have a hadard on another machine hold a lease."""
+    """Write a lease that a hadard on another machine holds."""
     holder = Holder("theirs", "elsewhere", "boot", 1, "1", 0.0, NOW_S)
     holder = replace(holder, **changes)  # type: ignore[arg-type]
     lease.path.write_text(json.dumps(asdict(holder)))
@@ -35,7 +35,7 @@ def put(lease: Lease, **changes: object) -> Holder:
 
 
 def test_it_is_taken_renewed_and_given_up(tmp_path: Path) -> None:
-    """Its file says who has it, and is gone afterwards."""
+    """The file names the holder, and is removed afterwards."""
     lease = a_lease(tmp_path)
     assert lease.holder() is None
     lease.take()
@@ -54,7 +54,7 @@ def test_it_is_taken_renewed_and_given_up(tmp_path: Path) -> None:
 
 
 def test_another_process_of_this_machine_that_lives_keeps_it(tmp_path: Path) -> None:
-    """At once; and one that has ended, or had been started before a reboot, does not."""
+    """A running process keeps its lease; one that ended or ran before a reboot does not."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         theirs = {
             "host": socket.gethostname(),
@@ -77,7 +77,7 @@ def test_another_process_of_this_machine_that_lives_keeps_it(tmp_path: Path) -> 
 def test_one_of_another_machine_is_outwaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have died with its machine: not renewed for as long as it is good, it is over."""
+    """A lease of another machine that is not renewed in time is taken over."""
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     lease = a_lease(tmp_path)
     put(lease)
@@ -88,7 +88,7 @@ def test_one_of_another_machine_is_outwaited(
 
 
 def test_one_of_another_machine_that_is_renewed_is_left(tmp_path: Path) -> None:
-    """By whatever clock that machine has."""
+    """A renewal counts whatever the clock of the other machine shows."""
     times = iter(range(100))
     lease = a_lease(tmp_path, act=lambda: put(lease, renewed_s=next(times), good_for_s=60.0))
     put(lease, good_for_s=60.0)
@@ -97,7 +97,7 @@ def test_one_of_another_machine_that_is_renewed_is_left(tmp_path: Path) -> None:
 
 
 def test_of_two_that_take_over_one_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever wrote last."""
+    """Of two hadards that take over, the last writer has the lease."""
     monkeypatch.setattr(module, "EVERY_S", 0.0)
     lease = a_lease(tmp_path, act=lambda: put(lease, token="quicker"))
     put(lease)
@@ -106,11 +106,11 @@ def test_of_two_that_take_over_one_has_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_who_hung_for_too_long_finds_it_taken_over(tmp_path: Path) -> None:
-    """And does nothing any more; it does not take away what is another's by now."""
+    """After its lease was taken over, a hadard stops, and does not remove the new lease."""
     lease = a_lease(tmp_path)
     lease.take()
     put(lease)
-    lease.renew()  # not yet time to look
+    lease.renew()  # not due yet
     lease._written_s -= module.EVERY_S
     for _ in range(2):
         with pytest.raises(DaemonError, match="elsewhere"):
@@ -121,7 +121,7 @@ def test_who_hung_for_too_long_finds_it_taken_over(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 def test_a_lease_of_another_user_is_no_lease(tmp_path: Path) -> None:
-    """Where a spool is open to all, anybody could write one."""
+    """A lease written by another user is ignored."""
     lease = a_lease(tmp_path)
     put(lease, good_for_s=3600.0)
     os.chown(lease.path, 65534, -1)
@@ -131,7 +131,7 @@ def test_a_lease_of_another_user_is_no_lease(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b'{"pid": 1e999}', b"\xff"])
 def test_what_is_no_lease_is_none(content: bytes, tmp_path: Path) -> None:
-    """It keeps no hadard from starting."""
+    """An invalid file does not prevent hadard from starting."""
     lease = a_lease(tmp_path)
     lease.path.write_bytes(content)
     assert lease.holder() is None

@@ -1,4 +1,4 @@
-"""Locks keep a second hadard away, and no other user can take or block one."""
+"""Locks exclude a second hadard, and no other user can take or block one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be seve
 
 @pytest.fixture
 def site() -> Site:
-    """Give a cluster that no other test has the lock of."""
+    """Return a cluster that no other test has the lock of."""
     return Site(f"locks-{uuid4()}", "localhost")
 
 
 @pytest.fixture
 def seen_by_all() -> Iterator[Path]:
-    """Give a directory that other users may enter and list, unlike pytest's own."""
+    """Yield a directory that other users may enter and list, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -52,7 +52,7 @@ def another_user(code: str, *arguments: str) -> Iterator[None]:
 
 
 def test_one_daemon_a_cluster(site: Site, tmp_path: Path) -> None:
-    """By its state directory, and on one machine with any directories."""
+    """A second hadard is refused by state directory and by machine."""
     other = tmp_path / "other"
     other.mkdir()
     with only_daemon(site.name, site.address, tmp_path):
@@ -73,7 +73,7 @@ def test_one_daemon_a_cluster(site: Site, tmp_path: Path) -> None:
 def test_a_name_that_another_user_has_taken_keeps_no_hadard_from_starting(
     site: Site, tmp_path: Path
 ) -> None:
-    """Abstract sockets belong to whoever binds them first: only root's and hadard's own count."""
+    """An abstract socket counts as a lock only if root or hadard's account listens on it."""
     with only_daemon(site.name, site.address, tmp_path):
         names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
     [name] = {name for name in names if name.startswith("@hadard-")} - _names()
@@ -92,7 +92,7 @@ def _names() -> set[str]:
 @needs_root
 @pytest.mark.parametrize("name", [DAEMON, RELEASE])
 def test_another_user_cannot_hold_a_lock(site: Site, name: str, seen_by_all: Path) -> None:
-    """Whatever that user may open in a state directory that all may read."""
+    """Another user cannot lock any file of a readable state directory."""
     with lock(seen_by_all, name) as is_ours:
         assert is_ours
     take = (
@@ -111,7 +111,7 @@ def test_another_user_cannot_hold_a_lock(site: Site, name: str, seen_by_all: Pat
 
 
 def test_a_lock_that_is_held_is_waited_for_and_no_longer(tmp_path: Path) -> None:
-    """A hadar release that hangs keeps nobody for ever."""
+    """Waiting for a lock ends after `wait_s`."""
     with lock(tmp_path, RELEASE) as first, lock(tmp_path, RELEASE, wait_s=0.1) as second:
         assert (first, second) == (True, False)
     with lock(tmp_path, RELEASE) as again:
@@ -119,7 +119,7 @@ def test_a_lock_that_is_held_is_waited_for_and_no_longer(tmp_path: Path) -> None
 
 
 def test_it_is_known_since_when_a_hadard_is_at_work(site: Site, tmp_path: Path) -> None:
-    """And that none is."""
+    """The start time of a running hadard is known; None if none runs."""
     assert started_s(tmp_path) is None
     with only_daemon(site.name, site.address, tmp_path):
         os.utime(tmp_path / DAEMON, (1000, 1000))
@@ -128,7 +128,7 @@ def test_it_is_known_since_when_a_hadard_is_at_work(site: Site, tmp_path: Path) 
 
 
 def test_a_hadard_that_only_observes_needs_no_state(site: Site, tmp_path: Path) -> None:
-    """An ordinary user may watch; one that enforces must have its directory."""
+    """A hadard that observes needs no state directory; one that enforces does."""
     with only_daemon(site.name, site.address, tmp_path / "none", is_required=False):
         pass
     with (
@@ -140,7 +140,7 @@ def test_a_hadard_that_only_observes_needs_no_state(site: Site, tmp_path: Path) 
 
 @needs_root
 def test_a_lock_that_root_made_is_hadards_to_take(tmp_path: Path) -> None:
-    """An operator releases as root before hadard has ever started."""
+    """A lock file created by root belongs to the owner of the directory."""
     os.chown(tmp_path, OTHER_UID, OTHER_UID)
     with lock(tmp_path, RELEASE):
         pass

@@ -1,4 +1,4 @@
-"""The count of what the reaper has given back outlives it, and never stands in its way."""
+"""The count of jobs that the reaper has restored, kept over its runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hadar_slurm.state.reaper_count import FILE_NAME, add_expired, read_expired
 
 
 def test_counts_add_up(tmp_path: Path) -> None:
-    """From run to run; before the first there were none."""
+    """Counts are added over runs, from 0."""
     assert read_expired(tmp_path) == 0
     add_expired(tmp_path, 3)
     add_expired(tmp_path, 2)
@@ -19,7 +19,7 @@ def test_counts_add_up(tmp_path: Path) -> None:
 
 
 def test_who_gave_nothing_back_writes_nothing(tmp_path: Path) -> None:
-    """The reaper runs every 15 s, and most often has nothing to do."""
+    """A run that restored no job writes no file."""
     add_expired(tmp_path, 0)
     assert list(tmp_path.iterdir()) == []
 
@@ -30,7 +30,7 @@ def test_who_gave_nothing_back_writes_nothing(tmp_path: Path) -> None:
     + [f'{{"version": 1, "released": {n}}}' for n in ("true", '"3"', "1e3", "NaN", 10**12)],
 )
 def test_a_damaged_count_is_not_told_and_begins_anew(tmp_path: Path, text: str) -> None:
-    """No figure is better than a wrong one, and the next reaper goes on."""
+    """A damaged count is unknown, and the next run restarts it."""
     (tmp_path / FILE_NAME).write_text(text)
     assert read_expired(tmp_path) is None
     add_expired(tmp_path, 2)
@@ -38,7 +38,7 @@ def test_a_damaged_count_is_not_told_and_begins_anew(tmp_path: Path, text: str) 
 
 
 def test_a_count_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """Nothing is left lying about, and what was known stays."""
+    """A failed write raises OSError, leaves no temporary file, and keeps the count."""
     add_expired(tmp_path, 3)
     with pytest.raises(OSError, match=r"state-of-yesterday"):
         add_expired(tmp_path / "state-of-yesterday", 1)

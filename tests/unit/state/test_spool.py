@@ -1,4 +1,4 @@
-"""The directories that jobs and hadard share are hadard's, and no other directory is changed."""
+"""The directories shared by jobs and hadard: their owner and permissions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be seve
 
 
 def made(spool: Path) -> tuple[str, str, str]:
-    """Make the directories of a spool; return what is wrong with each."""
+    """Make the directories of a spool; return the fault of each."""
     return make_spool(spool, spool / "reports", spool / "assignments")
 
 
@@ -29,7 +29,7 @@ def modes(spool: Path) -> list[int]:
 
 
 def test_all_are_made_with_their_permissions(tmp_path: Path) -> None:
-    """Once and again, whatever the umask is."""
+    """Directories get their permissions whatever the umask, also on a second call."""
     before = os.umask(0o077)
     try:
         assert made(tmp_path / "a" / "spool") == ("", "", "")
@@ -41,7 +41,7 @@ def test_all_are_made_with_their_permissions(tmp_path: Path) -> None:
 
 @needs_root
 def test_root_changes_no_directory_that_is_open_to_all(tmp_path: Path) -> None:
-    """It could be /tmp: that others may write there is told, with the remedy."""
+    """A spool writable by others, such as /tmp, is left as it is; the fault has a remedy."""
     tmp_path.chmod(0o1777)
     (told, _, _) = made(tmp_path)
     assert told == f"{tmp_path}: others may write to it: make it a directory of uid 0, mode 755"
@@ -50,7 +50,7 @@ def test_root_changes_no_directory_that_is_open_to_all(tmp_path: Path) -> None:
 
 @needs_root
 def test_hadards_account_closes_its_own(tmp_path: Path) -> None:
-    """Earlier releases left the spool open to all."""
+    """A spool that an earlier release left writable by all gets mode 755."""
     spool = tmp_path / "spool"
     spool.mkdir()
     spool.chmod(0o1777)
@@ -75,7 +75,7 @@ def test_hadards_account_closes_its_own(tmp_path: Path) -> None:
 def test_a_directory_of_another_user_is_told_and_left(
     name: str, number: int, tmp_path: Path
 ) -> None:
-    """With its owner."""
+    """The fault names the owner, and the directory is not changed."""
     (tmp_path / name).mkdir()
     os.chown(tmp_path / name, OTHER_UID, -1)
     before = (tmp_path / name).stat()

@@ -1,4 +1,4 @@
-"""Why a job waits is what the plan said; when it begins is what would come of it."""
+"""The reason why a job waits is the plan's; its start is a forecast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTH = some_rates(V100=10.0, K80=1.0)
 def explained(
     job: str, *jobs: Job, nodes: str = "1xV100,1xK80", plan: dict[str, str] | None = None
 ) -> Explanation | None:
-    """Return what is said of a job; those without a place in `plan` wait for room."""
+    """Return the explanation of a job; queued jobs without a place in `plan` wait for room."""
     snapshot = a_snapshot(nodes, *jobs, now_s=1000.0)
     given = plan or {}
     waits = {
@@ -57,7 +57,7 @@ def test_each_type_is_told_with_what_it_gives() -> None:
 
 
 def test_who_waits_is_told_when_and_on_what_it_begins() -> None:
-    """The V100 is free in 100 s, and then goes to the longer one, which makes the end later."""
+    """The V100 is free in 100 s and then goes to the longer job, which determines the makespan."""
     runs = fixed(a_job("1", on="n1:V100:1", throughputs=BOTH))
     other = fixed(a_job("2", throughputs=BOTH, steps=2000))
     waits = fixed(a_job("3", throughputs=BOTH))
@@ -69,7 +69,7 @@ def test_who_waits_is_told_when_and_on_what_it_begins() -> None:
 
 
 def test_what_moving_would_change_is_told_of_who_cannot() -> None:
-    """It could begin on the K80 at once."""
+    """A preemptible job could start on the K80 at once."""
     runs = fixed(a_job("1", on="n1:V100:1", throughputs=BOTH))
     found = explained("2", runs, fixed(a_job("2", throughputs=BOTH)))
     assert found is not None

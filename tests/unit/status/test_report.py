@@ -1,4 +1,4 @@
-"""A stretch of a journal in figures, and its jobs as a workload."""
+"""Figures of a period of the journal, and its jobs as a workload."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_nothing_read_is_no_report() -> None:
 
 
 def test_hours_are_counted_by_who_had_the_gpus() -> None:
-    """Half of the first hour with a job of ours; the last line tells of no time."""
+    """A managed job has GPUs for half of the hour; the last line adds no time."""
     runs = a_job("1", 2, on="n1:V100:2")
     lines = [a_line(n * 360.0, *([runs] if n < 5 else []), occupied="n2:K80:1") for n in range(11)]
     found = read(*lines).report()
@@ -89,7 +89,7 @@ def test_a_round_of_several_modes_is_one_round() -> None:
 
 
 def test_ends_and_actions_are_counted_once() -> None:
-    """Slurm shows an ended job for some rounds; one that ended before the first does not count."""
+    """Ended jobs are listed for some rounds; those that ended before the first do not count."""
     ends = (Ended(JobId("1"), Phase.DONE, 700.0), Ended(JobId("8"), Phase.DONE, -50.0))
     gang = a_gang("n1:V100:1")
     outcomes = (
@@ -109,7 +109,7 @@ def test_ends_and_actions_are_counted_once() -> None:
 
 
 def test_the_jobs_make_a_workload() -> None:
-    """With the steps that were left at first, and the speed that was believed last."""
+    """Jobs have the steps left at first, and the latest throughput."""
     slow, fast = some_rates(V100=1.0), some_rates(V100=4.0)
     reporter = read(
         a_line(1000.0, a_job("1", steps=1000, done=400.0, throughputs=slow, submitted_s=100.0)),

@@ -1,4 +1,4 @@
-"""What hadar status says is what the last round's lines say."""
+"""The status shows the contents of the last round's lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NODES = a_cluster("2xV100,2xV100+2xK80,1xP100", closed=["n3"])
 def a_line(
     *jobs: Job, time_s: float, occupied: str = "", mode: str = "", waits: str = "", index: int = 4
 ) -> Line:
-    """Return a round's line; the jobs `waits` names wait for room."""
+    """Return a round's line; the jobs in `waits` wait for room."""
     snapshot = a_snapshot(NODES, *jobs, now_s=time_s, occupied=occupied)
     plan = a_plan({}, {name: WaitReason.INSUFFICIENT for name in waits.split()})
     plan = replace(plan, figures=(("price.V100", 0.25), ("value", 3.0)))
@@ -34,7 +34,7 @@ def test_nothing_is_known_without_a_line() -> None:
 
 
 def test_gpus_are_counted_by_who_has_them() -> None:
-    """The closed node's free GPU is nobody's to use."""
+    """The free GPU of a closed node counts as closed."""
     runs = a_job("1", 2, on="n1:V100:2")
     found = status_of([a_line(runs, time_s=720.0, occupied="n2:K80:1")])
     assert found is not None
@@ -57,7 +57,7 @@ def test_jobs_are_counted_by_phase_and_reason() -> None:
 
 
 def test_remarks_are_counted() -> None:
-    """All but those on pinned jobs, which differ from job to job and are counted as pinned."""
+    """Remarks are counted, except those on pinned jobs, which are all different."""
     told = "not migrated: it has not said in this run that it listens for USR1"
     jobs = [replace(a_job(name, on="n1:V100:1"), remarks=(told,)) for name in "12"]
     pinned = replace(
@@ -72,7 +72,7 @@ def test_remarks_are_counted() -> None:
 
 
 def test_several_modes_make_one_picture() -> None:
-    """What one mode's line calls occupied is another's job."""
+    """GPUs occupied by another mode's job count as managed."""
     first, second = a_job("1", 2, on="n1:V100:2"), a_job("2", 2, on="n2:K80:2")
     lines = [
         a_line(first, time_s=100.0, occupied="n2:K80:2", mode="enforce"),

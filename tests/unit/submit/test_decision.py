@@ -1,4 +1,4 @@
-"""The reason that the words of a submission give is one line, for any words."""
+"""The decision on a submission: its reason is one line, for any options."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_options_that_ask_for_gpus(words: list[str], expected: list[GpuOption]) 
 
 @given(st.lists(GPU_WORDS, max_size=3), VALUES)
 def test_any_words_are_left_described_or_refused(words: list[str], limit: str) -> None:
-    """A job that the words do not leave to Slurm has GPUs of any type and a limit."""
+    """A job that is not left to Slurm requests GPUs of any type and has a limit."""
     request = request_of(*words, f"--time={limit}")
     why = why_left(request)
     assert Decision(False, why).line.startswith("plain Slurm places this job: ")
@@ -99,7 +99,7 @@ def test_lines_of_a_script_count_as_words() -> None:
 
 @pytest.mark.parametrize("option", ["--exclusive", "--exclusive=user"])
 def test_a_job_that_wants_whole_nodes_is_left_unless_hadard_is_asked_for(option: str) -> None:
-    """hadard counts GPUs: it would pin the job to a node that others use, and that it waits for."""
+    """hadard counts GPUs: it could pin an exclusive job to a node that other jobs use."""
     words = ("-G1", "-t5", option)
     assert why_left(request_of(*words)) == "--exclusive is given; hadard counts GPUs, not nodes"
     assert why_left(request_of(*words, "--hadar-model=A3C")) == ""

@@ -1,4 +1,4 @@
-"""Where sbatch's options end. The three lists were asked from sbatch 22.05.8, option by option."""
+"""The end of sbatch's own options. The three lists are the answers of sbatch 22.05.8."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITH_VALUE = """
     power prefer priority profile qos reservation signal sockets-per-node switches tasks-per-node
     thread-spec threads-per-core time time-min tmp uid wait-all-nodes wckey wrap
 """.split()
-# What has come since, from the manual pages up to 26.05.
+# Added in later versions, from the manual pages up to 26.05.
 LATER_WITH_VALUE = """
     container-id container-type extra mem-update resources segment tres-bind tres-per-task
 """.split()
@@ -30,7 +30,7 @@ ALONE = """
     contiguous help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet reboot
     requeue spread-job test-only usage use-min-nodes verbose version wait
 """.split()
-# Neither.
+# The value is optional.
 OPTIONAL_VALUE = "exclusive get-user-env nice no-kill propagate".split()
 SHORT_WITH_VALUE = "abcdeimnopqtwxABCDFGJLMNS"
 SHORT_ALONE = "hksvHOQVW"
@@ -41,14 +41,14 @@ def names_and_values(options: list[SbatchOption]) -> list[tuple[str, str | None]
 
 
 def test_the_lists_are_whole() -> None:
-    """No option stands in two lists."""
+    """No option is in two lists."""
     every = [*WITH_VALUE, *ALONE, *OPTIONAL_VALUE]
     assert len(every) == len(set(every)) == 106
 
 
 @pytest.mark.parametrize("name", [*WITH_VALUE, *LATER_WITH_VALUE])
 def test_an_option_with_a_value_takes_the_next_word(name: str) -> None:
-    """The word after it is its value and not the script."""
+    """The next word is its value, not the script."""
     options, rest = split_options([f"--{name}", "value", "script.sh", "arg"])
     assert options == [SbatchOption(name, "value", (f"--{name}", "value"))]
     assert rest == ["script.sh", "arg"]
@@ -56,7 +56,7 @@ def test_an_option_with_a_value_takes_the_next_word(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*ALONE, *LATER_ALONE, *OPTIONAL_VALUE])
 def test_an_option_that_may_stand_alone_leaves_the_next_word(name: str) -> None:
-    """The word after it is the script."""
+    """The next word is the script."""
     options, rest = split_options([f"--{name}", "script.sh", "arg"])
     assert options == [SbatchOption(name, None, (f"--{name}",))]
     assert rest == ["script.sh", "arg"]
@@ -64,7 +64,7 @@ def test_an_option_that_may_stand_alone_leaves_the_next_word(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*WITH_VALUE, *OPTIONAL_VALUE])
 def test_a_value_after_an_equals_sign_is_part_of_the_word(name: str) -> None:
-    """Equals signs inside the value, and nothing at all, are values too."""
+    """A value may contain equals signs or be empty."""
     for value in ("x", "a=b=c", ""):
         options, rest = split_options([f"--{name}={value}", "script.sh"])
         assert options == [SbatchOption(name, value, (f"--{name}={value}",))]
@@ -73,7 +73,7 @@ def test_a_value_after_an_equals_sign_is_part_of_the_word(name: str) -> None:
 
 @pytest.mark.parametrize("letter", SHORT_WITH_VALUE)
 def test_a_letter_with_a_value(letter: str) -> None:
-    """The value stands in the same word or in the next."""
+    """The value is in the same word or in the next one."""
     for words in ([f"-{letter}", "value"], [f"-{letter}value"]):
         options, rest = split_options([*words, "script.sh"])
         assert [option.value for option in options] == ["value"]
@@ -120,7 +120,7 @@ def test_a_letter_alone(letter: str) -> None:
 def test_command_lines(
     words: list[str], options: list[tuple[str, str | None]], rest: list[str]
 ) -> None:
-    """Clusters of letters, beginnings of names, and where the script begins."""
+    """Combined letters, abbreviated names, and the start of the script are recognised."""
     found, left = split_options(words)
     assert names_and_values(found) == options
     assert left == rest
@@ -136,6 +136,6 @@ def test_command_lines(
     )
 )
 def test_no_word_is_lost_or_doubled(words: list[str]) -> None:
-    """The words of the options and the rest are the command line again, in its order."""
+    """The words of the options and the rest form the command line again, in order."""
     options, rest = split_options(words)
     assert [word for option in options for word in option.words] + rest == words

@@ -1,4 +1,4 @@
-"""What a dry run shows is what the rates and the cluster say."""
+"""The preview of a submission: throughput and duration on each GPU type."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hadar_slurm.submit.decision import Call, Decision
 from hadar_slurm.submit.preview import TypePreview, as_json, as_text, choices
 
 TABLE = ThroughputTable("test", {"A": some_rates(V100=10.0, K80=1.0, P100=0.0)})
-# An H100 is twice a V100.
+# An H100 is twice as fast as a V100.
 ESTIMATOR = Estimator(TABLE, {"v100": 2.0, "k80": 0.2, "h100": 4.0})
 CLUSTER = a_cluster("4xV100,4xK80,1xP100,8xH100")
 
 
 def job(gpus: int = 1, shape: Shape | None = None, **throughputs: float) -> Description:
-    """Return a job of 36000 steps, of the table unless rates are given."""
+    """Return a job of 36000 steps, with the table's rates unless rates are given."""
     return Description(steps=36000, gpus=gpus, shape=shape, workload="A", throughputs=throughputs)
 
 
 def test_the_fastest_type_comes_first_and_what_would_not_run_last() -> None:
-    """Hours are steps over speed; what the table lacks is told by what is published."""
+    """Hours are steps over speed; published speeds apply where the table has none."""
     found = choices(job(), CLUSTER, ESTIMATOR)
     assert [(one.gpu_type, one.steps_per_s, one.why_not) for one in found] == [
         ("H100", 20.0, ""),
@@ -41,7 +41,7 @@ def test_the_fastest_type_comes_first_and_what_would_not_run_last() -> None:
 
 
 def test_a_job_with_a_time_limit_alone_has_hours_and_no_speed() -> None:
-    """It takes its limit on the slowest type; what a step is nobody knows."""
+    """It takes its time limit on the slowest type; its steps/s are unknown."""
     found = choices(Description(limit_s=7200.0, workload="job:x"), CLUSTER, ESTIMATOR)
     slow = found[-1]
     assert (slow.gpu_type, slow.steps_per_s, slow.hours) == ("K80", None, pytest.approx(2.0))
@@ -62,14 +62,14 @@ def test_a_job_with_a_time_limit_alone_has_hours_and_no_speed() -> None:
 def test_the_speed_is_that_of_the_best_layout(
     gpus: int, shape: Shape | None, cluster: str, speed: float | None
 ) -> None:
-    """Within a node where the gang may and can lie there; a gang across nodes is slower."""
+    """The speed is that within a node if the gang fits there, else the lower one across nodes."""
     found = {one.gpu_type: one for one in choices(job(gpus, shape), a_cluster(cluster), ESTIMATOR)}
     assert found["V100"].steps_per_s == speed
     assert found["V100"].why_not == ("" if speed else "too few for the gang")
 
 
 def test_rates_of_its_own_outweigh_the_table() -> None:
-    """They are of the whole gang."""
+    """Given rates replace those of the table, and are for the whole gang."""
     found = choices(job(4, h100=20.0), CLUSTER, ESTIMATOR)
     assert found[0] == TypePreview("H100", 8, 20.0, 0.5, "given", 1.11)
     assert {one.steps_per_s for one in found[1:]} == {None}
@@ -82,7 +82,7 @@ def call(description: Description | None = None, cluster: Cluster | None = CLUST
 
 
 def test_the_call_can_be_pasted_into_a_shell() -> None:
-    """With the variables that hadar-sbatch adds; below it the table."""
+    """The call includes the variables of hadar-sbatch; the table follows."""
     first, empty, head, best, *rest = as_text(call(job()), ESTIMATOR).splitlines()
     assert shlex.split(first) == ["HADAR_SPOOL=/x y", "sbatch", "--hold", "a b"]
     assert (empty, head.split()) == (
@@ -97,13 +97,13 @@ def test_the_call_can_be_pasted_into_a_shell() -> None:
 
 @pytest.mark.parametrize("one", [call(), call(job(), None)])
 def test_without_a_job_of_ours_or_a_cluster_there_is_no_table(one: Call) -> None:
-    """The call alone."""
+    """Without a description or a cluster only the call is printed."""
     assert len(as_text(one, ESTIMATOR).splitlines()) == 1
     assert json.loads(as_json(one, ESTIMATOR))["choices"] == []
 
 
 def test_json_tells_the_same() -> None:
-    """Before a submission there is no job."""
+    """The JSON has the same data; the job's id is null before the submission."""
     one = call(job(v100=20.0), a_cluster("4xV100,4xK80"))
     assert json.loads(as_json(one, ESTIMATOR)) == {
         "job": None,

@@ -1,4 +1,4 @@
-"""Where a script lies and what it says: sbatch finds the same file and the same bytes."""
+"""Finding and reading a script: sbatch finds the same file and the same bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = BYTES.decode("utf-8", "surrogateescape")
 
 @pytest.fixture
 def pipe() -> Iterator[int]:
-    """Give the reading end of a pipe that says BYTES, many times what a pipe holds."""
+    """Yield the reading end of a pipe with many copies of BYTES, more than its buffer holds."""
     ours, theirs = os.pipe()
 
     def write() -> None:
@@ -34,7 +34,7 @@ def pipe() -> Iterator[int]:
 
 @pytest.mark.parametrize("folder", ["/dev/fd", "/proc/self/fd"])
 def test_what_comes_through_a_pipe_can_be_read_again(pipe: int, folder: str) -> None:
-    """To the byte, from the descriptor and by its name, also by a program that is executed."""
+    """The same bytes can be read again by descriptor and by name, also in an executed program."""
     assert read_script(f"{folder}/{pipe}", "") == TEXT * 5000
     assert stat.S_ISREG(os.fstat(pipe).st_mode)
     assert Path(f"/dev/fd/{pipe}").read_bytes() == BYTES * 5000
@@ -44,7 +44,7 @@ def test_what_comes_through_a_pipe_can_be_read_again(pipe: int, folder: str) -> 
 
 
 def test_a_file_that_is_half_read_is_read_from_there(tmp_path: Path) -> None:
-    """As sbatch would go on where the shell has stopped."""
+    """Reading starts at the descriptor's position, as in sbatch, and keeps it."""
     path = tmp_path / "script"
     path.write_bytes(BYTES)
     with open(path, "rb", buffering=0) as file:
@@ -57,18 +57,18 @@ def test_a_file_that_is_half_read_is_read_from_there(tmp_path: Path) -> None:
     "name", ["none", "/none", "/dev/fd/999", "/dev/fd/x", "/", f"/dev/fd/{10**30}"]
 )
 def test_what_cannot_be_read_is_empty(name: str) -> None:
-    """sbatch will say why."""
+    """The text is empty; sbatch reports the error."""
     assert read_script(name, "") == ""
 
 
 def test_a_named_pipe_is_left_for_sbatch(tmp_path: Path) -> None:
-    """It can be read once, and nobody would write it twice."""
+    """A named pipe is not read, because it can be read only once."""
     os.mkfifo(tmp_path / "pipe")
     assert read_script(str(tmp_path / "pipe"), "") == ""
 
 
 def test_a_script_is_found_as_sbatch_finds_it(tmp_path: Path) -> None:
-    """Beside the job, then on PATH; a name with a dot or a slash in front is taken as it is."""
+    """In the job's directory, then on PATH; names that start with a dot or slash stay as given."""
     for path in ("job/a", "bin/a", "bin/b"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(path)

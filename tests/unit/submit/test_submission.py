@@ -1,4 +1,4 @@
-"""From a user's words to the sbatch call: nothing lost or misread, every fault in one line."""
+"""From a command line to the sbatch call: all words kept, every fault in one line."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def fault_of(words: Sequence[str], script: str = "") -> str:
     return str(caught.value)
 
 
-# What is described
+# The description
 
 
 def test_the_least_that_must_be_said() -> None:
-    """A model and the steps: one GPU, not to be moved."""
+    """A model and the steps describe a job of one GPU without checkpoints."""
     assert described([*OWN, "job.sh"]) == Description(workload="A3C", steps=100, gpus=1)
 
 
 def test_everything_that_can_be_said() -> None:
-    """Each option reaches the description, in both of its forms."""
+    """Each option is in the description, in both of its forms."""
     expected = Description(
         workload="ResNet-50 (batch size 64)",
         steps=5000,
@@ -97,7 +97,7 @@ def test_everything_that_can_be_said() -> None:
 
 
 def test_rates_may_be_given_instead_of_a_model() -> None:
-    """GPU types are not case-sensitive; the model stays empty."""
+    """GPU types are not case-sensitive; the model is empty."""
     found = described(["--hadar-throughput=V100=12.5, k80=1", "--hadar-steps=1"])
     assert found.throughputs == {"v100": 12.5, "k80": 1.0}
     assert found.workload == ""
@@ -134,13 +134,13 @@ def test_rates_may_be_given_instead_of_a_model() -> None:
 def test_the_gang_is_what_sbatch_is_asked_for(
     options: list[str], gpus: int, shape: Shape | None
 ) -> None:
-    """--hadar-gang first, then sbatch's own options, the last of each; else a single GPU."""
+    """--hadar-gang decides, then sbatch's own options, the last of each; else a single GPU."""
     found = described([*OWN, *options, "job.sh"])
     assert (found.gpus, found.shape) == (gpus, shape)
 
 
 def test_a_job_that_must_not_be_requeued_is_not_moved() -> None:
-    """sbatch's --no-requeue, from the command line or the script, outweighs our option."""
+    """--no-requeue, on the command line or in the script, overrides --hadar-checkpoint."""
     own = [*OWN, "--hadar-checkpoint=yes"]
     assert described([*own, "job.sh"]).checkpoint
     assert not described([*own, "--no-requeue", "job.sh"]).checkpoint
@@ -163,7 +163,7 @@ echo train
 
 
 def test_options_may_stand_in_the_script() -> None:
-    """Up to the first line that is a command, as sbatch does."""
+    """Options are read up to the first command, as in sbatch."""
     assert described(["job.sh"], SCRIPT) == Description(
         workload="A3C", steps=300, gpus=2, checkpoint=True
     )
@@ -171,18 +171,18 @@ def test_options_may_stand_in_the_script() -> None:
 
 
 def test_the_command_line_wins_over_the_script() -> None:
-    """For our options and for sbatch's."""
+    """This applies to Hadar's options and to sbatch's."""
     found = described(["--hadar-steps=7", "--gpus=4", "job.sh"], SCRIPT)
     assert (found.steps, found.gpus, found.workload) == (7, 4, "A3C")
 
 
 def test_lines_that_end_as_on_windows_are_read() -> None:
-    """sbatch refuses such a script; ours does not stumble before it can say so."""
+    """Such a script is described; sbatch reports the error."""
     assert described(["job.sh"], SCRIPT.replace("\n", "\r\n")).steps == 300
 
 
 def test_only_a_line_break_ends_a_line() -> None:
-    """Not what Python takes for one besides."""
+    """Other characters that Python counts as line breaks do not."""
     assert read_directives("#!/bin/sh\n# a\fb\x1cc\u2028d\n#HADAR --a\n", "#HADAR") == ["--a"]
 
 
@@ -205,18 +205,18 @@ def test_only_a_line_break_ends_a_line() -> None:
     ],
 )
 def test_a_line_is_read_as_a_shell_would(line: str, words: list[str]) -> None:
-    """Quotes join words; the mark stands at the beginning, in capitals, and alone."""
+    """Quotes join words; the mark is at the start of the line, in capitals."""
     assert read_directives(f"#!/bin/sh\n{line}\n", "#HADAR") == words
 
 
 def test_a_quote_that_does_not_close_is_told_with_its_line() -> None:
-    """Which of many lines it is, the user need not guess."""
+    """The error has the number of the line."""
     with pytest.raises(JobSpecError, match="line 3 of the script: #HADAR: no closing '"):
         read_directives("#!/bin/sh\n\n#HADAR --hadar-model='x\n", "#HADAR")
 
 
 def test_sbatchs_options_do_not_belong_on_our_lines() -> None:
-    """They would be lost there, so they are refused."""
+    """sbatch would not see them, so they are an error."""
     assert "#HADAR --gpus=2: only --hadar-... options are allowed there" in fault_of(
         ["job.sh"], "#!/bin/sh\n#HADAR --gpus=2\n"
     )
@@ -226,7 +226,7 @@ def test_sbatchs_options_do_not_belong_on_our_lines() -> None:
 
 
 def test_the_call_of_a_held_job() -> None:
-    """Ours first, then the user's words in their order, then the script with its arguments."""
+    """Hadar's options, the user's words in order, then the script with its arguments."""
     argv = argv_of(["-p", "gpu", *OWN, "--mem=1G", "-sN1", "job.sh", "-N", "7", "--gpus=9"])
     comment = (
         '--comment={"hadar":1,"workload":"A3C","steps":100,"gpus":1,"checkpoint":false,"held":true}'
@@ -238,7 +238,7 @@ def test_the_call_of_a_held_job() -> None:
 
 
 def test_the_call_of_a_job_that_is_not_held() -> None:
-    """The same without the hold, and without a word of one."""
+    """The call has no --hold, and the description is not marked as held."""
     held, unheld = argv_of([*OWN, "job.sh"]), argv_of([*OWN, "job.sh"], is_held=False)
     assert held[2] == "--hold"
     assert held[3:] == unheld[2:]
@@ -246,7 +246,7 @@ def test_the_call_of_a_job_that_is_not_held() -> None:
 
 
 def test_gpus_are_asked_for_once() -> None:
-    """The gang is turned into GPUs only where the user's own options ask for none."""
+    """The gang becomes GPU options only if the user's own options request no GPUs."""
     assert "--gpus=4" in argv_of([*OWN, "--hadar-gang=4", "job.sh"])
     shaped = argv_of([*OWN, "--hadar-gang=2x3", "job.sh"])
     assert {"--nodes=3", "--gpus-per-node=2"} <= set(shaped)
@@ -267,7 +267,7 @@ def test_a_job_that_moves_is_requeued_and_keeps_its_output() -> None:
 
 
 def test_the_users_comment_is_carried_inside() -> None:
-    """Slurm has one comment a job: ours holds theirs, and the last one given counts."""
+    """The description in the job's comment contains the last comment of the user."""
     argv = argv_of([*OWN, "--comment", "first", "--mem=1", "--comment=second", "job.sh"])
     assert carried(argv).comment == "second"
     assert argv[-2:] == ("--mem=1", "job.sh")
@@ -290,7 +290,7 @@ def test_the_users_comment_is_carried_inside() -> None:
     ],
 )
 def test_the_rest_passes_untouched(words: list[str]) -> None:
-    """Standard input, --wrap, --, abbreviations, clusters, arguments that look like options."""
+    """All other words are passed on unchanged, also those that look like Hadar's options."""
     rest = tuple(word for word in words if word not in OWN)
     request = request_of(words)
     assert dict(request.own) == {"model": "A3C", "steps": "100"}
@@ -300,7 +300,7 @@ def test_the_rest_passes_untouched(words: list[str]) -> None:
 
 
 def test_without_our_options_nothing_is_ours() -> None:
-    """A plain sbatch command line goes to sbatch as it is."""
+    """A plain sbatch command line is passed on unchanged."""
     words = ["-p", "gpu", "-HN2", "--comment=x", "job.sh", "--hadar-steps=3"]
     request = request_of(words)
     assert not request.own
@@ -314,7 +314,7 @@ hostile = st.text(
 
 @given(comment=hostile, value=hostile)
 def test_hostile_characters_survive(comment: str, value: str) -> None:
-    """No shell, no separator: quotes, breaks and pipes arrive as they were given."""
+    """Quotes, line breaks, pipes and control characters are kept."""
     argv = argv_of([*OWN, f"--comment={comment}", f"--job-name={value}", "job.sh", value])
     assert carried(argv).comment == comment
     assert argv[-3:] == (f"--job-name={value}", "job.sh", value)
@@ -335,11 +335,11 @@ def test_hostile_characters_survive(comment: str, value: str) -> None:
 def test_a_job_with_so_many_tasks_a_node_has_a_fixed_layout(
     options: list[str], shape: Shape
 ) -> None:
-    """Moved to fewer nodes, it would ask for more tasks than they may hold."""
+    """With --ntasks-per-node, the number of tasks does not fit fewer nodes."""
     assert described([*OWN, "--ntasks-per-node=1", *options, "job.sh"]).shape == shape
 
 
-# What nobody knows
+# Unknown values
 
 
 @pytest.mark.parametrize(
@@ -353,13 +353,13 @@ def test_a_job_with_so_many_tasks_a_node_has_a_fixed_layout(
     ],
 )
 def test_a_time_limit_alone_will_do(words: list[str], script: str, expected: float) -> None:
-    """Its steps are not known then, and its speed will be found under the job's name."""
+    """Without steps, the limit is used, and the speed is measured under the job's name."""
     found = described(["--hadar-checkpoint=no", *words, "job.sh"], script)
     assert (found.steps, found.limit_s, found.workload) == (0, expected, "job:job.sh")
 
 
 def test_the_environment_may_say_the_time_limit_as_it_may_to_sbatch() -> None:
-    """It stands between the command line and the script."""
+    """SBATCH_TIMELIMIT overrides the script; the command line overrides both."""
     script = "#SBATCH --time=1\n"
     for words, expected in ((["job.sh"], 300.0), (["-t9", "job.sh"], 540.0)):
         words = ["--hadar-checkpoint=no", *words]
@@ -401,12 +401,12 @@ def test_work_without_a_model_goes_by_the_name_of_its_job(words: list[str], expe
     ],
 )
 def test_a_model_that_nobody_has_measured_is_no_fault(words: list[str], said: str | None) -> None:
-    """It may be a new one, or a misspelt one: whoever gave it is told."""
+    """A new or misspelt model is accepted, with a note for the user."""
     found = unknown_model(described([*words, "--hadar-steps=5", "job.sh"]), TABLE)
     assert found == said if said is None else said in (found or "")
 
 
-# Bad input
+# Invalid input
 
 
 @pytest.mark.parametrize(
@@ -456,12 +456,12 @@ def test_a_model_that_nobody_has_measured_is_no_fault(words: list[str], said: st
     ],
 )  # fmt: skip
 def test_a_fault_is_one_line_with_the_value(words: list[str], said: str) -> None:
-    """It names what was given and what is accepted."""
+    """The error has the given value and what is accepted."""
     assert said in fault_of([*words, "job.sh"] if words[-1].find("=") > 0 else words)
 
 
 def test_a_comment_that_is_too_long_is_told() -> None:
-    """Slurm's comment holds 1024 characters, and the user's is the part that can shrink."""
+    """Slurm's comment holds 1024 characters; the user can shorten their own."""
     with pytest.raises(JobSpecError, match=r"of the 1011 characters .* shorten --comment"):
         argv_of([*OWN, f"--comment={'x' * 1000}", "job.sh"])
 
@@ -481,7 +481,7 @@ def fits(words: Sequence[str], cluster: str) -> None:
     ],
 )
 def test_a_gang_that_the_cluster_could_hold_is_taken(words: list[str], cluster: str) -> None:
-    """Whatever runs there now."""
+    """A gang is accepted if the empty cluster could hold it."""
     fits(words, cluster)
 
 
@@ -502,7 +502,7 @@ def test_a_gang_that_the_cluster_could_hold_is_taken(words: list[str], cluster: 
 def test_a_gang_that_the_cluster_can_never_hold_is_refused(
     words: list[str], cluster: str, said: str
 ) -> None:
-    """A job that would wait for ever is not submitted."""
+    """A job that could never start is not submitted."""
     with pytest.raises(JobSpecError) as caught:
         fits(words, cluster)
     assert said in str(caught.value)
@@ -515,7 +515,7 @@ FORKED = [*OWN, "--hadar-copies=3", "--hadar-gang=2"]
 
 
 def test_copies_are_the_tasks_of_an_array() -> None:
-    """Held, to be moved, each with its GPUs on one node."""
+    """Copies are held, can be requeued, and have their GPUs on one node each."""
     argv = argv_of([*FORKED, "job.sh"])
     assert {"--hold", "--array=0-2", "--requeue", "--nodes=1", "--gpus-per-node=2"} <= set(argv)
     found = carried(argv)
@@ -523,12 +523,12 @@ def test_copies_are_the_tasks_of_an_array() -> None:
 
 
 def test_a_copy_has_one_node_however_its_gpus_are_asked_for() -> None:
-    """Plain Slurm, which may come to start it, would else spread it."""
+    """The call has --nodes=1, so that plain Slurm does not spread a copy either."""
     assert "--nodes=1" in argv_of([*OWN, "--hadar-copies=3", "--gpus=4", "job.sh"])
 
 
 def test_without_hadard_there_is_one_copy() -> None:
-    """Nobody would spread them out."""
+    """A job that is not held is submitted as one copy."""
     argv = argv_of([*FORKED, "job.sh"], is_held=False)
     assert not any(word.startswith("--array") for word in argv)
     assert carried(argv).copies == 1
@@ -538,9 +538,9 @@ def test_without_hadard_there_is_one_copy() -> None:
     ("asked", "copies"), [("2", 2), ("5", 4), ("auto", 4), ("AUTO", 4), ("1", 1)]
 )
 def test_no_more_copies_than_nodes_that_suit(asked: str, copies: int) -> None:
-    """A node suits that has the GPUs, of a type on which the job is not said to be unable to run.
+    """The number of copies is limited to the nodes on which one could run.
 
-    That the table does not know P100s keeps nobody from them.
+    Types that are missing in the throughput table count as usable.
     """
     cluster = a_cluster("4xV100,2xV100,2xK80,1xV100,4xP100")
     request = request_of([*OWN, f"--hadar-copies={asked}", "--hadar-gang=2", "job.sh"])
@@ -562,7 +562,7 @@ def test_no_more_copies_than_nodes_that_suit(asked: str, copies: int) -> None:
     ],
 )
 def test_what_cannot_be_forked_is_named(words: Sequence[str], told: str) -> None:
-    """With the option at fault."""
+    """The error names the conflicting option."""
     assert told in fault_of([*FORKED, *words, "job.sh"])
 
 
@@ -582,7 +582,7 @@ def test_what_cannot_be_forked_is_named(words: Sequence[str], told: str) -> None
 def test_copies_must_know_that_they_are(
     words: Sequence[str], environment: dict[str, str], is_seen: bool
 ) -> None:
-    """Each would train all of it otherwise."""
+    """--export must not hide HADAR_COPIES, else each copy would train all steps."""
     request = request_of([*FORKED, *words, "job.sh"], "#SBATCH --export=ALL", environment)
     if is_seen:
         check_exports(request)

@@ -1,4 +1,4 @@
-"""Every form of --time in sbatch's manual page, and what is none."""
+"""Every form of --time in sbatch's manual page, and invalid ones."""
 
 from __future__ import annotations
 

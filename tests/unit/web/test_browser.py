@@ -1,6 +1,6 @@
-"""The pages in a real browser: they fit, say nothing wrong, and work without scripts.
+"""The pages in a real browser: they fit, have no errors, and work without scripts.
 
-`HADAR_SCREENSHOTS=DIRECTORY` keeps the pictures for whoever wants to look.
+`HADAR_SCREENSHOTS=DIRECTORY` saves screenshots.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def served(path: Path, pulse: Pulse | None = None) -> Iterator[tuple[str, Follow
 
 
 def a_journal(path: Path, number: int) -> Path:
-    """Write ten rounds that end now, with so many jobs, some of them with hostile names."""
+    """Write ten rounds that end now, with `number` jobs, some of them with hostile names."""
     jobs = many_jobs(number)
     if number > 1:
         jobs["1001"] |= {"user": EVIL, "workload": LONG}
@@ -87,7 +87,7 @@ def overflow(browser: Browser) -> int:
 def test_pages_fit_and_browsers_complain_of_nothing(
     browser: Browser, tmp_path: Path, number: int, width: int
 ) -> None:
-    """No page is wider than its window, breaks its own policy, or loads anything from elsewhere."""
+    """No page is wider than its window, violates its policy, or loads from other sites."""
     with served(a_journal(tmp_path / "journal.jsonl", number)) as (url, _):
         for page in ("", "jobs?state=waiting", "jobs?state=running"):
             for dark in (False, True):
@@ -104,7 +104,7 @@ def test_pages_fit_and_browsers_complain_of_nothing(
 
 
 def a_troubled_journal(path: Path) -> Path:
-    """Write rounds of a job in copies, one on its pin, and some with remarks."""
+    """Write rounds with a forked job, a pinned job, and jobs with remarks."""
     holds = {"0": gang("n1:V100:2"), "1": gang("n2:K80:2")}
     copies = {"0": {"task": "1008_0", "steps_per_s": 4.25}, "1": {"task": "1008_3"}}
     now_s = time.time()
@@ -129,7 +129,7 @@ def a_troubled_journal(path: Path) -> Path:
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("is_alive", [True, False])
 def test_trouble_fits(browser: Browser, tmp_path: Path, is_alive: bool, width: int) -> None:
-    """Problems of any length, a daemon that is gone, copies, pins and remarks."""
+    """Long problems, a dead daemon, copies, pins and remarks fit the window."""
     problems = {"journal": f"{LONG}: No space left", "reports": EVIL}
     good_until_s = time.time() + (3600 if is_alive else -1)
     write_heartbeat(tmp_path, Heartbeat(7, "toy", good_until_s, "", problems=problems))
@@ -149,7 +149,7 @@ def test_trouble_fits(browser: Browser, tmp_path: Path, is_alive: bool, width: i
 
 
 def test_a_missing_journal_fits(browser: Browser, tmp_path: Path) -> None:
-    """A path of any length is broken, not cut off."""
+    """A long path is wrapped, not cut off."""
     path = tmp_path / "/".join(["there-is-no-such-directory"] * 6) / "journal.jsonl"
     with served(path) as (url, _):
         browser.open(url, width=400)
@@ -160,7 +160,7 @@ def test_a_missing_journal_fits(browser: Browser, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("minutes", [31, 59, 60, 61, 119, 777, 10_000])
 def test_labels_do_not_lie_on_each_other(browser: Browser, tmp_path: Path, minutes: int) -> None:
-    """Labels of the axis have room between them at both widths, and stay in the chart."""
+    """Axis labels do not overlap at either width, and stay in the chart."""
     begin_s = time.time() - 60 * minutes
     nodes = "gpu-node-with-a-long-name-0017:V100:4"
     path = write(
@@ -186,7 +186,7 @@ def test_labels_do_not_lie_on_each_other(browser: Browser, tmp_path: Path, minut
 
 
 def test_the_page_keeps_up_by_itself(browser: Browser, tmp_path: Path) -> None:
-    """A new round is shown without a new page, what was opened stays open, and pausing stops it."""
+    """A new round appears without a reload, opened parts stay open, and pausing works."""
     path = a_journal(tmp_path / "journal.jsonl", 6)
     with served(path) as (url, follower):
         browser.open(url, width=1280)
@@ -194,7 +194,7 @@ def test_the_page_keeps_up_by_itself(browser: Browser, tmp_path: Path) -> None:
         browser.value("window.stays = 1")
         write(path, a_line(10, nodes=NODES, time_s=time.time()))
         follower.poll()
-        # Two presses: to pause and to go on, which looks at once.
+        # Two clicks: pause, then resume, which fetches at once.
         browser.value("document.getElementById('pause').click()")
         assert browser.value("document.getElementById('pause').textContent") == "Go on"
         browser.value("document.getElementById('pause').click()")
@@ -208,7 +208,7 @@ def test_the_page_keeps_up_by_itself(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_it_works_without_scripts(browser: Browser, tmp_path: Path) -> None:
-    """The page is whole, the button that needs a script is hidden, and it reloads by itself."""
+    """The page is complete, the pause button is hidden, and the page reloads by itself."""
     with served(a_journal(tmp_path / "journal.jsonl", 6)) as (url, _):
         browser.call("Emulation.setScriptExecutionDisabled", value=True)
         try:
@@ -227,7 +227,7 @@ def test_it_works_without_scripts(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_everything_can_be_reached_by_keyboard(browser: Browser, tmp_path: Path) -> None:
-    """Links, the button, the words and tables that scroll all take the focus, and show it."""
+    """Links, the button, the text of the chart and scrolling tables take the focus."""
     with served(a_journal(tmp_path / "journal.jsonl", 6)) as (url, _):
         browser.open(url, width=400)
         seen = []

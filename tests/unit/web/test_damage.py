@@ -1,4 +1,4 @@
-"""Lines that hadard would never write: whatever is in them, pages and metrics are made."""
+"""Damaged journal lines: pages and metrics are still produced."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LINES = [
 
 
 def _places(tree: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where every value of a tree is."""
+    """Yield the path of every value of a tree."""
     pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
     for key, value in pairs:
         yield (*before, key)
@@ -62,7 +62,7 @@ def _places(tree: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def _damaged(line: Tree, random: Random) -> Tree:
-    """Return a line with up to three values gone or replaced by junk."""
+    """Return a line with up to three values removed or replaced by junk."""
     line = copy.deepcopy(line)
     for _ in range(random.randint(1, 3)):
         *before, last = random.choice(list(_places(line)))
@@ -78,7 +78,7 @@ def _damaged(line: Tree, random: Random) -> Tree:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_no_line_takes_the_page_down(tmp_path: Path, seed: int) -> None:
-    """Damaged lines between good ones are left out or shown, and the rest is as before."""
+    """Damaged lines are skipped or shown, and pages and metrics still work."""
     random = Random(seed)
     mixed = [_damaged(line, random) if random.random() < 0.5 else line for line in LINES]
     path = tmp_path / "journal.jsonl"

@@ -1,4 +1,4 @@
-"""Metrics: what a Prometheus reads of a journal, and what it can rely on."""
+"""Metrics: their values for a journal, and the stability of their series."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hadar_slurm import __version__
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
 
-# What only hadard tells, and not in journals of earlier versions.
+# Metrics that simulations and journals of earlier versions lack.
 OF_HADARD = ("hadar_held", "hadar_slurm", "hadar_holds", "hadar_averages")
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -50,7 +50,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 
 def test_gauges_tell_how_things_stand(path: Path) -> None:
-    """Jobs by phase, GPUs by type and state, prices, mode, and how old all this is."""
+    """Gauges count jobs by phase and GPUs by type and state; prices, mode and ages are set."""
     jobs = {"1": a_job("n1:V100:1"), "2": a_job(), "3": a_job()}
     waiting = {"2": "the price of GPUs is above what it gains", "3": "a reason nobody knows"}
     write(path, a_line(1, jobs, waiting=waiting, occupied=gang("n2:K80:1")))
@@ -78,7 +78,7 @@ def test_gauges_tell_how_things_stand(path: Path) -> None:
 
 
 def test_counters_count_what_has_come_since_the_start(path: Path) -> None:
-    """A restart of the page counts no round twice: what was there before it is not counted."""
+    """Lines from before the start of the page are not counted."""
     start = an_action("start", "1", "n1:V100:1 n2:K80:1")
     write(path, a_line(0, {"1": a_job()}, actions=[start]))
     with Follower(path) as follower:
@@ -119,7 +119,7 @@ def test_counters_count_what_has_come_since_the_start(path: Path) -> None:
 
 
 def test_what_hadard_holds_and_how_slurm_answers_are_told(path: Path) -> None:
-    """Commands are counted from the start on; a program nobody knows makes no series of its own."""
+    """Commands are counted from the start on; unknown programs count as other."""
     before = {"squeue": {"done": 100}}
     write(path, a_line(0, {"1": a_job()}, held=3, commands=before))
     with Follower(path) as follower:
@@ -142,7 +142,7 @@ def test_what_hadard_holds_and_how_slurm_answers_are_told(path: Path) -> None:
 
 
 def test_what_the_reaper_has_given_back_is_told(path: Path) -> None:
-    """As the journal has it, which counts on while neither hadard nor the page is there."""
+    """The counter has the journal's value, which also counts while the page is down."""
     write(path, a_line(0, expired=3))
     with Follower(path) as follower:
         assert value(read(follower), "hadar_holds_expired_total") == 3
@@ -152,7 +152,7 @@ def test_what_the_reaper_has_given_back_is_told(path: Path) -> None:
 
 
 def test_averages_are_counted(path: Path) -> None:
-    """Those of every line since the page began."""
+    """Averagings of all lines since the start are added up."""
     write(path, a_line(0, averages=7))
     with Follower(path) as follower:
         assert value(read(follower), "hadar_averages_total") == 0
@@ -162,7 +162,7 @@ def test_averages_are_counted(path: Path) -> None:
 
 
 def test_jobs_and_decisions_are_told_by_partition(path: Path) -> None:
-    """Of several partitions Slurm chooses one only when the job starts."""
+    """A job submitted to several partitions counts as `several` until it starts."""
     jobs = {
         "1": a_job("n1:V100:1", partition="main"),
         "2": a_job(partition="main"),
@@ -191,7 +191,7 @@ def test_jobs_and_decisions_are_told_by_partition(path: Path) -> None:
 
 
 def test_an_older_journal_does_not_tell_what_is_held(path: Path) -> None:
-    """No figure is better than a wrong one."""
+    """Metrics are omitted if the journal lacks their values."""
     write(path, a_line(0, {"1": a_job()}))
     with Follower(path) as follower:
         write(path, a_line(1))
@@ -205,7 +205,7 @@ RATIO = "hadar_gpu_effective_throughput_ratio"
 
 
 def test_the_ratio_tells_how_well_jobs_are_where_they_are(path: Path) -> None:
-    """The mean over a type's held GPUs of the job's speed there by that on its fastest type."""
+    """The mean over a type's held GPUs of the job's speed over that on its fastest type."""
     throughputs = {"v100": 8.0, "k80": 2.0}
     jobs = {
         "1": a_job("n1:V100:1", rates=throughputs),
@@ -221,7 +221,7 @@ def test_the_ratio_tells_how_well_jobs_are_where_they_are(path: Path) -> None:
 
 
 def test_the_ratio_counts_what_this_round_has_started_and_stopped(path: Path) -> None:
-    """What is held is what `hadar_gpus` tells."""
+    """Held GPUs are the same as in `hadar_gpus`."""
     throughputs = {"v100": 8.0, "k80": 2.0}
     jobs = {"1": a_job("n1:V100:1", rates=throughputs), "2": a_job(rates=throughputs)}
     moves = [an_action("stop", "1", "n1:V100:1"), an_action("start", "2", "n2:K80:1")]
@@ -233,7 +233,7 @@ def test_the_ratio_counts_what_this_round_has_started_and_stopped(path: Path) ->
 
 
 def test_a_gang_of_several_types_counts_by_its_gpus(path: Path) -> None:
-    """At the pace of its slowest GPU, and as each copy of a forked job by itself."""
+    """A mixed gang has the speed of its slowest GPU; each copy counts separately."""
     throughputs = {"v100": 8.0, "k80": 2.0}
     mixed = a_job("n1:V100:1 n2:K80:3", gpus=4, rates=throughputs)
     alone = a_job("n1:V100:1", rates={"v100": 1.0})
@@ -248,7 +248,7 @@ def test_a_gang_of_several_types_counts_by_its_gpus(path: Path) -> None:
 
 
 def test_only_types_that_a_job_could_have_are_faster(path: Path) -> None:
-    """Neither GPUs that the cluster has not, nor too few, nor those of nodes it may not use."""
+    """Types that are absent, too few, or on nodes the job may not use do not count."""
     throughputs = {"h100": 90.0, "v100": 8.0, "k80": 2.0}
     jobs = {
         "1": a_job("n2:K80:3", gpus=3, rates=throughputs),
@@ -263,7 +263,7 @@ def test_only_types_that_a_job_could_have_are_faster(path: Path) -> None:
 
 
 def test_no_ratio_is_told_where_no_speed_is_known(path: Path) -> None:
-    """A job of an older journal, without rates, or on a type of which nothing is believed."""
+    """Jobs without throughputs, or on a type with unknown throughput, do not count."""
     jobs = {"1": a_job("n1:V100:1"), "2": a_job("n2:K80:1", rates={"v100": 8.0})}
     write(path, a_line(0, jobs))
     with Follower(path) as follower:
@@ -272,7 +272,7 @@ def test_no_ratio_is_told_where_no_speed_is_known(path: Path) -> None:
 
 
 def test_both_formats_can_be_read(path: Path) -> None:
-    """Prometheus asks for OpenMetrics, other readers for the older text."""
+    """Both OpenMetrics and the older text format have the same metrics."""
     write(path, a_line(0, {"1": a_job("n1:V100:1")}))
     with Follower(path) as follower:
         text, kind = exposition(follower, "application/openmetrics-text; version=1.0.0", NOW_S)
@@ -289,7 +289,7 @@ def test_both_formats_can_be_read(path: Path) -> None:
     "accept", ["application/openmetrics-text; version=x", "*/*;q=z", "\xff,,;"]
 )
 def test_a_strange_wish_gets_the_plain_form(path: Path, accept: str) -> None:
-    """What a client asks for cannot break the answer."""
+    """An invalid Accept header gives the plain format."""
     write(path, a_line(0))
     with Follower(path) as follower:
         text, kind = exposition(follower, accept, NOW_S)
@@ -298,9 +298,9 @@ def test_a_strange_wish_gets_the_plain_form(path: Path, accept: str) -> None:
 
 
 def test_series_do_not_grow_with_jobs_or_users(path: Path) -> None:
-    """One job and a thousand of as many users have the same series, and none names a job.
+    """One job and a thousand have the same series, and no label names a job or a user.
 
-    Nor does it matter in how many ways users name several partitions.
+    The number of combinations of partitions does not matter either.
     """
     names = ["p0", "p1", "p2", "p3"]
     few_jobs = {name: a_job(partition=name) for name in (*names, "p0,p1")}
@@ -330,7 +330,7 @@ def test_series_do_not_grow_with_jobs_or_users(path: Path) -> None:
 
 
 def test_no_label_is_made_of_unknown_words(path: Path) -> None:
-    """A damaged journal cannot make series without end: unknown states count as other."""
+    """Unknown words of a damaged journal count as other, so that series are bounded."""
     write(path, a_line(0, {"1": a_job(phase="x1")}, mode="enforce"))
     with Follower(path) as follower:
         odd = an_action("dance", "1", "n1:V100:1", "perhaps")
@@ -345,7 +345,7 @@ def test_no_label_is_made_of_unknown_words(path: Path) -> None:
 
 
 def test_a_journal_that_is_not_there_is_a_metric(path: Path) -> None:
-    """The alert on it needs a series, and nothing is said of what is not known."""
+    """`hadar_journal_readable` is 0 for the alert, and unknown values are omitted."""
     with Follower(path) as follower:
         samples = read(follower)
     assert value(samples, "hadar_journal_readable") == 0
@@ -354,7 +354,7 @@ def test_a_journal_that_is_not_there_is_a_metric(path: Path) -> None:
 
 
 def test_a_simulation_has_no_age(path: Path) -> None:
-    """Its time is not the clock's."""
+    """The times of a simulation are not wall-clock times."""
     write(path, a_line(0, {"1": a_job()}, mode=""))
     with Follower(path) as follower:
         samples = read(follower)
@@ -363,7 +363,7 @@ def test_a_simulation_has_no_age(path: Path) -> None:
 
 
 def test_a_price_without_end_is_told(path: Path) -> None:
-    """JSON of Python knows Infinity, and so does Prometheus."""
+    """An infinite price in the journal is an infinite metric."""
     line = json.dumps(a_line(0)).replace('"price.V100": 0.5', '"price.V100": Infinity')
     path.write_text(line + "\n")
     with Follower(path) as follower:
@@ -371,14 +371,14 @@ def test_a_price_without_end_is_told(path: Path) -> None:
 
 
 def test_strange_lines_are_counted(path: Path) -> None:
-    """Lines that cannot be read are a metric too."""
+    """Invalid lines are counted in a metric."""
     path.write_text("what?\n" + json.dumps({"version": 7}) + "\n[[[\n")
     with Follower(path) as follower:
         assert value(read(follower), "hadar_journal_strange_lines") == 3
 
 
 def test_a_damaged_action_stops_nothing(path: Path) -> None:
-    """What hadard would never write is counted as strange, and the next round is read."""
+    """A line with an invalid action is counted as strange, and the next one is read."""
     with Follower(path) as follower:
         odd = an_action("start", "1", "n1:V100:1", "refused") | {"gang": [3]}
         write(path, a_line(0, actions=[odd]), a_line(1))

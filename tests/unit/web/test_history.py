@@ -1,4 +1,4 @@
-"""What the page and the metrics remember of the rounds they have read."""
+"""The history of the journal for the page and the metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of(*lines: Tree) -> History:
 
 
 def bars(history: History) -> list[tuple[str, str, float, float]]:
-    """Return who held what from when to when, in rounds since NOW_S."""
+    """Return each bar as job, gang, start and end, in rounds since NOW_S."""
     return [
         (str(b.job_id), str(b.gang), (b.start_s - NOW_S) / ROUND_S, (b.end_s - NOW_S) / ROUND_S)
         for b in history.bars()
@@ -53,7 +53,7 @@ def bars(history: History) -> list[tuple[str, str, float, float]]:
 
 
 def test_a_job_that_is_started_holds_its_gang_until_it_ends() -> None:
-    """The start that was done begins a bar, the job's end ends it, to the second."""
+    """A successful start begins a bar, the job's end time ends it."""
     history = of(
         a_line(0, {"1": a_job()}, actions=[an_action("start", "1", "n1:V100:2")]),
         a_line(1, {"1": a_job("n1:V100:2", gpus=2)}),
@@ -64,7 +64,7 @@ def test_a_job_that_is_started_holds_its_gang_until_it_ends() -> None:
 
 
 def test_a_bar_under_way_ends_at_the_last_round() -> None:
-    """What was running before the first line read is known from that line on."""
+    """A bar of a running job starts at the first line read and ends at the last round."""
     history = of(a_line(0, {"1": a_job("n1:V100:1")}), a_line(3, {"1": a_job("n1:V100:1")}))
     assert bars(history) == [("1", "n1:V100:1", 0.0, 3.0)]
     assert history.now.gpus["V100"].held == 1
@@ -72,7 +72,7 @@ def test_a_bar_under_way_ends_at_the_last_round() -> None:
 
 
 def test_a_move_ends_one_bar_and_begins_another() -> None:
-    """A job that was stopped here and is seen there has two bars."""
+    """A job that is stopped and started on other GPUs has two bars."""
     history = of(
         a_line(0, {"1": a_job("n1:V100:1")}),
         a_line(
@@ -86,20 +86,20 @@ def test_a_move_ends_one_bar_and_begins_another() -> None:
 
 
 def test_a_start_that_was_not_done_holds_nothing() -> None:
-    """Deferred, refused and skipped starts are no bars."""
+    """Deferred, refused and skipped starts create no bars."""
     starts = [an_action("start", "1", "n1:V100:1", s) for s in ("deferred", "refused", "skipped")]
     assert bars(of(a_line(0, {"1": a_job()}, actions=starts))) == []
 
 
 def test_a_job_that_is_gone_holds_nothing() -> None:
-    """A job may vanish while hadard is away, without a word about its end."""
+    """A job that disappears without an end has a bar up to that round."""
     history = of(a_line(0, {"1": a_job("n1:V100:1")}), a_line(2))
     assert bars(history) == [("1", "n1:V100:1", 0.0, 2.0)]
     assert history.now.gpus["V100"].held == 0
 
 
 def test_a_round_that_saw_nothing_changes_nothing_but_the_rounds() -> None:
-    """When Slurm does not answer, the jobs are taken to be where they were."""
+    """When Slurm does not answer, jobs keep their GPUs."""
     history = of(a_line(0, {"1": a_job("n1:V100:1")}), a_blind_line(1))
     assert len(history.now.jobs) == 1
     assert history.now.gpus["V100"].held == 1
@@ -109,7 +109,7 @@ def test_a_round_that_saw_nothing_changes_nothing_but_the_rounds() -> None:
 
 
 def test_copies_are_bars_of_their_own() -> None:
-    """A forked job holds a gang for each copy."""
+    """Each copy of a forked job has a bar."""
     holds = {"0": gang("n1:V100:1"), "2": gang("n2:K80:2")}
     history = of(a_line(0, {"1": a_job("n1:V100:1") | {"holds": holds}}))
     assert [(b.copy, str(b.gang)) for b in history.bars()] == [(0, "n1:V100:1"), (2, "n2:K80:2")]
@@ -117,7 +117,7 @@ def test_copies_are_bars_of_their_own() -> None:
 
 
 def test_gpus_are_held_by_others_closed_or_idle() -> None:
-    """Every GPU of a type is in one state, and closed nodes' idle ones are not idle."""
+    """Every GPU is in one state; idle GPUs of closed nodes count as closed."""
     nodes = {
         "n1": {"gpus": {"V100": 4}, "open": True},
         "n2": {"gpus": {"V100": 4}, "open": False},
@@ -128,7 +128,7 @@ def test_gpus_are_held_by_others_closed_or_idle() -> None:
 
 
 def test_modes_are_taken_together() -> None:
-    """A daemon with two modes writes two lines a round: each sees the other's jobs as others'."""
+    """With two modes, each line has the other mode's jobs as occupied GPUs."""
     enforced = a_line(0, {"1": a_job("n1:V100:1")}, occupied=gang("n1:V100:1 n2:K80:1"))
     observed = a_line(0, {"2": a_job("n1:V100:1")}, mode="observe", occupied=gang("n1:V100:1"))
     observed["occupied"] = gang("n1:V100:1 n2:K80:1")
@@ -140,7 +140,7 @@ def test_modes_are_taken_together() -> None:
 
 
 def test_a_mode_that_is_no_longer_in_use_is_forgotten() -> None:
-    """After a new configuration its jobs would otherwise stay for ever."""
+    """Jobs of a mode that is no longer configured are removed."""
     history = of(
         a_line(0, {"1": a_job("n1:V100:1")}, mode="observe"),
         *(a_line(n, {"1": a_job("n1:V100:1")}) for n in range(1, 9)),
@@ -150,7 +150,7 @@ def test_a_mode_that_is_no_longer_in_use_is_forgotten() -> None:
 
 
 def test_another_simulation_in_the_same_file_begins_anew() -> None:
-    """Time that goes back a long way is another run."""
+    """A large step back in time starts a new history."""
     history = of(a_line(90, {"1": a_job("n1:V100:1")}, mode=""), a_line(0, {"7": a_job()}, mode=""))
     assert set(history.now.jobs) == {"7"}
     assert list(history.bars()) == []
@@ -174,7 +174,7 @@ def test_another_simulation_in_the_same_file_begins_anew() -> None:
     ],
 )
 def test_a_strange_line_is_counted_and_left_out(strange: object) -> None:
-    """A line of another version, or damaged, takes nothing down."""
+    """Lines of another version and damaged lines are skipped."""
     history = of(a_line(0, {"1": a_job("n1:V100:1")}))
     history.add(strange)  # type: ignore[arg-type]
     history.add(a_line(1, {"1": a_job("n1:V100:1")}))
@@ -183,7 +183,7 @@ def test_a_strange_line_is_counted_and_left_out(strange: object) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """However long it runs, it keeps so many bars and rounds; what is dropped is the oldest."""
+    """The numbers of bars and rounds are limited; the oldest are dropped."""
     history = History(max_bars=400)
     for number in range(1000):
         ended = {str(number - 1): {"phase": "done", "end_s": NOW_S + number * ROUND_S}}
@@ -211,7 +211,7 @@ def test_the_share_held_counts_time() -> None:
 
 @given(snapshot=snapshots(), data=st.data())
 def test_whatever_hadard_writes_is_taken_in(snapshot: Snapshot, data: st.DataObject) -> None:
-    """No line of the real journal is strange, and no type has more GPUs in use than there are."""
+    """Every line of hadard's is valid, and the GPUs of each type add up."""
     plan = data.draw(valid_plans(snapshot))
     statuses = st.sampled_from(list(Status))
     outcomes = [Outcome(action, data.draw(statuses)) for action in reconcile(snapshot, plan)]
@@ -234,7 +234,7 @@ def _gpu_hours(held: Iterable[Segment]) -> dict[str, float]:
 
 
 def test_bars_are_the_segments_that_metrics_find() -> None:
-    """A whole simulation with moves: the page and the figures of a run agree."""
+    """For a simulation with moves, the bars agree with the run's segments."""
     table_file = data_file("throughputs.json")
     table = parse_table(table_file.read_text(encoding="utf-8"), str(table_file))
     line = "LM (batch size 80)\t\t\t\t0\t90000\t{gang}\t1\t-1\t{arrival}"

@@ -1,4 +1,4 @@
-"""The page and /metrics about hadard itself: alive or gone, its problems, copies, pins, remarks."""
+"""Information on hadard itself: alive or not, its problems, copies, pins, remarks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def vouch(directory: Path, good_until_s: float, **problems: str) -> Pulse:
-    """Leave a heartbeat, and return what has read it."""
+    """Write a heartbeat, and return a Pulse that has read it."""
     beat = Heartbeat(7, "toy", good_until_s, str(directory), problems=problems)
     write_heartbeat(directory, beat)
     pulse = Pulse(directory)
@@ -55,7 +55,7 @@ def page(path: Path, pulse: Pulse | None, now_s: float) -> str:
 
 @pytest.mark.parametrize("journal", ["there", "missing", "unreadable"])
 def test_metrics_tell_of_the_daemon_whatever_the_journal_is(path: Path, journal: str) -> None:
-    """The journal may be what is broken."""
+    """The daemon's metrics do not depend on the journal."""
     if journal == "there":
         write(path, a_line(0))
     elif journal == "unreadable":
@@ -78,7 +78,7 @@ def test_a_kind_that_this_version_does_not_know_counts_as_other(path: Path) -> N
 
 @pytest.mark.parametrize("good_until_s", [None, NOW_S - 1.0, NOW_S + 1e9])
 def test_a_daemon_that_is_gone_is_a_metric(path: Path, good_until_s: float | None) -> None:
-    """Without a heartbeat, with one that has expired, and with one from a wrong clock."""
+    """The daemon is down without a heartbeat, with an expired one, or one from a wrong clock."""
     if good_until_s is None:
         pulse = Pulse(path.parent)
         pulse.poll()
@@ -93,7 +93,7 @@ def test_a_daemon_that_is_gone_is_a_metric(path: Path, good_until_s: float | Non
 
 
 def test_without_a_place_for_the_heartbeat_nothing_is_said_of_the_daemon(path: Path) -> None:
-    """A simulation's journal, or one of another machine."""
+    """Without a run directory, as for a simulation, no metric or text is on the daemon."""
     write(path, a_line(0))
     found = samples(path, None, NOW_S)
     assert ("hadar_daemon_up", "") not in found
@@ -101,7 +101,7 @@ def test_without_a_place_for_the_heartbeat_nothing_is_said_of_the_daemon(path: P
 
 
 def test_the_heartbeat_is_read_again_and_again(path: Path) -> None:
-    """And at once when the server starts."""
+    """It is read at the start of the server, and then periodically."""
     write_heartbeat(path.parent, Heartbeat(7, "toy", NOW_S + 60.0, ""))
     with Pulse(path.parent, every_s=0.01) as pulse:
         assert pulse.is_alive(NOW_S)
@@ -139,7 +139,7 @@ def test_the_page_shows_problems_with_and_without_a_journal(path: Path) -> None:
 
 
 def test_copies_pins_and_remarks_are_on_the_page(path: Path) -> None:
-    """A forked job's copies by number with place and speed, all its GPUs, its averages."""
+    """A forked job's row has its copies with GPUs and speed, its total GPUs, and its averages."""
     holds = {"0": gang("n1:V100:2"), "1": gang("n2:K80:2")}
     forked = a_job("n1:V100:2", gpus=2, copies=3) | {"holds": holds}
     facts = {"averages": 12, "averaged_s": NOW_S - 40.0}

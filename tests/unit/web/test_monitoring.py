@@ -1,4 +1,4 @@
-"""The shipped alert rules and dashboard name metrics that there are, and load."""
+"""The shipped alert rules and dashboard are valid and use existing metrics."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _expressions() -> Iterator[str]:
 def test_every_metric_named_is_one_that_there_is(
     samples: dict[str, dict[str, set[str]]],
 ) -> None:
-    """A metric or label value that was renamed would leave an alert silent for ever."""
+    """Metrics and label values of the rules and the dashboard exist."""
     named = {name for text in _expressions() for name in re.findall(r"hadar_\w+", text)}
     assert named
     assert named - set(samples) == set()
@@ -94,7 +94,7 @@ def test_every_metric_named_is_one_that_there_is(
 
 
 def test_grouping_is_by_labels_that_there_are(samples: dict[str, dict[str, set[str]]]) -> None:
-    """`sum by (x)` of a label that no metric has would be one nameless line."""
+    """`sum by (x)` uses only labels that exist."""
     labels = {label for found in samples.values() for label in found}
     for text in _expressions():
         for group in re.findall(r"by \(([^)]*)\)", text):
@@ -102,7 +102,7 @@ def test_grouping_is_by_labels_that_there_are(samples: dict[str, dict[str, set[s
 
 
 def test_there_are_six_alerts_that_say_what_to_do() -> None:
-    """Each has an expression, a time to wait, a severity, and words for whoever is woken."""
+    """Each has an expression, a duration, a severity, a summary and a description."""
     assert {rule["alert"] for rule in _rules()} == ALERTS
     for rule in _rules():
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
@@ -111,7 +111,7 @@ def test_there_are_six_alerts_that_say_what_to_do() -> None:
 
 
 def test_prometheus_takes_the_rules() -> None:
-    """promtool, where it is installed, finds nothing wrong."""
+    """promtool, if installed, accepts the rules."""
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
@@ -119,7 +119,7 @@ def test_prometheus_takes_the_rules() -> None:
 
 
 def test_the_dashboard_has_what_grafana_needs() -> None:
-    """Panels have ids of their own, do not overlap, and take their data from a variable."""
+    """Panels have unique ids, do not overlap, and use a variable as data source."""
     tree = _dashboard()
     panels = tree["panels"]
     assert tree["title"] == "Hadar"

@@ -1,4 +1,4 @@
-"""The server on a real port: what it answers, to whom, and what it never does."""
+"""The server on a real port: its answers and its access checks."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Site:
             client.close()
 
     def send(self, request: bytes) -> bytes:
-        """Return what comes back for raw bytes."""
+        """Return the answer to raw bytes."""
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as wire:
             wire.sendall(request)
-            with suppress(OSError):  # it may have answered and gone already
+            with suppress(OSError):  # it may have answered and closed already
                 wire.shutdown(socket.SHUT_WR)
             parts = []
             while part := wire.recv(65536):
@@ -69,7 +69,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Checker(HTMLParser):
-    """Collects what a page is made of, and that every element is closed."""
+    """Collects the elements of a page; raises if an element is not closed."""
 
     VOID = frozenset("meta link img br hr input".split())
 
@@ -115,7 +115,7 @@ PAGES = ("/", "/jobs", "/jobs?state=running", "/jobs?state=waiting&page=2", "/?h
 @pytest.mark.parametrize("target", PAGES)
 @pytest.mark.parametrize("number", [0, 6, 600])
 def test_pages_are_whole(path: Path, target: str, number: int) -> None:
-    """Every element is closed, every id is unique, and nothing comes from elsewhere or inline."""
+    """Elements are closed, ids are unique, and there is no external or inline content."""
     busy(path, number)
     with site(path) as web:
         status, headers, body = web.ask(target)
@@ -133,7 +133,7 @@ def test_pages_are_whole(path: Path, target: str, number: int) -> None:
 
 
 def test_the_page_tells_what_runs_what_waits_and_why(path: Path) -> None:
-    """Jobs, reasons, types, prices and rounds are all there, and time has its zone."""
+    """Jobs, reasons, types, prices and rounds are shown, and times have a zone."""
     busy(path)
     with site(path) as web:
         page = Checker(web.ask("/")[2])
@@ -144,7 +144,7 @@ def test_the_page_tells_what_runs_what_waits_and_why(path: Path) -> None:
 
 
 def test_hostile_names_are_text(path: Path) -> None:
-    """Whatever users call themselves, their jobs and their work, no element comes of it."""
+    """Names of users, jobs and workloads never become elements."""
     jobs = {
         f"1{EVIL}": a_job("n1:V100:1", user=EVIL, workload=EVIL),
         f"2{EVIL}": a_job(user=EVIL, workload=EVIL),
@@ -171,7 +171,7 @@ def test_hostile_names_are_text(path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
 def test_only_get_is_answered(path: Path, method: str) -> None:
-    """Nothing can be asked for but to read."""
+    """All other methods are refused."""
     busy(path)
     with site(path) as web:
         for target in ("/", "/metrics", "/nowhere"):
@@ -181,7 +181,7 @@ def test_only_get_is_answered(path: Path, method: str) -> None:
 
 
 def test_head_has_no_body(path: Path) -> None:
-    """HEAD tells the same as GET but the page."""
+    """HEAD returns the headers of GET without the page."""
     with site(path) as web:
         status, headers, body = web.ask("/style.css", "HEAD")
         assert (status, body) == (200, "")
@@ -189,7 +189,7 @@ def test_head_has_no_body(path: Path) -> None:
 
 
 def test_nothing_is_written(path: Path, tmp_path: Path) -> None:
-    """A journal and its directory are as they were, even when there is none."""
+    """The journal and its directory are unchanged, even if there is none."""
     with site(tmp_path / "none" / "journal.jsonl") as web:
         web.ask("/")
     assert list(tmp_path.iterdir()) == []
@@ -216,7 +216,7 @@ def test_nothing_is_written(path: Path, tmp_path: Path) -> None:
     ],
 )
 def test_it_answers_to_its_names(path: Path, host: str) -> None:
-    """Addresses, localhost and names that the operator gave are its own."""
+    """IP addresses, localhost and the operator's host names are accepted."""
     with site(path, hosts=("gpu",)) as web:
         assert web.ask("/metrics", Host=host)[0] == 200
 
@@ -227,7 +227,7 @@ def test_it_answers_to_its_names(path: Path, host: str) -> None:
      "127.0.0.1@evil.example", "evil.example/127.0.0.1", "[::1", "x:y", "127.0.0.1:99999999"],
 )  # fmt: skip
 def test_another_sites_page_cannot_read_it(path: Path, host: str) -> None:
-    """A name that was made to point here is not answered (DNS rebinding)."""
+    """Other host names that resolve to this address are refused (DNS rebinding)."""
     busy(path)
     with site(path) as web:
         for target in ("/", "/metrics"):
@@ -254,7 +254,7 @@ def test_another_sites_page_cannot_read_it(path: Path, host: str) -> None:
     ],
 )
 def test_odd_requests_get_no_page(path: Path, request_: bytes) -> None:
-    """Requests that no browser sends are refused, and the next one is answered."""
+    """Invalid requests are refused, and the next request is answered."""
     busy(path)
     with site(path) as web:
         answer = web.send(request_)
@@ -265,7 +265,7 @@ def test_odd_requests_get_no_page(path: Path, request_: bytes) -> None:
 
 
 def test_browsers_are_told_to_take_nothing_else(path: Path) -> None:
-    """Each answer has the same strict headers, refusals too."""
+    """Every answer has the same strict headers, also refusals."""
     with site(path) as web:
         answers = [web.ask(target) for target in ("/", "/metrics", "/refresh.js", "/nowhere")]
         answers += [web.ask("/", "POST"), web.ask("/", Host="evil.example")]
@@ -289,7 +289,7 @@ def test_browsers_are_told_to_take_nothing_else(path: Path) -> None:
      "/jobs?page=" + "9" * 5000],
 )  # fmt: skip
 def test_words_in_an_address_choose_among_what_there_is(path: Path, target: str) -> None:
-    """What is not a choice is the usual one."""
+    """Invalid query values are replaced by the default."""
     busy(path)
     with site(path) as web:
         status, _, body = web.ask(target)
@@ -298,7 +298,7 @@ def test_words_in_an_address_choose_among_what_there_is(path: Path, target: str)
 
 
 def test_a_missing_journal_is_told(path: Path) -> None:
-    """The page says what is missing and shows the journal once it is there."""
+    """The page shows the error, and the journal as soon as it exists."""
     with site(path) as web:
         status, _, body = web.ask("/")
         assert status == 200
@@ -309,7 +309,7 @@ def test_a_missing_journal_is_told(path: Path) -> None:
 
 
 def test_an_empty_journal_and_one_with_a_fault_are_told(path: Path) -> None:
-    """No round, and rounds that never saw the cluster, are pages too."""
+    """A journal without rounds, or without a snapshot, gives valid pages."""
     path.touch()
     with site(path) as web:
         assert "no round yet" in Checker(web.ask("/")[2]).text
@@ -320,7 +320,7 @@ def test_an_empty_journal_and_one_with_a_fault_are_told(path: Path) -> None:
 
 
 def test_a_daemon_that_is_silent_is_told(path: Path) -> None:
-    """After three rounds without a word the page asks whether hadard is at work."""
+    """After three rounds without a line the page asks whether hadard is running."""
     busy(path)
     with site(path, now_s=NOW_S + 7200) as web:
         assert "is hadard at work?" in Checker(web.ask("/")[2]).text
@@ -329,7 +329,7 @@ def test_a_daemon_that_is_silent_is_told(path: Path) -> None:
 
 
 def test_long_lists_are_cut_into_pages(path: Path) -> None:
-    """No page has thousands of rows; all jobs are on one of them."""
+    """Long lists are split into pages; each job is on one of them."""
     busy(path, 600)
     with site(path) as web:
         found: list[str] = []
@@ -353,7 +353,7 @@ def test_long_lists_are_cut_into_pages(path: Path) -> None:
     ],
 )
 def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
-    """An address without a host is loopback, never everywhere."""
+    """An address without a host is loopback."""
     assert parse_address(text) == address
     assert parse_address(text).is_loopback == (address[0] != "0.0.0.0")
 
@@ -362,12 +362,12 @@ def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
     "text", ["", "8642", "127.0.0.1", "127.0.0.1:x", "::1:80", "a:65536", "a:²"]
 )
 def test_a_wrong_address_is_told(text: str) -> None:
-    """The message names what is accepted."""
+    """The error names the option."""
     with pytest.raises(UsageError, match="--address"):
         parse_address(text)
 
 
 def test_a_port_that_is_taken_is_told(path: Path) -> None:
-    """Two servers do not share a port."""
+    """A port in use is an error."""
     with site(path) as web, pytest.raises(UsageError, match=f"{web.server.port}: .*in use"):
         Server(web.follower, Address("127.0.0.1", web.server.port))

@@ -1,4 +1,4 @@
-"""Clients that trickle, do not read, or come in hundreds, against real sockets."""
+"""Many clients, and clients that send or read slowly, on real sockets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hadar_slurm.web.connections import ConnectionLimits, Connections
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.server import Address, Server
 
-# Far less than `PATIENT_S`, far more than a busy machine needs.
+# Much shorter than `PATIENT_S`, much longer than a busy machine needs.
 PATIENCE_S = 30.0
-# A slow client is not ended by its deadline while a test runs.
+# No deadline of a slow client expires during a test.
 PATIENT_S = 600.0
 START = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "
 PAGE = b"GET /?hours=0 HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -43,7 +43,7 @@ def served(
 
 
 def ask(port: int, target: str) -> tuple[int, float]:
-    """Return the status of an answer, and how long it took in seconds."""
+    """Return the status of an answer, and its time in seconds."""
     began_s = time.monotonic()
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
@@ -107,7 +107,7 @@ def trickle(wire: socket.socket) -> None:
 
 @pytest.mark.parametrize("number", [200, 600])
 def test_clients_that_trickle_do_not_shut_metrics_or_the_page(tmp_path: Path, number: int) -> None:
-    """A byte now and then from one address, which is the scraper's too; more than there is room."""
+    """Clients at the scraper's address send single bytes; there are more than the limit."""
     limits = ConnectionLimits(head_s=PATIENT_S)
     with served(tmp_path, limits) as port, crowd(number, port, trickle):
         ends_s = time.monotonic() + 3.0
@@ -119,7 +119,7 @@ def test_clients_that_trickle_do_not_shut_metrics_or_the_page(tmp_path: Path, nu
 
 
 def test_a_request_has_a_deadline_as_a_whole(tmp_path: Path) -> None:
-    """However often a byte comes."""
+    """Sending single bytes does not extend the deadline."""
     with served(tmp_path, ConnectionLimits(head_s=0.5)) as port, connect(port) as wire:
         began_s = time.monotonic()
         wire.sendall(START)
@@ -138,7 +138,7 @@ def test_a_request_has_a_deadline_as_a_whole(tmp_path: Path) -> None:
 
 
 class Large:
-    """A site whose pages are larger than what the system takes in for a client that is slow."""
+    """A site with pages larger than the system's send buffer."""
 
     PAGE = b"p" * 30_000_000
 
@@ -160,7 +160,7 @@ def large(limits: ConnectionLimits) -> Iterator[int]:
 
 
 def test_clients_that_do_not_read_do_not_shut_metrics_or_the_page() -> None:
-    """More than may wait ask for a large page, and read a byte now and then."""
+    """More clients than may wait request a large page and read single bytes."""
     with large(ConnectionLimits(sending=8, send_s=PATIENT_S)) as port, ExitStack() as wires:
         slow = [wires.enter_context(connect(port, buffer=2048)) for _ in range(40)]
         for wire in slow:
@@ -177,7 +177,7 @@ def test_clients_that_do_not_read_do_not_shut_metrics_or_the_page() -> None:
 
 
 def test_an_answer_has_a_deadline_as_a_whole() -> None:
-    """However often the client reads a little."""
+    """Reading slowly does not extend the deadline."""
     with large(ConnectionLimits(send_s=0.5)) as port, connect(port, buffer=2048) as wire:
         wire.sendall(PAGE)
         began_s = time.monotonic()
@@ -191,7 +191,7 @@ def test_an_answer_has_a_deadline_as_a_whole() -> None:
 
 
 def test_a_crowd_that_is_idle_costs_no_threads(tmp_path: Path) -> None:
-    """However many connect and say nothing; beyond the limit the oldest are hung up on."""
+    """Idle connections use no threads; above the limit the oldest ones are closed."""
     with served(tmp_path, ConnectionLimits(connections=50)) as port, ExitStack() as wires:
         before = threading.active_count()
         idle = [wires.enter_context(connect(port)) for _ in range(120)]
@@ -203,7 +203,7 @@ def test_a_crowd_that_is_idle_costs_no_threads(tmp_path: Path) -> None:
 
 
 def test_a_crowd_at_one_address_does_not_push_out_another(tmp_path: Path) -> None:
-    """The oldest of the address that has the most is hung up on, not the oldest of all."""
+    """The oldest connection of the address with the most connections is closed."""
     with served(tmp_path, ConnectionLimits(connections=20)) as port, ExitStack() as wires:
         alone = wires.enter_context(connect(port))
         alone.sendall(START)
@@ -215,7 +215,7 @@ def test_a_crowd_at_one_address_does_not_push_out_another(tmp_path: Path) -> Non
 
 
 def test_pages_that_stand_in_line_leave_metrics_alone(tmp_path: Path) -> None:
-    """Too many at once get 503; /metrics has a thread of its own."""
+    """Excess page requests get 503; /metrics has its own thread."""
     with served(tmp_path, ConnectionLimits(pages=4), jobs=3000) as port, ExitStack() as wires:
         asked = [wires.enter_context(connect(port)) for _ in range(40)]
         for wire in asked:
@@ -228,7 +228,7 @@ def test_pages_that_stand_in_line_leave_metrics_alone(tmp_path: Path) -> None:
 
 
 def test_it_ends_with_clients_at_every_stage(tmp_path: Path) -> None:
-    """Idle, half asked, and not reading."""
+    """The server stops while clients are idle, sending a request, or not reading."""
     with ExitStack() as wires:
         with served(tmp_path, jobs=2000) as port:
             for text in (b"", START, PAGE) * 5:
@@ -240,14 +240,14 @@ def test_it_ends_with_clients_at_every_stage(tmp_path: Path) -> None:
 
 
 class Short(Large):
-    """A site whose pages are taken at once."""
+    """A site with tiny pages."""
 
     PAGE = b"p"
 
 
 @pytest.mark.slow
 def test_it_leaves_no_connection_open_that_comes_as_it_ends() -> None:
-    """Python warns of each when it collects it, and a warning fails a test here."""
+    """Connections made during the shutdown are closed; an open one would cause a warning."""
     for _ in range(30):
         listener = socket.create_server(("127.0.0.1", 0))
         is_over = threading.Event()
@@ -265,7 +265,7 @@ def test_it_leaves_no_connection_open_that_comes_as_it_ends() -> None:
 
 
 def come_and_go(port: int, is_over: threading.Event) -> None:
-    """Connect and hang up, until there is no server any more."""
+    """Connect and disconnect until the test or the server ends."""
     while not is_over.is_set():
         try:
             socket.create_connection(("127.0.0.1", port), timeout=10).close()

@@ -1,4 +1,4 @@
-"""A journal is followed as it grows, is put aside, is cut short, or is not there."""
+"""Following a journal that grows, is rotated, is truncated, or is missing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def append(path: Path, text: str) -> None:
 
 
 def test_each_line_comes_once(path: Path, follow: Follow) -> None:
-    """What was read is not read again; what was added since is."""
+    """Lines are returned once; lines added later follow."""
     append(path, "1\n2\n")
     tail = follow(path)
     assert list(tail.lines()) == [b"1\n", b"2\n"]
@@ -52,7 +52,7 @@ def test_each_line_comes_once(path: Path, follow: Follow) -> None:
 
 
 def test_a_line_under_way_waits_for_its_end(path: Path, follow: Follow) -> None:
-    """Half a line is no line, and neither is lost nor doubled."""
+    """An incomplete line is returned once, when it is complete."""
     append(path, "1\n2")
     tail = follow(path)
     assert list(tail.lines()) == [b"1\n"]
@@ -61,7 +61,7 @@ def test_a_line_under_way_waits_for_its_end(path: Path, follow: Follow) -> None:
 
 
 def test_a_torn_line_that_a_restart_has_dropped_is_forgotten(path: Path, follow: Follow) -> None:
-    """hadard cuts off what a crash left and writes on; the two are not mixed up."""
+    """A torn line that hadard cuts off at its restart is not joined to the next line."""
     append(path, "1\ntorn")
     tail = follow(path)
     assert list(tail.lines()) == [b"1\n"]
@@ -71,7 +71,7 @@ def test_a_torn_line_that_a_restart_has_dropped_is_forgotten(path: Path, follow:
 
 
 def test_it_goes_on_when_the_journal_is_put_aside(path: Path, follow: Follow) -> None:
-    """Lines at the end of the old file and at the beginning of the new one all come."""
+    """After a rotation, the rest of the old file and the new file are read."""
     append(path, "1\n")
     tail = follow(path)
     assert list(tail.lines()) == [b"1\n"]
@@ -82,13 +82,13 @@ def test_it_goes_on_when_the_journal_is_put_aside(path: Path, follow: Follow) ->
 
 
 def test_only_the_tail_of_a_large_journal_is_read(path: Path, follow: Follow) -> None:
-    """No more than the limit is read at first, in whole lines."""
+    """At first, whole lines up to the limit are read."""
     append(path, "".join(f"{n:09}\n" for n in range(1000)))
     assert list(follow(path, max_bytes=25).lines()) == [b"000000998\n", b"000000999\n"]
 
 
 def test_files_put_aside_fill_up_to_the_limit(path: Path, follow: Follow) -> None:
-    """Right after a journal was put aside there is still something to see."""
+    """Rotated files are read too, up to the limit."""
     append(path.with_name("journal.jsonl.2"), "1\n2\n")
     append(path.with_name("journal.jsonl.1"), "3\n4\n")
     append(path, "5\n")
@@ -99,7 +99,7 @@ def test_files_put_aside_fill_up_to_the_limit(path: Path, follow: Follow) -> Non
 def test_a_journal_that_is_not_there_is_told_and_read_when_it_comes(
     path: Path, follow: Follow
 ) -> None:
-    """Whoever starts the page before hadard has run sees why it is empty."""
+    """A missing journal is a fault, until it exists."""
     tail = follow(path)
     assert list(tail.lines()) == []
     assert tail.fault == "No such file or directory"
@@ -112,14 +112,14 @@ def test_a_journal_that_is_not_there_is_told_and_read_when_it_comes(
 
 
 def test_a_directory_is_no_journal(tmp_path: Path, follow: Follow) -> None:
-    """Whatever cannot be read is told in the system's words."""
+    """The fault is the system's error message."""
     tail = follow(tmp_path)
     assert list(tail.lines()) == []
     assert tail.fault == "Is a directory"
 
 
 def test_a_journal_that_was_emptied_is_read_from_its_beginning(path: Path, follow: Follow) -> None:
-    """Some sites' logrotate copies and truncates."""
+    """A truncated journal, as by logrotate's copytruncate, is read from its start."""
     append(path, "1\n2\n3\n")
     tail = follow(path)
     list(tail.lines())
@@ -128,7 +128,7 @@ def test_a_journal_that_was_emptied_is_read_from_its_beginning(path: Path, follo
 
 
 def test_a_line_without_end_is_not_kept_in_memory(path: Path, follow: Follow) -> None:
-    """A file that is no journal cannot fill the memory; what follows is read."""
+    """A line that is too long is skipped, and the next line is read."""
     append(path, "x" * 5000 + "\n1\n")
     tail = follow(path, max_line=1000)
     assert list(tail.lines()) == [b"1\n"]
@@ -136,7 +136,7 @@ def test_a_line_without_end_is_not_kept_in_memory(path: Path, follow: Follow) ->
 
 
 def test_no_round_of_a_busy_daemon_is_missed(path: Path, follow: Follow) -> None:
-    """hadard's own journal, put aside every few rounds: each round comes once and in order."""
+    """With frequent rotations, each round is returned once and in order."""
     tail = follow(path)
     journal = Journal(path, max_bytes=2000, keep=2)
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Text is safe, and times say what they are."""
+"""Escaping of text, and formats of times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def test_nothing_in_a_name_is_markup() -> None:
-    """Brackets, quotes and letters that no page may hold are made harmless, wherever they stand."""
+    """Brackets, quotes and invalid characters are escaped or replaced everywhere."""
     evil = "<script>alert(1)</script>\"' onload=x \x00\ud800&amp;"
     macros = TEMPLATES.from_string(
         '{% from "macros.html.j2" import name, link %}'
@@ -34,7 +34,7 @@ def test_nothing_in_a_name_is_markup() -> None:
 
 
 def test_all_templates_escape() -> None:
-    """Autoescape is on for every template, and none takes a value for markup."""
+    """Autoescape is on, and no template marks a value as safe."""
     assert TEMPLATES.autoescape is True
     names = TEMPLATES.list_templates()
     assert "overview.html.j2" in names
@@ -58,12 +58,12 @@ def test_all_templates_escape() -> None:
     ],
 )
 def test_durations_are_short(seconds: float, words: str) -> None:
-    """Two units are enough."""
+    """A duration has at most two units."""
     assert duration(seconds) == words
 
 
 def test_an_axis_says_its_zone() -> None:
-    """Local time is of use only with its name."""
+    """The caption of the axis names the time zone."""
     assert Clock(True, UTC).axis(NOON_S, NOON_S + 60) == "time in UTC"
     assert Clock(True, BERLIN).axis(NOON_S, NOON_S + 60) == "time in CET, UTC+01:00"
     spring_s = datetime(2026, 3, 29, 0, tzinfo=UTC).timestamp()
@@ -76,7 +76,7 @@ def test_an_axis_says_its_zone() -> None:
 
 
 def test_ticks_are_round_by_the_clock_on_the_wall() -> None:
-    """Six hours apart means at midnight, six, noon and six, wherever that is."""
+    """Ticks six hours apart are at 0, 6, 12 and 18 o'clock local time."""
     ticks = list(Clock(True, BERLIN).ticks(NOON_S, NOON_S + 86400, most=6))
     assert [label for _, label in ticks] == ["18:00", "23 Nov", "06:00", "12:00"]
     labels = [label for _, label in Clock(False).ticks(0, 90_000, most=6)]
@@ -85,6 +85,6 @@ def test_ticks_are_round_by_the_clock_on_the_wall() -> None:
 
 @pytest.mark.parametrize("lasts_s", [1.0, 100.0, 5000.0, 1e5, 1e6, 1e7, 1e9])
 def test_there_are_some_ticks_but_not_too_many(lasts_s: float) -> None:
-    """Whatever the window, labels have room."""
+    """For any window there is room for the labels."""
     for clock in (Clock(False), Clock(True, BERLIN)):
         assert len(list(clock.ticks(NOON_S, NOON_S + lasts_s, most=6))) <= 7
