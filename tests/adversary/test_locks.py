@@ -69,7 +69,7 @@ def release(site: Site, *options: str) -> tuple[int, dict[str, object]]:
 def test_release_does_its_work_whatever_another_user_holds(
     site: Site, users: tuple[User, User], options: list[str]
 ) -> None:
-    """Every form of `hadar release` releases a killed hadard's job while a user holds all locks."""
+    """Every form of `hadar release` releases a killed hadard's job, whatever locks a user holds."""
     alice, mallory = users
     site.occupy(n1="gpu:4", n2="gpu:4", n3="gpu:4", n4="gpu:4")
     site.start(alive_seconds=3, poll_seconds=0.5, command_timeout_seconds=1)
@@ -91,7 +91,7 @@ def test_release_does_its_work_whatever_another_user_holds(
 
 
 def test_hadard_starts_beside_a_squatter(site: Site, users: tuple[User, User]) -> None:
-    """hadard starts, places a job and excludes a second hadard while a user holds all locks."""
+    """hadard starts, places a job and excludes a second hadard, whatever locks a user holds."""
     alice, mallory = users
     site.start()
     site.until_rounds(1)

@@ -265,7 +265,7 @@ def test_a_wrong_configuration_does_not_end_the_daemon(pyslurm: DockerCluster) -
 
 
 def test_both_ways_see_the_same(zoo: DockerCluster) -> None:
-    """Every field of every job and node is equal, as are the GPUs held and the cluster's facts."""
+    """Both adapters read equal jobs, nodes, held GPUs, partitions, versions and addresses."""
     seen = _ask(zoo, COMPARE)
     assert seen["is_steady"]
     assert seen["different"] == {}
