@@ -1,4 +1,4 @@
-"""A cluster of root's with two ordinary users, and a hadard that tests start."""
+"""Fixtures: a local cluster run by root, two ordinary users, and a hadard that tests start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def site(
     local_cluster: Callable[..., LocalCluster],
     new_directory: Callable[[], Path],
 ) -> Iterator[Site]:
-    """Give a cluster of its own, in which nothing is cleaned up that a test should find."""
+    """Give each test its own cluster and directory; skip the test unless root runs it."""
     if os.geteuid() != 0:
         pytest.skip("only root can be several users: run these tests as root")
     cluster = local_cluster(NODES)
@@ -39,5 +39,5 @@ def site(
 
 @pytest.fixture
 def users(site: Site) -> tuple[User, User]:
-    """Give the user whose jobs must run, and the one who is in the way."""
+    """Give the honest user and the adversary."""
     return make_users(site.directory, site.environment)

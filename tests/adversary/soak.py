@@ -1,8 +1,8 @@
-"""One user's jobs run for as long as asked while another does all that a user can.
+"""Runs one user's jobs for a given time while a second user, the adversary, attacks hadard.
 
-Every few seconds the adversary plants links, takes names, holds locks, fills its report directory,
-submits jobs that lie, and trickles requests at the page. Halfway hadard is killed; the reaper runs
-from its timer as systemd would start it.
+Every second or two the adversary plants links, takes names of directories and sockets, holds locks,
+fills its report directory, submits jobs with false descriptions, changes other jobs, and sends slow
+requests to the web page. Halfway hadard is killed; the reaper runs periodically, as from its timer.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SETTINGS = {
     "command_timeout_seconds": 5,
     "journal_megabytes": 2,
 }
-# What docs/fail-open.md promises with these settings: a heartbeat's time and the reaper's timer.
+# docs/fail-open.md limits a hold without hadard to the heartbeat's lifetime and one reaper period.
 REAPER_EVERY_S = 15.0
 HELD_WITHOUT_HADARD_S = 10.0 + REAPER_EVERY_S + 5.0
-# A job that fits on free GPUs is placed in the round in which it is seen; the machine is small.
+# A job that fits free GPUs is placed in the round that first observes it, later on a slow machine.
 HELD_WITH_HADARD_S = 60.0
 METRICS_WITHIN_S = 5.0
 
-# Bounded in count, size and time; each attempt may fail, and most should.
+# The adversary's program, bounded in number, size and time. Each attempt may fail; most should.
 ATTACK = """
 seed, seconds, spool, state, run, address = sys.argv[1:7]
 draw = random.Random(int(seed))
@@ -156,7 +156,7 @@ while time.monotonic() < ends:
 
 @dataclass
 class Outcome:
-    """What a run found: `faults` is empty when all that must hold did."""
+    """The results of a run; `faults` is empty if every check passed."""
 
     jobs: dict[str, str] = field(default_factory=dict)
     longest_held_s: float = 0.0
@@ -169,7 +169,7 @@ class Outcome:
 
 @dataclass
 class Soak:
-    """One run over `seconds`; `jobs` of the honest user come evenly over its first two thirds."""
+    """One run of `seconds`; the honest user submits `jobs` evenly over its first two thirds."""
 
     site: Site
     honest: User
@@ -183,7 +183,7 @@ class Soak:
     _killed_s: float | None = None
 
     def run(self) -> Outcome:
-        """Run, and return what was found."""
+        """Run, and return the results."""
         self.site.settings.update(SETTINGS)
         self.site.start()
         assert self.site.hadard.process is not None
@@ -247,7 +247,7 @@ class Soak:
         )
 
     def _look(self, came: list[str], now_s: float) -> None:
-        """Take in how the honest user's jobs stand, and for how long any has been held."""
+        """Record states and hold times of the honest user's jobs, and failures and long holds."""
         queue = self.site.queue()
         for job in came:
             row = queue.get(JobId(job))
@@ -274,7 +274,7 @@ class Soak:
 
     @contextmanager
     def _page(self) -> Iterator[str]:
-        """Serve the page, and give its address."""
+        """Serve the web page, and give its address."""
         config = str(self.site.hadard.directory / "hadar.yaml")
         argv = [sys.executable, "-m", "hadar_slurm.cli.main", "web", "--config", config]
         with subprocess.Popen(
@@ -290,7 +290,7 @@ class Soak:
                 page.terminate()
 
     def _scrape(self, address: str, stop: threading.Event) -> None:
-        """Ask for the metrics every few seconds, as Prometheus does."""
+        """Request the metrics every few seconds, as Prometheus does; slow answers are faults."""
         while not stop.wait(3.0):
             begun_s = time.monotonic()
             try:
@@ -305,7 +305,7 @@ class Soak:
                 self.outcome.faults.append(f"/metrics took {took_s:.1f} s")
 
     def _check_end(self) -> None:
-        """Check what is left: hadard alive, its files its own and whole."""
+        """Check that hadard runs, that no round had an error, and that its files are intact."""
         site, faults = self.site, self.outcome.faults
         if site.hadard.process is None or site.hadard.process.poll() is not None:
             faults.append(f"hadard has ended: {site.hadard.log.read_text()[-2000:]}")
@@ -322,7 +322,7 @@ class Soak:
         own = (site.state_dir, site.run_dir, site.spool, site.spool / "assignments")
         for place in own:
             for path in (place, *place.iterdir()):
-                with suppress(FileNotFoundError):  # a draft that has just got its name
+                with suppress(FileNotFoundError):  # a temporary file, renamed after the listing
                     facts = path.lstat()
                     is_reports = path == site.spool / "reports"
                     if facts.st_uid != os.geteuid() or (facts.st_mode & 0o022 and not is_reports):

@@ -1,4 +1,4 @@
-"""What one user plants where hadard and others write harms neither (docs/security.md)."""
+"""Files that one user plants harm neither hadard nor other users (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAIN = job_template("bash_trap.sbatch").read_text()
 
 
 def train(user: User, *, steps: int) -> str:
-    """Submit a job that reports and may be moved, as the user, and return its id."""
+    """Submit a job that reports progress and may be migrated, as the user, and return its id."""
     return user.submit(
         "--hadar-throughput=v100=10,p100=10,k80=10",
         f"--hadar-steps={steps}",
@@ -31,18 +31,18 @@ def train(user: User, *, steps: int) -> str:
 
 
 def plant(user: User, *lines: str) -> None:
-    """Have a user run shell commands, each of which may fail."""
+    """Run shell commands as a user; each may fail."""
     user.run("/bin/sh", "-c", "; ".join(lines))
 
 
 def problems(site: Site) -> dict[str, str]:
-    """Return the problems that hadard tells."""
+    """Return the problems in hadard's heartbeat."""
     beat = read_heartbeat(site.run_dir)
     return dict(beat.problems) if beat else {}
 
 
 def test_links_in_the_spool_empty_no_directory(site: Site, users: tuple[User, User]) -> None:
-    """Neither hadard's state nor another user's files, whenever the links were made."""
+    """hadard deletes no files through links in the spool, planted before or after its start."""
     alice, mallory = users
     (alice.home / "thesis").mkdir()
     (alice.home / "thesis" / "assignment.json").write_text("hers")
@@ -68,7 +68,7 @@ def test_links_in_the_spool_empty_no_directory(site: Site, users: tuple[User, Us
 
 
 def test_job_numbers_taken_in_advance_mute_nobody(site: Site, users: tuple[User, User]) -> None:
-    """Jobs report in a directory of their user, which is not named after a job."""
+    """Directories named after future job ids do not stop the reports of those jobs."""
     alice, mallory = users
     site.start()
     first = train(alice, steps=10)
@@ -89,7 +89,7 @@ def test_job_numbers_taken_in_advance_mute_nobody(site: Site, users: tuple[User,
 
 
 def test_a_squatted_directory_is_told_with_its_owner(site: Site, users: tuple[User, User]) -> None:
-    """The job runs and is placed; that hadard does not hear of it is a problem that it names."""
+    """hadard reports a report directory of the wrong owner as a problem; the job still runs."""
     alice, mallory = users
     site.start()
     own = user_reports(site.reports, alice.uid)
@@ -110,7 +110,7 @@ def test_a_squatted_directory_is_told_with_its_owner(site: Site, users: tuple[Us
 
 
 def test_a_report_that_is_a_trap_is_that_users_loss(site: Site, users: tuple[User, User]) -> None:
-    """A pipe, a bomb of brackets, an endless file, a link: rounds go on, others are placed."""
+    """A FIFO, nested brackets, a huge file or a link as a report causes no error in a round."""
     alice, mallory = users
     site.start()
     jobs = [
@@ -142,7 +142,7 @@ TRAPS = (
 
 
 def test_hadards_own_directories_are_closed_to_others(site: Site, users: tuple[User, User]) -> None:
-    """Nothing can be made, replaced or removed in them, nor in the spool beside the reports."""
+    """Another user can create, replace or remove no file in hadard's directories or the spool."""
     _, mallory = users
     site.start()
     site.until_rounds(1)

@@ -15,7 +15,7 @@ from integration.site import Site, eventually
 pytestmark = pytest.mark.slurm
 
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
-# Takes every abstract name of ours that was ever used, and every lock on whatever may be opened.
+# Binds every abstract socket name that hadard uses or used, and locks every file that it can open.
 SQUAT = """
 import hashlib
 held = []
@@ -58,7 +58,7 @@ def _port(site: Site) -> str:
 
 
 def release(site: Site, *options: str) -> tuple[int, dict[str, object]]:
-    """Run `hadar release`, and return its status and what it says."""
+    """Run `hadar release`, and return its exit status and its JSON output."""
     config = str(site.hadard.directory / "hadar.yaml")
     done = site.run([*HADAR, "release", "--config", config, "--json", *options])
     tree: dict[str, object] = json.loads(done.stdout)
@@ -69,7 +69,7 @@ def release(site: Site, *options: str) -> tuple[int, dict[str, object]]:
 def test_release_does_its_work_whatever_another_user_holds(
     site: Site, users: tuple[User, User], options: list[str]
 ) -> None:
-    """In every form: a killed hadard's job is its user's again when it should be."""
+    """Every form of `hadar release` releases a killed hadard's job, whatever locks a user holds."""
     alice, mallory = users
     site.occupy(n1="gpu:4", n2="gpu:4", n3="gpu:4", n4="gpu:4")
     site.start(alive_seconds=3, poll_seconds=0.5, command_timeout_seconds=1)
@@ -91,7 +91,7 @@ def test_release_does_its_work_whatever_another_user_holds(
 
 
 def test_hadard_starts_beside_a_squatter(site: Site, users: tuple[User, User]) -> None:
-    """And holds, places and journals as ever, whatever name and lock was to be had."""
+    """hadard starts, places a job and excludes a second hadard, whatever locks a user holds."""
     alice, mallory = users
     site.start()
     site.until_rounds(1)
@@ -110,7 +110,7 @@ def test_hadard_starts_beside_a_squatter(site: Site, users: tuple[User, User]) -
 
 
 def test_two_controllers_do_not_both_enforce(site: Site) -> None:
-    """Each has its own directories but the spool; the second takes over once the first is gone."""
+    """A second hadard on the same spool starts only once the first one's lease has expired."""
     site.start()
     other = {
         "state_dir": site.directory / "other-state",
@@ -124,14 +124,14 @@ def test_two_controllers_do_not_both_enforce(site: Site) -> None:
     tree = json.loads(lease.read_text())
     site.hadard.stop()
     assert not lease.exists()
-    # As if the first were on another machine, which is gone without a word.
+    # As if the first hadard had run on another machine, which crashed.
     lease.write_text(json.dumps({**tree, "host": "elsewhere", "good_for_s": 1.0}))
     assert site.run_hadard("--once", **other).returncode == 0
     assert not lease.exists()
 
 
 def test_a_hadard_that_lost_its_lease_sends_no_command(site: Site) -> None:
-    """It hung for so long that the other controller's took over; it ends and changes nothing."""
+    """A hadard that resumes after another host took its lease exits and changes nothing."""
     job = site.train({"v100": 5.0, "p100": 5.0, "k80": 5.0}, held=True, steps=1000, gpus=1)
     site.start()
     site.until_running(job)

@@ -1,4 +1,4 @@
-"""The soak, for HADAR_SOAK_MINUTES: `make adversary MINUTES=30` runs the whole one."""
+"""The soak test, for HADAR_SOAK_MINUTES; `make adversary MINUTES=30` runs the full one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MINUTES = float(os.environ.get("HADAR_SOAK_MINUTES", "1.5"))
 def test_a_users_jobs_finish_whatever_another_user_does(
     site: Site, users: tuple[User, User], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """None is held for longer than is promised, and hadard's own files are as it left them."""
+    """All jobs complete, no hold exceeds its limit, and hadard's own files stay intact."""
     honest, adversary = users
 
     def say(text: str) -> None:
         with capsys.disabled():
             print(f"\nsoak: {text}", end="", flush=True)
 
-    # The honest user has been there before: squatting a newcomer has a test of its own.
+    # Creates the honest user's report directory: a squatted one has its own test.
     site.start()
     site.until_completed(train(honest, steps=10))
     site.hadard.stop()

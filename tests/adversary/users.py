@@ -1,4 +1,4 @@
-"""Two ordinary users on a local cluster of root's: one works, the other does what a user can."""
+"""Two ordinary users on a local cluster run by root: one submits jobs, the other attacks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from pathlib import Path
 import hadar_slurm
 
 LIMIT_S = 60.0
-# Accounts that every Debian has, and that nothing runs as.
+# Accounts that exist on every Debian and run no processes.
 NAMES = ("news", "games")
 
-# The interpreter may lie where only root may look, so it changes users itself, with all loaded.
+# Only root may be able to read the interpreter's files, so the program imports all modules that it
+# needs before it changes its user.
 _BECOME = """
 import os, sys
 uid, gid, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -39,7 +40,7 @@ _SBATCH = "sys.exit(hadar_slurm.cli.sbatch.main(sys.argv[1:]))"
 
 @dataclass(frozen=True)
 class User:
-    """One account, with a directory of its own and the environment that its commands run in."""
+    """One account, with its own directory and the environment of its commands."""
 
     name: str
     home: Path
@@ -48,12 +49,12 @@ class User:
 
     @property
     def uid(self) -> int:
-        """Return the account's number."""
+        """Return the account's user id."""
         return pwd.getpwnam(self.name).pw_uid
 
     @property
     def gid(self) -> int:
-        """Return the number of its group."""
+        """Return the account's group id."""
         return pwd.getpwnam(self.name).pw_gid
 
     def run(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -111,7 +112,7 @@ class User:
                 process.kill()
 
     def script(self, name: str, text: str) -> str:
-        """Write a batch script of this user's and return its path."""
+        """Write a batch script owned by this user and return its path."""
         path = self.home / name
         path.write_text(text)
         os.chown(path, self.uid, self.gid)
@@ -123,9 +124,10 @@ class User:
 
 
 def make_users(directory: Path, environment: dict[str, str]) -> tuple[User, User]:
-    """Return two users with directories below `directory`, which all may enter.
+    """Create two users' directories below `directory`, readable by all, and return the users.
 
-    `environment` finds the cluster; where jobs report hadar-sbatch has to find out.
+    `environment` selects the cluster. The users' commands run without its HADAR_SPOOL, so
+    hadar-sbatch has to find the spool itself.
     """
     known = {key: value for key, value in environment.items() if key != "HADAR_SPOOL"}
     package = directory / "package"

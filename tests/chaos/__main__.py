@@ -1,11 +1,11 @@
-"""The chaos test: a seeded sequence of faults over a running cluster, and what must hold.
+"""The chaos test: injects seeded faults into a running cluster and checks invariants.
 
     python -m chaos [--world docker] [--seed 1] [--faults 200] [--json FILE] [--keep DIR]
 
 with tests on PYTHONPATH.
 
-Exit status: 0 when every invariant held, 1 when one broke, 2 for wrong usage, 3 where no cluster
-can be started. See docs/chaos.md.
+Exit status: 0 if every invariant held, 1 if one broke, 2 for wrong usage, 3 if no cluster can be
+started. See docs/chaos.md.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _start_again_apart() -> None:
-    """Become the same program in a mount namespace of its own, which takes its disks with it."""
+    """Restart this program in its own mount namespace, whose mounts end with the program."""
     apart = ["unshare", "--mount", "--propagation", "private"]
     if shutil.which("unshare") is None or ran([*apart, "true"], 10).status != 0:
-        return  # no right to: then nothing is mounted
+        return  # not permitted: then nothing is mounted
     os.environ[OWN_MOUNTS] = "1"
     os.execvp("unshare", [*apart, sys.executable, "-m", "chaos", *sys.argv[1:]])
 
@@ -86,7 +86,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def _chaos(options: argparse.Namespace) -> int:
     faults = draw_faults(options.seed, options.faults, options.only or tuple(Kind))
-    # Short, since unix sockets in it may have 107 characters.
+    # A short path: paths of unix sockets below it may have 107 characters.
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.chmod(0o755)
     world: World = DockerWorld(directory) if options.world == "docker" else LocalWorld(directory)
@@ -112,7 +112,7 @@ def _chaos(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int, str], None]]:
-    """Show how far a run is: a bar on a terminal, a line now and then elsewhere."""
+    """Show the progress of a run: a bar on a terminal, otherwise a line every 30 s."""
     console = Console(stderr=True)
     if console.is_terminal:
         columns = (TextColumn("chaos"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
@@ -134,7 +134,7 @@ def _progress(total: int) -> Iterator[Callable[[int, str], None]]:
 
 
 def _keep(world: World, run: Run, target: Path) -> None:
-    """Copy what tells how the run went."""
+    """Copy the run's notes, logs, journals and sightings of jobs."""
     target.mkdir(parents=True, exist_ok=True)
     shutil.copytree(world.control.directory, target / "control", dirs_exist_ok=True)
     world.keep(target)

@@ -1,8 +1,8 @@
-"""The dockerized cluster as the world of a chaos test: nodes are containers, users are users.
+"""The dockerized cluster as a world of the chaos test: nodes are containers, with several users.
 
-hadard, its reaper and the users' commands run in a container of the test's own, in place of the
-cluster's hadard: its small file systems can be filled, and its main program does nothing, so that
-hadard can be killed at will. The cluster and the container are removed in the end.
+hadard, its reaper and the users' commands run in a separate container, in place of the cluster's
+hadard. Its small file systems can be filled, and its main program only sleeps, so that hadard can
+be killed at any time. The cluster and the container are removed at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hadar_slurm.errors import ClusterError
 
 SCRIPTS = TESTS.parent / "docker"
 PYTHON = "/opt/hadar/bin/python"
-# Installing an engine, making a base image and building ours takes this long on two cores.
+# Time to install an engine, make a base image and build the project's images on two cores.
 _START_S = 1800.0
 _NODE_FAILS_AFTER_S = 10
 _PLACES = {"journal": "/var/log/hadar", "state": "/var/lib/hadar", "run": "/run/hadar"}
@@ -33,7 +33,7 @@ _PLACES = {"journal": "/var/log/hadar", "state": "/var/lib/hadar", "run": "/run/
 
 @dataclass
 class DockerWorld:
-    """A cluster of docker/compose.yaml of its own; `directory` is seen in the container."""
+    """A separate cluster of docker/compose.yaml; `directory` is mounted in the test's container."""
 
     directory: Path
     name: str = "docker"
@@ -52,7 +52,7 @@ class DockerWorld:
         self.training = ""
 
     def up(self) -> None:
-        """Start the cluster, and our container in place of its hadard's."""
+        """Start the cluster, and the test's container in place of its hadard."""
         self.logs.mkdir()
         self.control.prepare()
         self._script("up")
@@ -95,12 +95,12 @@ class DockerWorld:
         self._docker("exec", self.containers["ctl"], "scontrol", "reconfigure")
 
     def down(self) -> None:
-        """Remove our container and the cluster."""
+        """Remove the test's container and the cluster."""
         ran(["docker", "rm", "--force", "--volumes", self.ours], COMMAND_LIMIT_S)
         for name in self.containers.values():
             ran(["docker", "unpause", name], COMMAND_LIMIT_S)
         for _ in range(5):
-            # Another cluster of this machine may be coming down at the same moment.
+            # It may fail while another cluster on this machine is being removed.
             with suppress(ClusterError):
                 self._script("down")
                 return
@@ -123,7 +123,7 @@ class DockerWorld:
         return ran(["docker", "exec", self.ours, *argv], COMMAND_LIMIT_S)
 
     def _exec(self, user: str) -> list[str]:
-        """Return how a command begins that is run in our container."""
+        """Return the words that run a command in the test's container."""
         home = f"/home/{user}" if user else "/root"
         variables = {
             "HOME": home,
@@ -138,11 +138,11 @@ class DockerWorld:
         return ["docker", "exec", *who, "--workdir", home, *given, self.ours]
 
     def run(self, argv: Sequence[str], *, user: str = "", limit_s: float = COMMAND_LIMIT_S) -> Ran:
-        """Run a command in our container."""
+        """Run a command in the test's container."""
         return ran([*self._exec(user), *argv], limit_s)
 
     def popen(self, argv: Sequence[str], log: str) -> subprocess.Popen[bytes]:
-        """Begin a command as the operator that hadard is."""
+        """Start a command as hadard's user, an operator."""
         with (self.logs / log).open("ab") as sink:
             return subprocess.Popen(
                 [*self._exec("hadar"), *argv],
@@ -153,7 +153,7 @@ class DockerWorld:
             )
 
     def config(self, **changes: object) -> str:
-        """Return hadard's configuration; its places are the default ones."""
+        """Return hadard's configuration, with the default paths but for the disable file."""
         places = {"disable_file": "/chaos/disabled"}
         return yaml_of({**SETTINGS, **places, **changes})
 
@@ -176,7 +176,7 @@ class DockerWorld:
         return self.popen(argv, "hadard.log")
 
     def signal_hadard(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-        """Signal hadard, the process in the container."""
+        """Send a signal to the hadard process in the container."""
         pid = self.control.pid()
         if process.poll() is None and pid:
             self._as_root("kill", f"-{int(number)}", str(pid))
@@ -190,7 +190,7 @@ class DockerWorld:
         return ["hadar", "leave", job]
 
     def sbatch_argv(self, *, with_hadar: bool) -> list[str]:
-        """Return the command that submits."""
+        """Return the command that submits jobs."""
         return ["hadar-sbatch"] if with_hadar else ["sbatch"]
 
     def script(self, name: str, text: str) -> str:
@@ -199,7 +199,7 @@ class DockerWorld:
         return f"/chaos/{name}"
 
     def fetch(self) -> None:
-        """Copy what jobs wrote out of the users' homes."""
+        """Copy the files of jobs from the users' home directories."""
         self.homes.mkdir()
         for user in self.users:
             source = f"{self.ours}:/home/{user}/checkpoints"
@@ -227,7 +227,7 @@ class DockerWorld:
         self._as_root("sh", "-c", f"for report in {place}; do cp /chaos/report $report; done")
 
     def ledger(self) -> set[str]:
-        """Return the jobs that hadard's ledger knows."""
+        """Return the jobs in hadard's ledger."""
         try:
             return set(json.loads(self._as_root("cat", "/var/lib/hadar/ledger.json").out)["jobs"])
         except (ValueError, KeyError):
@@ -252,7 +252,7 @@ class DockerWorld:
     # Faults.
 
     def stop_controller(self) -> None:
-        """Stop the controller's container; slurmctld saves what it knows."""
+        """Stop the controller's container; slurmctld saves its state."""
         self._docker("stop", "--time", "15", self.containers["ctl"])
 
     def start_controller(self) -> None:
@@ -270,7 +270,7 @@ class DockerWorld:
             self._docker("network", "disconnect", f"{self.project}_cluster", container)
 
     def return_node(self, kind: Kind, name: str) -> None:
-        """Start the container again, let it go on, or give it back its network and its name."""
+        """Start, unpause or reconnect a node's container."""
         container = self.containers[name]
         if kind is Kind.NODE_DEATH:
             self._docker("start", container)
@@ -281,7 +281,7 @@ class DockerWorld:
             self._docker("network", "connect", "--alias", name, network, container)
 
     def fill(self, disk: str) -> None:
-        """Leave no room on a disk; dd ends when there is none."""
+        """Fill a disk; dd ends when it is full."""
         self._as_root("dd", "if=/dev/zero", f"of={_PLACES[disk]}/filler", "bs=4096")
 
     def make_room(self, disk: str) -> None:

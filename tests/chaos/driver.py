@@ -1,10 +1,10 @@
-"""hadard as the chaos test runs it: the real daemon, with a world that can be sabotaged.
+"""Runs hadard for the chaos test: the real daemon, with sabotaged adapter, policy and clock.
 
     python -m chaos.driver CONTROL-DIRECTORY [hadard's options]
 
-Its adapter and its policy do as the orders in the directory say (`chaos.sabotage`): die before, in
-or after a step, lie, time out, hang. Its clock is wrong by what is written there. Every plan is
-made a second time, as a daemon that has just been started would make it.
+The adapter and the policy carry out the orders in the directory (`chaos.sabotage`): die before,
+inside or after a step, report success without effect, time out, hang. The directory also sets the
+error of the clock. Every plan is compared with that of a newly started daemon.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _COMPARED_WITHIN_S = 2.0
 
 
 def die() -> NoReturn:
-    """End as by a crash: nothing is cleaned up."""
+    """End as in a crash, without cleanup."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive after SIGKILL")
 
 
 @dataclass
 class Saboteur:
-    """Tells when the order that is there is due, by counting the steps that go by."""
+    """Determines when the current order is due, by counting the steps that match it."""
 
     control: Control
     _passed: int = 0
     _known: Order | None = None
 
     def due(self, step: str, when: str) -> Order | None:
-        """Return the order if it is for this moment."""
+        """Return the order if it is due now."""
         order = self.control.order()
         if order != self._known:
             self._known, self._passed = order, 0
@@ -68,7 +68,7 @@ class Saboteur:
         return order if self._passed > order.skip else None
 
     def around(self, step: str, act: Callable[[], T]) -> T:
-        """Do a step, unless an order says to die before or after it."""
+        """Do a step; die before or after it if an order says so."""
         for when in ("before", "after"):
             if when == "after":
                 answer = act()
@@ -80,7 +80,7 @@ class Saboteur:
 
 @dataclass
 class Sabotaged:
-    """An adapter that does as ordered, and else as the real one; notes every change."""
+    """An adapter that carries out orders, and otherwise calls the real one; it logs all changes."""
 
     real: SlurmAdapter
     saboteur: Saboteur
@@ -93,24 +93,24 @@ class Sabotaged:
         return getattr(self.real, name)
 
     def read(self) -> SlurmState:
-        """Look at everything."""
+        """Read the whole state."""
         self._look()
         self.last = self.saboteur.around("look", self.real.read)
         self.looked_s = time.monotonic()
         return self.last
 
     def queue(self) -> dict[Any, QueueRow]:
-        """Look at the queue."""
+        """Read the queue."""
         self._look()
         return self.saboteur.around("queue", self.real.queue)
 
     def fair_shares(self) -> Any:
-        """Return the fair-share factors, and remember them."""
+        """Return the fair-share factors, and keep them for `Replayed`."""
         self.shares = dict(self.real.fair_shares())
         return self.shares
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
-        """Make changes, all or as many as ordered."""
+        """Make the changes, or as many of them as an order says."""
         step = step_of(changes)
         return self.saboteur.around(step, lambda: self._change(step, changes))
 
@@ -155,7 +155,7 @@ class Sabotaged:
 
 @dataclass
 class Replayed:
-    """An adapter that shows what another has read last, and changes nothing."""
+    """An adapter for observing that repeats the last reading of another one."""
 
     seen: Sabotaged
 
@@ -168,13 +168,13 @@ class Replayed:
         return self.seen.last
 
     def fair_shares(self) -> Any:
-        """Return what the other was told."""
+        """Return the factors that the other adapter has read."""
         return self.seen.shares
 
 
 @dataclass
 class Watched:
-    """A policy that may hang or be killed, and whose plans are made twice."""
+    """A policy that hangs or dies if ordered, and compares its plans with a new daemon's."""
 
     real: Policy
     config: Config
@@ -187,7 +187,7 @@ class Watched:
         return self.real.name
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Plan; compare with what a daemon would plan that has just been started."""
+        """Return the plan, and log how it compares with that of a newly started daemon."""
         saboteur = self.seen.saboteur
         fresh = self._seen_anew(snapshot)
         stood_s = time.monotonic() - self.seen.looked_s
@@ -202,10 +202,10 @@ class Watched:
         return plan
 
     def _seen_anew(self, snapshot: Snapshot) -> Snapshot:
-        """Return what a daemon without our memory of anything makes of what we have read.
+        """Return the snapshot that a newly started daemon would build from the last reading.
 
-        It plans once for each mode, and the disable file may have come or gone since our look; the
-        snapshot made in the same way is the one with the same jobs.
+        It depends on the mode, and on the disable file, which may have changed since the reading.
+        The matching snapshot is the one that differs in the fewest jobs.
         """
         views = [
             self._view_of(mode, snapshot, is_off=is_off)
@@ -221,7 +221,7 @@ class Watched:
         backend.is_off = lambda: is_off
         fresh = backend.observe()
         known = snapshot.by_id
-        # A report of progress that came in between is no difference, be it a job's first.
+        # A progress report written in between, even a job's first, does not count.
         jobs = [
             _as_before(job, known[job.job_id]) if job.job_id in known else job for job in fresh.jobs
         ]
@@ -230,10 +230,10 @@ class Watched:
     def _compared(
         self, snapshot: Snapshot, fresh: Snapshot, round_: Round, plan: Plan
     ) -> dict[str, object]:
-        """Return how a plan relates to that of a daemon that was just started.
+        """Return how a plan compares with that of a newly started daemon.
 
-        What a policy left for its next round may be lost in a restart (docs/adr/0010), so both
-        plans are made without it; whether it makes a difference is told apart.
+        A restart may lose the policy's note (docs/adr/0010), so both plans are made without it;
+        `is_same_without_memory` says whether the note changes the plan.
         """
         anew = replace(round_, memory=None)
         for _ in range(3):
@@ -242,7 +242,7 @@ class Watched:
                 self.real.plan(view, anew)
                 for view in (snapshot, fresh, with_what_was_learnt(fresh, snapshot))
             )
-            # Solvers have a limit: stopped in one of them, we would compare with half a solution.
+            # A stop of hadard may have used up a solver's time limit and so have cut off one plan.
             if time.monotonic() < begun_s + _COMPARED_WITHIN_S:
                 break
         return {
@@ -261,20 +261,20 @@ class Watched:
 
 
 def _as_before(job: Job, known: Job) -> Job:
-    """Return a job as it was before a report that came in between."""
+    """Return a job without the effects of a report written in between."""
     came_up = known.phase is Phase.STARTING and job.phase is Phase.RUNNING
     phase = known.phase if came_up else job.phase
     if job.phase is Phase.RUNNING:
-        # The first report of a run says that it may be sent USR1.
+        # The first report of a run may announce its USR1 handler.
         spec = replace(job.spec, can_checkpoint=known.spec.can_checkpoint)
         job = replace(job, spec=spec, remarks=known.remarks)
     return replace(job, progress=known.progress, phase=phase)
 
 
 def with_what_was_learnt(fresh: Snapshot, snapshot: Snapshot) -> Snapshot:
-    """Return a fresh view with what the other has learnt of nodes that jobs wait on in vain.
+    """Return a fresh snapshot with the nodes that the other one excludes after pin timeouts.
 
-    Such a job may use fewer nodes than a new daemon would think.
+    A newly started daemon does not have these exclusions.
     """
     known = snapshot.by_id
     jobs = [
@@ -299,7 +299,7 @@ def _told(view: Snapshot, plan: Plan, key: JobId) -> str:
 
 
 def stay_with(parent: int) -> None:
-    """End when the chaos test has gone without ending us."""
+    """End this process when its parent has ended."""
     while os.getppid() == parent:
         time.sleep(1.0)
     die()

@@ -1,8 +1,7 @@
-"""The faults of a run, drawn from a seed before anything begins. Pure.
+"""The faults of a run, drawn from a seed before the run. Pure.
 
-The same seed and number give the same faults in the same order. On what job or node a fault falls
-is told as a share of those that are there when its turn comes, since which these are depends on
-how the run went.
+The same seed and number give the same faults in the same order. A fault selects its job or node by
+a share of those that exist when it is injected (`Fault.pick`), since these depend on the run.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
-    """What is done, in the words of the report."""
+    """The kinds of faults, by their names in the report."""
 
     KILL_AT_STEP = "hadard killed at a step"
     KILL = "hadard killed"
@@ -52,7 +51,7 @@ class Kind(StrEnum):
     CLOCK = "clock jumps"
 
 
-# How often each kind comes in one shuffled deck; faults are dealt from such decks in turn.
+# The number of cards of each kind in a deck; faults are dealt from shuffled decks.
 WEIGHTS = {
     Kind.KILL_AT_STEP: 12,
     Kind.KILL: 2,
@@ -87,8 +86,8 @@ WEIGHTS = {
     Kind.CLOCK: 3,
 }
 
-# The steps of a round, in its order: a look at Slurm, the plan, then the batches of changes, each
-# named for what it does (`chaos.sabotage`). A batch may be cut off inside as well.
+# The steps of a round: a read of Slurm, the plan, a read of the queue, then the batches of changes,
+# each named after its purpose (`chaos.sabotage`). hadard may also be killed inside a batch.
 KILL_POINTS = (
     *((step, when) for step in ("look", "plan", "queue") for when in ("before", "after")),
     *(
@@ -104,10 +103,10 @@ CHANGES = ("ask", "requeue", "pin", "release")
 class Fault:
     """One fault; times in seconds.
 
-    `pause_s` is how long the world goes on before the next one, `lasts_s` how long it lasts where
-    it ends by itself, `absence_s` how long hadard hangs, `restart_s` after what time systemd would
-    start hadard again, and `has_stop_post` whether it runs `hadar release` before. `pick` and
-    `share` are from 0 to 1.
+    `pause_s` is the time until the next fault, `lasts_s` the duration of a fault that ends by
+    itself, `absence_s` how long hadard is stopped or hangs, `restart_s` the delay of its restart,
+    and `has_stop_post` whether `hadar release` runs before that. `pick` and `share` are from 0
+    to 1.
     """
 
     kind: Kind
@@ -134,7 +133,7 @@ def draw_faults(seed: int, count: int, kinds: Sequence[Kind] = tuple(Kind)) -> t
 
 
 def _dealt(draw: random.Random, cards: Sequence[T]) -> Iterator[T]:
-    """Deal shuffled decks for ever, so that every card comes before one comes again."""
+    """Deal shuffled decks without end; each deck has every card once."""
     while True:
         yield from draw.sample(cards, len(cards))
 
@@ -142,7 +141,7 @@ def _dealt(draw: random.Random, cards: Sequence[T]) -> Iterator[T]:
 def _fault(
     draw: random.Random, kind: Kind, points: Iterator[tuple[str, str]], changes: Iterator[str]
 ) -> Fault:
-    # Most often back within a few seconds, sometimes not before the reaper has had to come.
+    # Usually a few seconds; one time in 20 so long that the reaper has to release the jobs.
     restart_s = draw.choice([10 * draw.random() ** 2] * 19 + [draw.uniform(22, 28)])
     step, when = next(points) if kind is Kind.KILL_AT_STEP else (next(changes), "instead")
     minutes = draw.choice([1, 3, 10, 60, 180])

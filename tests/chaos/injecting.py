@@ -1,4 +1,4 @@
-"""Carries out the faults: one function for each kind, and what undoes it later."""
+"""Injects the faults: one method for each kind, and the action that ends it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from chaos.sabotage import Order
 from chaos.workload import Task, Workload
 from chaos.world import Ran, World
 
-# How long an order may wait for its step before the fault goes on without it.
+# How long an order may wait for its step; then the fault continues without it or is skipped.
 _STEP_LIMIT_S = 5.0
-# Configurations that an operator may change to and back, in the words of the report.
+# Changes of the configuration that an operator makes and takes back.
 _CHANGES: Sequence[dict[str, object]] = (
     {"policy": "srsf"},
     {"policy": "gavel-max-min"},
@@ -35,9 +35,9 @@ Undo = Callable[[], None]
 
 @dataclass
 class Case:
-    """One fault on its way: what was done, when it ended, and when all was well again.
+    """One injected fault: its action, its end, and the time of the recovery.
 
-    Times in seconds since the epoch. `is_well` tells whether what it touched is as it should be.
+    Times in seconds since the epoch. `is_well` returns whether the affected part has recovered.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass
 class Injector:
-    """Does what faults say to the world."""
+    """Injects faults into a world."""
 
     world: World
     keeper: Keeper
@@ -104,7 +104,7 @@ class Injector:
         }
 
     def inject(self, number: int, fault: Fault) -> Case:
-        """Carry out a fault."""
+        """Inject a fault, and return its case."""
         case = Case(number, fault, time.time())
         if fault.kind in self.world.missing:
             self._skip(case, self.world.missing[fault.kind])
@@ -125,7 +125,7 @@ class Injector:
     # hadard.
 
     def _has_hadard(self, case: Case) -> bool:
-        """Wait for a hadard that is at work; without one the fault falls away."""
+        """Wait for a working hadard; skip the fault if there is none."""
         if self.wait(lambda: self.observer.gone_since_s is None and self.keeper.is_alive, 35.0):
             return True
         self._skip(case, "no hadard is there")
@@ -138,7 +138,7 @@ class Injector:
         case.done += f"; {post}back after {fault.restart_s:.1f} s"
         pid = self.keeper.pid
         case.is_well = lambda: self.keeper.pid != pid
-        # Its own return is part of the fault.
+        # The fault ends when hadard is restarted.
         self._later(case, lambda: None, fault.restart_s)
 
     def _kill_at_step(self, case: Case) -> None:
@@ -194,7 +194,7 @@ class Injector:
                     self.keeper.expect(case.fault.restart_s, has_stop_post=False)
                 self.keeper.send(signal.SIGKILL if is_killed else signal.SIGCONT)
                 if not is_killed and self.keeper.is_alive:
-                    # It is there again, though what it was doing may take it long.
+                    # hadard runs again, although its current step may take long.
                     self.observer.gone_since_s = None
 
         self._later(case, go_on, lasts_s)
@@ -245,12 +245,12 @@ class Injector:
         self.is_controller_away = False
 
     def restart_controller(self) -> None:
-        """Have slurmctld begin anew, as an operator would where it has lost GPUs."""
+        """Restart slurmctld, as an operator would to recover lost GPUs."""
         self.world.stop_controller()
         self._start_controller()
 
     def _are_nodes_up(self) -> bool:
-        """Return whether all nodes that should be are as they should be."""
+        """Return whether all nodes are up that no fault has taken out."""
         bad = ("DOWN", "UNREPORTED", "UNKNOWN", "DRAIN", "NOT_RESPONDING", "*")
         return all(
             name in self.out or not any(word in state for word in bad)
@@ -258,7 +258,7 @@ class Injector:
         )
 
     def _node_to_take(self, case: Case) -> str | None:
-        """Choose a node; two at most are away at a time."""
+        """Choose a node; at most two are taken out at a time."""
         there = [name for name in self.world.nodes if name not in self.out]
         if len(self.out) >= 2:
             self._skip(case, "two nodes are away already")
@@ -314,7 +314,7 @@ class Injector:
     def _target(
         self, case: Case, suits: Callable[[Sighting], bool] = lambda job: True
     ) -> tuple[Sighting, Task] | None:
-        """Choose one of the live jobs that suit, those with a description only."""
+        """Choose one of the live jobs that suit and were submitted with hadar-sbatch."""
         tasks = self.workload.tasks
         there = [job for job in self.observer.live() if tasks[job.key].is_described and suits(job)]
         if not there:
@@ -337,7 +337,7 @@ class Injector:
                 task.may_be_cancelled = True
 
     def _requeue(self, case: Case) -> None:
-        # On a node that is away it might cost the job its GPUs for ever (docs/slurm.md).
+        # 22.05.8 may never again give GPUs to a job requeued on an absent node (docs/slurm.md).
         def suits(job: Sighting) -> bool:
             return job.state == "RUNNING" and not any(gpu.node in self.out for gpu in job.gpus)
 
@@ -385,7 +385,7 @@ class Injector:
             self._say(case, self.world.leave_argv(target[0].key), target[1].user)
 
     def _comment(self, case: Case) -> None:
-        # The comment is what tells whose a new job's hold is, until hadard has written it down.
+        # Until the ledger has a claim, only the comment marks the hold of a new job as hadard's.
         known = self.world.ledger()
         if target := self._target(case, lambda job: not job.is_held or job.key in known):
             texts = ("", "mine now", '{"hadar":1', '{"hadar":1,"steps":"many"}', "{}")
@@ -416,7 +416,7 @@ class Injector:
         self._later(case, make_room)
 
     def _ordered(self, case: Case, order: Order) -> None:
-        """Leave an order and wait until it is carried out."""
+        """Give an order and wait until it is carried out."""
         if not self._has_hadard(case):
             return
         control = self.world.control
@@ -450,7 +450,7 @@ class Injector:
 
     def _clock(self, case: Case) -> None:
         control = self.world.control
-        # Far off, it comes back rather than going further.
+        # A clock that is hours wrong already is set right instead.
         offset_s = control.clock()
         jump_s = -offset_s if abs(offset_s) > 4 * 3600 else case.fault.jump_s
         control.set_clock(offset_s + jump_s)

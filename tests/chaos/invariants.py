@@ -1,6 +1,6 @@
-"""What must hold whatever happens, checked on Slurm's own records and on what jobs wrote. Pure.
+"""The invariants, checked on Slurm's own records and on the files of jobs. Pure.
 
-What is not hadard's doing, or is told as a limit in the documentation, is counted apart
+Violations that hadard does not cause, or that are documented limits, are counted apart
 (`Finding.apart`).
 """
 
@@ -15,7 +15,7 @@ from chaos.records import HOLDING, WAITING, Sighting
 from chaos.workload import Task
 from integration.site import Gpu
 
-# The invariants by name, as the report tells them.
+# The invariants, by their names in the report.
 LOST = "no job is lost"
 TRAINED = "every step is trained once"
 APART = "a GPU has one job"
@@ -25,17 +25,17 @@ SAME = "a restart does not change the plan"
 WELL = "everything recovers"
 INVARIANTS = (LOST, TRAINED, APART, WHOLE, FREE, SAME, WELL)
 
-# Why Slurm itself holds a job whose node did not launch it, until an operator releases it.
+# Slurm's reason for holding a job that its node did not launch, until an operator releases it.
 LAUNCH_FAILED = "launch_failed_requeued_held"
-# From a look to the plan it takes less.
+# A longer time from a reading to its plan means that hadard was stopped in between.
 _STOOD_S = 3.0
-# Slurm's word for an end may come so long after what a user did.
+# A job may end this long after its user cancelled it.
 _LATE_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that should not be; `apart` says why it is not hadard's doing, if it is not."""
+    """A broken invariant; `apart` is the reason if it is counted apart."""
 
     invariant: str
     job: str
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All jobs at one instant, between two moments in seconds since the epoch."""
+    """All jobs, read between two times in seconds since the epoch."""
 
     before_s: float
     after_s: float
@@ -64,7 +64,7 @@ def shared_gpus(sample: Sample) -> Iterator[Finding]:
 
 
 def incomplete_gangs(sample: Sample, tasks: Mapping[str, Task]) -> Iterator[Finding]:
-    """Yield every running job that does not hold as many GPUs as it asked for."""
+    """Yield every running job that does not hold as many GPUs as it requested."""
     for job in sample.jobs:
         task = tasks.get(job.key)
         if task is None or job.state != "RUNNING" or len(job.gpus) == task.gpus:
@@ -74,12 +74,12 @@ def incomplete_gangs(sample: Sample, tasks: Mapping[str, Task]) -> Iterator[Find
 
 
 def _started_by_slurm(job: Sighting) -> str:
-    """Return why it is not hadard's doing how a job was started: hadard pins what it starts."""
+    """Return the reason for counting apart a job that plain Slurm started: hadard pins its jobs."""
     return "" if job.requested_nodes else "plain Slurm started it"
 
 
 def is_waiting_for_hadard(job: Sighting, task: Task) -> bool:
-    """Return whether a job waits under a hold or a pin that can only be hadard's."""
+    """Return whether a job is pending under hadard's hold or pin, not its user's or Slurm's."""
     if job.state not in WAITING or not task.is_described or job.dependency:
         return False
     if job.is_held and job.reason not in ("JobHeldAdmin", LAUNCH_FAILED):
@@ -89,7 +89,7 @@ def is_waiting_for_hadard(job: Sighting, task: Task) -> bool:
 
 @dataclass
 class Waits:
-    """Since when jobs wait for hadard, and for how long they did while it was gone."""
+    """The start times of jobs' waits for hadard, and the longest wait while it was gone."""
 
     since_s: dict[str, float] = field(default_factory=dict)
     longest_s: float = 0.0
@@ -97,9 +97,9 @@ class Waits:
     def add(
         self, sample: Sample, tasks: Mapping[str, Task], gone_s: float | None, limit_s: float
     ) -> Iterator[Finding]:
-        """Take a sample; yield every job that has waited `limit_s` for a hadard gone at `gone_s`.
+        """Add a sample; yield every job that has waited `limit_s` for a hadard gone at `gone_s`.
 
-        Without a time, hadard is there, and jobs may wait.
+        `gone_s` is None while hadard works and jobs may wait for it.
         """
         waiting = {
             job.key: job
@@ -118,7 +118,7 @@ class Waits:
 
 @dataclass
 class Past:
-    """What samples have told of one job: when it was last seen, and each change in its record."""
+    """One job in all samples: its last sighting, its time, and each change of the record."""
 
     last: Sighting
     seen_s: float
@@ -132,16 +132,16 @@ class Past:
 
     @property
     def came_back(self) -> bool:
-        """Whether it was seen cancelled and then alive again."""
+        """Whether the job was seen as CANCELLED and later pending, running or completed."""
         states = [job.state for _, job in self.changes]
         after = states[states.index("CANCELLED") :] if "CANCELLED" in states else []
         return not {"PENDING", "RUNNING", "COMPLETED"}.isdisjoint(after)
 
 
 def fate(task: Task, past: Past | None, requeues: Sequence[float]) -> Finding | None:
-    """Return what is wrong with how a job ended, or None if it ended as it should.
+    """Return a finding if a job did not end as required, otherwise None.
 
-    `requeues` are the times at which hadard itself requeued it.
+    `requeues` are the times at which hadard requeued it.
     """
     if past is None:
         return Finding(LOST, task.key, task.submitted_s, "Slurm never showed it")
@@ -160,7 +160,7 @@ def fate(task: Task, past: Past | None, requeues: Sequence[float]) -> Finding | 
 
 
 def _after_cancel(task: Task, past: Past, requeues: Sequence[float]) -> Finding | None:
-    """Return what is wrong with a job that completed, if its user had cancelled it."""
+    """Return a finding if a completed job had been cancelled by its user."""
     cancelled_s, ended_s = task.cancelled_s, past.last.ended_s
     if cancelled_s is None or not (past.came_back or ended_s > cancelled_s + _LATE_S):
         return None
@@ -171,10 +171,10 @@ def _after_cancel(task: Task, past: Past, requeues: Sequence[float]) -> Finding 
 
 
 def kept_by_begin_time(task: Task, past: Past, requeues: Sequence[float], limit_s: float) -> float:
-    """Return for how long a job that hadard requeued was kept from starting by its begin time.
+    """Return for how long its begin time kept a job that hadard had requeued from starting.
 
-    Slurm lets a requeued job wait for two minutes; hadard has to see to it that it does not.
-    Nothing is returned for waits within the limit, or after a requeue that was not hadard's.
+    Slurm delays a requeued job by two minutes; hadard has to remove that delay. Returns 0 for
+    delays within the limit, and after requeues by others.
     """
     ends = [time_s for time_s, _ in past.changes[1:]] + [past.seen_s]
     for (begun_s, job), end_s in zip(past.changes, ends, strict=True):
@@ -189,7 +189,7 @@ def kept_by_begin_time(task: Task, past: Past, requeues: Sequence[float], limit_
 
 
 def segments_in(history: str) -> list[dict[str, Any]]:
-    """Return the stretches of a training; a line cut short by a kill is written again later."""
+    """Return the segments of a training, without lines that a kill has cut off."""
     found = []
     for line in history.splitlines():
         try:
@@ -200,7 +200,7 @@ def segments_in(history: str) -> list[dict[str, Any]]:
 
 
 def untrue_training(history: str, result: str, expected: Mapping[str, Any]) -> str:
-    """Return what is wrong with a training that has ended; nothing if each step was made once."""
+    """Return the fault of a training that has ended; empty if each step was trained once."""
     try:
         if json.loads(result) != expected:
             return f"its result differs from that of a training never stopped: {result.strip()}"
@@ -226,11 +226,11 @@ def two_at_once(history: str) -> bool:
 
 
 def plan_differences(notes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Yield every plan that a daemon just started would not have made from what was seen.
+    """Yield every plan that a newly started daemon would not make from the same reading.
 
-    Told apart are those that would be the same but for what hadard has learnt about nodes on which
-    jobs wait in vain (`control.pins`), it learns that again; and those of a hadard that was
-    stopped between its look and its plan, while others may have given its jobs back.
+    Counted apart are plans that differ only by nodes that hadard excludes after pin timeouts
+    (`control.pins`), which a new daemon learns again; and plans of a hadard that was stopped
+    between its reading and its plan, when the reaper may have released its jobs.
     """
     for note in notes:
         if not note["is_same_plan"]:

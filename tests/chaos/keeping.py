@@ -1,4 +1,4 @@
-"""What systemd and the operator's timer do beside hadard: start it again, and release for it."""
+"""Emulates systemd and the operator's timer: restarts hadard, and runs `hadar release`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from chaos.observer import Observer
 from chaos.world import World
 
-# As the unit's Restart= where no fault says otherwise.
+# The delay of a restart, unless a fault sets another one.
 _RESTART_S = 2.0
 
 
 @dataclass
 class Keeper:
-    """Keeps a hadard running, as systemd with Restart=always and ExecStopPost does.
+    """Restarts hadard whenever it ends, as systemd with Restart=always and ExecStopPost does.
 
-    `expect` says what is to be done when it ends the next time. `absent_since_s` is when nobody
-    was there any more to look after jobs, None while somebody is.
+    `expect` sets the action at hadard's next end. `Observer.gone_since_s` is the time at which
+    hadard ended or stopped working, None while it works.
     """
 
     world: World
@@ -34,26 +34,26 @@ class Keeper:
     _all: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def expect(self, restart_s: float, *, has_stop_post: bool) -> None:
-        """Say what is to happen at the next end."""
+        """Set the action at hadard's next end."""
         self._restart_s, self._has_stop_post = restart_s, has_stop_post
 
     @property
     def is_alive(self) -> bool:
-        """Whether hadard runs, be it stopped."""
+        """Whether hadard's process exists, running or stopped."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Return the newest hadard's process number."""
+        """Return the newest hadard's process id."""
         return self.process.pid if self.process is not None else 0
 
     def send(self, number: signal.Signals) -> None:
-        """Signal hadard."""
+        """Send a signal to hadard."""
         if self.process is not None:
             self.world.signal_hadard(self.process, number)
 
     def tick(self) -> None:
-        """Do what is due now."""
+        """Start hadard or `hadar release` if it is due."""
         now_s = time.time()
         if self.process is None:
             self._start()
@@ -75,11 +75,11 @@ class Keeper:
         self._has_stop_post = False
 
     def note_sign_of_life(self) -> None:
-        """Note that a plan was made: somebody is there."""
+        """Record that hadard works, since it has made a plan."""
         self.observer.gone_since_s = None
 
     def end(self) -> None:
-        """Kill what runs."""
+        """Kill the running processes."""
         for process in (self.process, self._releasing):
             if process is not None and process.poll() is None:
                 process.kill()
@@ -97,7 +97,7 @@ class Reaper:
     _process: subprocess.Popen[bytes] | None = None
 
     def tick(self) -> None:
-        """Begin a run when it is time and the last one has ended; a timer does not pile up."""
+        """Start a run if one is due and the last one has ended, as a systemd timer does."""
         if self._process is not None and self._process.poll() is None:
             return
         if time.monotonic() < self._next_s:
@@ -108,7 +108,7 @@ class Reaper:
         self.runs += 1
 
     def end(self) -> None:
-        """Kill the run that goes on."""
+        """Kill the current run."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The local cluster as the world of a chaos test: everything runs on this machine, as one user."""
+"""The local cluster as a world of the chaos test: all runs on this machine, as one user."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from hadar_slurm.resources import job_template
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import keeps_types
 
-# Set in the environment of a test that has a mount namespace of its own.
+# Set in the environment of a test that has its own mount namespace.
 OWN_MOUNTS = "CHAOS_HAS_ITS_OWN_MOUNTS"
 NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
 SLURMD_TIMEOUT_S = 10
-# A node that cannot be reached never reports.
+# The time limit for nodes to report; one that cannot be reached never does.
 _REPORT_WITHIN_S = 10.0
 
 
 @dataclass
 class LocalWorld:
-    """The local cluster; `directory` is short, empty and ours."""
+    """The local cluster; `directory` is empty and has a short path."""
 
     directory: Path
     name: str = "local"
@@ -90,14 +90,14 @@ class LocalWorld:
         self.configure(self.config())
 
     def down(self) -> None:
-        """End everything."""
+        """Stop the cluster and unmount the disks."""
         if LocalCluster.exists(self.directory / "c"):
             LocalCluster.attach(self.directory / "c").down()
         for path in self._mounted:
             subprocess.run(["umount", "--lazy", str(path)], check=False)
 
     def _mount(self) -> None:
-        """Put small file systems where hadard writes; in this process's own mount namespace."""
+        """Mount small file systems where hadard writes, in this process's own mount namespace."""
         if OWN_MOUNTS not in os.environ:
             self.missing |= dict.fromkeys(FULL_DISKS, "no right to a mount namespace")
             return
@@ -111,7 +111,7 @@ class LocalWorld:
             self._mounted.append(path)
 
     def run(self, argv: Sequence[str], *, user: str = "", limit_s: float = COMMAND_LIMIT_S) -> Ran:
-        """Run a command; there is one user here."""
+        """Run a command; this world has one user only."""
         return ran(argv, limit_s, cwd=self.jobs, env=self.environment)
 
     def config(self, **changes: object) -> str:
@@ -140,7 +140,7 @@ class LocalWorld:
             (self.directory / "disabled").unlink(missing_ok=True)
 
     def popen(self, argv: Sequence[str], log: str) -> subprocess.Popen[bytes]:
-        """Begin a command of the operator's."""
+        """Start a command as the operator."""
         with (self.logs / log).open("ab") as sink:
             return subprocess.Popen(
                 argv,
@@ -158,7 +158,7 @@ class LocalWorld:
         return self.popen([*argv, "--config", str(self.config_file)], "hadard.log")
 
     def signal_hadard(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-        """Signal hadard, unless it has ended."""
+        """Send a signal to hadard, unless it has ended."""
         if process.poll() is None:
             process.send_signal(number)
 
@@ -168,12 +168,12 @@ class LocalWorld:
         return [*hadar, "release", "--config", str(self.config_file), *words]
 
     def leave_argv(self, job: str) -> list[str]:
-        """Return the command of `hadar leave`, as a user gives it."""
+        """Return the command of `hadar leave`, as a user runs it."""
         hadar = [sys.executable, "-c", "from hadar_slurm.cli.main import app; app()"]
         return [*hadar, "leave", job]
 
     def sbatch_argv(self, *, with_hadar: bool) -> list[str]:
-        """Return the command that submits."""
+        """Return the command that submits jobs."""
         return [sys.executable, "-m", "hadar_slurm.cli.sbatch"] if with_hadar else ["sbatch"]
 
     def script(self, name: str, text: str) -> str:
@@ -183,7 +183,7 @@ class LocalWorld:
         return str(path)
 
     def fetch(self) -> None:
-        """Nothing: it is here."""
+        """Do nothing: the files are on this machine."""
 
     def trained(self, user: str, raw_id: str, name: str) -> str:
         """Return a file of a job's training; empty where there is none."""
@@ -210,14 +210,14 @@ class LocalWorld:
     # Faults.
 
     def stop_controller(self) -> None:
-        """End slurmctld, which saves what it knows; killed, 22.05.8 forgets and mixes up much."""
+        """Stop slurmctld, which saves its state; a killed 22.05.8 loses some (docs/chaos.md)."""
         self.cluster.stop_controller()
 
     def start_controller(self) -> None:
-        """Start slurmctld again; on a Slurm that needs it, with the partition closed at first.
+        """Start slurmctld again, with the partition closed at first on a Slurm that needs it.
 
-        22.05.8 gives jobs no GPUs on nodes that have not yet reported (docs/slurm.md), whoever has
-        submitted them, and an operator's remedy is this.
+        22.05.8 starts jobs without GPUs on nodes that have not yet reported (docs/slurm.md), also
+        without hadard. This is an operator's workaround.
         """
         if not self.needs_closed_partition:
             self.cluster.start_controller()
@@ -233,9 +233,9 @@ class LocalWorld:
         self._opening.start()
 
     def _open(self) -> None:
-        """Open the partition once all nodes have reported; those that do not are put aside.
+        """Open the partition once all nodes have reported, or are set DOWN for not reporting.
 
-        A node put aside is back as soon as it reports.
+        A node that was set DOWN returns as soon as it reports.
         """
         deadline_s = time.monotonic() + _REPORT_WITHIN_S
         silent: list[str] = []
@@ -254,14 +254,14 @@ class LocalWorld:
             time.sleep(0.5)
 
     def take_node(self, kind: Kind, name: str) -> None:
-        """Kill a node with all its jobs, or have its slurmd answer nobody while jobs run on."""
+        """Kill a node with all its jobs, or stop its slurmd while its jobs run on."""
         if kind is Kind.NODE_DEATH:
             self.cluster.kill_node(name)
         else:
             self._signal_slurmd(name, signal.SIGSTOP)
 
     def return_node(self, kind: Kind, name: str) -> None:
-        """Start slurmd again, or let it go on."""
+        """Start slurmd again, or continue it."""
         if kind is Kind.NODE_DEATH:
             with suppress(ClusterError, SlurmError):
                 self.cluster.start_node(name, timeout_s=0.1)
@@ -283,7 +283,7 @@ class LocalWorld:
         shutil.copytree(log, target / "slurm", dirs_exist_ok=True)
 
     def fill(self, disk: str) -> None:
-        """Leave no room on a disk."""
+        """Fill a disk."""
         with suppress(OSError), (self.disks[disk] / "filler").open("ab", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
@@ -293,7 +293,7 @@ class LocalWorld:
         (self.disks[disk] / "filler").unlink(missing_ok=True)
 
     def ledger(self) -> set[str]:
-        """Return the jobs that hadard's ledger knows."""
+        """Return the jobs in hadard's ledger."""
         try:
             return set(json.loads((self.disks["state"] / "ledger.json").read_text())["jobs"])
         except (OSError, ValueError):

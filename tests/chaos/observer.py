@@ -1,4 +1,4 @@
-"""Looks at Slurm all the time and checks each look against what must always hold."""
+"""Samples Slurm's records during a run and checks the invariants on each sample."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from integration.site import Gpu
 
 @dataclass
 class Observer:
-    """The newest sample, every job's past, and what was found wrong.
+    """The nodes in the newest sample, every job's past, and the findings.
 
-    `limit_s` is how long jobs may wait for a hadard that is gone.
+    `limit_s` is how long jobs may wait for hadard once it is gone.
     """
 
     world: World
@@ -49,7 +49,7 @@ class Observer:
         done = self.world.run(["scontrol", "show", "job", "-d", "-o"], limit_s=10)
         nodes = self.world.run(["scontrol", "show", "node", "-d", "-o"], limit_s=10)
         if done.status != 0 or nodes.status != 0:
-            # What was to be done meanwhile, nobody could do.
+            # Waits count from here: without slurmctld no job can be released.
             self.away_until_s = time.time()
             return False
         sample = Sample(before_s, time.time(), tuple(sightings(done.out)))
@@ -57,7 +57,7 @@ class Observer:
             self._take(sample)
             self.nodes = node_states(nodes.out)
             unheld = gpus_in_use(nodes.out) - {gpu for job in sample.jobs for gpu in job.gpus}
-            # The nodes are looked at a moment after the jobs: once is no proof.
+            # Nodes are read after jobs, so only a GPU unheld in two samples in a row is lost.
             self.lost_gpus, self._unheld = unheld & self._unheld, unheld
         return True
 
@@ -73,15 +73,15 @@ class Observer:
         for finding in (*shared_gpus(sample), *incomplete_gangs(sample, tasks)):
             self._add(finding)
         gone_s = self.gone_since_s
-        # While slurmctld was away too, nobody could have done anything.
+        # While slurmctld was unreachable too, the reaper could not release jobs.
         since_s = None if gone_s is None else max(gone_s, self.away_until_s)
         for finding in self.waits.add(sample, tasks, since_s, self.limit_s):
             self._add(finding)
 
     def _forget_cancelled(self, key: str, task: Task, sample: Sample) -> None:
-        """Take a waiting task that Slurm no longer shows as cancelled, if its user has done that.
+        """Mark as CANCELLED a pending task that its user cancelled and Slurm no longer shows.
 
-        Of a task that had no record of its own yet, apart from its array's, Slurm keeps none.
+        Slurm keeps no record of a cancelled task that shared the record of its array.
         """
         past, cancelled_s = self.pasts[key], task.cancelled_s
         if past.last.state in WAITING and cancelled_s and sample.before_s > cancelled_s:
@@ -89,7 +89,7 @@ class Observer:
             past.add(gone, sample.after_s)
 
     def _add(self, finding: Finding) -> None:
-        """Keep a finding, once for each run of a job."""
+        """Add a finding, once for each run of a job."""
         past = self.pasts.get(finding.job)
         mark = (finding.invariant, finding.job, past.last.restarts if past else 0)
         if mark not in self._told:
@@ -97,7 +97,7 @@ class Observer:
             self.findings.append(finding)
 
     def live(self) -> list[Sighting]:
-        """Return our jobs that have not ended, as last seen, by key."""
+        """Return the last sightings of the workload's jobs that have not ended, sorted by key."""
         with self._lock:
             found = [
                 past.last
@@ -107,10 +107,10 @@ class Observer:
         return sorted(found, key=lambda job: job.key)
 
     def num_live(self) -> int:
-        """Return how many of our jobs have not ended, those never seen included."""
+        """Return how many of the workload's jobs have not ended, including those never seen."""
         pasts = self.pasts
         return sum(key not in pasts or not pasts[key].last.is_final for key in list(self.tasks))
 
     def holding(self) -> int:
-        """Return how many of our jobs hold GPUs."""
+        """Return how many of the workload's jobs hold GPUs."""
         return sum(job.state in HOLDING for job in self.live())

@@ -1,4 +1,4 @@
-"""What Slurm's own records say of jobs at one instant, read apart from the product. Pure."""
+"""Reads jobs and nodes from Slurm's own records, without the product's parsers. Pure."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Sighting:
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether the job has ended."""
         return self.state not in WAITING and self.state not in HOLDING
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits under a hold, whoever's."""
+        """Whether the job is pending under any hold."""
         return self.state in WAITING and self.priority == 0
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Sighting:
 
 
 def sightings(text: str) -> Iterator[Sighting]:
-    """Yield the jobs in `scontrol show job -d -o`; their names are plain words here."""
+    """Yield the jobs in `scontrol show job -d -o`, whose names must be plain words."""
     for line in text.splitlines():
         if line.startswith("JobId="):
             yield from _sighting(line)
@@ -93,9 +93,9 @@ def _seconds(text: str) -> float:
 
 
 def node_states(text: str) -> dict[str, str]:
-    """Return the state of every node in `scontrol show node -o`, `UNREPORTED` if it has not come.
+    """Return the state of every node in `scontrol show node -o`.
 
-    That is what it is after slurmctld's restart until slurmd has reported.
+    It is `UNREPORTED` from a restart of slurmctld until slurmd has reported.
     """
     states = {}
     for line in text.splitlines():
@@ -110,9 +110,9 @@ _USED = re.compile(r"gpu:([^:(]+):[1-9]\d*\(IDX:([^)]*)\)")
 
 
 def gpus_in_use(text: str) -> set[Gpu]:
-    """Return the GPUs that slurmctld counts as given out, by `scontrol show node -d -o`.
+    """Return the GPUs that slurmctld counts as allocated, in `scontrol show node -d -o`.
 
-    Those that no job holds are lost to it: 22.05.8 may lose some when it begins anew.
+    Those that no job holds are lost: 22.05.8 may lose some in a restart.
     """
     found: set[Gpu] = set()
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""The report of a run: every fault with its outcome, what was broken, one line in the end."""
+"""The report of a run: every fault with its outcome, the findings, and a summary line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 
 def outcome(case: Case) -> str:
-    """Return what came of a fault."""
+    """Return the outcome of a fault."""
     if case.is_skipped:
         return "left out"
     if case.well_s is None or case.ended_s is None:
@@ -32,7 +32,7 @@ def fault_table(cases: Sequence[Case], begun_s: float) -> Table:
 
 
 def finding_lines(findings: Sequence[Finding], begun_s: float) -> list[str]:
-    """Return what was found wrong, the broken invariants first."""
+    """Return the findings as lines, broken invariants first."""
     ordered = sorted(findings, key=lambda finding: (bool(finding.apart), finding.time_s))
     return [
         f"{'counted apart' if f.apart else 'BROKEN'}: {f.invariant}: "

@@ -1,4 +1,4 @@
-"""One run: a world, a workload, faults one after another, and the reckoning at the end."""
+"""One run: a world, a workload, faults one after another, and the final checks."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from integration.site import Gpu
 
 from hadar_slurm.errors import HadarError
 
-# The reaper's timer, and with it the time after which a job must be free: both a third of what
-# docs/fail-open.md states, 15 and 45 s, as is the sign of life.
+# The reaper's period, and the time after which it must have released every job. Both are a third of
+# those in docs/fail-open.md, 15 and 45 s, as is the lifetime of the heartbeat.
 REAPER_S = LIFE_S / 2
 STATED_S = LIFE_S + REAPER_S
-# What the release itself may take on a busy machine, where a start of Python alone takes seconds.
+# Time for the release itself on a busy machine, where a start of Python alone takes seconds.
 RELEASE_S = 6.0
 LEVEL = 16
 _TICK_S = 0.05
-# Before so many last faults no job is submitted that depends on another.
+# During this many last faults no job with a dependency is submitted.
 _LAST = 12
 _RECOVERY_LIMIT_S = 90.0
 _SETTLE_LIMIT_S = 150.0
@@ -47,7 +47,7 @@ _SETTLE_LIMIT_S = 150.0
 
 @dataclass
 class Run:
-    """Everything that goes on in one run; `show` is told how far it has come."""
+    """One run of the chaos test; `show` is called with its progress."""
 
     world: World
     faults: Sequence[Fault]
@@ -72,7 +72,7 @@ class Run:
         self._newest_plan: tuple[float, int] = (0.0, 0)
 
     def go(self) -> None:
-        """Run from the first job to the reckoning."""
+        """Run the jobs and the faults, then the final checks."""
         self.begun_s = time.time()
         with self._beside():
             if not self.go_on_until(lambda: self._has_planned_since(self.begun_s), 45):
@@ -90,7 +90,7 @@ class Run:
 
     @contextmanager
     def _beside(self) -> Iterator[None]:
-        """Observe and submit in threads of their own."""
+        """Observe Slurm and submit jobs, each in a thread."""
         threads = [
             threading.Thread(target=self._repeat, args=(act, every_s), daemon=True)
             for act, every_s in (
@@ -117,7 +117,7 @@ class Run:
             self._crash = error
 
     def go_on_until(self, condition: Callable[[], bool], limit_s: float) -> bool:
-        """Let the world go on until something holds, or for so long."""
+        """Run until a condition holds, for `limit_s` at most; return whether it holds."""
         deadline_s = time.monotonic() + limit_s
         while True:
             self._tick()
@@ -147,7 +147,7 @@ class Run:
             self.keeper.note_sign_of_life()
 
     def _has_planned_since(self, time_s: float) -> bool:
-        """Return whether the hadard that now lives has made a plan since."""
+        """Return whether hadard runs and has made a plan after `time_s`."""
         planned_s, _ = self._newest_plan
         return planned_s > time_s and self.keeper.is_alive and not self.keeper.is_stopped
 
@@ -161,7 +161,7 @@ class Run:
             case.well_s = time.time()
 
     def _relax(self) -> None:
-        """Keep no more than a few faults going at a time."""
+        """Wait until fewer than four faults have not recovered, for 20 s at most."""
         self.go_on_until(lambda: sum(case.well_s is None for case in self.cases) < 4, 20)
 
     def _settle(self) -> None:
@@ -179,10 +179,10 @@ class Run:
         self.go_on_until(lambda: all(case.well_s is not None for case in self.cases), 30)
 
     def _help_slurm(self) -> None:
-        """Spare jobs that Slurm itself has requeued their two minutes, and mend what it has lost.
+        """Shorten begin delays, release jobs that Slurm holds, and recover lost GPUs.
 
-        What it holds because a node did not launch it is released, as an operator would.
-        22.05.8 may go on counting GPUs as given out that no job holds, until it begins anew.
+        Slurm delays a job that it has requeued by two minutes, and holds one that its node did not
+        launch. 22.05.8 may count GPUs as allocated that no job holds, until it is restarted.
         """
         live = self.observer.live()
         for job in live:
@@ -195,7 +195,7 @@ class Run:
             self.injector.restart_controller()
 
     def _reckon(self) -> None:
-        """Check how every job ended and what it trained, and every plan."""
+        """Check the end and the training of every job, every plan, and every fault's recovery."""
         self.world.fetch()
         self.findings += self.observer.findings
         self.findings += plan_differences(self.world.control.notes("plans"))
@@ -208,7 +208,7 @@ class Run:
                 self.findings.append(Finding(WELL, "", case.begun_s, what))
 
     def _requeues(self) -> dict[str, list[float]]:
-        """Return when hadard itself requeued jobs, by job."""
+        """Return the times at which hadard requeued jobs, by job."""
         times: dict[str, list[float]] = {}
         for note in self.world.control.notes("changes"):
             for job in note["jobs"] if note["step"] == "requeue" else ():
@@ -246,7 +246,7 @@ class Run:
     _results: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def figures(self) -> dict[str, Any]:
-        """Return what the run came to in numbers."""
+        """Return the figures of the run."""
         pasts = self.observer.pasts
         states = [pasts[key].last.state for key in self.workload.tasks if key in pasts]
         plans = list(self.world.control.notes("plans"))

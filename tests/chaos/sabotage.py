@@ -1,7 +1,7 @@
-"""Orders that the chaos test leaves for a running hadard, and what hadard's driver notes for it.
+"""Orders of the chaos test to a running hadard, and the notes of hadard's driver.
 
-Everything is a small file in one directory, since the daemon is killed at any moment: an order is
-carried out at the step that it names, and what was done is written down before it is done.
+All are small files in one directory, since the daemon may be killed at any moment. An order is
+carried out at the step that it names, and its note is written first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STEPS = {
 
 
 def step_of(changes: Sequence[Update]) -> str:
-    """Return what a batch of changes is for; a hold in one that pins is part of the pinning."""
+    """Return the purpose of a batch of changes: `pin` if any change pins."""
     steps = {_STEPS[type(change)] for change in changes}
     return "pin" if "pin" in steps else min(steps, default="none")
 
@@ -48,8 +48,8 @@ def step_of(changes: Sequence[Update]) -> str:
 class Order:
     """What to do at which step: `do` is kill, lie, time out, blind or hang.
 
-    `when` is before, inside, after or instead of the step, once `skip` of its like have passed.
-    `share` of a batch is carried out first where it is cut off or times out.
+    `when` is before, inside, after or instead of the step; the first `skip` such steps are left
+    out. `share` is the part of a batch that is made before it is cut off or times out.
     """
 
     do: str
@@ -67,52 +67,52 @@ class Control:
     directory: Path
 
     def prepare(self) -> None:
-        """Make the directory, for any user to write to: hadard may be another's process."""
+        """Make the directory, writable for all users: hadard may run as another user."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o777)
 
     def give(self, order: Order) -> None:
-        """Leave an order; the one before it is forgotten."""
+        """Write an order, in place of the one before it."""
         (self.directory / "fired").unlink(missing_ok=True)
         self._replace("order", json.dumps(asdict(order)))
 
     def withdraw(self) -> None:
-        """Take an order back."""
+        """Remove the order."""
         (self.directory / "order").unlink(missing_ok=True)
 
     def order(self) -> Order | None:
-        """Return the order that is there."""
+        """Return the current order."""
         tree = self._read("order")
         return None if tree is None else Order(**tree)
 
     def fire(self, **facts: object) -> None:
-        """Note that an order is being carried out, and take it away."""
+        """Write that the order is being carried out, and remove it."""
         self._replace("fired", json.dumps({"time_s": time.time(), "pid": os.getpid(), **facts}))
         self.withdraw()
 
     def fired(self) -> dict[str, Any] | None:
-        """Return what was noted of the last order once it is being carried out."""
+        """Return the note on the last order, None until it is being carried out."""
         tree: dict[str, Any] | None = self._read("fired")
         return tree
 
     def set_clock(self, offset_s: float) -> None:
-        """Set hadard's clock wrong by so much."""
+        """Set the error of hadard's clock."""
         self._replace("clock", str(offset_s))
 
     def clock(self) -> float:
-        """Return by how much hadard's clock is wrong."""
+        """Return the error of hadard's clock in seconds."""
         return float(self._read("clock") or 0.0)
 
     def begin(self) -> None:
-        """Note which process hadard is."""
+        """Write the id of this process, which is hadard's."""
         self._replace("pid", str(os.getpid()))
 
     def pid(self) -> int:
-        """Return the process number of the newest hadard, as it sees itself."""
+        """Return the newest hadard's process id, in its own container if it has one."""
         return int(self._read("pid") or 0)
 
     def tell_plan(self) -> None:
-        """Note that a plan has just been made."""
+        """Write that a plan has just been made."""
         self._replace("newest-plan", f"{time.time()} {os.getpid()}")
 
     def newest_plan(self) -> tuple[float, int]:
@@ -134,7 +134,7 @@ class Control:
             os.close(descriptor)
 
     def notes(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yield the lines of `NAME.jsonl`; one cut short is left out."""
+        """Yield the lines of `NAME.jsonl`, without lines that were cut off."""
         path = self.directory / f"{name}.jsonl"
         for text in path.read_text().splitlines() if path.exists() else ():
             try:

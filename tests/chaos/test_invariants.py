@@ -1,4 +1,4 @@
-"""The checks of the chaos test fire on histories that break them, and on no others."""
+"""The chaos test's checks find violations where there are some, and nowhere else."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def a_past(*jobs: Sighting, every_s: float = 10.0) -> Past:
 
 
 def test_a_gpu_of_two_jobs_is_found() -> None:
-    """One index of one node held twice, also by a job that is only just ending."""
+    """A GPU held by two jobs is found, also if one of them is COMPLETING."""
     other = replace(RUNNING, key="8", state="COMPLETING", gpus=frozenset({Gpu("n1", "v100", 1)}))
     [finding] = shared_gpus(a_sample(RUNNING, other))
     assert finding.invariant == APART
@@ -80,7 +80,7 @@ def test_a_gpu_of_two_jobs_is_found() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_job_that_runs_without_all_its_gpus_is_found(number: int) -> None:
-    """None or too few."""
+    """A running job with no or too few GPUs is found."""
     poor = replace(RUNNING, gpus=frozenset(list(RUNNING.gpus)[:number]))
     [finding] = incomplete_gangs(a_sample(poor), {"7": a_task()})
     assert finding.invariant == WHOLE
@@ -92,7 +92,7 @@ def test_a_job_that_runs_without_all_its_gpus_is_found(number: int) -> None:
     "job", [HELD, replace(FREE_JOB, requested_nodes="n1"), replace(HELD, requested_nodes="n1")]
 )
 def test_a_job_that_waits_for_a_hadard_that_is_gone_is_found(job: Sighting) -> None:
-    """Held or pinned, and no sooner than the limit after both had begun."""
+    """A held or pinned job is found once it has waited past the limit without hadard."""
     waits = Waits()
     tasks = {"7": a_task()}
     for at_s in (100.0, 110.0, 119.0):
@@ -117,14 +117,14 @@ def test_a_job_that_waits_for_a_hadard_that_is_gone_is_found(job: Sighting) -> N
     ],
 )
 def test_a_job_that_waits_for_others_is_no_fault(job: Sighting, task: Task) -> None:
-    """Its user or Slurm holds it, it waits for nodes of its user's, for another job, for GPUs."""
+    """A job that waits for its user, Slurm, another job or GPUs is not found."""
     waits = Waits()
     for at_s in (100.0, 200.0):
         assert not list(waits.add(a_sample(job, at_s=at_s), {"7": task}, 90.0, 20.0))
 
 
 def test_how_jobs_end() -> None:
-    """COMPLETED, or CANCELLED if its user cancelled it; all else is a job lost."""
+    """A job that ends neither COMPLETED nor CANCELLED by its user is lost."""
     assert fate(a_task(), a_past(RUNNING, DONE), ()) is None
     assert fate(a_task(cancelled_s=115.0), a_past(RUNNING, GONE), ()) is None
     for past in (a_past(RUNNING, GONE), a_past(RUNNING, DONE)):
@@ -144,7 +144,7 @@ def test_how_jobs_end() -> None:
 
 
 def test_a_job_that_slurm_alone_starts_without_gpus_is_not_hadards_doing() -> None:
-    """One that hadard has pinned is."""
+    """Such a job is counted apart, unless hadard has pinned it."""
     for nodes in ("", "n1"):
         bare = replace(RUNNING, gpus=frozenset(), requested_nodes=nodes)
         past = a_past(bare, replace(DONE, state="FAILED", requested_nodes=nodes))
@@ -155,7 +155,7 @@ def test_a_job_that_slurm_alone_starts_without_gpus_is_not_hadards_doing() -> No
 
 
 def test_a_cancelled_job_must_not_come_back() -> None:
-    """But for the gap in which Slurm itself cannot tell, around a requeue of hadard's."""
+    """A cancelled job that runs again is lost; close to a requeue by hadard it is counted apart."""
     task = a_task(cancelled_s=105.0)
     finding = fate(task, a_past(RUNNING, GONE, RUNNING, DONE), ())
     assert finding is not None
@@ -167,7 +167,7 @@ def test_a_cancelled_job_must_not_come_back() -> None:
 
 
 def test_a_job_must_not_wait_for_the_begin_time_of_our_requeue() -> None:
-    """Two minutes that Slurm gives a requeued job; after a user's requeue they are theirs."""
+    """Slurm's delay of a requeued job is found after a requeue by hadard, not by a user."""
     kept = replace(FREE_JOB, reason="BeginTime", restarts=1)
     past = a_past(RUNNING, HELD, kept, RUNNING, every_s=30.0)
     ours = [125.0]
@@ -191,7 +191,7 @@ RESULT = json.dumps(EXPECTED)
 
 
 def test_a_training_that_is_whole_is_accepted() -> None:
-    """However often it was stopped, and though a line was cut short by a kill."""
+    """A training with each step once is accepted, also with a line that a kill has cut off."""
     assert untrue_training(lines((0, 60)), RESULT, EXPECTED) == ""
     torn = lines((0, 20)) + '{"from_st' + "\n" + lines((20, 60))
     assert untrue_training(torn, RESULT, EXPECTED) == ""
@@ -209,18 +209,18 @@ def test_a_training_that_is_whole_is_accepted() -> None:
     ],
 )
 def test_a_training_with_missing_or_repeated_steps_is_found(history: str, result: str) -> None:
-    """A gap, an overlap, an end too soon, no history, another result, none."""
+    """A gap, an overlap, an early end, no history, and a wrong or missing result are found."""
     assert untrue_training(history, result, EXPECTED)
 
 
 def test_two_runs_at_once_are_told() -> None:
-    """Slurm starts a job again while its node cannot be reached, and the first run goes on."""
+    """Overlapping runs of a job are found, as after its node was unreachable for Slurm."""
     assert not two_at_once(lines((0, 20), (20, 60)))
     assert two_at_once(lines((0, 20)) + lines((10, 60)))
 
 
 def test_plans_that_a_restart_would_change_are_found() -> None:
-    """Told apart where the difference is what was learnt of nodes, or comes of standing still."""
+    """A changed plan is found; one due to excluded nodes or a stopped hadard is counted apart."""
     note = {"time_s": 1.0, "policy": "hadar", "differing": ["7: here, there"], "stood_s": 0.1}
     same = note | {"is_same_plan": True, "is_same_but_for_pins": True}
     pins = note | {"is_same_plan": False, "is_same_but_for_pins": True}
@@ -240,7 +240,7 @@ DETAIL = (
 
 
 def test_records_are_read() -> None:
-    """Tasks by their number in the array, GPUs by their index, unsplit tasks one by one."""
+    """Array tasks are read by number, also several in one record, and GPUs by index."""
     [seen] = sightings(DETAIL)
     assert (seen.key, seen.raw_id, seen.restarts, seen.started_s) == ("11_1", "12", 1, 100.0)
     assert seen.gpus == {Gpu("n1", "v100", 0), Gpu("n1", "v100", 3)}
@@ -251,7 +251,7 @@ def test_records_are_read() -> None:
 
 
 def test_nodes_are_read() -> None:
-    """Their states, whether they have reported, and the GPUs that slurmctld counts as given out."""
+    """Node states, missing reports, and the GPUs that slurmctld counts as allocated are read."""
     text = (
         "NodeName=n1 GresUsed=gpu:v100:2(IDX:0-1) State=MIXED SlurmdStartTime=5\n"
         "NodeName=n2 GresUsed=gpu:k80:0(IDX:N/A) State=IDLE SlurmdStartTime=None\n"
@@ -261,7 +261,7 @@ def test_nodes_are_read() -> None:
 
 
 def test_a_seed_always_draws_the_same_faults() -> None:
-    """And more faults begin with the same ones; another seed draws others."""
+    """A seed always draws the same faults, in a shorter run the first of them."""
     faults = draw_faults(1, 200)
     assert draw_faults(1, 200) == faults
     assert draw_faults(1, 20) == faults[:20]
@@ -269,7 +269,7 @@ def test_a_seed_always_draws_the_same_faults() -> None:
 
 
 def test_two_hundred_faults_have_every_kind_and_every_step() -> None:
-    """A run of that length kills hadard at every step of a round."""
+    """200 faults contain every kind, and kill hadard at every step of a round."""
     for seed in range(1, 6):
         faults = draw_faults(seed, 200)
         assert {fault.kind for fault in faults} == set(Kind)

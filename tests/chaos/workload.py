@@ -1,4 +1,4 @@
-"""The jobs of a run: gangs that train and move, and all kinds of neighbours beside them."""
+"""The jobs of a run: gangs that train and may be migrated, and other kinds of jobs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ RATES: tuple[Mapping[str, float], ...] = (
 )
 STEPS = (60, 120, 200, 320)
 ARRAY_TASKS = 3
-# Of ten jobs so many are of each kind.
+# Jobs are drawn from these ten.
 KINDS = ("gang",) * 5 + ("fixed", "deaf", "array", "plain", "after")
 _SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
-# It does not hand USR1 on, so that its training is never told to save.
+# Ignores USR1, so that its training never saves on request.
 DEAF = """\
 #!/bin/bash
 #SBATCH --output=%x-%j.out
@@ -37,13 +37,12 @@ wait $!
 
 @dataclass
 class Task:
-    """A job or array task that was submitted, and what its user has done to it since.
+    """A submitted job or array task, and the actions of its user on it.
 
-    `gpus` is what it must hold while it runs, `steps` what it trains. Times are seconds since the
-    epoch. `may_be_cancelled` says that nobody answered when its user cancelled it. `held_s` is
-    when its user began to hold it, None while they do not, `released_s` when they last released
-    it. `was_touched` says that its user named
-    nodes, so that those it asks for are theirs.
+    `gpus` is the number that it must hold while it runs, `steps` the steps that it trains. Times
+    are in seconds since the epoch. `may_be_cancelled`: its user's scancel failed or got no answer.
+    `held_s` is the time of its user's hold, None without one, and `released_s` that of the last
+    release. `was_touched`: its user has set its node list.
     """
 
     key: str
@@ -61,13 +60,13 @@ class Task:
 
     @property
     def is_described(self) -> bool:
-        """Whether it was submitted with hadar-sbatch."""
+        """Whether the job was submitted with hadar-sbatch."""
         return self.kind != "plain"
 
 
 @dataclass
 class Workload:
-    """Keeps about `level` jobs in the queue until told to stop."""
+    """Keeps about `level` jobs in the queue while `is_open`."""
 
     world: World
     seed: int
@@ -75,7 +74,7 @@ class Workload:
     tasks: dict[str, Task] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     is_open: bool = True
-    # Slurm looks at the dependency of a held job once a minute: too late near the end of a run.
+    # Slurm checks the dependency of a held job once a minute: too late near the end of a run.
     may_depend: bool = True
 
     def __post_init__(self) -> None:
@@ -84,13 +83,13 @@ class Workload:
         self._deaf = self.world.script("deaf.sh", DEAF)
 
     def feed(self, live: int) -> None:
-        """Submit jobs up to the level; `live` says how many are there."""
+        """Submit a job if fewer than `level` exist; `live` is their number."""
         with self._lock:
             if self.is_open and live < self.level:
                 self.submit()
 
     def submit(self) -> None:
-        """Submit the next job; while Slurm is away it is drawn and lost, as a user gives up."""
+        """Submit the next job; if that fails, record the failure and drop the job."""
         draw = self._draw
         kind = draw.choice(KINDS)
         gpus = draw.choice((1, 1, 2, 2, 4))

@@ -1,7 +1,7 @@
-"""What a chaos test does to the world it takes place in, and the settings of hadard there.
+"""The interface of a world of the chaos test, and the settings of hadard in it.
 
-Such a world is a real Slurm with a hadard, and disks that can be filled. What one cannot do it
-says in `missing`.
+A world is a real Slurm with a hadard, and disks that can be filled. `missing` has the kinds of
+faults that it cannot inject.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ COMMAND_LIMIT_S = 30.0
 # The disks that are filled, and their sizes in KiB.
 DISKS = {"journal": 32768, "state": 4096, "run": 1024}
 FULL_DISKS = (Kind.FULL_JOURNAL, Kind.FULL_STATE, Kind.FULL_RUN)
-# How long hadard's sign of life is good for: a third of the default.
+# How long hadard's heartbeat stays fresh: a third of the default.
 LIFE_S = 10.0
-# Rounds and costs at the scale of jobs that last seconds.
+# Rounds and costs for jobs that last seconds.
 SETTINGS: Mapping[str, object] = {
     "policy": "hadar",
     "mode": "enforce",
@@ -41,7 +41,7 @@ SETTINGS: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a command: its status, None where it took too long, and what it said."""
+    """The result of a command: its exit status, None after a timeout, and its output."""
 
     status: int | None
     out: str = ""
@@ -49,7 +49,7 @@ class Ran:
 
 
 def ran(argv: Sequence[str], limit_s: float, **options: Any) -> Ran:
-    """Run a command of the test's own and return what came of it."""
+    """Run a command and return its result."""
     try:
         done = subprocess.run(
             argv,
@@ -73,7 +73,7 @@ def yaml_of(settings: Mapping[str, object]) -> str:
 
 
 class World(Protocol):
-    """A cluster of any kind. An empty user is the operator, who may do everything."""
+    """A cluster of any kind. An empty user is the operator, with all rights."""
 
     name: str
     control: Control
@@ -88,19 +88,19 @@ class World(Protocol):
         ...
 
     def down(self) -> None:
-        """End and remove everything."""
+        """Stop and remove the cluster."""
         ...
 
     def run(self, argv: Sequence[str], *, user: str = "", limit_s: float = ...) -> Ran:
-        """Run a command where jobs are submitted."""
+        """Run a command on the machine or in the container where jobs are submitted."""
         ...
 
     def popen(self, argv: Sequence[str], log: str) -> subprocess.Popen[bytes]:
-        """Begin a command in hadard's name, its words going to a log file."""
+        """Start a command as hadard's user, with its output in a log file."""
         ...
 
     def config(self, **changes: object) -> str:
-        """Return hadard's configuration, with other settings if given."""
+        """Return hadard's configuration with the given changes."""
         ...
 
     def configure(self, text: str) -> None:
@@ -116,7 +116,7 @@ class World(Protocol):
         ...
 
     def signal_hadard(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-        """Signal hadard itself, unless it has ended."""
+        """Send a signal to the hadard process, unless it has ended."""
         ...
 
     def release_argv(self, *words: str) -> list[str]:
@@ -124,11 +124,11 @@ class World(Protocol):
         ...
 
     def leave_argv(self, job: str) -> list[str]:
-        """Return the command of `hadar leave`, as a user gives it."""
+        """Return the command of `hadar leave`, as a user runs it."""
         ...
 
     def sbatch_argv(self, *, with_hadar: bool) -> list[str]:
-        """Return the command that submits."""
+        """Return the command that submits jobs."""
         ...
 
     def script(self, name: str, text: str) -> str:
@@ -136,7 +136,7 @@ class World(Protocol):
         ...
 
     def fetch(self) -> None:
-        """Make what jobs wrote readable for `trained`."""
+        """Make the files of jobs readable for `trained`."""
         ...
 
     def trained(self, user: str, raw_id: str, name: str) -> str:
@@ -152,7 +152,7 @@ class World(Protocol):
         ...
 
     def ledger(self) -> set[str]:
-        """Return the jobs that hadard's ledger knows."""
+        """Return the jobs in hadard's ledger."""
         ...
 
     def told(self, name: str) -> str:
@@ -164,7 +164,7 @@ class World(Protocol):
         ...
 
     def stop_controller(self) -> None:
-        """End slurmctld, which saves what it knows."""
+        """Stop slurmctld, which saves its state."""
         ...
 
     def start_controller(self) -> None:
@@ -176,11 +176,11 @@ class World(Protocol):
         ...
 
     def return_node(self, kind: Kind, name: str) -> None:
-        """Undo `take_node`; Slurm sees the node when it does."""
+        """Undo `take_node`, without waiting until Slurm has noticed."""
         ...
 
     def fill(self, disk: str) -> None:
-        """Leave no room on a disk."""
+        """Fill a disk."""
         ...
 
     def make_room(self, disk: str) -> None:

@@ -1,4 +1,4 @@
-"""One fixture a world; a test that takes `world` runs in each of them."""
+"""Fixtures for the worlds; a test that takes `world` runs once in each."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ REAL = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known where only these tests are run."""
+    """Register the marker, also for a run of these tests only."""
     config.addinivalue_line("markers", "docker: starts a dockerized Slurm cluster")
 
 
 def a_world(request: pytest.FixtureRequest, directory: Path) -> World:
-    """Return the world that a test asks for."""
+    """Return the world named by a test's parameter."""
     name = request.param
     if name == "simulator":
         return SimWorld()
@@ -42,7 +42,7 @@ def a_world(request: pytest.FixtureRequest, directory: Path) -> World:
 
 
 def a_slurm_world(request: pytest.FixtureRequest, directory: Path) -> SlurmWorld:
-    """Return the world that a test asks for, one of Slurm's."""
+    """Return the Slurm world named by a test's parameter."""
     match request.param:
         case "fake 22.05":
             return FakeWorld(directory, (22, 5, 8))
@@ -57,7 +57,7 @@ def a_slurm_world(request: pytest.FixtureRequest, directory: Path) -> SlurmWorld
 
 @pytest.fixture(scope="session")
 def docker_cluster() -> Iterator[dict[str, str]]:
-    """Give the containers of a running cluster, its hadard stopped meanwhile."""
+    """Give the containers of a running cluster; its hadard is stopped during the tests."""
     containers, reason = docker_containers()
     if reason:
         pytest.skip(reason)
@@ -71,11 +71,11 @@ def docker_cluster() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(params=[SIMULATOR, *FAKES, *REAL])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    """Give every world in turn."""
+    """Give each world in turn."""
     return a_world(request, tmp_path)
 
 
 @pytest.fixture(params=[*FAKES, *REAL])
 def slurm_world(request: pytest.FixtureRequest, tmp_path: Path) -> SlurmWorld:
-    """Give every world that is a Slurm."""
+    """Give each world with a Slurm, fake or real, in turn."""
     return a_slurm_world(request, tmp_path)

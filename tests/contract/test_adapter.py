@@ -1,4 +1,4 @@
-"""What every way to reach a Slurm promises: slurm/client/protocol.py."""
+"""The contract of every Slurm adapter (slurm/client/protocol.py)."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ NOBODY = JobId("999999")
 
 
 def row(world: SlurmWorld, job: JobId) -> QueueRow:
-    """Return a job as the adapter shows it now."""
+    """Return a job's current row in the adapter's queue."""
     return world.slurm.queue()[job]
 
 
 def make(world: SlurmWorld, *changes: Update) -> None:
-    """Make changes, all of which must go well."""
+    """Make changes, all of which must succeed."""
     assert world.slurm.change(changes) == [None] * len(changes)
 
 
 def is_held(world: SlurmWorld, job: JobId) -> bool:
-    """Return whether a job waits under a hold that its owner could release."""
+    """Return whether a job is pending under a user hold."""
     return row(world, job).is_held_by_user
 
 
@@ -52,17 +52,17 @@ def until_state(world: SlurmWorld, job: JobId, state: str) -> None:
 
 
 def asked(row: QueueRow) -> tuple[object, ...]:
-    """Return the nodes and GPUs that a job asks for."""
+    """Return the nodes and GPUs that a job requests."""
     return (set(row.requested_nodes), row.gpus_per_node, row.gpus_otherwise)
 
 
 def request(world: SlurmWorld, gang: Gang, *, names_type: bool = False) -> Request:
-    """Return what a job asks for to get a gang."""
+    """Return the request with which a job gets a gang."""
     return request_for(gang, world.slurm.version, names_type=names_type)
 
 
 def test_a_cluster_without_jobs(slurm_world: SlurmWorld) -> None:
-    """Nodes with their GPUs by type, features and partitions; which Slurm it is; no shares."""
+    """Nodes, partitions, version and address are read, and no job holds GPUs."""
     slurm = slurm_world.slurm
     nodes = {str(each.node.name): each for each in slurm.nodes()}
     assert sorted(nodes) == ["n1", "n2", "n3", "n4", "n5", "n6"]
@@ -79,7 +79,7 @@ def test_a_cluster_without_jobs(slurm_world: SlurmWorld) -> None:
 
 
 def test_what_jobs_hold_is_read_whole(slurm_world: SlurmWorld) -> None:
-    """By node and type, over several nodes and on a node with two types."""
+    """Gangs are read by node and GPU type, also on several nodes and on a node with two types."""
     two = slurm_world.sbatch("--nodes=2-2", "--gres=gpu:2", "--nodelist=n1,n3")
     both = slurm_world.sbatch("--nodes=1", "--gres=gpu:v100:1,gpu:k80:2", "--nodelist=n6")
     none = slurm_world.sbatch("--nodelist=n5")
@@ -96,7 +96,7 @@ def test_what_jobs_hold_is_read_whole(slurm_world: SlurmWorld) -> None:
 
 
 def test_jobs_that_are_set_apart(slurm_world: SlurmWorld) -> None:
-    """One that names nodes, one that excludes some, one that depends on another, one for later."""
+    """Node lists, excluded nodes, dependencies and begin times of jobs are read."""
     named = slurm_world.sbatch("--gpus=1", "--nodelist=n3", "--hold")
     without = slurm_world.sbatch("--gpus=1", "--exclude=n1,n2", "--hold")
     after = slurm_world.sbatch("--gpus=1", f"--dependency=afterok:{named}")
@@ -130,7 +130,7 @@ def test_requests_are_read_as_they_were_made(
     per_node: tuple[tuple[str, int], ...],
     otherwise: tuple[tuple[str, int], ...],
 ) -> None:
-    """In whatever way sbatch was told of GPUs."""
+    """GPUs are read per node or otherwise, for every option of sbatch that requests them."""
     job = slurm_world.sbatch(*options, "--hold")
     assert (row(slurm_world, job).gpus_per_node, row(slurm_world, job).gpus_otherwise) == (
         per_node,
@@ -139,7 +139,7 @@ def test_requests_are_read_as_they_were_made(
 
 
 def test_hold_and_release(slurm_world: SlurmWorld) -> None:
-    """A hold is a user's hold; a job that is released starts."""
+    """A hold is a user hold; a released job starts."""
     job = slurm_world.sbatch("--gpus=1", "--begin=now+2")
     make(slurm_world, Hold(job))
     assert row(slurm_world, job).is_held_by_user
@@ -150,7 +150,7 @@ def test_hold_and_release(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_request_is_cleared_then_made_anew(slurm_world: SlurmWorld) -> None:
-    """Between the two the job asks for nothing; then it gets exactly what it asked for."""
+    """A cleared request is empty, and a new one gives the job exactly its gang."""
     job = slurm_world.sbatch("--gpus=2", "--hold")
     make(slurm_world, ClearRequest(job))
     assert asked(row(slurm_world, job)) == (set(), (), ())
@@ -167,7 +167,7 @@ def test_a_request_is_cleared_then_made_anew(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_request_goes_back_to_what_it_was(slurm_world: SlurmWorld) -> None:
-    """Asking for what was read before a pin gives the number of nodes that it had, no fewer."""
+    """Setting the request read before a pin restores a job's number of GPUs and nodes."""
     alone = slurm_world.sbatch("--gpus=6", "--hold")
     pair = slurm_world.sbatch("--gpus=4", "--nodes=2", "--hold")
     reading = slurm_world.slurm.read()
@@ -183,7 +183,7 @@ def test_a_request_goes_back_to_what_it_was(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_running_job_is_asked_to_save_requeued_and_begins_soon(slurm_world: SlurmWorld) -> None:
-    """It is left waiting under a user's hold, and begins when told, not after two minutes."""
+    """A requeued job has a user hold; `begins_soon` removes Slurm's delay of two minutes."""
     job = slurm_world.submit()
     reading = slurm_world.slurm.read()
     own = reading.request(reading.queue[job])
@@ -202,7 +202,7 @@ def test_a_running_job_is_asked_to_save_requeued_and_begins_soon(slurm_world: Sl
 
 
 def test_how_a_job_has_ended_is_read(slurm_world: SlurmWorld) -> None:
-    """A batch script that USR1 ends has FAILED of signal 10; requeued and held it runs again."""
+    """A batch script killed by USR1 is FAILED with signal 10, and runs again after a requeue."""
     job = slurm_world.sbatch("--gpus=1", "--requeue")
     until_state(slurm_world, job, "RUNNING")
     slurm_world.settle()
@@ -223,7 +223,7 @@ def test_how_a_job_has_ended_is_read(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_job_that_waits_takes_no_message(slurm_world: SlurmWorld) -> None:
-    """Nor does one that is not there; the change after it is made."""
+    """A message to a pending job is refused, and the next change is made."""
     job = slurm_world.sbatch("--gpus=1", "--hold")
     faults = slurm_world.slurm.change([Notify(job, "a few words"), Release(job)])
     assert isinstance(faults[0], SlurmRefused)
@@ -232,7 +232,7 @@ def test_a_job_that_waits_takes_no_message(slurm_world: SlurmWorld) -> None:
 
 
 def test_the_throttle_of_an_array_is_read(slurm_world: SlurmWorld) -> None:
-    """Of all arrays that have one and are not over."""
+    """The throttle is read for arrays that have one and have not ended."""
     job = slurm_world.sbatch("--gpus=1", "--array=1-6%2")
     slurm_world.sbatch("--gpus=1", "--array=1-2")
     slurm_world.until(
@@ -244,7 +244,7 @@ def test_the_throttle_of_an_array_is_read(slurm_world: SlurmWorld) -> None:
         ),
         "two run",
     )
-    # Of other tests there may be arrays whose tasks are still leaving their nodes.
+    # Arrays of other tests may still have tasks that are completing.
     assert slurm_world.slurm.read().throttles.get(job) == 2
     assert str(int(job) + 1) not in slurm_world.slurm.read().throttles
     slurm_world.run("scancel", job)
@@ -252,7 +252,7 @@ def test_the_throttle_of_an_array_is_read(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_hold_may_come_when_the_job_runs(slurm_world: SlurmWorld) -> None:
-    """Slurm shows it, nothing of the request can be changed, and a release takes it back."""
+    """A hold on a running job is read and can be released; the job's request cannot be cleared."""
     first, second = (slurm_world.sbatch("--gpus=1") for _ in range(2))
     for job in (first, second):
         until_state(slurm_world, job, "RUNNING")
@@ -268,7 +268,7 @@ def test_a_hold_may_come_when_the_job_runs(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_job_that_is_put_off_does_not_start_for_a_minute(slurm_world: SlurmWorld) -> None:
-    """Though it is released; it may be told to begin soon after all."""
+    """A job with a delayed start stays pending after its release; `begins_soon` ends the delay."""
     job = slurm_world.sbatch("--gpus=1", "--hold")
     own = slurm_world.slurm.read().request(row(slurm_world, job))
     now_s = slurm_world.now_s()
@@ -281,7 +281,7 @@ def test_a_job_that_is_put_off_does_not_start_for_a_minute(slurm_world: SlurmWor
 
 
 def test_features_may_be_preferred(slurm_world: SlurmWorld) -> None:
-    """And no longer preferred."""
+    """A preferred feature can be set and removed."""
     if slurm_world.slurm.version < (22, 5):
         pytest.skip("this Slurm has no Prefer")
     job = slurm_world.sbatch("--gpus=1", "--hold")
@@ -291,7 +291,7 @@ def test_features_may_be_preferred(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_task_of_an_array_is_changed_alone(slurm_world: SlurmWorld) -> None:
-    """The others stay as they were."""
+    """A change of one array task does not change the others."""
     array = slurm_world.sbatch("--gpus=1", "--array=0-3", "--hold")
     tasks = [JobId(f"{array}_{number}") for number in range(4)]
     gang = a_gang("n3:p100:2")
@@ -318,7 +318,7 @@ def test_a_task_of_an_array_is_changed_alone(slurm_world: SlurmWorld) -> None:
 
 
 def test_each_fault_is_told_of_its_own_change(slurm_world: SlurmWorld) -> None:
-    """Whatever was wrong in the middle of a batch, all others are made, and none is blamed."""
+    """Each fault of a batch is returned at its own change, and all other changes are made."""
     held = [slurm_world.sbatch("--gpus=1", "--hold") for _ in range(5)]
     runs, *_ = jobs = [slurm_world.sbatch("--gpus=1") for _ in range(2)]
     for job in jobs:
@@ -356,7 +356,7 @@ def test_each_fault_is_told_of_its_own_change(slurm_world: SlurmWorld) -> None:
 
 
 def test_no_answer_is_not_a_refusal(slurm_world: SlurmWorld) -> None:
-    """Without slurmctld nothing can be read, and every change may or may not have been made."""
+    """Without slurmctld, reads and changes fail with SlurmUnavailable, not SlurmRefused."""
     job = slurm_world.sbatch("--gpus=1", "--hold")
     assert slurm_world.slurm.change([]) == []
     with slurm_world.away():
@@ -383,7 +383,7 @@ HOSTILE = {
 
 
 def test_hostile_names_and_comments_harm_nothing(slurm_world: SlurmWorld) -> None:
-    """Comments are read as they were written; what names claim of GPUs is not believed."""
+    """Comments are read unchanged, and a name that imitates Slurm affects its own job at most."""
     jobs = {
         slurm_world.sbatch("--gres=gpu:1", f"--job-name={text}", f"--comment={text}"): text
         for text in HOSTILE.values()
@@ -395,12 +395,12 @@ def test_hostile_names_and_comments_harm_nothing(slurm_world: SlurmWorld) -> Non
     reading = slurm_world.slurm.read()
     assert {job: reading.queue[job].comment for job in jobs} == jobs
     assert reading.gangs.keys() == {*jobs, plain}
-    # What a name claims of the job's own node might be true, and is then not free.
+    # GPUs that a name claims on the job's own node may really be allocated, so they count as used.
     claims = {job for job, text in jobs.items() if "GRES=" in text}
     for job, gang in reading.gangs.items():
         assert set(gang.gpus_by_node) == set(reading.queue[job].nodes)
         assert gang.num_gpus == 1 or job in claims
-    # A name that tells of excluded nodes keeps the job with Slurm; that is its owner's loss.
+    # A name that imitates ExcNodeList makes its own job unmanaged.
     assert reading.set_apart_by_detail <= {waits, *claims}
     assert reading.queue[waits].request.num_nodes == "1"
     before = {job: reading.queue[job].raw_id for job in jobs}

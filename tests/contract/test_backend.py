@@ -1,4 +1,4 @@
-"""What the loop may rely on in every world: the promises of engine/backend.py, one by one."""
+"""The contract of every backend (engine/backend.py), in every world."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ N1, N2, N3 = a_gang("n1:v100:2"), a_gang("n2:v100:2"), a_gang("n3:p100:2")
 
 
 def plan_of(snapshot: Snapshot, gangs: Mapping[JobId, Gang]) -> Plan:
-    """Return the plan of these gangs, once it is known to break no rule."""
+    """Return a plan with these gangs, after check_plan."""
     waiting = {
         job.job_id: WaitReason.INSUFFICIENT for job in snapshot.jobs if job.job_id not in gangs
     }
@@ -34,7 +34,7 @@ def plan_of(snapshot: Snapshot, gangs: Mapping[JobId, Gang]) -> Plan:
 
 
 def carry_out(world: World, gangs: Mapping[JobId, Gang]) -> dict[tuple[type, JobId], Status]:
-    """Observe, plan these gangs and no others, apply, and return what came of each action."""
+    """Observe, plan these gangs and no others, apply, and return the status of each action."""
     snapshot = world.backend.observe()
     actions = reconcile(snapshot, plan_of(snapshot, gangs))
     outcomes = world.backend.apply(actions)
@@ -49,18 +49,18 @@ def start(world: World, gangs: Mapping[JobId, Gang]) -> None:
 
 
 def on(world: World, job: JobId) -> Gang | None:
-    """Return where the next look shows a job, running or about to."""
+    """Return a job's gang in a new snapshot, None while it is queued."""
     seen = world.backend.observe().by_id[job]
     return None if seen.phase is Phase.QUEUED else seen.allocation.gangs[0]
 
 
 def statuses(outcomes: list[Outcome]) -> list[Status]:
-    """Return how actions ended."""
+    """Return the statuses of outcomes."""
     return [outcome.status for outcome in outcomes]
 
 
 def test_every_job_that_waits_is_seen_with_nothing(world: World) -> None:
-    """And all six nodes, open and whole."""
+    """Pending jobs are queued without GPUs, and all six nodes are schedulable."""
     jobs = {world.submit(2), world.submit(4)}
     snapshot = world.backend.observe()
     assert {job.job_id for job in snapshot.jobs} == jobs
@@ -72,7 +72,7 @@ def test_every_job_that_waits_is_seen_with_nothing(world: World) -> None:
 
 
 def test_looking_changes_nothing(world: World) -> None:
-    """Two looks show the same, with jobs that wait and jobs that run."""
+    """Two observations are equal, with pending and running jobs."""
     first, _ = world.submit(), world.submit()
     start(world, {first: N1})
     before = world.backend.observe()
@@ -81,7 +81,7 @@ def test_looking_changes_nothing(world: World) -> None:
 
 
 def test_what_is_done_shows_at_the_next_look(world: World) -> None:
-    """A start is seen at once, be the job only about to run, and stays when it runs."""
+    """A snapshot shows a start or a stop at once, also before the job runs."""
     job = world.submit()
     assert carry_out(world, {job: N1}) == {(Start, job): Status.DONE}
     assert on(world, job) == N1
@@ -92,7 +92,7 @@ def test_what_is_done_shows_at_the_next_look(world: World) -> None:
 
 
 def test_jobs_get_exactly_their_gangs(world: World) -> None:
-    """On one node or several, of one type or several, on a node with two types."""
+    """Jobs hold exactly their gangs: on several nodes, with several types, on a mixed node."""
     told = (
         "n1:v100:2 n2:v100:2",
         "n2:v100:2 n3:p100:2",
@@ -108,7 +108,7 @@ def test_jobs_get_exactly_their_gangs(world: World) -> None:
 
 
 def test_what_was_carried_out_needs_nothing_more(world: World) -> None:
-    """The plan, reconciled again, gives renewals only: at once, and when all have settled."""
+    """Reconciling an applied plan again gives renewals only, at once and when the jobs run."""
     jobs = [world.submit(), world.submit(4), world.submit()]
     gangs = dict(zip(jobs, (N1, a_gang("n2:v100:2 n3:p100:2"), N3), strict=True))
     assert set(carry_out(world, gangs).values()) == {Status.DONE}
@@ -122,7 +122,7 @@ def test_what_was_carried_out_needs_nothing_more(world: World) -> None:
 
 
 def test_a_start_on_busy_gpus_waits_and_keeps_no_other_from_starting(world: World) -> None:
-    """It is put off, whoever comes after it starts, and the job in the way is left alone."""
+    """A start on busy GPUs is deferred, the next one is done, and the running job is unchanged."""
     first, second, third = world.submit(4), world.submit(), world.submit()
     start(world, {first: a_gang("n1:v100:4")})
     actions: list[Action] = [Start(second, 0, N1), Start(third, 0, N2)]
@@ -139,7 +139,7 @@ def test_a_start_on_busy_gpus_waits_and_keeps_no_other_from_starting(world: Worl
 
 
 def test_two_starts_on_the_same_gpus_are_one(world: World) -> None:
-    """The first has them, the second is put off."""
+    """The first start is done, the second is deferred."""
     first, second = world.submit(4), world.submit(4)
     gang = a_gang("n1:v100:4")
     outcomes = world.backend.apply([Start(first, 0, gang), Start(second, 0, gang)])
@@ -149,7 +149,7 @@ def test_two_starts_on_the_same_gpus_are_one(world: World) -> None:
 
 
 def test_jobs_change_places_in_one_go(world: World) -> None:
-    """Stops come before starts, so that each finds the other's GPUs free; a third one stays."""
+    """Two jobs swap nodes in one round, since stops precede starts; a third job is unchanged."""
     first, second, third = world.submit(4), world.submit(4), world.submit()
     here, there = a_gang("n1:v100:4"), a_gang("n3:p100:4")
     start(world, {first: here, second: there, third: N2})
@@ -165,7 +165,7 @@ def test_jobs_change_places_in_one_go(world: World) -> None:
 
 
 def test_a_wait_ends_in_time(world: World) -> None:
-    """Whatever ends it sooner, it does not last longer."""
+    """`wait` returns at the given time or earlier."""
     job = world.submit()
     start(world, {job: N1})
     until_s = world.now_s() + 1.0
@@ -173,11 +173,11 @@ def test_a_wait_ends_in_time(world: World) -> None:
     assert world.now_s() <= until_s + world.slack_s
 
 
-# What only a Slurm can do.
+# Tests of Slurm backends only.
 
 
 def test_an_unseen_slurm_is_told_and_nothing_is_done_to_it(slurm_world: SlurmWorld) -> None:
-    """A look fails, actions are put off, and later the job starts as planned."""
+    """Without slurmctld, observing fails and actions are deferred; later the job starts."""
     job = slurm_world.submit()
     snapshot = slurm_world.backend.observe()
     actions = reconcile(snapshot, plan_of(snapshot, {job: N1}))
@@ -195,7 +195,7 @@ def test_an_unseen_slurm_is_told_and_nothing_is_done_to_it(slurm_world: SlurmWor
 
 
 def test_what_slurm_refuses_stops_nothing_else(slurm_world: SlurmWorld) -> None:
-    """A job that its user made unmovable stays and says why; the other one moves."""
+    """The stop of a job with Requeue=0 is refused; the other job of the plan migrates."""
     fixed, mover = slurm_world.submit(), slurm_world.submit()
     start(slurm_world, {fixed: N1, mover: N2})
     slurm_world.run("scontrol", "update", f"JobId={fixed}", "Requeue=0")
@@ -208,7 +208,7 @@ def test_what_slurm_refuses_stops_nothing_else(slurm_world: SlurmWorld) -> None:
 
 
 def test_tasks_of_an_array_are_jobs_apart(slurm_world: SlurmWorld) -> None:
-    """Each has its own nodes and number of nodes; one that was not started waits on."""
+    """Each array task is planned as its own job; one that was not started stays pending."""
     array = slurm_world.hadar_sbatch("--hadar-gang=2", "--array=0-2")
     tasks = [JobId(f"{array}_{number}") for number in range(3)]
     seen = slurm_world.backend.observe().jobs
@@ -229,7 +229,7 @@ def test_tasks_of_an_array_are_jobs_apart(slurm_world: SlurmWorld) -> None:
 
 
 def test_gpus_of_others_are_no_ones_to_plan(slurm_world: SlurmWorld) -> None:
-    """What plain jobs hold is occupied, and a start on it is put off."""
+    """GPUs of unmanaged jobs are occupied, and a start on them is deferred."""
     job = slurm_world.submit()
     plain = slurm_world.sbatch("--nodelist=n1", "--gres=gpu:3")
     slurm_world.until(lambda: slurm_world.slurm.queue()[plain].state == "RUNNING", "plain job")
@@ -240,7 +240,7 @@ def test_gpus_of_others_are_no_ones_to_plan(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_named_type_binds_where_slurm_keeps_types(slurm_world: SlurmWorld) -> None:
-    """The job may be planned on that type only; elsewhere on any."""
+    """A named type binds the job only where Slurm keeps types."""
     job = slurm_world.hadar_sbatch("--hadar-gang=2", "--gpus=v100:2")
     keeps = slurm_world.slurm.abilities.keeps_types
     snapshot = slurm_world.backend.observe()
@@ -251,7 +251,7 @@ def test_a_named_type_binds_where_slurm_keeps_types(slurm_world: SlurmWorld) -> 
 def test_a_job_that_names_two_types_is_left_alone_where_slurm_keeps_types(
     slurm_world: SlurmWorld,
 ) -> None:
-    """No node has both, or too few do: nobody can plan for it."""
+    """The job is in the snapshot only where Slurm does not keep types."""
     job = slurm_world.hadar_sbatch("--hadar-gang=2", "--gres=gpu:v100:1,gpu:k80:1")
     keeps = slurm_world.slurm.abilities.keeps_types
     assert (job in slurm_world.backend.observe().by_id) is not keeps
@@ -273,7 +273,7 @@ def test_what_an_adapter_cannot_express_is_not_planned(slurm_world: SlurmWorld) 
             ("4", (), {"4x1"}),
             ("4", ("--gpus=4", "--nodes=2"), {"2x2"}),
             ("2x2", (), {"2x2"}),
-            # Its owner wants two nodes of hadard and one of Slurm.
+            # Contradictory: two nodes for hadard, one for Slurm.
             ("2x2", ("--gpus=4", "--nodes=1"), None),
         )
     }
@@ -283,7 +283,7 @@ def test_what_an_adapter_cannot_express_is_not_planned(slurm_world: SlurmWorld) 
 
 
 def test_tasks_of_a_forked_job_are_its_copies(slurm_world: SlurmWorld) -> None:
-    """One job to plan for; each copy is pinned to a node of its own, and one may wait."""
+    """A forked job is one job in the snapshot; its tasks are copies with gangs of their own."""
     job = slurm_world.hadar_sbatch("--hadar-gang=2", "--hadar-copies=3")
     tasks = [JobId(f"{job}_{number}") for number in range(3)]
     snapshot = slurm_world.backend.observe()

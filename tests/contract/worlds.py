@@ -1,6 +1,6 @@
-"""The worlds that the contract is checked in: what a test may do in each of them.
+"""The worlds of the contract tests: the simulator, and Slurms: fake, local or in containers.
 
-They have the same six nodes. Tests call these methods and know nothing else of a world.
+They have the same six nodes. Tests use only the methods of the protocols below.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from hadar_slurm.submit.describe import describe
 from hadar_slurm.submit.request import parse_words
 
 NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
-# No GPU type is better than another: nothing but the test decides where a job goes.
+# Equal on all GPU types, so that only the test decides where a job runs.
 RATES = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
 LONG = 10**6  # steps of a job that outlasts its test
 TABLE = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
 
 
 class World(Protocol):
-    """A cluster of `NODES` without jobs, and a backend that sees it.
+    """A cluster of `NODES` without jobs, and its backend.
 
-    `slack_s` is how late `wait` may return for reasons that are not its own.
+    `slack_s` is how late the backend's `wait` may return on a busy machine.
     """
 
     slack_s: float
@@ -67,20 +67,20 @@ class World(Protocol):
         ...
 
     def submit(self, gpus: int = 2) -> JobId:
-        """Submit a job that waits, may lie anywhere and saves when asked; before any look."""
+        """Submit a held, migratable job for any node; call before the first observation."""
         ...
 
     def settle(self) -> None:
-        """Let time pass until every job that was started runs, and would save if asked."""
+        """Let time pass until every started job runs and can handle a checkpoint signal."""
         ...
 
     def holds(self, job: JobId) -> Gang | None:
-        """Return the GPUs that a job holds by the world's own records."""
+        """Return the GPUs that a job holds in the world's own records."""
         ...
 
 
 class SlurmWorld(World, Protocol):
-    """A world that is a Slurm, or looks like one to `slurm`."""
+    """A world with a Slurm, fake or real."""
 
     @property
     def slurm(self) -> SlurmAdapter:
@@ -93,7 +93,7 @@ class SlurmWorld(World, Protocol):
         ...
 
     def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
-        """Return a backend that reaches this world in its own way."""
+        """Return a new backend for this world that uses the given adapter."""
         ...
 
     def sbatch(self, *options: str) -> JobId:
@@ -101,19 +101,19 @@ class SlurmWorld(World, Protocol):
         ...
 
     def hadar_sbatch(self, *options: str) -> JobId:
-        """Submit a described job, held, that sleeps or trains."""
+        """Submit a managed job, held, that sleeps."""
         ...
 
     def run(self, *argv: str) -> None:
-        """Run a command as the account that may do all."""
+        """Run a command with an operator's rights at least."""
         ...
 
     def until(self, condition: Callable[[], bool], what: object = "") -> None:
-        """Let time pass until `condition` holds."""
+        """Let time pass until `condition` holds; fail with `what` after a limit."""
         ...
 
     def away(self) -> AbstractContextManager[None]:
-        """Have slurmctld not answer."""
+        """Make slurmctld unreachable."""
         ...
 
 
@@ -126,7 +126,7 @@ class SimWorld:
 
     @cached_property
     def backend(self) -> SimBackend:
-        """Return the simulator, with the jobs that were submitted so far."""
+        """Return the simulator with the jobs submitted so far."""
         parts = NODES.split(",")
         words = ",".join("+".join(_turned(gpus) for gpus in part.split("+")) for part in parts)
         return SimBackend(a_cluster(words), self.jobs)
@@ -145,7 +145,7 @@ class SimWorld:
         """Do nothing: starts take no time."""
 
     def holds(self, job: JobId) -> Gang | None:
-        """Return what the simulated job is on."""
+        """Return the gang of the simulated job."""
         copies = self.backend.runs[job].copies
         return copies[0].gang if copies else None
 
@@ -184,7 +184,7 @@ class FakeWorld:
         return self.fake.now_s
 
     def submit(self, gpus: int = 2) -> JobId:
-        """Submit what hadar-sbatch would."""
+        """Submit a job as hadar-sbatch would."""
         return self.hadar_sbatch(f"--hadar-gang={gpus}")
 
     def sbatch(self, *options: str) -> JobId:
@@ -195,7 +195,7 @@ class FakeWorld:
         return key
 
     def hadar_sbatch(self, *options: str) -> JobId:
-        """Submit what hadar-sbatch would."""
+        """Submit a job as hadar-sbatch would."""
         request = parse_words([*_described(), *options, "job.sh"], {})
         _, *words = compose(request, describe(request, Estimator.shipped(TABLE)), is_held=True)
         return JobId(self.runner.run(["sbatch", "--parsable", *words]).strip())
@@ -205,7 +205,7 @@ class FakeWorld:
         self.fake.advance(3.0)
 
     def holds(self, job: JobId) -> Gang | None:
-        """Return what the model says."""
+        """Return the GPUs in the fake's record of the job."""
         [found] = self.fake.find(job)
         return Gang.of(found.gpus) if found.held else None
 
@@ -214,7 +214,7 @@ class FakeWorld:
         self.runner.run(argv)
 
     def until(self, condition: Callable[[], bool], what: object = "") -> None:
-        """Advance the clock by minutes at the most."""
+        """Advance the clock until `condition` holds, by 200 s at most."""
         for _ in range(2000):
             if condition():
                 return
@@ -223,7 +223,7 @@ class FakeWorld:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Have every command fail to reach slurmctld."""
+        """Make every command fail to reach slurmctld."""
         self.fake.is_away = True
         yield
         self.fake.is_away = False
@@ -266,12 +266,12 @@ class LocalWorld:
         return self.site.submit(*options, "--wrap=exec sleep 600", command=["sbatch"])
 
     def hadar_sbatch(self, *options: str) -> JobId:
-        """Submit a described job that sleeps."""
+        """Submit a managed job that sleeps."""
         self.site.vouch()
         return self.site.submit(*_described(), *options, self.site.script("rest", "sleep 600"))
 
     def settle(self) -> None:
-        """Wait until no job is about to start or to leave, and all have trained some steps."""
+        """Wait until no job is starting or completing, and running jobs have trained some steps."""
 
         def is_settled() -> bool:
             rows = self.site.queue().values()
@@ -284,7 +284,7 @@ class LocalWorld:
         eventually(is_settled, lambda: self.site.told(*self.site.queue()))
 
     def holds(self, job: JobId) -> Gang | None:
-        """Return what Slurm says, read apart from the product."""
+        """Return the GPUs that Slurm shows, read without the product's parser."""
         tree = self.site.tree(job)
         counts = {
             (n, gpu_type): many for n, gpus in tree.items() for gpu_type, many in gpus.items()
@@ -292,18 +292,18 @@ class LocalWorld:
         return Gang.of(counts) if counts else None
 
     def run(self, *argv: str) -> None:
-        """Run a command; it must go well."""
+        """Run a command that must succeed."""
         done = self.site.run(argv)
         if done.returncode:
             raise SlurmError(f"{argv}: {done.stderr}")
 
     def until(self, condition: Callable[[], bool], what: object = "") -> None:
-        """Wait for it."""
+        """Wait until `condition` holds."""
         eventually(condition, what)
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Stop slurmctld meanwhile; its commands give up after a second."""
+        """Stop slurmctld during the block; commands time out after one second."""
         cluster: LocalCluster = self.site.cluster
         waits_s = self.slurm.runner.timeout_s
         object.__setattr__(self.slurm.runner, "timeout_s", 1.0)
@@ -329,17 +329,17 @@ class InContainer(Runner):
         return Runner._done(self, [*words, self.container, *argv], stdin)
 
 
-# For how long jobs in containers are waited for to save, in vain.
+# The grace period of jobs in containers, which never save.
 GRACE_S = 0.5
 
 
 @dataclass
 class DockerWorld:
-    """A cluster in containers, on which hadard's own container is stopped.
+    """A cluster in containers, with hadard's own container stopped.
 
-    The adapter has the rights of an operator, and jobs belong to an ordinary user. They do not
-    answer when asked to save. That they listen this process reports for them (`settle`): what they
-    report themselves lies in a volume that it does not see.
+    The adapter has an operator's rights, and jobs belong to an ordinary user. Jobs ignore the
+    checkpoint signal. `settle` writes the reports of running jobs here, since their own are in a
+    volume that this process cannot read.
     """
 
     containers: Mapping[str, str]
@@ -351,7 +351,7 @@ class DockerWorld:
         self.backend = self.another_backend(self.slurm)
 
     def _runner(self, user: str) -> InContainer:
-        # Not the controller's: that is stopped now and then.
+        # Not the controller's container: `away` stops it.
         return InContainer(timeout_s=20.0, container=self.containers["n6"], user=user)
 
     def another_backend(self, slurm: SlurmAdapter) -> SlurmBackend:
@@ -366,7 +366,7 @@ class DockerWorld:
         return self.backend.now_s()
 
     def submit(self, gpus: int = 2) -> JobId:
-        """Submit a described job that does not answer."""
+        """Submit a managed job that ignores the checkpoint signal."""
         return self.hadar_sbatch(f"--hadar-gang={gpus}")
 
     def sbatch(self, *options: str) -> JobId:
@@ -374,7 +374,7 @@ class DockerWorld:
         return self._sbatch(*options, "--wrap=exec sleep 600")
 
     def hadar_sbatch(self, *options: str) -> JobId:
-        """Submit what hadar-sbatch would."""
+        """Submit a job as hadar-sbatch would."""
         request = parse_words([*_described(), *options, "job.sh"], {})
         _, *words, _ = compose(request, describe(request, Estimator.shipped(TABLE)), is_held=True)
         return self._sbatch(*words, "--wrap=trap '' USR1; sleep 600")
@@ -384,7 +384,7 @@ class DockerWorld:
         return JobId(self._runner("alice").run(told).strip())
 
     def settle(self) -> None:
-        """Wait until no job is about to start or to leave, or might miss a signal."""
+        """Wait until no job is starting or completing, and running jobs have set their traps."""
 
         def is_settled() -> bool:
             rows = self.slurm.queue().values()
@@ -400,7 +400,7 @@ class DockerWorld:
         eventually(is_settled, "settled")
 
     def _report(self, row: QueueRow) -> None:
-        """Say that a job listens, in a file of its owner's."""
+        """Write a report of a running job, in a file owned by the job's user."""
         own = user_reports(self.directory, row.user_id)
         report = ProgressReport(restart=row.restarts, state="running", steps_done=0)
         for place in (own, own / row.raw_id):
@@ -411,7 +411,7 @@ class DockerWorld:
             os.chown(place, row.user_id, -1)
 
     def holds(self, job: JobId) -> Gang | None:
-        """Return what Slurm says, read apart from the product."""
+        """Return the GPUs that Slurm shows, read without the product's parser."""
         tree = gpu_tree(
             gpus_in(self.slurm.runner.run(["scontrol", "show", "job", "-d", "-o", job]))
         )
@@ -425,12 +425,12 @@ class DockerWorld:
         self.slurm.runner.run(argv)
 
     def until(self, condition: Callable[[], bool], what: object = "") -> None:
-        """Wait for it."""
+        """Wait until `condition` holds."""
         eventually(condition, what)
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Stop slurmctld's container meanwhile."""
+        """Stop slurmctld's container during the block."""
         controller = self.containers["ctl"]
         subprocess.run(["docker", "stop", controller], check=True, capture_output=True)
         try:

@@ -15,16 +15,16 @@ import pytest
 from docker.world import DockerCluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# docker/common.sh: no container engine can run here, and the last line of what it says tells why.
+# Exit status of docker/common.sh if no container engine can run here; its last line says why.
 NO_ENGINE = 3
-# Installing an engine, making a base image and building ours takes this long on two cores.
+# Time to install an engine, make a base image and build the project's images on two cores.
 START_S = 1500.0
 
 collect_ignore_glob: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name our marker, and leave the tests out of a run of everything."""
+    """Register the marker, and collect these tests only if a path in this folder is given."""
     config.addinivalue_line("markers", "docker: needs a container engine, and builds images")
     here = Path(__file__).parent
     asked = [Path(word.split("::")[0]).resolve() for word in config.args]
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def slurm_version() -> str:
-    """Return the version to test, which the cluster may not be able to have."""
+    """Return the requested version; a cluster that already runs may have another one."""
     return os.environ.get("HADAR_DOCKER_SLURM", "26.05")
 
 

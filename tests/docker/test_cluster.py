@@ -1,4 +1,4 @@
-"""The dockerized cluster is what docs/docker.md promises, and hadard steers it as an operator."""
+"""The dockerized cluster works as docs/docker.md says, and hadard controls it as an operator."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_hadard_is_an_operator_and_nothing_more(cluster: DockerCluster) -> None:
 
 
 def test_what_operators_ask_is_answered(cluster: DockerCluster) -> None:
-    """By the account that hadard runs as, and with the files that the package carries."""
+    """`hadar` commands work for hadard's account, with the files that the package installs."""
     ask = {"user": "hadar", "service": "hadard"}
     assert cluster.run("hadar", "config", "check", **ask).startswith("/etc/hadar/hadar.yaml: valid")
     assert "poll_seconds: 0.25" in cluster.run("hadar", "config", "show", **ask)
@@ -105,7 +105,7 @@ def test_hadard_places_a_job_and_it_completes(cluster: DockerCluster) -> None:
         script='echo "$SLURM_JOB_NODELIST"',
         command="hadar-sbatch",
     )
-    # It was submitted held: only hadard can have released it, and has named its nodes before.
+    # It was submitted held: only hadard can have released it, after it had set the node list.
     ended = cluster.wait_for_state(number, "COMPLETED")
     assert ended["ReqNodeList"] == ended["NodeList"] != "(null)"
 
@@ -125,7 +125,7 @@ def test_fair_shares_of_all_users_are_read(cluster: DockerCluster) -> None:
 
 
 def test_the_operator_may_do_what_enforcement_needs(cluster: DockerCluster) -> None:
-    # The whole table is in docs/operator-rights.md; this is what hadard lives by.
+    # docs/operator-rights.md has the full table; these are the rights that hadard needs.
     number = cluster.submit("--hold", "--gpus=2", user="bob", script="exec sleep 600")
 
     def update(*words: str) -> None:
@@ -137,7 +137,7 @@ def test_the_operator_may_do_what_enforcement_needs(cluster: DockerCluster) -> N
     assert cluster.wait_for_state(number, "RUNNING")["NodeList"] == "n[1,3]"
     cluster.run("scontrol", "requeuehold", number, user="hadar")
     assert cluster.wait_for_state(number, "PENDING")["Priority"] == "0"
-    # Its owner is not at hadard's mercy.
+    # The owner can release hadard's hold.
     cluster.run("scontrol", "release", number, user="bob")
     wait_until(lambda: cluster.job(number)["Priority"] != "0", "bob has released the job")
     cluster.run("scancel", number, user="hadar")

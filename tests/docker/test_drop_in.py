@@ -1,4 +1,4 @@
-"""Options that came after Slurm 22.05 reach sbatch: the same job with hadar-sbatch as without."""
+"""Options newer than Slurm 22.05: hadar-sbatch submits the same job as sbatch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hadar_slurm.jobspec.description import decode
 
 pytestmark = pytest.mark.docker
 
-# Each from a manual page of 23.02 to 26.05; a Slurm that does not know one refuses it both ways.
+# From the manual pages of 23.02 to 26.05. An older Slurm refuses them from both commands.
 CALLS = (
     ["--tres-per-task=cpu:1,gres/gpu:1", "--ntasks=2"],
     ["--extra=words of one's own"],
@@ -29,13 +29,13 @@ CALLS = (
     ["--nodes=1,2"],
 )
 SCRIPT = "#!/bin/sh\n#SBATCH --job-name=newer\ntrue\n"
-# What differs from one submission to the next.
+# Fields that differ between two submissions of the same job.
 CHANCE = {"JobId", "SLUID", "SubmitTime", "EligibleTime", "AccrueTime", "LastSchedEval", "Priority",
           "AllocNode:Sid", "SubmitLine"}  # fmt: skip
 
 
 def result(cluster: DockerCluster, command: str, *words: str) -> tuple[int, str, dict[str, str]]:
-    """Return status, sbatch's words on standard error, and the job, which is cancelled again."""
+    """Submit and cancel a job; return the exit status, sbatch's errors and the job's fields."""
     done = cluster.attempt(command, "--hold", *words, user="alice", stdin=SCRIPT)
     lines = done.stderr.splitlines(keepends=True)
     ours = [line for line in lines if line.startswith("hadar-sbatch: ")]

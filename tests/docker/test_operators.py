@@ -1,4 +1,4 @@
-"""docs/operators.md, word for word: from a stock Slurm to an enforcing hadard and back."""
+"""Runs the commands of docs/operators.md: from a stock Slurm to an enforcing hadard and back."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.docker
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "operators.md"
 STOCK = Path(__file__).parent / "stock"
-# What a checkout has that is not made, or of no use to pip.
+# Parts of a checkout that pip does not need.
 LEFT_OUT = {".git", ".venv", "__pycache__", "tests", "benchmarks", "demo-output"}
-# Installing 300 MB beside other work.
+# Time to install 300 MB on a busy machine.
 INSTALL_S = 300.0
-# Lines of `scontrol show config` that tell of the moment, not of the configuration.
+# Lines of `scontrol show config` that change without a change of the configuration.
 OF_THE_MOMENT = re.compile(r"(Configuration data as of|BOOT_TIME|NEXT_JOB_ID|HASH_VAL).*\n")
 
 
@@ -30,7 +30,7 @@ class Site(DockerCluster):
     """A stock Slurm in containers, its controller run by systemd."""
 
     def type(self, block: str, *, service: str = "ctl") -> str:
-        """Run commands as root, each as it stands; all must succeed. Return what they print."""
+        """Run a block of commands as root, unchanged; all must succeed. Return their output."""
         done = self.attempt("sh", "-exc", block, service=service, limit_s=INSTALL_S)
         assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -43,7 +43,7 @@ class Site(DockerCluster):
         )  # fmt: skip
 
     def slurm(self) -> dict[str, str]:
-        """Return all that makes up this Slurm's configuration."""
+        """Return this Slurm's configuration: files, settings, users and accounts."""
         files = "find /etc/slurm -type f -exec sha256sum {} + -exec stat -c '%n %a %u %g' {} +"
         return {
             "files": self.run("sh", "-c", f"({files}) | sort"),
@@ -54,7 +54,7 @@ class Site(DockerCluster):
         }
 
     def of_hadar(self) -> set[str]:
-        """Return the files of the controller whose name has hadar in it."""
+        """Return the controller's files with hadar in their names."""
         return set(self.run("find", "/", "/shared", "-xdev", "-name", "*hadar*").splitlines())
 
     def pid(self) -> str:
@@ -69,7 +69,7 @@ def blocks(page: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for part in re.split(r"^##+ ", page, flags=re.MULTILINE)[1:]:
         heading, _, text = part.partition("\n")
-        # A block of another language is no command.
+        # A block that names a language is not a command.
         found[heading] = re.findall(r"^```\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     return {heading: commands for heading, commands in found.items() if commands}
 
@@ -89,7 +89,7 @@ def archive(root: Path) -> bytes:
 
 @pytest.fixture
 def site(cluster: DockerCluster, slurm_version: str) -> Iterator[Site]:
-    """Start the site; docker/up has made the images that it is built upon."""
+    """Start the site; its base images were built by docker/up."""
     environment = {
         **os.environ,
         "SLURM": slurm_version,
@@ -123,7 +123,7 @@ def site(cluster: DockerCluster, slurm_version: str) -> Iterator[Site]:
 
 
 def bring(site: Site, way: str, slurm_version: str) -> None:
-    """Lay on the controller what one of the two ways begins with, in the home of root."""
+    """Copy to the controller the files from which hadar is installed: deb or pip."""
     package = f"hadar-slurm-package:{slurm_version}"
     made = {"deb": "/deb", "pip": "/wheels"}[way]
     content = subprocess.run(
@@ -136,15 +136,15 @@ def bring(site: Site, way: str, slurm_version: str) -> None:
     site.put(archive(REPOSITORY), "/root")
     site.run("mkdir", "/wheels")
     site.put(content, "/wheels")
-    # So that a test does not depend on the way out.
+    # pip then needs no access to the network.
     site.run("tee", "/etc/pip.conf", stdin="[global]\nno-index = true\nfind-links = /wheels\n")
 
 
 @pytest.mark.parametrize("way", ["deb", "pip"])
 def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str) -> None:
-    """Every block of commands is run as it stands, in the order of the page.
+    """Every block of commands succeeds, unchanged and in the order of the page.
 
-    What is not for this way of installing is left out; a new block that nobody runs is noticed.
+    Blocks for the other way of installing are left out. A block that no step runs fails the test.
     """
     commands = blocks(PAGE.read_text())
     stock, without_us = site.slurm(), site.of_hadar()
@@ -198,7 +198,7 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
     share = "/usr/share" if way == "deb" else "/usr/local/share"
     site.run("sh", "-c", f"ls {share}/man/man8/hadard.8* {share}/bash-completion/completions/hadar")
 
-    # The sandbox of the unit hinders nothing, and a hadard that is killed is back.
+    # The unit's sandbox denies nothing, and systemd restarts a killed hadard.
     assert not re.search(r"denied|Read-only|Traceback|not permitted", site.log())
     before = site.pid()
     site.run("kill", "-KILL", before)
@@ -211,7 +211,7 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
     wait_until(lambda: site.pid() not in {"0", before}, "hadard was begun anew")
     wait_until(lambda: "enforces in main" in site.run("hadar", "status"), "hadard enforces again")
 
-    # One job waits for hadard, since all of the GPUs that it can use are taken.
+    # One job stays held by hadard: another job has all the GPUs that it can use.
     needs_k80 = ("--hadar-throughput=k80=1", "--hadar-steps=10000", "--gpus=4", "-N1")
     runs = site.submit("--gres=gpu:k80:4", user="dave", script="sleep 600")
     site.wait_for_state(runs, "RUNNING")

@@ -1,4 +1,4 @@
-"""The pyslurm adapter sees a real Slurm as the command line does, and changes it as well.
+"""The pyslurm adapter reads and changes a real Slurm as the command-line adapter does.
 
 The adapter runs in the controller's container, since pyslurm is built for the Slurm there.
 """
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.docker
 
 # docker/capture waits for the states of its jobs, one after the other.
 FILL_S = 240.0
-# As a list longer than what Slurm's library shows of one by default.
+# Array tasks in a list longer than what Slurm's library shows by default.
 SQUARES = [number * number for number in range(60)]
 
-# What the jobs of docker/capture leave out: it is read by tools that would stumble here.
+# Jobs that docker/capture leaves out: other programs that read its output would fail on them.
 MORE = r"""
 import subprocess
 
@@ -43,8 +43,8 @@ submit("--array=" + ",".join(str(i * i) for i in range(60)))
 submit(f"--dependency=afterany:{one}:{two},after:{one}+5,singleton")
 submit(f"--dependency=afterany:{one}?afterok:{two}")
 """
-# A reading counts when the other way sees the same right before and right after it. The jobs given
-# are cancelled first, and the last of them is to be seen while it ends.
+# Compares a reading by pyslurm with two by the command line, right before and after it, which must
+# be equal. The given jobs are cancelled first; the last one must then be COMPLETING.
 COMPARE = """
 import json, sys, time
 from dataclasses import fields
@@ -90,7 +90,7 @@ from hadar_slurm.slurm.client.runner import Runner
 queue = make_adapter("pyslurm", Runner()).queue()
 print(json.dumps({key: row.comment for key, row in queue.items()}))
 """
-# The request is given as (kind, job, more); the answer has one entry for each.
+# Makes changes given as (kind, job, arguments); prints a fault or null for each.
 CHANGE = """
 import json, sys
 from hadar_slurm.slurm.client import updates
@@ -107,7 +107,7 @@ wanted = [change(kind, job, **more) for kind, job, more in json.loads(sys.argv[1
 faults = make_adapter("pyslurm", Runner()).change(wanted)
 print(json.dumps([fault and [type(fault).__name__, str(fault)] for fault in faults]))
 """
-# Something that accepts connections and says nothing, as a slurmctld that hangs.
+# Emulates a hung slurmctld: a server that accepts connections and never answers.
 HUNG = """
 import json, re, socket, sys, time
 from pathlib import Path
@@ -179,7 +179,7 @@ def zoo(pyslurm: DockerCluster) -> Iterator[DockerCluster]:
         assert filled.returncode == 0, filled.stderr
         more = pyslurm.run("python", "-c", MORE, user="alice").split()
         yield pyslurm
-        # Other tools stumble over a comment that is no text, for as long as Slurm remembers it.
+        # Other programs fail on a comment that is not valid text, until Slurm purges the job.
         pyslurm.run("scontrol", "update", f"JobId={','.join(more)}", "Comment=seen")
     finally:
         for user in USERS:
@@ -190,7 +190,7 @@ def zoo(pyslurm: DockerCluster) -> Iterator[DockerCluster]:
 
 
 def _ask(cluster: DockerCluster, program: str, *words: str) -> Any:
-    """Run a program as hadard's user in the controller, and return what it prints."""
+    """Run a Python program as hadard's user in the controller; return the JSON that it prints."""
     said = cluster.run("python", "-W", "error", "-c", program, *words, user="hadar")
     return json.loads(said.splitlines()[-1])
 
@@ -201,7 +201,7 @@ def _change(cluster: DockerCluster, *wanted: tuple[str, str, dict[str, Any]]) ->
 
 
 def test_changes_go_their_ways_in_order(pyslurm: DockerCluster) -> None:
-    """A mixed batch is made whole, and the fault of a bad id is told in its place."""
+    """A batch makes all its valid changes, in order, and returns a fault for each invalid one."""
     cluster = pyslurm
     script = "trap 'exit 0' USR1\nwhile :; do sleep 0.2; done"
     saved = cluster.submit("--gres=gpu:1", "--nodelist=n1", user="alice", script=script)
@@ -239,7 +239,7 @@ def test_changes_go_their_ways_in_order(pyslurm: DockerCluster) -> None:
     assert cluster.run("squeue", "-h", "-r", "-t", "RUNNING", "-j", array, "-o", "%K").split() == [
         "2"
     ]
-    # Its owner, not an administrator alone, may release what was requeued.
+    # The owner, not only an administrator, may release the requeued job.
     cluster.run("scontrol", "release", moved, user="alice")
     wait_until(lambda: cluster.job(moved)["Priority"] != "0", "alice has released the job")
     cluster.run("scancel", moved, held, array)
@@ -247,7 +247,7 @@ def test_changes_go_their_ways_in_order(pyslurm: DockerCluster) -> None:
 
 
 def test_a_hung_slurmctld_costs_one_message_timeout(pyslurm: DockerCluster) -> None:
-    """Reading says that Slurm cannot be seen; of a batch, only the first change is waited for."""
+    """A read fails after one timeout, and a batch waits for its first change only."""
     (read, read_s), (queue, queue_s), (change, change_s) = _ask(pyslurm, HUNG)
     assert "Socket timed out" in read
     assert "Socket timed out" in queue
@@ -256,7 +256,7 @@ def test_a_hung_slurmctld_costs_one_message_timeout(pyslurm: DockerCluster) -> N
 
 
 def test_a_wrong_configuration_does_not_end_the_daemon(pyslurm: DockerCluster) -> None:
-    """Slurm's library would: so it is tried elsewhere first, and the reason is told."""
+    """Slurm's library ends its process on a wrong configuration: another process tries it first."""
     name, fault, right, other = _ask(pyslurm, WRONG)
     assert name == "command line"
     assert fault.startswith("adapter: pyslurm: ")
@@ -265,11 +265,11 @@ def test_a_wrong_configuration_does_not_end_the_daemon(pyslurm: DockerCluster) -
 
 
 def test_both_ways_see_the_same(zoo: DockerCluster) -> None:
-    """Every field of every job and node is equal, as are the GPUs held and the cluster's facts."""
+    """Both adapters read equal jobs, nodes, held GPUs, partitions, versions and addresses."""
     seen = _ask(zoo, COMPARE)
     assert seen["is_steady"]
     assert seen["different"] == {}
-    # So much was compared:
+    # The comparison covered at least:
     assert {"RUNNING", "SUSPENDED", "PENDING", "COMPLETED", "FAILED", "CANCELLED"} <= {
         *seen["states"]
     }
@@ -279,7 +279,7 @@ def test_both_ways_see_the_same(zoo: DockerCluster) -> None:
 
 
 def test_they_see_the_same_while_jobs_end(zoo: DockerCluster) -> None:
-    """A job that is slow to end holds its GPUs by both ways, as does a cancelled array's task."""
+    """Both adapters read a COMPLETING job, and the tasks of a cancelled array, alike."""
     script = "trap '' TERM\nwhile :; do sleep 1; done"
     slow = zoo.submit("--gres=gpu:1", "--nodelist=n5", user="bob", script=script)
     waiting = zoo.submit("--array=0-5", "--hold", user="bob", script="true")
@@ -290,7 +290,7 @@ def test_they_see_the_same_while_jobs_end(zoo: DockerCluster) -> None:
 
 
 def test_comments_arrive_whole(zoo: DockerCluster) -> None:
-    """Line breaks of every kind, quotes, other alphabets, and what imitates Slurm's own output."""
+    """Line breaks, quotes, other alphabets and imitations of Slurm's output are read unchanged."""
     comments = [
         "first\nsecond\r\nthird\rfourth",
         'it\'s "quoted" `so`; $(touch harm) | \\ a|b|c,d=e',
@@ -304,17 +304,17 @@ def test_comments_arrive_whole(zoo: DockerCluster) -> None:
     ]
     seen = _ask(zoo, COMMENTS)
     assert [seen[job] for job in jobs] == comments
-    # squeue's reader makes one kind of line break of all: leave nothing that differs.
+    # The reader of squeue replaces line breaks by one kind: remove comments that would differ.
     zoo.run("scontrol", "update", f"JobId={','.join(jobs)}", "Comment=seen")
 
 
 def test_every_task_of_an_array_is_seen(zoo: DockerCluster) -> None:
-    """Long lists do not hide one, nor do steps, where squeue -r leaves task 13 out."""
+    """No task is missing from a long list, nor from one with steps (`squeue -r` omits task 13)."""
     spans = {"1-13:2": range(1, 14, 2), ",".join(map(str, SQUARES)): SQUARES}
     for span, tasks in spans.items():
         job = zoo.submit("--hold", f"--array={span}", user="carol", script="true")
         seen = {key for key in _ask(zoo, COMMENTS) if key.startswith(f"{job}_")}
         assert seen == {f"{job}_{task}" for task in tasks}
-        # Each on its own, both ways agree again.
+        # Once the tasks have their own records, both adapters read them alike.
         every = ",".join(map(str, tasks))
         zoo.run("scontrol", "update", f"JobId={job}_[{every}]", "Comment=seen")

@@ -1,4 +1,4 @@
-"""What the tests do to the dockerized cluster: commands as its users, and waiting."""
+"""The dockerized cluster as tests use it: commands run as its users, and waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 USERS = ("alice", "bob", "carol", "dave")
-# A loaded machine may take this long for what takes a second on a free one.
+# A busy machine may take this long for what takes a second on an idle one.
 PATIENCE_S = 60.0
 
 
@@ -39,7 +39,7 @@ class DockerCluster:
         stdin: str = "",
         limit_s: float = PATIENCE_S,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in a container and return what came of it."""
+        """Run a command in a container and return its exit status and output."""
         home = {"root": "/root", "hadar": "/var/lib/hadar"}.get(user, f"/home/{user}")
         return subprocess.run(
             ["docker", "exec", "-i", "--user", user, "--workdir", home,
@@ -48,31 +48,31 @@ class DockerCluster:
         )  # fmt: skip
 
     def run(self, *argv: str, user: str = "root", service: str = "ctl", stdin: str = "") -> str:
-        """Return what a command prints; it must succeed."""
+        """Run a command that must succeed, and return its output."""
         done = self.attempt(*argv, user=user, service=service, stdin=stdin)
         assert done.returncode == 0, f"{argv}: {done.stderr}"
         return done.stdout
 
     def submit(self, *options: str, user: str, script: str, command: str = "sbatch") -> str:
-        """Submit a batch script as `user` and return the job's number."""
+        """Submit a batch script as `user` and return the job's id."""
         said = self.run(command, *options, user=user, stdin=f"#!/bin/sh\n{script}\n")
         match = re.search(r"Submitted batch job (\d+)", said)
         assert match is not None, said
         return match[1]
 
     def job(self, number: str) -> dict[str, str]:
-        """Return what scontrol tells about a job whose texts are harmless."""
+        """Return scontrol's fields of a job whose texts contain no blanks."""
         line = self.run("scontrol", "show", "job", "-d", "-o", number)
         return dict(re.findall(r"(\S+?)=(\S*)", line))
 
     def wait_for_state(self, number: str, state: str) -> dict[str, str]:
-        """Wait until a job is in `state`, and return what scontrol tells about it."""
+        """Wait until a job is in `state`, and return scontrol's fields of it."""
         wait_until(lambda: self.job(number)["JobState"] == state, f"job {number} is {state}")
         return self.job(number)
 
 
 def wait_until(is_so: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:
-    """Wait until something holds; fails naming `what` when it has not after `limit_s` seconds."""
+    """Wait until a condition holds; after `limit_s` seconds, fail with the text `what`."""
     deadline_s = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < deadline_s, f"not so after {limit_s:g} s: {what}"
