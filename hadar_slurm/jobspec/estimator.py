@@ -94,15 +94,21 @@ class Estimator:
         rows = self.table.throughputs(description.workload)
         if rows is None:
             return general
-        # Types that the table lacks are scaled by the mean ratio of table to published speeds.
+        # Types that the table lacks are scaled by the mean ratio of table to published speeds, over
+        # the cluster's types, or over all types of the table where the cluster has none of them.
         names = [gpu_type.lower() for gpu_type in gpu_types]
-        listed = {name: rows.on(name, gpus) for name in names if name in rows.gpu_types}
-        factors = [t / general.throughputs.on(name, gpus) for name, t in listed.items() if t > 0]
-        factor = sum(factors) / len(factors) if factors else 0.0
+        both = [name for name in names if rows.on(name, gpus) > 0]
+        if not both:
+            both = [name for name in rows.gpu_types if rows.on(name, gpus) > 0]
+            everywhere = (*names, *both)
+            general = model.published_prior(self.published, everywhere, gpus, slowest)
+        if not both:
+            return general
+        factor = sum(rows.on(k, gpus) / general.throughputs.on(k, gpus) for k in both) / len(both)
         others = {
             (name, gpus): GangThroughput(factor * general.throughputs.on(name, gpus))
             for name in names
-            if name not in listed
+            if name not in rows.gpu_types
         }
         return model.Prior(Throughputs.of({**dict(rows.rows), **others}), Origin.PUBLISHED)
 

@@ -80,7 +80,8 @@ class SimBackend:
     def from_snapshot(cls, snapshot: Snapshot) -> SimBackend:
         """Return a simulation that continues from a snapshot, at time 0, with its jobs only.
 
-        GPUs of unmanaged jobs are never freed; stopping and starting jobs have done so.
+        Jobs keep their progress. GPUs of unmanaged jobs are never freed; stopping and starting
+        jobs have done so.
         """
         occupied = dict(snapshot.occupied)
         nodes = []
@@ -88,17 +89,19 @@ class SimBackend:
             left = {str(slot.gpu_type): max(0, n - occupied.get(slot, 0)) for slot, n in node.slots}
             nodes.append(Node.of(node.name, left, is_schedulable=node.is_schedulable))
         jobs = [job for job in snapshot.jobs if not job.phase.is_final]
-        specs = []
-        for job in jobs:
-            steps = max(1, math.ceil(job.steps_left))
-            submitted_s = min(0.0, job.spec.submitted_s - snapshot.now_s)
-            specs.append(replace(job.spec, total_steps=steps, submitted_s=submitted_s))
+        specs = [
+            replace(job.spec, submitted_s=min(0.0, job.spec.submitted_s - snapshot.now_s))
+            for job in jobs
+        ]
         world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules)
         for job in jobs:
+            run = world.runs[job.job_id]
+            run.resume(job.progress)
             if job.phase in (Phase.STARTING, Phase.RUNNING):
+                run.has_run = False  # what it holds it need not start again
                 for number, gang in job.allocation.copies:
-                    world._start(world.runs[job.job_id], Start(job.job_id, number, gang))
-                world.runs[job.job_id].has_run = True
+                    world._start(run, Start(job.job_id, number, gang))
+                run.has_run = True
         return world
 
     def observe(self) -> Snapshot:

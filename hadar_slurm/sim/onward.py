@@ -90,4 +90,5 @@ class _ForecastBackend:
             allowed_nodes=known.allowed_nodes,
             bound_type=known.bound_type if job.phase is Phase.QUEUED else None,
             fair_share=known.fair_share,
+            left_out=known.left_out,
         )

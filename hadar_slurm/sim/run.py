@@ -67,6 +67,13 @@ class Run:
             self._job = Job(self.spec, self.phase, progress, held)
         return self._job
 
+    def resume(self, progress: Progress) -> None:
+        """Continue from a job's progress so far."""
+        self.trained_steps = progress.steps_done
+        self.restarts, self.service = progress.restarts, dict(progress.service_by_type)
+        self.has_run = bool(progress.steps_done or progress.service_gpu_s)
+        self._job = None
+
     def start(self, number: int, gang: Gang, throughput: float, *, ready_s: float) -> None:
         """Start a copy on a gang."""
         if not self.copies:

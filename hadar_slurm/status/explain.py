@@ -6,6 +6,7 @@ line's jobs under the same policy (sim/onward.py).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -70,7 +71,7 @@ class Explanation:
     forked: Forked | None = None
     # Time to the end of a job with GPUs if it is not migrated.
     ends_in_s: float | None = None
-    # Waiting jobs that will start before this one.
+    # Waiting jobs that start earlier in the forecast; all that start if this one does not.
     ahead: tuple[JobId, ...] = ()
     expected: Expected | None = None
     # `expected` if the job could checkpoint; None if it can.
@@ -124,7 +125,8 @@ def explain(
         begins, policy=policy, awaited=job_id, round_s=round_s, clock=clock, limit_s=limit_s
     )
     begun = forecast(snapshot)
-    ahead = tuple(name for name in begun if name != job_id)
+    begins_s = begun[job_id].in_s if job_id in begun else math.inf
+    ahead = tuple(name for name, begin in begun.items() if begin.in_s < begins_s)
     found = replace(found, expected=_expected(job, begun), ahead=ahead)
     if job.spec.can_checkpoint:
         return found

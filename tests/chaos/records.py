@@ -45,7 +45,7 @@ class Sighting:
 
     def __str__(self) -> str:
         words = [self.state, self.reason, f"priority {self.priority}", f"restarts {self.restarts}"]
-        gpus = " ".join(sorted(f"{gpu.node}:{gpu.kind}:{gpu.index}" for gpu in self.gpus))
+        gpus = " ".join(sorted(f"{gpu.node}:{gpu.gpu_type}:{gpu.index}" for gpu in self.gpus))
         nodes = f"must have {self.requested_nodes}" if self.requested_nodes else ""
         words.append(f"begins {self.started_s:.0f}")
         return f"job {self.key}: " + ", ".join(word for word in (*words, nodes, gpus) if word)

@@ -39,6 +39,17 @@ def test_the_table_is_filled_up_with_what_is_published(estimator: Estimator) -> 
     assert 10.0 < throughputs.on("a100", 1) < 20.0
 
 
+def test_a_workload_of_the_table_runs_on_types_that_the_table_lacks(estimator: Estimator) -> None:
+    """Without any type of the table in the cluster, published ratios scale the table's figures."""
+    job = Description(steps=5, workload="a3c")
+    throughputs = estimator.throughputs(job, "ada", ("A100", "H100", "X"))
+    assert throughputs.on("a100", 1) == pytest.approx(
+        estimator.throughputs(job, "ada", ("V100", "K80", "A100")).on("a100", 1)
+    )
+    assert throughputs.on("h100", 1) > throughputs.on("a100", 1)
+    assert throughputs.on("x", 1) > 0
+
+
 def test_what_is_measured_takes_the_place_of_the_table(estimator: Estimator) -> None:
     job = Description(steps=5, workload="A3C")
     estimator.speeds.measure(Workload("ada", "A3C"), Place("v100", 1), 5.0)

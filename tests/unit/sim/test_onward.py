@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -56,7 +57,6 @@ def test_what_others_hold_they_keep() -> None:
 
 
 def test_a_closed_node_takes_nobody() -> None:
-
     nodes = a_cluster("1xV100,1xV100", closed=["n1"])
     runs = a_job("1", steps=1000, on="n2:V100:1", throughputs=V100)
     assert played(a_snapshot(nodes, runs, waiting("2", 0.0)), "2")["2"].in_s == 100.0
@@ -100,11 +100,31 @@ def test_a_policy_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         played(a_snapshot("1xV100", waiting("1", 0.0)), "1")
 
 
-def test_jobs_that_have_run_pay_for_their_next_start() -> None:
-    """A stopping job counts as queued, and keeps the steps it has done."""
+def test_a_stopping_job_counts_as_queued() -> None:
+    """A stopping job holds no GPUs in the forecast, and keeps the steps it has done."""
     stops = a_job(
         "1", on="n1:V100:1", phase=Phase.STOPPING, steps=1000, done=400.0, throughputs=V100
     )
     world = SimBackend.from_snapshot(a_snapshot("1xV100", stops, now_s=50.0))
     (job,) = world.observe().jobs
     assert (job.phase, job.steps_left, world.is_busy) == (Phase.QUEUED, 600.0, False)
+
+
+def test_jobs_that_have_run_pay_for_their_next_start() -> None:
+    """A queued job that has trained before starts at once, and its successor 40 s + 60 s later."""
+    again = a_job("1", steps=1000, done=400.0, throughputs=V100, restart_cost_s=40.0)
+    found = played(a_snapshot("1xV100", again, waiting("2", 10.0), now_s=50.0), "2")
+    assert {job: begin.in_s for job, begin in found.items()} == {"1": 0.0, "2": 100.0}
+
+
+def test_the_forecast_keeps_the_service_that_jobs_have_received() -> None:
+    """Policies that rank by attained service rank as in the snapshot."""
+    served = a_job("1", on="n1:V100:1", done=400.0, service_gpu_s=5000.0, throughputs=V100)
+    (job,) = SimBackend.from_snapshot(a_snapshot("1xV100", served, now_s=50.0)).observe().jobs
+    assert (job.progress, job.phase) == (served.progress, Phase.RUNNING)
+
+
+def test_a_job_kept_back_by_a_limit_does_not_start_in_the_forecast() -> None:
+    """A left-out job gets no GPUs, and the next one starts."""
+    kept = replace(waiting("1", 0.0), left_out=True)
+    assert set(played(a_snapshot("1xV100", kept, waiting("2", 10.0), now_s=50.0), "2")) == {"2"}

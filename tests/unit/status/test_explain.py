@@ -68,6 +68,16 @@ def test_who_waits_is_told_when_and_on_what_it_begins() -> None:
     assert found.ahead == ("2",)
 
 
+def test_jobs_that_start_at_the_same_time_are_not_ahead() -> None:
+    """Two jobs start when the V100s of a third are free; neither is ahead of the other."""
+    runs = fixed(a_job("1", 2, on="n1:V100:2", throughputs=BOTH))
+    pair = [fixed(a_job(name, throughputs=BOTH)) for name in "23"]
+    for name in "23":
+        found = explained(name, runs, *pair, nodes="2xV100,1xK80")
+        assert found is not None
+        assert (found.ahead, found.expected and found.expected.begins_in_s) == ((), 50.0)
+
+
 def test_what_moving_would_change_is_told_of_who_cannot() -> None:
     """A preemptible job could start on the K80 at once."""
     runs = fixed(a_job("1", on="n1:V100:1", throughputs=BOTH))
