@@ -1,8 +1,9 @@
 """Estimates a job's throughput on each GPU type. Standard library only.
 
-A throughput given by the user is used unchanged. Otherwise `core.throughput_model` starts from the
-throughput table, and for GPU types that the table lacks from their published speeds; measurements
-of this workload and of similar ones on this cluster replace both.
+A throughput given by the user is used unchanged, except that the copies of a forked job replace it
+by what they measure (`slurm/observe/array_jobs.py`). Otherwise `core.throughput_model` starts from
+the throughput table, and for GPU types that the table lacks from their published speeds;
+measurements of this workload and of similar ones on this cluster replace both.
 """
 
 from __future__ import annotations

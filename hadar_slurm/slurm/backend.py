@@ -218,7 +218,11 @@ class SlurmBackend:
         return {} if seen is None else copy_facts(seen.forks, self._builder.averages)
 
     def command_text(self, action: Action) -> str:
-        """Return the commands for an action without faults, separated by semicolons."""
+        """Return the main commands of an action, separated by semicolons.
+
+        Left out are the hold before a start, a new begin time and repeated signals. A stop is shown
+        as that of a running job.
+        """
         action = self._on_task(action)
         job = action.job_id
         changes: list[updates.Update] = []

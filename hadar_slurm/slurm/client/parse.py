@@ -1,4 +1,4 @@
-"""Parses the output of Slurm's tools. Pure.
+"""Parses the output of squeue, `scontrol show node` and `scontrol show job -d`. Pure.
 
 Users choose names, comments and accounts freely: `squeue.py` separates them from other fields.
 """
