@@ -433,7 +433,7 @@ class Daemon(RuleBasedStateMachine):
         """The owner holds a job that waits and that nobody holds."""
         job = self.chosen(number)
         ledger = self.daemon.backend.ledger
-        if job is None or job.state != "PENDING" or job.hold or not ledger.is_whole:
+        if job is None or job.state != "PENDING" or job.hold or not ledger.was_read:
             return
         described = decode_or_none(job.comment)
         entry = ledger[JobId(job.key)]
@@ -448,7 +448,7 @@ class Daemon(RuleBasedStateMachine):
         """The owner wants a job that runs to wait, should it be requeued."""
         job = self.chosen(number)
         ledger = self.daemon.backend.ledger
-        if job is None or job.state != "RUNNING" or job.hold or not ledger.is_whole:
+        if job is None or job.state != "RUNNING" or job.hold or not ledger.was_read:
             return
         entry = ledger[JobId(job.key)]
         # Killed between writing down a hold and placing it, hadard takes this one for its own.
@@ -498,7 +498,7 @@ class Daemon(RuleBasedStateMachine):
         if job is None or job.state != "PENDING" or job.asked.nodes or not job.asked.all:
             return
         ledger = self.daemon.backend.ledger
-        if not ledger.is_whole or ledger[JobId(job.key)].before is not None:
+        if not ledger.was_read or ledger[JobId(job.key)].before is not None:
             return  # nodes count as hadard's choice
         if self.as_owner(job, "scontrol", "update", f"JobId={job.key}", change):
             self.own[job.key].asked.nodes = (node,)

@@ -174,9 +174,10 @@ class SnapshotBuilder:
         if claim != self.ledger[row.key] or is_new:
             self._now.found[row.key] = claim
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
-        fits = row.key not in self._state.set_apart_by_detail and self._can_run(row, description)
+        is_set_apart = row.key in self._state.set_apart_by_detail
+        is_placeable = not is_set_apart and self._can_run(row, description)
         disposition = disposition_of(
-            row, description, self.ledger, mode=mode, plans_for=self.mode, fits=fits
+            row, description, self.ledger, mode=mode, plans_for=self.mode, is_placeable=is_placeable
         )
         if disposition is Disposition.RESTORE:
             self._now.to_restore[row.key] = (row, description)
