@@ -50,7 +50,7 @@ class Estimator:
     def estimates(
         self, description: Description, user: str, gpu_types: Iterable[str]
     ) -> Mapping[str, Estimate]:
-        """Return the estimates within a node, with their spread, by GPU type in lower case."""
+        """Return the estimates within a node, with their uncertainty, by GPU type in lower case."""
         return self._of(description, user, gpu_types)[1]
 
     def total_steps(self, description: Description, throughputs: Throughputs) -> int:
@@ -105,7 +105,7 @@ class Estimator:
             for name in names
             if name not in listed
         }
-        return model.Prior(Throughputs.of({**dict(rows.rows), **others}), Origin.PUBLISHED)
+        return model.Prior(Throughputs.of({**dict(rows.rows), **others}))
 
 
 def workload_of(description: Description, user: str) -> Workload:
@@ -116,6 +116,6 @@ def workload_of(description: Description, user: str) -> Workload:
 def _as_given(description: Description) -> Known:
     given = {name.lower(): float(value) for name, value in description.throughputs.items()}
     gangs = {(name, description.gpus): GangThroughput(value) for name, value in given.items()}
-    spread = model.SPREADS[Origin.GIVEN]
-    estimates = {name: Estimate(value, Origin.GIVEN, spread) for name, value in given.items()}
+    uncertainty = model.UNCERTAINTIES[Origin.GIVEN]
+    estimates = {name: Estimate(value, Origin.GIVEN, uncertainty) for name, value in given.items()}
     return Throughputs.of(gangs), estimates

@@ -27,7 +27,8 @@ class Allocator:
     """The allocations decided so far for the coming round.
 
     `gpu_types` are the cluster's GPU types in canonical order. `jobs` are those that a policy
-    decides on: neither `is_pinned_in_place` nor, in a round without migrations, running.
+    decides on: neither `is_pinned_in_place` nor, in a round without migrations, running, unless
+    their GPUs are not free.
     """
 
     def __init__(self, snapshot: Snapshot, round_: Round) -> None:

@@ -108,7 +108,9 @@ def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Sh
     if "no-requeue" in request.values:
         raise JobSpecError(f"--no-requeue is given: with {name} copies are migrated")
     if request.hadar_options.get("checkpoint", "yes").lower() != "yes":
-        raise JobSpecError(f"{PREFIX}checkpoint no: with {name} the copies save every slot")
+        raise JobSpecError(
+            f"{PREFIX}checkpoint no: with {name} the copies save in every averaging interval"
+        )
     nodes = request.values.get("nodes", "1")
     if nodes not in ("1", "1-1"):
         raise JobSpecError(f"--nodes={nodes} is given: with {name} each copy has one node")

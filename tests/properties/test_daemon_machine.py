@@ -27,7 +27,7 @@ from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.scontrol import invents_the_most
+from hadar_slurm.slurm.client.scontrol import shows_invented_max_nodes
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.control.release_all import release_all
@@ -361,7 +361,7 @@ class Daemon(RuleBasedStateMachine):
                 assert now == then, job
         assert asked.min_nodes <= own.asked.min_nodes or job.restarts, job
         # Where Slurm invents the most nodes of a job, an owner's own cannot be told from that.
-        is_wider = invents_the_most(self.fake.version[:2]) and bool(own.asked.per_job)
+        is_wider = shows_invented_max_nodes(self.fake.version[:2]) and bool(own.asked.per_job)
         assert own.asked.max_nodes in (None, asked.max_nodes) or is_wider, job
 
     # What users do.
