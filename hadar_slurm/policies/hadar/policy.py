@@ -56,7 +56,7 @@ _RENEW_S, _RENEW_SHARE = 1800.0, 0.02
 _DRIFT_SHARE = 0.2
 # A running critical job is ranked as if this many restart times more were planned for it.
 _RESTARTS_TO_MOVE = 10
-# Any other running job is ranked as if this many restart times less were left of it.
+# Ranked by remaining service, a running job counts as shorter by this many restart times.
 _RESTARTS_TO_STOP = 2
 # Jobs may be exchanged to use idle GPUs if at most this share of their worth is lost.
 _WORTH_TO_TRADE = 0.005
