@@ -22,7 +22,7 @@ class JobSpecError(UsageError):
 
 
 class PolicyError(UsageError):
-    """A policy's package cannot be imported."""
+    """A policy is not registered, or cannot be loaded or made."""
 
 
 class TraceError(UsageError):

@@ -1,1 +1,1 @@
-"""The nouns and arithmetic of scheduling: frozen values, standard library only."""
+"""The nouns and arithmetic of scheduling: mostly frozen values, standard library only."""

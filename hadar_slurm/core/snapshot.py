@@ -122,7 +122,7 @@ class Snapshot:
 
     @cached_property
     def plannable(self) -> tuple[Job, ...]:
-        """Return the jobs a policy decides on."""
+        """Return the queued, starting and running jobs, also those that must keep their GPUs."""
         return tuple(job for job in self.jobs if job.phase.is_plannable)
 
     @cached_property

@@ -2,10 +2,11 @@
 
 Conventions, and where they come from:
 
-* A row is the rate of a whole gang on one GPU type, measured alone, as in Gavel's tables (OSDI'20,
-  scheduler/simulation_throughputs.json). 0 means that the workload does not fit.
+* A row is the throughput of a whole gang on one GPU type, measured alone, as in Gavel's tables
+  (OSDI'20, scheduler/simulation_throughputs.json). 0 means that the workload does not fit.
 * Synchronous SGD: the slowest type sets the pace of a mixed gang (Hadar, IPDPS'24, bottleneck
-  constraint), so a gang's rate is the minimum over its types of the row for the gang's full size.
+  constraint), so a gang's throughput is the minimum over its types of the row for the gang's full
+  size.
 * A gang that spans nodes uses the row measured across nodes or, where the table has none, the row
   within a node times `SPREAD_FACTOR` (our rule).
 * A gang size without a row uses the next smaller row scaled in proportion (our rule).
@@ -26,8 +27,8 @@ from hadar_slurm.errors import ConfigError
 
 SPREAD_FACTOR = 0.8
 
-# Gavel's form: `k80_unconsolidated` has the rates of gangs across nodes, and a key is a Python
-# tuple of workload and gang size, "('LM (batch size 5)', 2)".
+# Gavel's form: `k80_unconsolidated` has the throughputs of gangs across nodes, and a key is a
+# Python tuple of workload and gang size, "('LM (batch size 5)', 2)".
 _ACROSS = "_unconsolidated"
 _GAVEL_KEY = re.compile(r"""\((['"])(?P<workload>.+)\1, (?P<gang>[0-9]+)\)""", re.DOTALL)
 
@@ -39,7 +40,7 @@ class GangThroughput(NamedTuple):
     spread: float | None = None
 
     def when(self, *, is_spread: bool) -> float:
-        """Return the rate for a gang that does or does not span nodes."""
+        """Return the throughput for a gang that does or does not span nodes."""
         across = self.together * SPREAD_FACTOR if self.spread is None else self.spread
         return across if is_spread else self.together
 
@@ -52,7 +53,7 @@ class Throughputs:
 
     @classmethod
     def of(cls, rows: Mapping[tuple[str, int], GangThroughput]) -> Throughputs:
-        """Return rates from a mapping of (GPU type, gang size) to `GangThroughput`."""
+        """Return throughputs from a mapping of (GPU type, gang size) to `GangThroughput`."""
         lower = (((gpu_type.lower(), size), row) for (gpu_type, size), row in rows.items())
         return cls(tuple(sorted(lower)))
 
@@ -98,13 +99,13 @@ class Throughputs:
 
 @dataclass(frozen=True)
 class ThroughputTable:
-    """Rates by workload name, such as `ResNet-50 (batch size 64)`."""
+    """Throughputs by workload name, such as `ResNet-50 (batch size 64)`."""
 
     source: str
     workloads: Mapping[str, Throughputs]
 
     def throughputs(self, workload: str) -> Throughputs | None:
-        """Return a workload's rates, its name matched without regard to case."""
+        """Return a workload's throughputs, its name matched without regard to case."""
         return self._by_lower_case.get(workload.lower())
 
     @cached_property
@@ -124,8 +125,8 @@ def parse_table(text: str, origin: str) -> ThroughputTable:
     Hadar's: `{"source": str, "workloads": {name: {gpu_type: {gang: [together, spread or null]}}}}`.
     Gavel's (OSDI'20, scheduler/simulation_throughputs.json), as published:
     `{gpu_type: {"('<name>', <gang>)": {"null": alone, "('<other>', <gang>)": [mine, other]}}}`, a
-    type `<gpu_type>_unconsolidated` for gangs across nodes, rates of pairs that share GPUs not
-    used. All rates in steps/s; 0: does not fit. Raises ConfigError at the first wrong value.
+    type `<gpu_type>_unconsolidated` for gangs across nodes, throughputs of pairs that share GPUs
+    not used. All in steps/s; 0: does not fit. Raises ConfigError at the first wrong value.
     """
 
     def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -191,7 +192,7 @@ def _gavel_rows(
     rows: dict[str, dict[tuple[str, int], GangThroughput]] = {}
     for (workload, gpu_type, size, is_across), throughput in found.items():
         if not is_across:
-            # A gang of one spans nothing: what Gavel repeats there is not a rate across nodes.
+            # A gang of one spans nothing: what Gavel repeats there is not one across nodes.
             spread = found.get((workload, gpu_type, size, True)) if size > 1 else None
             rows.setdefault(workload, {})[gpu_type, size] = GangThroughput(throughput, spread)
         elif (workload, gpu_type, size, False) not in found:

@@ -4,10 +4,11 @@ Most users know neither steps nor throughput. What a job does in a *place*, a GP
 of a size within a node or across nodes, comes from, in this order:
 
 1. what this workload of this user did in that very place before, measured;
-2. what it did in another place, times the ratio between the two: the one its user has given, or
-   else that of similar workloads, shrunk towards that of all workloads, which is shrunk towards
-   the published ratio of the GPU types;
-3. what its user has given, or what is published, alone.
+2. what it did in another place, times the ratio between the two: that of similar workloads, shrunk
+   towards that of all workloads, which is shrunk towards the published ratio of the GPU types;
+3. what is published, alone.
+
+A throughput that the user gives bypasses this model.
 
 The order, and that the first measurement replaces the prior estimate, are those of HadarE's
 throughput estimator as far as they are known (arXiv 2503.10918; reconstructed). There each further
@@ -52,7 +53,7 @@ class Origin(StrEnum):
 
 # By how much estimates are off, as the standard deviation of the logarithm. Measured with
 # benchmarks/learning.py on Gavel's table (26 workloads on K80, P100, V100).
-SPREADS: Mapping[Origin, float] = {
+UNCERTAINTIES: Mapping[Origin, float] = {
     Origin.MEASURED: 0.05,
     Origin.GIVEN: 0.1,
     Origin.SIMILAR: 0.3,
@@ -77,11 +78,11 @@ class Place(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A speed in steps/s; two thirds of the true ones are within a factor exp(`spread`) of it."""
+    """A throughput; two thirds of the true ones are within a factor exp(`uncertainty`) of it."""
 
     steps_per_s: float
     origin: Origin
-    spread: float
+    uncertainty: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +147,19 @@ class ThroughputModel:
         known = _beliefs(own) if own else self._of_others(workload)
         if place in known:
             origin = Origin.MEASURED if own else Origin.SIMILAR
-            return Estimate(known[place], origin, SPREADS[origin])
+            return Estimate(known[place], origin, UNCERTAINTIES[origin])
         here = prior.on(place)
         nearest = _nearest((other for other in known if known[other] > 0), place)
         if here <= 0 or not nearest:
-            return Estimate(here, prior.origin, SPREADS[prior.origin])
+            return Estimate(here, Origin.PUBLISHED, UNCERTAINTIES[Origin.PUBLISHED])
         if self._ratios is None:
             self._ratios = _Ratios(self.measured)
         logs = [
             math.log(known[other]) + self._ratios.log_of(workload.family, other, place, prior)
             for other in nearest
         ]
-        origin = Origin.GIVEN if prior.origin is Origin.GIVEN else Origin.SIMILAR
-        return Estimate(math.exp(sum(logs) / len(logs)), origin, SPREADS[origin])
+        steps_per_s = math.exp(sum(logs) / len(logs))
+        return Estimate(steps_per_s, Origin.SIMILAR, UNCERTAINTIES[Origin.SIMILAR])
 
     def _of_others(self, workload: Workload) -> dict[Place, float]:
         """Return the median of what other users have measured under the same name."""
@@ -175,7 +176,6 @@ class Prior:
     """What is believed of a workload's speeds before any is measured: `throughputs` in steps/s."""
 
     throughputs: Throughputs
-    origin: Origin
 
     def on(self, place: Place) -> float:
         """Return the steps/s in a place; 0 where that is unknown or the workload does not fit."""
@@ -184,7 +184,8 @@ class Prior:
     def log_ratio(self, source: Place, target: Place) -> float:
         """Return the logarithm of what a workload does in `target` per what it does in `source`.
 
-        Without rates for both the types are alike, and more GPUs as much faster as they are more.
+        Without throughputs for both, the types count as alike, and speed is proportional to the
+        number of GPUs.
         """
         before, after = self.on(source), self.on(target)
         if before > 0 and after > 0:
@@ -209,8 +210,6 @@ class _Ratios:
     def log_of(self, family: str, source: Place, target: Place, prior: Prior) -> float:
         """Return a family's log ratio, shrunk towards that of all and then the prior's."""
         believed = prior.log_ratio(source, target)
-        if prior.origin is Origin.GIVEN:
-            return believed
         for group in ("", family):
             total, count = self._sums.get((group, source, target), (0.0, 0.0))
             believed = (total + _PRIOR_WEIGHT * believed) / (count + _PRIOR_WEIGHT)
@@ -238,13 +237,13 @@ def estimated_throughputs(
     gpu_types: Iterable[str],
     prior: Prior,
 ) -> tuple[Throughputs, dict[str, Estimate]]:
-    """Return a gang's rates on GPU types, and by type the estimates of it within a node."""
+    """Return a gang's throughputs on GPU types, and by type the estimates of it within a node."""
     rows: dict[tuple[str, int], GangThroughput] = {}
     estimates: dict[str, Estimate] = {}
     for gpu_type in map(str.lower, gpu_types):
         together = speeds.estimate(workload, Place(gpu_type, num_gpus), prior)
-        spread = speeds.estimate(workload, Place(gpu_type, num_gpus, is_spread=True), prior)
-        rows[gpu_type, num_gpus] = GangThroughput(together.steps_per_s, spread.steps_per_s)
+        across = speeds.estimate(workload, Place(gpu_type, num_gpus, is_spread=True), prior)
+        rows[gpu_type, num_gpus] = GangThroughput(together.steps_per_s, across.steps_per_s)
         estimates[gpu_type] = together
     return Throughputs.of(rows), estimates
 
@@ -274,7 +273,7 @@ def published_prior(
     relative = {gpu_type: value or middle for gpu_type, value in found.items()}
     unit = slowest / num_gpus / min(relative.values(), default=1.0)
     rows = {(k, 1): GangThroughput(unit * value) for k, value in relative.items()}
-    return Prior(Throughputs.of(rows), Origin.PUBLISHED)
+    return Prior(Throughputs.of(rows))
 
 
 def parse_published(text: str) -> dict[str, float]:

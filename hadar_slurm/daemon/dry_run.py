@@ -1,4 +1,4 @@
-"""hadard --dry-run: one round whose commands are printed and not run."""
+"""hadard --dry-run: one round whose main commands are printed and not run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hadar_slurm.slurm.backend import SlurmBackend
 
 
 def dry_run(config: Config, world: World) -> int:
-    """Print one round with the commands that it would run; return the exit status."""
+    """Print one round with the main commands that it would run; return the exit status."""
     lines: list[RoundRecord] = []
     backend = DryRun(backend_of(config, adapter_of(config, world), world))
     rounds = partial(run_rounds, length_s=config.round_seconds, clock=time.perf_counter)
@@ -39,7 +39,7 @@ class DryRun:
         return self.real.observe()
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Return the commands of every action; none is run."""
+        """Return the main commands of every action; none is run."""
         return [Outcome(a, Status.SKIPPED, self.real.command_text(a)) for a in actions]
 
     def wait(self, until_s: float) -> Wake:

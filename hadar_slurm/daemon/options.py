@@ -28,7 +28,7 @@ def option_parser() -> argparse.ArgumentParser:
     text = f"configuration, YAML (default {DEFAULT_PATH} where it exists)"
     add("--config", type=Path, metavar="FILE", help=text)
     add("--once", action="store_true", help="run a single round and end")
-    text = "print the plan and the exact commands of one round; touch nothing"
+    text = "print the plan and the main commands of one round; touch nothing"
     add("--dry-run", action="store_true", help=text)
     text = "while it exists, nothing is held, pinned or moved (default: the configuration's)"
     add("--disable-file", type=Path, metavar="FILE", help=text)

@@ -48,26 +48,26 @@ class _Rounds:
         # hadard changes nothing that it cannot record, so no job may be held for it.
         return self.config.disable_file.exists() or bool(self.backends[0].ledger.fault)
 
-    def record_all(self, line: RoundRecord) -> None:
+    def record_all(self, record: RoundRecord) -> None:
         """Record a round of the first mode, and run and record one of each other mode."""
         self.faults = ()
-        self._record(line, self.backends[0])
+        self._record(record, self.backends[0])
         for each in self.backends[1:]:
             self.run(each, record=partial(self._record, source=each), max_rounds=1)
         self._gather_problems()
 
-    def _record(self, line: RoundRecord, source: SlurmBackend) -> None:
-        self.faults = line.errors or self.faults
+    def _record(self, record: RoundRecord, source: SlurmBackend) -> None:
+        self.faults = record.errors or self.faults
         first = self.backends[0]
         more: dict[str, object] = {"held": first.ledger.num_held}
         more |= {"commands": self.life.take_answers(), "averages": first.take_averages()}
-        if line.snapshot is not None and (copies := source.copy_facts()):
+        if record.snapshot is not None and (copies := source.copy_facts()):
             more["forked"] = copies
         if (expired := read_expired(self.config.state_dir)) is not None:
             more["expired"] = expired
         text = ""
         try:
-            self.journal.write(line, mode=str(source.mode), more=more)
+            self.journal.write(record, mode=str(source.mode), more=more)
         except OSError as error:
             text = f"{self.config.journal}: rounds are not recorded: {error.strerror or error}"
         self.problems.set(Problem.JOURNAL, text)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round: the journal's line."""
+    """One round, from which the journal's line is made."""
 
     round: Round
     wake: str
@@ -106,28 +106,28 @@ def run_rounds(
         may_move = begun_s >= ends_s or wake == Wake.ROUND_END
         ends_s = begun_s + length_s if may_move else ends_s
         round_ = Round(index, begun_s, length_s, may_move, memory)
-        line = run_round(backend, policy, round_, wake=str(wake), clock=clock)
-        memory = line.plan.memory if line.plan else memory
-        _log(line)
-        record(line)
+        result = run_round(backend, policy, round_, wake=str(wake), clock=clock)
+        memory = result.plan.memory if result.plan else memory
+        _log(result)
+        record(result)
         index += 1
         if index == max_rounds or (wake := backend.wait(ends_s)) is Wake.STOP:
             return index
 
 
-def _log(line: RoundRecord) -> None:
+def _log(record: RoundRecord) -> None:
     """Write one summary line a round, and one for every refused action and error."""
     log.info(
         "round=%d wake=%r jobs=%d start=%d stop=%d observe_s=%.3f plan_s=%.3f apply_s=%.3f",
-        line.round.index,
-        line.wake,
-        len(line.snapshot.jobs) if line.snapshot else 0,
-        sum(isinstance(outcome.action, Start) for outcome in line.outcomes),
-        sum(isinstance(outcome.action, Stop) for outcome in line.outcomes),
-        *(line.durations.get(part, 0.0) for part in ("observe", "plan", "apply")),
+        record.round.index,
+        record.wake,
+        len(record.snapshot.jobs) if record.snapshot else 0,
+        sum(isinstance(outcome.action, Start) for outcome in record.outcomes),
+        sum(isinstance(outcome.action, Stop) for outcome in record.outcomes),
+        *(record.durations.get(part, 0.0) for part in ("observe", "plan", "apply")),
     )
-    for outcome in line.outcomes:
+    for outcome in record.outcomes:
         if outcome.status is Status.REFUSED:
             log.warning("refused: %s: %s", outcome.action, outcome.detail)
-    for error in line.errors:
-        log.error("round=%d %s", line.round.index, error)
+    for error in record.errors:
+        log.error("round=%d %s", record.round.index, error)

@@ -24,7 +24,7 @@ _LEAVE = ',"leave":true'
 # Bounds beyond any real job, so that a comment cannot cost the daemon much time.
 MAX_GPUS = 4096
 MAX_STEPS = 10**15
-MIN_RATE, MAX_RATE = 1e-9, 1e12
+MIN_THROUGHPUT, MAX_THROUGHPUT = 1e-9, 1e12
 MAX_RESTART_S = 1e9
 MAX_LIMIT_S = 1e9
 MAX_COPIES = 1000
@@ -82,8 +82,8 @@ class Description:
         for gpu_type, throughput in self.throughputs.items():
             if isinstance(throughput, bool) or not isinstance(throughput, int | float):
                 raise JobSpecError(f"throughput of {gpu_type} must be a number, not {throughput!r}")
-            if throughput != 0 and not MIN_RATE <= throughput <= MAX_RATE:
-                wanted = f"0 or {MIN_RATE:g} to {MAX_RATE:g}"
+            if throughput != 0 and not MIN_THROUGHPUT <= throughput <= MAX_THROUGHPUT:
+                wanted = f"0 or {MIN_THROUGHPUT:g} to {MAX_THROUGHPUT:g}"
                 raise JobSpecError(f"throughput of {gpu_type} must be {wanted}, not {throughput!r}")
         if not self.workload and not any(self.throughputs.values()):
             raise JobSpecError("the throughput is 0 on every GPU type given")

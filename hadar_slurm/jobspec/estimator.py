@@ -1,8 +1,9 @@
 """Estimates a job's throughput on each GPU type. Standard library only.
 
-A throughput given by the user is used unchanged. Otherwise `core.throughput_model` starts from the
-throughput table, and for GPU types that the table lacks from their published speeds; measurements
-of this workload and of similar ones on this cluster replace both.
+A throughput given by the user is used unchanged, except that the copies of a forked job replace it
+by what they measure (`slurm/observe/array_jobs.py`). Otherwise `core.throughput_model` starts from
+the throughput table, and for GPU types that the table lacks from their published speeds;
+measurements of this workload and of similar ones on this cluster replace both.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Estimator:
     def estimates(
         self, description: Description, user: str, gpu_types: Iterable[str]
     ) -> Mapping[str, Estimate]:
-        """Return the estimates within a node, with their spread, by GPU type in lower case."""
+        """Return the estimates within a node, with their uncertainty, by GPU type in lower case."""
         return self._of(description, user, gpu_types)[1]
 
     def total_steps(self, description: Description, throughputs: Throughputs) -> int:
@@ -110,7 +111,7 @@ class Estimator:
             for name in names
             if name not in rows.gpu_types
         }
-        return model.Prior(Throughputs.of({**dict(rows.rows), **others}), Origin.PUBLISHED)
+        return model.Prior(Throughputs.of({**dict(rows.rows), **others}))
 
 
 def workload_of(description: Description, user: str) -> Workload:
@@ -121,6 +122,6 @@ def workload_of(description: Description, user: str) -> Workload:
 def _as_given(description: Description) -> Known:
     given = {name.lower(): float(value) for name, value in description.throughputs.items()}
     gangs = {(name, description.gpus): GangThroughput(value) for name, value in given.items()}
-    spread = model.SPREADS[Origin.GIVEN]
-    estimates = {name: Estimate(value, Origin.GIVEN, spread) for name, value in given.items()}
+    uncertainty = model.UNCERTAINTIES[Origin.GIVEN]
+    estimates = {name: Estimate(value, Origin.GIVEN, uncertainty) for name, value in given.items()}
     return Throughputs.of(gangs), estimates

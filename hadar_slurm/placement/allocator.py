@@ -27,7 +27,8 @@ class Allocator:
     """The allocations decided so far for the coming round.
 
     `gpu_types` are the cluster's GPU types in canonical order. `jobs` are those that a policy
-    decides on: neither pinned nor, in a round without migrations, running.
+    decides on: neither `is_pinned_in_place` nor, in a round without migrations, running, unless
+    their GPUs are not free.
     """
 
     def __init__(self, snapshot: Snapshot, round_: Round) -> None:
@@ -49,15 +50,15 @@ class Allocator:
         }
         self._reserved = dict.fromkeys(self.gpu_types, 0)
         self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
-        self._requests: dict[object, _Request] = {}
+        self._facts: dict[object, _SharedFacts] = {}
         self.jobs: tuple[Job, ...] = tuple(
             job
             for job in snapshot.jobs
             if job.phase is Phase.QUEUED
-            or (job.phase.is_plannable and not self._may_not_move(job, round_))
+            or (job.phase.is_plannable and not self._keep_in_place(job, round_))
         )
 
-    def _may_not_move(self, job: Job, round_: Round) -> bool:
+    def _keep_in_place(self, job: Job, round_: Round) -> bool:
         """Place a job that must keep its GPUs, if they are free; return whether it is placed."""
         is_held = job.is_pinned_in_place or (not round_.may_move and job.phase is Phase.RUNNING)
         if is_held and self.fits(job.allocation):
@@ -81,7 +82,7 @@ class Allocator:
 
     def may_use(self, job: Job, gpu_type: GpuType) -> bool:
         """Return whether a job could run on one type if all of it were free on the open nodes."""
-        usable = self._request(job).usable
+        usable = self._facts_of(job).usable
         if gpu_type not in usable:
             usable[gpu_type] = (
                 job.spec.throughputs.on(gpu_type, job.spec.num_gpus) > 0
@@ -184,7 +185,7 @@ class Allocator:
 
     def by_speed(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the fastest first."""
-        return self._request(job).by_speed
+        return self._facts_of(job).by_speed
 
     def by_room(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the one with most room first."""
@@ -192,14 +193,14 @@ class Allocator:
 
     def could_start(self, job: Job) -> bool:
         """Return whether a job could start on the open nodes if nothing else ran."""
-        request = self._request(job)
-        if request.could_start is None:
-            request.could_start = self._fits_alone(job, only_open=True)
-        return request.could_start
+        facts = self._facts_of(job)
+        if facts.could_start is None:
+            facts.could_start = self._fits_alone(job, only_open=True)
+        return facts.could_start
 
     def like(self, job: Job) -> object:
         """Return the same object for jobs of which each could run wherever the other could."""
-        return self._request(job)
+        return self._facts_of(job)
 
     def plan(
         self,
@@ -278,15 +279,15 @@ class Allocator:
             for shape in job.spec.shapes
         )
 
-    def _request(self, job: Job) -> _Request:
+    def _facts_of(self, job: Job) -> _SharedFacts:
         """Return what is known of all jobs that could run in the same places as `job`."""
         spec = job.spec
         limits = (job.allowed_nodes, job.bound_type, spec.can_checkpoint)
         key = (spec.throughputs, spec.num_gpus, spec.shapes, *limits)
-        found = self._requests.get(key)
+        found = self._facts.get(key)
         if found is None:
             by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
-            found = self._requests[key] = _Request(job, by_speed)
+            found = self._facts[key] = _SharedFacts(job, by_speed)
         return found
 
     @cached_property
@@ -296,28 +297,28 @@ class Allocator:
     def _reason(self, job: Job, *, is_patient: bool) -> WaitReason:
         if not (job.phase is Phase.QUEUED or job.phase.is_plannable):
             return WaitReason.STOPPING
-        request = self._request(job)
-        if request.reason is None:
-            fits = bool(request.by_speed) and self._fits_alone(job, only_open=False)
-            never = WaitReason.INFEASIBLE if request.by_speed else WaitReason.NO_THROUGHPUT
-            request.reason = WaitReason.INSUFFICIENT if fits else never
-        if is_patient and any(self.gang_on(job, gpu_type) for gpu_type in request.by_speed):
+        facts = self._facts_of(job)
+        if facts.reason is None:
+            fits = bool(facts.by_speed) and self._fits_alone(job, only_open=False)
+            never = WaitReason.INFEASIBLE if facts.by_speed else WaitReason.NO_THROUGHPUT
+            facts.reason = WaitReason.INSUFFICIENT if fits else never
+        if is_patient and any(self.gang_on(job, gpu_type) for gpu_type in facts.by_speed):
             return WaitReason.BETTER_LATER
-        if request.reason is WaitReason.INSUFFICIENT and self._would_tie(request):
+        if facts.reason is WaitReason.INSUFFICIENT and self._would_tie(facts):
             return WaitReason.WOULD_TIE
-        return request.reason
+        return facts.reason
 
-    def _would_tie(self, request: _Request) -> bool:
+    def _would_tie(self, facts: _SharedFacts) -> bool:
         """Return whether a job waits only because a start would tie it to a GPU type."""
-        job = request.job
+        job = facts.job
         is_free = job.spec.can_checkpoint and job.bound_type is None
         if not (self.rules.naming_binds and is_free) or self._all_plain:
             return False
-        if request.would_tie is None:
+        if facts.would_tie is None:
             among = job.allowed_nodes and job.allowed_nodes & self._open
-            gangs = (self._gang_among(job, gpu_type, among) for gpu_type in request.by_speed)
-            request.would_tie = any(gangs)
-        return request.would_tie
+            gangs = (self._gang_among(job, gpu_type, among) for gpu_type in facts.by_speed)
+            facts.would_tie = any(gangs)
+        return facts.would_tie
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
         if any(self.may_use(job, gpu_type) for gpu_type in self.gpu_types):
@@ -331,8 +332,8 @@ class Allocator:
 
 
 @dataclass(eq=False, slots=True)
-class _Request:
-    """Lazily computed facts shared by all jobs that could run in the same places."""
+class _SharedFacts:
+    """Facts shared by all jobs that could run in the same places, computed when first needed."""
 
     # One of these jobs.
     job: Job

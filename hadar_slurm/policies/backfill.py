@@ -83,9 +83,12 @@ def time_limit_s(job: Job, gpu_types: tuple[GpuType, ...]) -> float:
 
 @lru_cache(maxsize=4096)
 def _slowest(
-    rates: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...], layouts: tuple[bool, ...]
+    throughputs: Throughputs,
+    num_gpus: int,
+    gpu_types: tuple[GpuType, ...],
+    layouts: tuple[bool, ...],
 ) -> float:
-    on = partial(rates.on, num_gpus=num_gpus)
+    on = partial(throughputs.on, num_gpus=num_gpus)
     found = (on(k, is_spread=is_spread) for k in gpu_types for is_spread in layouts)
     return min((throughput for throughput in found if throughput > 0), default=0.0)
 

@@ -23,7 +23,7 @@ from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import HadarError
-from hadar_slurm.sim.run import Run
+from hadar_slurm.sim.job import SimJob
 
 GAVEL_RULES = GangRules(is_uniform=False, may_mix_types=False, counts_spread=False)
 
@@ -53,10 +53,10 @@ class SimBackend:
     failures: Sequence[Failure] = ()
     now_s: float = 0.0
     num_unfinished: int = field(init=False)
-    runs: dict[JobId, Run] = field(init=False)
+    sim_jobs: dict[JobId, SimJob] = field(init=False)
     _arrivals: list[JobSpec] = field(init=False)
-    _present: list[tuple[tuple[int, str], Run]] = field(default_factory=list)
-    _running: dict[JobId, Run] = field(default_factory=dict)
+    _present: list[tuple[tuple[int, str], SimJob]] = field(default_factory=list)
+    _running: dict[JobId, SimJob] = field(default_factory=dict)
     _free: dict[Slot, int] = field(init=False)
     _changes: list[tuple[float, bool, NodeName]] = field(init=False)
     _down: dict[NodeName, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class SimBackend:
 
     def __post_init__(self) -> None:
         self.num_unfinished = len(self.jobs)
-        self.runs = {spec.job_id: Run(spec) for spec in self.jobs}
+        self.sim_jobs = {spec.job_id: SimJob(spec) for spec in self.jobs}
         # In reverse order: the next arrival, or change of a node, is the last item.
         self._arrivals = sorted(
             self.jobs, key=lambda spec: (spec.submitted_s, natural_key(spec.job_id)), reverse=True
@@ -95,18 +95,18 @@ class SimBackend:
         ]
         world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules)
         for job in jobs:
-            run = world.runs[job.job_id]
-            run.resume(job.progress)
+            found = world.sim_jobs[job.job_id]
+            found.resume(job.progress)
             if job.phase in (Phase.STARTING, Phase.RUNNING):
-                run.has_run = False  # what it holds it need not start again
+                found.has_run = False  # what it holds it need not start again
                 for number, gang in job.allocation.copies:
-                    world._start(run, Start(job.job_id, number, gang))
-                run.has_run = True
+                    world._start(found, Start(job.job_id, number, gang))
+                found.has_run = True
         return world
 
     def observe(self) -> Snapshot:
         """Return the jobs in the cluster, and those that ended during the last wait."""
-        jobs = tuple(run.job() for _, run in self._present)
+        jobs = tuple(job.as_job() for _, job in self._present)
         ended = tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id)))
         return Snapshot(self.now_s, self.cluster, jobs, rules=self.rules, ended=ended)
 
@@ -120,16 +120,16 @@ class SimBackend:
         outcomes = [self._apply(action) for action in actions]
         for action in actions:
             if isinstance(action, Start):
-                run = self.runs[action.job_id]
-                run.has_run = run.has_run or bool(run.copies)
+                job = self.sim_jobs[action.job_id]
+                job.has_run = job.has_run or bool(job.copies)
         return outcomes
 
     def measured(self) -> Iterator[tuple[JobSpec, Gang, float]]:
         """Yield the job, the gang and the true steps/s of each training copy."""
-        for run in self._running.values():
-            for copy in run.copies.values():
+        for job in self._running.values():
+            for copy in job.copies.values():
                 if copy.ready_s < self.now_s:
-                    yield run.spec, copy.gang, copy.throughput
+                    yield job.spec, copy.gang, copy.throughput
 
     def wait(self, until_s: float) -> Wake:
         """Advance to the end of the round or, by default, to the first change before it.
@@ -145,47 +145,47 @@ class SimBackend:
             until_s = max(until_s, self._arrivals[-1].submitted_s)
         if self.rounds_end_together:
             return self._play_round(until_s)
-        events = [run.finish_s(self.now_s) for run in self._running.values()]
+        events = [job.finish_s(self.now_s) for job in self._running.values()]
         events += [spec.submitted_s for spec in self._arrivals[-1:]]
         events += [time_s for time_s, _, _ in self._changes[-1:]]
         next_s = max(self.now_s, min([until_s, *events]))
-        ended = [run for run in self._running.values() if run.advance(self.now_s, next_s)]
+        ended = [job for job in self._running.values() if job.advance(self.now_s, next_s)]
         self.now_s = next_s
-        for run in ended:
-            self._end(run, next_s)
+        for job in ended:
+            self._end(job, next_s)
         self._change_nodes()
         self._admit_arrivals()
         if next_s < until_s:
             return Wake.CHANGE
-        for run in self._running.values():
-            run.save(next_s)
+        for job in self._running.values():
+            job.save(next_s)
         return Wake.ROUND_END
 
     def _play_round(self, until_s: float) -> Wake:
         """Advance to the end of the round's last job, or to the end of the round."""
         trains_until = {
-            job_id: self._whole_steps_until_s(run, until_s) for job_id, run in self._running.items()
+            job_id: self._whole_steps_until_s(job, until_s) for job_id, job in self._running.items()
         }
         end_s = min(until_s, max(trains_until.values(), default=until_s))
-        ends: list[tuple[Run, float]] = []
-        for job_id, run in self._running.items():
-            end_of_training_s = run.finish_s(self.now_s)
-            if run.advance(self.now_s, end_s, trains_until_s=trains_until[job_id]):
-                ends.append((run, end_of_training_s))
+        ends: list[tuple[SimJob, float]] = []
+        for job_id, job in self._running.items():
+            end_of_training_s = job.finish_s(self.now_s)
+            if job.advance(self.now_s, end_s, trains_until_s=trains_until[job_id]):
+                ends.append((job, end_of_training_s))
         self.now_s = end_s
-        for run, ended_s in ends:
-            self._end(run, ended_s)
-        for run in self._running.values():
-            run.save(end_s)
+        for job, ended_s in ends:
+            self._end(job, ended_s)
+        for job in self._running.values():
+            job.save(end_s)
         self._admit_arrivals()
         return Wake.ROUND_END
 
-    def _whole_steps_until_s(self, run: Run, until_s: float) -> float:
+    def _whole_steps_until_s(self, job: SimJob, until_s: float) -> float:
         """Return when a job has trained the last whole step that fits in the round."""
-        finish_s = run.finish_s(self.now_s)
-        if finish_s <= until_s or len(run.copies) != 1:
+        finish_s = job.finish_s(self.now_s)
+        if finish_s <= until_s or len(job.copies) != 1:
             return min(finish_s, until_s)
-        (copy,) = run.copies.values()
+        (copy,) = job.copies.values()
         begins_s = max(self.now_s, copy.ready_s)
         steps = math.floor(copy.throughput * (until_s - begins_s) + 1e-9)
         # A job too slow for one step a round would otherwise never progress.
@@ -194,40 +194,40 @@ class SimBackend:
     def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
             job_id = self._arrivals.pop().job_id
-            insort(self._present, (natural_key(job_id), self.runs[job_id]), key=itemgetter(0))
+            insort(self._present, (natural_key(job_id), self.sim_jobs[job_id]), key=itemgetter(0))
 
     def _apply(self, action: Action) -> Outcome:
-        run = self.runs[action.job_id]
-        held = run.copies.get(action.copy)
+        job = self.sim_jobs[action.job_id]
+        held = job.copies.get(action.copy)
         if isinstance(action, Stop) and held:
-            self._stop(run, action.copy, keeps_steps=True)
+            self._stop(job, action.copy, keeps_steps=True)
         elif isinstance(action, Start):
             if any(self._free[slot] < count for slot, count in action.gang.slots):
                 return Outcome(action, Status.DEFERRED, f"{action.gang} is not free yet")
-            self._start(run, action)
+            self._start(job, action)
         elif isinstance(action, Renew) and (held is None or held.gang != action.gang):
             return Outcome(action, Status.REFUSED, f"it is not on {action.gang}")
         return Outcome(action, Status.DONE)
 
-    def _start(self, run: Run, action: Start) -> None:
-        cost_s = run.spec.restart_cost_s if run.has_run else 0.0
-        throughput = self.rules.throughput(action.gang, run.spec.throughputs)
-        run.start(action.copy, action.gang, throughput, ready_s=self.now_s + cost_s)
-        self._running[action.job_id] = run
+    def _start(self, job: SimJob, action: Start) -> None:
+        cost_s = job.spec.restart_cost_s if job.has_run else 0.0
+        throughput = self.rules.throughput(action.gang, job.spec.throughputs)
+        job.start(action.copy, action.gang, throughput, ready_s=self.now_s + cost_s)
+        self._running[action.job_id] = job
         for slot, count in action.gang.slots:
             self._free[slot] -= count
 
-    def _stop(self, run: Run, number: int, *, keeps_steps: bool) -> None:
-        self._release(run.stop(number, keeps_steps=keeps_steps))
-        if not run.copies:
-            del self._running[run.spec.job_id]
+    def _stop(self, job: SimJob, number: int, *, keeps_steps: bool) -> None:
+        self._release(job.stop(number, keeps_steps=keeps_steps))
+        if not job.copies:
+            del self._running[job.spec.job_id]
 
-    def _end(self, run: Run, end_s: float) -> None:
-        for gang in run.end():
+    def _end(self, job: SimJob, end_s: float) -> None:
+        for gang in job.end():
             self._release(gang)
-        del self._running[run.spec.job_id]
-        self._present = [pair for pair in self._present if pair[1] is not run]
-        self._ended.append(Ended(run.spec.job_id, Phase.DONE, end_s))
+        del self._running[job.spec.job_id]
+        self._present = [pair for pair in self._present if pair[1] is not job]
+        self._ended.append(Ended(job.spec.job_id, Phase.DONE, end_s))
         self.num_unfinished -= 1
 
     def _release(self, gang: Gang) -> None:
@@ -242,11 +242,11 @@ class SimBackend:
             _, goes_down, name = self._changes.pop()
             self._down[name] = self._down.get(name, 0) + (1 if goes_down else -1)
             running = [
-                (run, *item) for run in self._running.values() for item in run.copies.items()
+                (job, *item) for job in self._running.values() for item in job.copies.items()
             ]
-            for run, number, copy in running if goes_down else ():
+            for job, number, copy in running if goes_down else ():
                 if name in copy.gang.gpus_by_node:
-                    self._stop(run, number, keeps_steps=False)
+                    self._stop(job, number, keeps_steps=False)
         nodes = self.cluster.nodes
         open_nodes = (replace(n, is_schedulable=not self._down.get(n.name, 0)) for n in nodes)
         self.cluster = Cluster(tuple(open_nodes))
@@ -255,7 +255,7 @@ class SimBackend:
         can_progress = bool(self._running or self._arrivals or self._changes)
         self._idle_rounds = 0 if can_progress else self._idle_rounds + 1
         if self._idle_rounds >= _IDLE_ROUNDS:
-            left = [str(run.spec.job_id) for _, run in self._present]
+            left = [str(job.spec.job_id) for _, job in self._present]
             raise HadarError(
                 f"nothing has trained for {_IDLE_ROUNDS} rounds; jobs that never start: "
                 f"{', '.join(left[:20])}"

@@ -66,7 +66,7 @@ class LearningBackend:
             slowest, workload = job.spec.total_steps / EXPECTED_S, _workload(job.spec)
             prior = published_prior(self.published, gpu_types, size, slowest)
             throughputs, _ = estimated_throughputs(self.speeds, workload, size, gpu_types, prior)
-            # Policies cache results per spec: keep the object while the rates are equal.
+            # Policies cache results per spec: keep the object while they are equal.
             if throughputs != spec.throughputs:
                 spec = replace(job.spec, throughputs=throughputs)
             self._specs[job.job_id] = (spec, self.speeds.version)

@@ -45,13 +45,11 @@ def begins(
         SimBackend.from_snapshot(snapshot), snapshot.by_id, awaited, lambda: clock() >= deadline_s
     )
 
-    def record(line: RoundRecord) -> None:
-        if line.errors:
-            raise HadarError(f"the forecast fails: {'; '.join(line.errors)}")
+    def check(record: RoundRecord) -> None:
+        if record.errors:
+            raise HadarError(f"the forecast fails: {'; '.join(record.errors)}")
 
-    run_rounds(
-        world, policy, record, length_s=round_s, now_s=lambda: world.world.now_s, clock=clock
-    )
+    run_rounds(world, policy, check, length_s=round_s, now_s=lambda: world.world.now_s, clock=clock)
     return world.begun
 
 
@@ -78,7 +76,11 @@ class _ForecastBackend:
         return outcomes
 
     def wait(self, until_s: float) -> Wake:
-        """Advance, unless the awaited job has started, can never start, or time is up."""
+        """Advance, unless the awaited job has started, nothing runs, or time is up.
+
+        If nothing runs, the job was not started although all GPUs were free: it is assumed that it
+        can never start.
+        """
         if self.awaited in self.begun or self.is_late() or not self.world.is_busy:
             return Wake.STOP
         return self.world.wait(until_s)

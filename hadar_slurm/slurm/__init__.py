@@ -1,1 +1,1 @@
-"""Everything that talks to a real Slurm; the only package that runs commands."""
+"""hadard's side of Slurm; `submit`, `devcluster` and `lab` also run commands of their own."""

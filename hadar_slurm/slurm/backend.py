@@ -162,7 +162,7 @@ class SlurmBackend:
         failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
         if seen is not None:
             mover.hold_timed_out(seen.pin_timed_out & failed)
-            self._records(partial(self.ledger.keep, seen.alive))
+            self._records(partial(self.ledger.forget_all_but, seen.alive))
             self._notify(seen.to_notify)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
@@ -218,7 +218,11 @@ class SlurmBackend:
         return {} if seen is None else copy_facts(seen.forks, self._builder.averages)
 
     def command_text(self, action: Action) -> str:
-        """Return the commands for an action without faults, separated by semicolons."""
+        """Return the main commands of an action, separated by semicolons.
+
+        Left out are the hold before a start, a new begin time and repeated signals. A stop is shown
+        as that of a running job.
+        """
         action = self._on_task(action)
         job = action.job_id
         changes: list[updates.Update] = []
@@ -286,7 +290,7 @@ class SlurmBackend:
         ]
         restarts = {row.key: row.restarts for row in rows}
         held = [row.key for row in rows if row.priority == 0]
-        expect = partial(self.ledger.expect_requeues, restarts, were_ended=True, held=held)
+        expect = partial(self.ledger.record_intended_requeues, restarts, were_ended=True, held=held)
         if not self._records(expect):
             return
         faults = self.slurm.change([updates.Requeue(row.key) for row in rows]) if rows else []
@@ -321,7 +325,7 @@ class SlurmBackend:
                 log.warning("cannot take back a hold: %s", fault)
 
     def _adopt(self, seen: Observation) -> None:
-        is_known = self.ledger.is_whole and not seen.found
+        is_known = self.ledger.was_read and not seen.found
         if not is_known and self._records(partial(self.ledger.adopt, seen.found)):
             # The ledger has these claims now.
             self._observation = replace(seen, found={})

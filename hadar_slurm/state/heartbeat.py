@@ -42,10 +42,10 @@ class Heartbeat:
         """Return whether it has not expired; False for one from the future, by a wrong clock."""
         return 0 < self.good_until_s - now_s <= self.good_for_s + SKEW_S
 
-    def covers(self, partition: str | None, now_s: float) -> bool:
-        """Return whether a job in `partition` (None: the default one) would be placed."""
-        is_covered = self.partitions is None or (partition or "") in self.partitions
-        return is_covered and self.is_fresh(now_s)
+    def accepts(self, partition: str | None, now_s: float) -> bool:
+        """Return whether this is fresh and hadard enforces in `partition` (None: the default)."""
+        is_enforced = self.partitions is None or (partition or "") in self.partitions
+        return is_enforced and self.is_fresh(now_s)
 
 
 def run_dir(environment: Mapping[str, str]) -> Path:

@@ -1,1 +1,1 @@
-"""Answers to operators' and users' questions, from the journal. Pure."""
+"""Answers to operators' and users' questions, from journal, heartbeat and, for a job, Slurm."""

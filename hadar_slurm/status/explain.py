@@ -74,7 +74,7 @@ class Explanation:
     # Waiting jobs that start earlier in the forecast; all that start if this one does not.
     ahead: tuple[JobId, ...] = ()
     expected: Expected | None = None
-    # `expected` if the job could checkpoint; None if it can.
+    # The start if the job could checkpoint; None if it already can.
     if_moved: Expected | None = None
 
 
@@ -97,7 +97,7 @@ def explain(
     if job is None:
         return None
     throughput = sum(gang.throughput(job.spec.throughputs) for gang in job.allocation.gangs)
-    is_running = job.phase is not Phase.QUEUED
+    is_placed = job.phase is not Phase.QUEUED
     found = Explanation(
         job=job_id,
         phase=job.phase,
@@ -115,10 +115,10 @@ def explain(
         held={str(number): gang_tree(gang) for number, gang in job.allocation.copies},
         remarks=job.remarks,
         forked=forked_of(line, job_id),
-        ends_in_s=job.steps_left / throughput if is_running and throughput > 0 else None,
+        ends_in_s=job.steps_left / throughput if is_placed and throughput > 0 else None,
     )
     planned = (line["plan"] or {}).get(job_id)
-    if is_running or planned or not forecasts:
+    if is_placed or planned or not forecasts:
         return found
     round_s = float(line["length_s"])
     forecast = partial(

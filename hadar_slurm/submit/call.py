@@ -37,17 +37,17 @@ def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
     partition = request.values.get("partition")
     if beat is None or not beat.is_fresh(now_s):
         unserved = f"hadard is not alive here (no fresh heartbeat in {directory})"
-    elif not beat.covers(partition, now_s):
+    elif not beat.accepts(partition, now_s):
         name = f"partition {partition}" if partition else "the default partition"
         unserved = f"hadard does not enforce in {name}"
     # A job without --hadar-... options is held only if hadard would place it, and never refused.
-    if unserved and not request.own:
+    if unserved and not request.hadar_options:
         return Call(request.plain_call, Decision(False, unserved))
     from hadar_slurm.submit.managed import managed_call
 
     try:
         return managed_call(request, environment, beat, unserved)
     except JobSpecError as error:
-        if request.own:
+        if request.hadar_options:
             raise
         return Call(request.plain_call, Decision(False, str(error)))

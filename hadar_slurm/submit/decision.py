@@ -48,8 +48,9 @@ def why_left(request: SbatchRequest) -> str:
     """Return why the options leave the job to plain Slurm; "" if they do not."""
     if NO_HADAR in request.flags:
         return "--no-hadar is given"
-    if request.unreadable or request.own:
-        return request.unreadable  # options that hadard cannot serve are refused later
+    if request.unreadable or request.hadar_options:
+        # A job with --hadar-... options is described to hadard; wrong ones are refused later.
+        return request.unreadable
     if request.has_components:
         return "it is a heterogeneous job"
     if why := _why_not_any_gpus(request):
@@ -61,21 +62,21 @@ def why_left(request: SbatchRequest) -> str:
     if "exclusive" in request.values:
         # Pinned to a node with free GPUs, it would wait there until all other jobs have ended.
         return "--exclusive is given; hadard counts GPUs, not nodes"
-    return why_chosen(request)
+    return why_nodes_or_start_fixed(request)
 
 
-def why_chosen(request: SbatchRequest) -> str:
-    """Return the option that fixes the job's nodes or start, so that hadard cannot choose."""
-    return why_place_chosen(request) or ("--hold is given" if "hold" in request.values else "")
+def why_nodes_or_start_fixed(request: SbatchRequest) -> str:
+    """Return why hadard cannot choose the job's nodes or start: an option fixes them; else ""."""
+    return why_nodes_fixed(request) or ("--hold is given" if "hold" in request.values else "")
 
 
-def why_place_chosen(request: SbatchRequest) -> str:
-    """Return the option that fixes the job's nodes."""
+def why_nodes_fixed(request: SbatchRequest) -> str:
+    """Return why hadard cannot choose the job's nodes: an option fixes them; else ""."""
     return next((f"--{name} is given" for name in _PLACES if name in request.values), "")
 
 
 def _why_not_any_gpus(request: SbatchRequest) -> str:
-    """Return why the request is not for a number of GPUs of any type."""
+    """Return why hadard cannot read the request as a number of GPUs of any type; else ""."""
     asked = request.gpus
     if by_task := [option.name for option in asked if option.name in PER_TASK]:
         return f"--{by_task[0]} is given; hadard reads --gpus, --gpus-per-node and --gres=gpu:N"

@@ -31,35 +31,36 @@ def describe(
 
     On a known `cluster` the number of copies is limited to the nodes that suit.
     """
-    own = request.own
+    given = request.hadar_options
     gpus, shape = _gang(request)
-    wants = own.get("checkpoint", "no").lower()
+    wants = given.get("checkpoint", "no").lower()
     if wants not in ("yes", "no"):
         raise JobSpecError(f"{PREFIX}checkpoint {wants!r}: expected yes or no")
-    forks, cost = "copies" in own, own.get("restart-cost")
+    forks, cost = "copies" in given, given.get("restart-cost")
     if forks:
         shape, wants = _shape_of_copy(request, gpus, shape), "yes"
-    if "steps" not in own and (forks or not request.limit_s or "throughput" in own):
-        remedy = "" if forks or "throughput" in own else ", or --time how long it trains at most"
+    if "steps" not in given and (forks or not request.limit_s or "throughput" in given):
+        remedy = "" if forks or "throughput" in given else ", or --time how long it trains at most"
         text = f"how many training steps the job has in all{remedy}"
         raise JobSpecError(f"{PREFIX}steps is missing: {text}")
     found = Description(
-        steps=_whole(own["steps"], "steps") if "steps" in own else 0,
+        steps=_whole(given["steps"], "steps") if "steps" in given else 0,
         limit_s=request.limit_s,
         gpus=gpus,
         shape=shape,
         checkpoint=wants == "yes" and "no-requeue" not in request.values,
         restart_cost_s=None if cost is None else _number(cost, "restart-cost"),
         comment=request.values.get("comment", ""),
-        throughputs=_throughputs(own["throughput"]) if "throughput" in own else {},
+        throughputs=_throughputs(given["throughput"]) if "throughput" in given else {},
         workload=_workload(request, estimator.table),
     )
-    return replace(found, copies=_copies(own["copies"], found, estimator, cluster) if forks else 1)
+    copies = _copies(given["copies"], found, estimator, cluster) if forks else 1
+    return replace(found, copies=copies)
 
 
 def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
     """Return the number of GPUs, and their layout unless every uniform one is allowed."""
-    text = request.own.get("gang")
+    text = request.hadar_options.get("gang")
     if text is None:
         gpus, shape = _gang_from_sbatch(request)
     elif "x" in text.lower():
@@ -106,8 +107,10 @@ def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Sh
         raise JobSpecError(f"--array is given: {name} makes the job an array of its own")
     if "no-requeue" in request.values:
         raise JobSpecError(f"--no-requeue is given: with {name} copies are migrated")
-    if request.own.get("checkpoint", "yes").lower() != "yes":
-        raise JobSpecError(f"{PREFIX}checkpoint no: with {name} the copies save every slot")
+    if request.hadar_options.get("checkpoint", "yes").lower() != "yes":
+        raise JobSpecError(
+            f"{PREFIX}checkpoint no: with {name} the copies save in every averaging interval"
+        )
     nodes = request.values.get("nodes", "1")
     if nodes not in ("1", "1-1"):
         raise JobSpecError(f"--nodes={nodes} is given: with {name} each copy has one node")
@@ -135,14 +138,14 @@ def _copies(
 
 def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
     """Return the name under which the job's throughput is stored."""
-    own = request.own
-    if "throughput" in own:
-        if "model" in own:
+    given = request.hadar_options
+    if "throughput" in given:
+        if "model" in given:
             raise JobSpecError(f"give {PREFIX}model or {PREFIX}throughput, not both")
         return ""
-    size = own.get("batch-size")
-    if "model" in own:
-        name = workload_name(own["model"], None if size is None else _whole(size, "batch-size"))
+    size = given.get("batch-size")
+    if "model" in given:
+        name = workload_name(given["model"], None if size is None else _whole(size, "batch-size"))
         return next((known for known in table.workloads if known.lower() == name.lower()), name)
     if size is not None:
         raise JobSpecError(f"{PREFIX}batch-size {size}: of which model? give {PREFIX}model too")
@@ -170,7 +173,7 @@ def summary(description: Description, request: SbatchRequest, table: ThroughputT
         parts[0] += f" on {description.shape.nodes} nodes"
     if description.copies > 1:
         parts.append(f"in up to {description.copies} copies")
-    elif "copies" in request.own:
+    elif "copies" in request.hadar_options:
         parts.append("in one copy (only one node suits)")
     if description.steps:
         parts.append(_counted(description.steps, "step"))

@@ -16,7 +16,7 @@ from hadar_slurm.slurm.client.gres import parse_gpus
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.compose import check_exports, compose
-from hadar_slurm.submit.decision import Call, Decision, why_chosen, why_place_chosen
+from hadar_slurm.submit.decision import Call, Decision, why_nodes_fixed, why_nodes_or_start_fixed
 from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model
 from hadar_slurm.submit.request import SbatchRequest
 
@@ -24,23 +24,24 @@ from hadar_slurm.submit.request import SbatchRequest
 def managed_call(
     request: SbatchRequest, environment: Mapping[str, str], beat: Heartbeat | None, unserved: str
 ) -> Call:
-    """Return the call for a job that is described to hadard, unless its user chose the place.
+    """Return the call that describes a job to hadard; plain sbatch's if an option fixes its nodes.
 
-    A job that is `unserved`, or held by its user, is not held for hadard to release.
+    The call submits the job held, for hadard to release, unless `unserved` says why hadard does not
+    serve it, or its user holds it.
     """
-    place_chosen, why_not = why_place_chosen(request), unserved or why_chosen(request)
+    why_fixed, why_not = why_nodes_fixed(request), unserved or why_nodes_or_start_fixed(request)
     cluster, own_cluster = _clusters(request.values.get("partition"))
     estimator = load_estimator()
     description = describe(request, estimator, own_cluster)
     if cluster is not None and cluster.nodes:
         check_fits(description, cluster)
-    if place_chosen:
-        return Call(request.plain_call, Decision(False, place_chosen))
+    if why_fixed:
+        return Call(request.plain_call, Decision(False, why_fixed))
     is_held = not why_not
     decision = Decision(is_held, why_not or summary(description, request, estimator.table))
     unknown = unknown_model(description, estimator.table)
     notes = [unknown] if unknown else []
-    if "copies" in request.own and description.copies == 1:
+    if "copies" in request.hadar_options and description.copies == 1:
         notes.append("only one node suits a copy: submitted as an ordinary job")
     variables = {}
     if beat is not None:

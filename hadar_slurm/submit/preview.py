@@ -59,7 +59,7 @@ def _choice(
         return TypePreview(gpu_type, gpus, why_not=why_not)
     steps_per_s = speed if description.steps else None
     hours = estimator.total_steps(description, throughputs) / speed / 3600
-    spread = round(math.exp(estimate.spread), 2)
+    spread = round(math.exp(estimate.uncertainty), 2)
     return TypePreview(gpu_type, gpus, steps_per_s, hours, estimate.origin, spread)
 
 

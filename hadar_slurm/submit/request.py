@@ -49,7 +49,7 @@ _WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
 
 class _Words(NamedTuple):
     # The --hadar-... options that describe the job, without the prefix.
-    own: Mapping[str, str]
+    hadar_options: Mapping[str, str]
     # sbatch's options on the command line.
     options: Sequence[SbatchOption]
     # The script and its arguments.
@@ -108,8 +108,8 @@ class SbatchRequest(_Words):
 def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchRequest:
     """Return the request from command line and environment, without the script's lines."""
     options, script = split_options(words, _WITH_VALUE)
-    own, flags, rest = _take_own(options)
-    return SbatchRequest(own, rest, script, inherited=options_in(environment), flags=flags)
+    found, flags, rest = _take_hadar_options(options)
+    return SbatchRequest(found, rest, script, inherited=options_in(environment), flags=flags)
 
 
 def with_script(request: SbatchRequest, read_script: Callable[[str, str], str]) -> SbatchRequest:
@@ -123,14 +123,15 @@ def with_script(request: SbatchRequest, read_script: Callable[[str, str], str]) 
     if NO_HADAR in request.flags:
         return request
     options, stray = split_options(read_directives(text, "#HADAR"), _WITH_VALUE)
-    own, flags, rest = _take_own(options)
+    in_script, flags, rest = _take_hadar_options(options)
     for word in (*(word for option in rest for word in option.words), *stray):
         raise JobSpecError(f"#HADAR {word}: only {PREFIX}... options are allowed there")
-    request = request._replace(own={**own, **request.own}, flags=flags | request.flags)
+    both = {**in_script, **request.hadar_options}
+    request = request._replace(hadar_options=both, flags=flags | request.flags)
     try:
         words = read_directives(text, "#SBATCH")
     except JobSpecError as error:
-        if request.own:
+        if request.hadar_options:
             raise
         # sbatch will report the error.
         return request._replace(unreadable=str(error))
@@ -140,11 +141,11 @@ def with_script(request: SbatchRequest, read_script: Callable[[str, str], str]) 
     return request._replace(directives=[*options, *begins])
 
 
-def _take_own(
+def _take_hadar_options(
     options: Iterable[SbatchOption],
 ) -> tuple[dict[str, str], frozenset[str], list[SbatchOption]]:
     """Split off hadar-sbatch's own options and flags."""
-    own: dict[str, str] = {}
+    found: dict[str, str] = {}
     flags = set()
     rest = []
     for option in options:
@@ -155,7 +156,7 @@ def _take_own(
         elif option.name in _WITH_VALUE:
             if option.value is None:
                 raise JobSpecError(f"--{option.name} needs a value")
-            own[option.name.removeprefix(PREFIX[2:])] = option.value
+            found[option.name.removeprefix(PREFIX[2:])] = option.value
         elif option.name.startswith(("hadar", "no-hadar")):
             # Takes longer to import than all the rest.
             from difflib import get_close_matches
@@ -164,4 +165,4 @@ def _take_own(
             raise JobSpecError(f"unknown option --{option.name}; the nearest is --{near}")
         else:
             rest.append(option)
-    return own, frozenset(flags), rest
+    return found, frozenset(flags), rest

@@ -42,7 +42,7 @@ def throughput_ratios(
             continue
         total = supply(tuple(job["nodes"]) if "nodes" in job else None)
         # `own` may be above the best: the job may hold several types, or GPUs on closed nodes.
-        fits = (rate for name, rate in throughputs.items() if total[name] >= job["gpus"])
+        fits = (each for name, each in throughputs.items() if total[name] >= job["gpus"])
         ratio = own / max(own, *fits, 0.0)
         for gpu_type, count in gang.gpus_by_type.items():
             sums[gpu_type] = sums.get(gpu_type, 0.0) + ratio * count

@@ -317,7 +317,7 @@ class Soak:
             for action in line["actions"]
         )
         faults += sorted({error for line in lines for error in line["errors"]})
-        if not Ledger(site.state_dir / "ledger.json").is_whole:
+        if not Ledger(site.state_dir / "ledger.json").was_read:
             faults.append("the ledger is not whole")
         own = (site.state_dir, site.run_dir, site.spool, site.spool / "assignments")
         for place in own:

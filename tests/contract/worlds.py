@@ -146,7 +146,7 @@ class SimWorld:
 
     def holds(self, job: JobId) -> Gang | None:
         """Return the gang of the simulated job."""
-        copies = self.backend.runs[job].copies
+        copies = self.backend.sim_jobs[job].copies
         return copies[0].gang if copies else None
 
 

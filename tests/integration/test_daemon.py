@@ -63,7 +63,7 @@ def test_a_job_left_half_moved_is_placed_by_the_next_daemon(site: Site) -> None:
     site.once()
     site.until_running(job)
     eventually(lambda: site.steps(job) > 0, "first steps")
-    Ledger(site.state_dir / "ledger.json").expect_holds({job: ()})
+    Ledger(site.state_dir / "ledger.json").record_intended_holds({job: ()})
     site.run(scontrol.command(Requeue(job)))
     eventually(lambda: site.queue()[job].is_held_by_user, lambda: site.told(job))
     site.run(scontrol.command(ClearRequest(job)))

@@ -515,7 +515,7 @@ def test_a_hold_that_comes_when_the_job_runs_is_taken_back(site: Site, by_hadard
     """Requeued after that, the job is not held; but for its owner, who holds it as it runs."""
     configure(site)
     job = site.train(EQUAL, held=True, steps=LONG, script=site.script("rest", "exec sleep 600"))
-    site.backend().ledger.expect_holds({job: ()})
+    site.backend().ledger.record_intended_holds({job: ()})
     site.run(["scontrol", "release", job])
     site.until_running(job)
     site.run(["scontrol", "uhold", job])

@@ -27,7 +27,7 @@ from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.scontrol import invents_the_most
+from hadar_slurm.slurm.client.scontrol import shows_invented_max_nodes
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.control.release_all import release_all
@@ -361,7 +361,7 @@ class Daemon(RuleBasedStateMachine):
                 assert now == then, job
         assert asked.min_nodes <= own.asked.min_nodes or job.restarts, job
         # Where Slurm invents the most nodes of a job, an owner's own cannot be told from that.
-        is_wider = invents_the_most(self.fake.version[:2]) and bool(own.asked.per_job)
+        is_wider = shows_invented_max_nodes(self.fake.version[:2]) and bool(own.asked.per_job)
         assert own.asked.max_nodes in (None, asked.max_nodes) or is_wider, job
 
     # What users do.
@@ -433,7 +433,7 @@ class Daemon(RuleBasedStateMachine):
         """The owner holds a job that waits and that nobody holds."""
         job = self.chosen(number)
         ledger = self.daemon.backend.ledger
-        if job is None or job.state != "PENDING" or job.hold or not ledger.is_whole:
+        if job is None or job.state != "PENDING" or job.hold or not ledger.was_read:
             return
         described = decode_or_none(job.comment)
         entry = ledger[JobId(job.key)]
@@ -448,7 +448,7 @@ class Daemon(RuleBasedStateMachine):
         """The owner wants a job that runs to wait, should it be requeued."""
         job = self.chosen(number)
         ledger = self.daemon.backend.ledger
-        if job is None or job.state != "RUNNING" or job.hold or not ledger.is_whole:
+        if job is None or job.state != "RUNNING" or job.hold or not ledger.was_read:
             return
         entry = ledger[JobId(job.key)]
         # Killed between writing down a hold and placing it, hadard takes this one for its own.
@@ -498,7 +498,7 @@ class Daemon(RuleBasedStateMachine):
         if job is None or job.state != "PENDING" or job.asked.nodes or not job.asked.all:
             return
         ledger = self.daemon.backend.ledger
-        if not ledger.is_whole or ledger[JobId(job.key)].before is not None:
+        if not ledger.was_read or ledger[JobId(job.key)].before is not None:
             return  # nodes count as hadard's choice
         if self.as_owner(job, "scontrol", "update", f"JobId={job.key}", change):
             self.own[job.key].asked.nodes = (node,)

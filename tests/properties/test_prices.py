@@ -51,8 +51,8 @@ def test_the_steps_cover_the_capacity(price: ExponentialPrice, most: int) -> Non
     """At most so many steps as asked for, as many units as there are GPUs, never falling."""
     steps = list(price.segments(most))
     assert 1 <= len(steps) <= most
-    assert sum(step.units for step in steps) == pytest.approx(price.capacity)
-    assert all(step.units > 0 for step in steps)
+    assert sum(step.gpus for step in steps) == pytest.approx(price.capacity)
+    assert all(step.gpus > 0 for step in steps)
     costs = [step.price for step in steps]
     assert all(a <= b * (1 + 1e-12) for a, b in pairwise(costs))
     assert price.u_min * (1 - 1e-9) <= costs[0]
@@ -63,7 +63,7 @@ def test_the_steps_cover_the_capacity(price: ExponentialPrice, most: int) -> Non
 def test_a_step_costs_what_its_middle_costs(price: ExponentialPrice) -> None:
     """With one step a unit, the first GPU costs k(1/2) and the last k(c - 1/2)."""
     steps = list(price.segments(price.capacity))
-    assert [step.units for step in steps] == pytest.approx([1.0] * price.capacity)
+    assert [step.gpus for step in steps] == pytest.approx([1.0] * price.capacity)
     assert steps[0].price == pytest.approx(price.at(0.5))
     assert steps[-1].price == pytest.approx(price.at(price.capacity - 0.5))
 

@@ -143,22 +143,22 @@ def run_experiment(
     ended: dict[JobId, float] = {}
     decisions_s: list[float] = []
 
-    def record(line: RoundRecord) -> None:
-        if line.errors:
-            raise HadarError(f"round {line.round.index}: {'; '.join(line.errors)}")
-        book.add(line)
-        decisions_s.append(line.durations["plan"])
-        for end in line.snapshot.ended if line.snapshot else ():
+    def add(record: RoundRecord) -> None:
+        if record.errors:
+            raise HadarError(f"round {record.round.index}: {'; '.join(record.errors)}")
+        book.add(record)
+        decisions_s.append(record.durations["plan"])
+        for end in record.snapshot.ended if record.snapshot else ():
             ended[end.job_id] = end.end_s
         if on_progress:
             on_progress(len(ended))
         if on_round:
-            on_round(line)
+            on_round(record)
 
     started_s, round_s = _cpu_s(), settings.round_s
     backend = _with_known_speeds(world, settings)
     rounds = run_rounds(
-        backend, policy, record, length_s=round_s, now_s=lambda: world.now_s, clock=perf_counter
+        backend, policy, add, length_s=round_s, now_s=lambda: world.now_s, clock=perf_counter
     )
     segments = book.all()
     check_accounts(world, segments)
@@ -188,11 +188,11 @@ def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
     for segment in segments:
         for gpu_type, count in segment.gang.gpus_by_type.items():
             held[segment.job_id, gpu_type] += count * (segment.end_s - segment.start_s)
-    for job_id, run in world.runs.items():
-        total = run.spec.total_steps
-        if run.phase.is_final and abs(run.steps_done - total) > _ROUNDING * total + 1e-3:
-            raise HadarError(f"job {job_id} ended after {run.steps_done:g} of {total} steps")
-        for gpu_type, service in run.service.items() if run.phase.is_final else ():
+    for job_id, job in world.sim_jobs.items():
+        total = job.spec.total_steps
+        if job.phase.is_final and abs(job.steps_done - total) > _ROUNDING * total + 1e-3:
+            raise HadarError(f"job {job_id} ended after {job.steps_done:g} of {total} steps")
+        for gpu_type, service in job.service.items() if job.phase.is_final else ():
             if abs(service - held[job_id, gpu_type]) > _ROUNDING * service + 1e-3:
                 received = f"job {job_id} received {service:g} GPU-seconds of {gpu_type}"
                 raise HadarError(f"{received} and held {held[job_id, gpu_type]:g}")
@@ -217,8 +217,8 @@ def _result(
     ftf = finish_time_fairness(jcts, specs, cluster) if jcts else np.zeros(1)
     queued_s, longest_s = waits_s(segments, specs)
     by_type: defaultdict[str, float] = defaultdict(float)
-    for run in world.runs.values():
-        for gpu_type, service in run.service.items():
+    for job in world.sim_jobs.values():
+        for gpu_type, service in job.service.items():
             by_type[gpu_type] += service
     span_s = max(ttd_s, 1e-9)
     whole_s = span_s * sum(cluster.capacity.values())
@@ -236,7 +236,7 @@ def _result(
         max_wait_s=max(longest_s.values(), default=0.0),
         mean_ftf=float(ftf.mean()),
         max_ftf=float(ftf.max()),
-        utilization=sum(run.productive_gpu_s for run in world.runs.values()) / whole_s,
+        utilization=sum(job.productive_gpu_s for job in world.sim_jobs.values()) / whole_s,
         utilization_by_type={str(name): by_type[name] / (n * span_s) for name, n in counts},
         cru=sum(by_type.values()) / whole_s,
         moves=num_moves(segments),

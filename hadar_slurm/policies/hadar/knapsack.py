@@ -19,9 +19,9 @@ _AROUND = 64
 
 
 class Item(NamedTuple):
-    """A job that could run: its place in the queue, its gang, its worth per second."""
+    """A job that could run: its position in the queue, its gang, its worth per second."""
 
-    place: int
+    position: int
     num_gpus: int
     worth: float
 
@@ -29,12 +29,12 @@ class Item(NamedTuple):
 def refit(
     taken: Sequence[Item], waiting: Sequence[Item], room: int, tolerance: float
 ) -> set[int] | None:
-    """Return the places of a set that uses more of the `room` left beside `taken`; None if none.
+    """Return the positions of a set that uses more of the `room` left beside `taken`; None if none.
 
     `taken` and `waiting` are in the order of the queue; `tolerance` is a share of the worth of the
     jobs considered.
     """
-    fixed, loose = taken[:-_AROUND], taken[-_AROUND:]
+    kept, loose = taken[:-_AROUND], taken[-_AROUND:]
     waiting = [item for item in waiting if item.num_gpus > room][:_AROUND]
     if room <= 0 or not waiting or not loose:
         return None
@@ -55,9 +55,9 @@ def refit(
     most = int(np.flatnonzero(best >= worth * (1.0 - tolerance) - 1e-12 * abs(worth)).max())
     if most <= used:
         return None
-    chosen = {item.place for item in fixed}
+    chosen = {item.position for item in kept}
     for item, is_taken in zip(reversed(items), reversed(takes), strict=True):
         if is_taken[most]:
-            chosen.add(item.place)
+            chosen.add(item.position)
             most -= item.num_gpus
     return chosen

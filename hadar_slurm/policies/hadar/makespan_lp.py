@@ -14,7 +14,7 @@ own work, so that short jobs get fast GPUs.
 
 Our addition: jobs of one group (same throughputs, same gang) that could not fill the horizon even
 on their slowest type need no row of their own, since sum_r x_jr <= T cannot bind for them; those of
-similar size share one column per type. The first program is the same, the second nearly so.
+similar length share one column per type. The first program is the same, the second nearly so.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Horizon:
     jobs: frozenset[JobId]
     # By type, in seconds of the horizon per GPU-second.
     prices: tuple[float, ...]
-    # The long jobs; no other job could be late.
+    # Only long jobs can exceed the horizon, so only they have an entry.
     planned: Mapping[JobId, Planned]
 
 
@@ -133,9 +133,9 @@ def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
         if demand.steps_left / slowest >= _LONG * least_s:
             long.append(_Column((demand,), is_long=True))
         else:
-            # Only sizes within a factor of two: the second program weighs jobs by size.
-            size = int(math.log2(max(1e-9, demand.steps_left)))
-            short[demand.group, size].append(demand)
+            # Steps left within a factor of two: the second program weighs jobs by their work.
+            scale = int(math.log2(max(1e-9, demand.steps_left)))
+            short[demand.group, scale].append(demand)
     return [*long, *(_Column(tuple(members), is_long=False) for members in short.values())]
 
 

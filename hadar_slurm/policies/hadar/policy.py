@@ -8,11 +8,13 @@ its gain is worth most after the price. The paper's own form is `hadar-paper`. H
   priced cost, the fastest of them with room. Where GPUs cost nothing, that is its fastest.
 * Jobs whose planned time fills the horizon are critical and go first, on the types planned for
   them: delaying any of these jobs delays the makespan.
-* Starvation guard: jobs without GPUs for more than 1 day + 10 horizons go next.
+* Starvation guard: jobs that have spent in total more than 1 day + 10 horizons without GPUs go
+  next.
 * All others go by the shortest remaining service (GPU-seconds on the fastest type), which is best
   for the mean completion time, weighted by Slurm's fair-share factor where it is known.
-* A running job keeps its type and nodes unless another type saves more than a restart. It goes
-  before another job unless that is shorter by two restarts, or among critical jobs later by ten.
+* A running job keeps its type and nodes unless another type saves more than a restart. It is
+  ranked as if two restart times less were left of it; if it is critical, as if ten more were
+  planned.
 * The program is solved again after jobs came or went, at most every half hour, and more often as
   the horizon comes near.
 * Where nearly all jobs can run at once, those neither critical nor overdue share the types that
@@ -52,17 +54,18 @@ _SAME_COST = 1e-6
 _RENEW_S, _RENEW_SHARE = 1800.0, 0.02
 # Even with the same jobs, plan and progress drift apart.
 _DRIFT_SHARE = 0.2
-# A running critical job goes before another that is later by less than this.
+# A running critical job is ranked as if this many restart times more were planned for it.
 _RESTARTS_TO_MOVE = 10
-# Any other running job goes before another that is shorter by less than this.
+# Ranked by remaining service, a running job counts as shorter by this many restart times.
 _RESTARTS_TO_STOP = 2
-# Idle GPUs are used where that costs no more than this share of the worth of the jobs there.
+# Jobs may be exchanged to use idle GPUs if at most this share of their worth is lost.
 _WORTH_TO_TRADE = 0.005
 # The queue is crowded when its jobs ask for more than this many times the GPUs. Below, nearly all
 # jobs run, and which job has which type matters more than the order.
 _CROWDED = 1.2
+# The worth of a critical or overdue job: above that of any other.
 _URGENT = 1e6
-# The longest wait: this, and this many times what is left of the horizon.
+# The longest total time without GPUs: this, plus this many times what is left of the horizon.
 _LONGEST_WAIT_S, _LONGEST_WAIT_HORIZONS = 86400.0, 10.0
 
 
@@ -78,21 +81,23 @@ class Hadar:
         allocator = Allocator(snapshot, round_)
         throughputs = _throughputs(allocator)
         horizon, is_new = self._horizon(allocator, throughputs)
-        queue = sorted(map(_Queue(allocator, throughputs, horizon).entry, count(), allocator.jobs))
-        fixed = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
-        selection = _TypeSelection(allocator, queue, fixed)
+        queue = sorted(
+            map(_Ranking(allocator, throughputs, horizon).entry, count(), allocator.jobs)
+        )
+        immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
+        selection = _TypeSelection(allocator, queue, immovable)
         refits = selection.run()
-        _reserve(allocator, queue, selection.chosen, fixed)
+        _reserve(allocator, queue, selection.chosen, immovable)
         for job in assign_nodes(allocator):
-            if job.job_id in fixed and (first := first_on_nodes(allocator, job)):
+            if job.job_id in immovable and (first := first_on_nodes(allocator, job)):
                 allocator.start(job, [first])
-        allocator.fill(entry.job for entry in queue if entry.job.job_id not in fixed)
+        allocator.fill(entry.job for entry in queue if entry.job.job_id not in immovable)
         figures = {"solved": float(is_new), "refitted": float(refits)}
         if horizon:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
             for gpu_type, price in zip(allocator.gpu_types, horizon.prices, strict=True):
                 figures[f"price.{gpu_type}"] = price
-        return allocator.plan(figures=figures, memory=horizon, patient=fixed)
+        return allocator.plan(figures=figures, memory=horizon, patient=immovable)
 
     def _horizon(
         self, allocator: Allocator, throughputs: dict[JobId, _Throughputs]
@@ -133,7 +138,7 @@ def _reserve(
     allocator: Allocator,
     queue: Sequence[_Entry],
     chosen: Sequence[TypeIndex | None],
-    fixed: Set[JobId],
+    immovable: Set[JobId],
 ) -> None:
     """Reserve the chosen types, then any type with room for the preemptible jobs left over."""
     late = [
@@ -144,14 +149,14 @@ def _reserve(
     for job in late:
         if not allocator.has_room:
             break
-        if job.job_id not in fixed:
+        if job.job_id not in immovable:
             types = filter(None, (allocator.runs_on(job), *allocator.by_speed(job)))
             any(allocator.choose(job, gpu_type) for gpu_type in types)
 
 
 @dataclass(eq=False, slots=True)
 class _Throughputs:
-    """What jobs share that differ only in their steps."""
+    """Throughputs shared by jobs that are alike except for their steps."""
 
     # By type, 0 where they may not run.
     steps_per_s: tuple[float, ...]
@@ -183,11 +188,11 @@ def _throughputs(allocator: Allocator) -> dict[JobId, _Throughputs]:
 class _Entry(NamedTuple):
     """A job in the queue; entries sort by rank, then by key, the smallest first."""
 
-    # Critical, overdue, by size, or unable to run anywhere.
+    # Critical, overdue, by remaining service, or unable to run anywhere.
     rank: int
     key: float
-    # The tie-break: its index in the snapshot's jobs.
-    place: int
+    # The index in the allocator's jobs.
+    tie_break: int
     job: Job
     # The GPU types it may take, the best first.
     types: tuple[TypeIndex, ...]
@@ -198,18 +203,18 @@ _CRITICAL_RANK, _OVERDUE_RANK, _SHORTEST_RANK, _NOWHERE_RANK = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class _Queue:
+class _Ranking:
     """Ranks jobs, and finds for each the types it should take, the first the best."""
 
     allocator: Allocator
     throughputs: dict[JobId, _Throughputs]
     horizon: Horizon | None
 
-    def entry(self, place: int, job: Job) -> _Entry:
-        """Return a job's entry: critical, overdue, or ranked by what is left of it."""
+    def entry(self, tie_break: int, job: Job) -> _Entry:
+        """Return a job's entry: critical, overdue, or ranked by remaining service."""
         found, spec = self.throughputs[job.job_id], job.spec
         if not found.best:
-            return _Entry(_NOWHERE_RANK, 0.0, place, job, (), 0.0)
+            return _Entry(_NOWHERE_RANK, 0.0, tie_break, job, (), 0.0)
         now_s, left_s = self.allocator.snapshot.now_s, job.steps_left / found.best
         horizon_s = max(1.0, self.horizon.ends_s - now_s) if self.horizon else 0.0
         planned = self.horizon.planned.get(job.job_id) if self.horizon else None
@@ -220,18 +225,18 @@ class _Queue:
             # The planned types may have become unusable.
             types = tuple(i for i in found.by_speed if planned.seconds[i])
             types = self._own_first(job, found, types or self._cheapest(found))
-            return _Entry(_CRITICAL_RANK, -planned_s, place, job, types, left_s)
+            return _Entry(_CRITICAL_RANK, -planned_s, tie_break, job, types, left_s)
         types = self._own_first(job, found, self._cheapest(found))
         waited_s = now_s - spec.submitted_s - job.progress.service_gpu_s / spec.num_gpus
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_HORIZONS * horizon_s:
-            return _Entry(_OVERDUE_RANK, -waited_s, place, job, types, left_s)
+            return _Entry(_OVERDUE_RANK, -waited_s, tie_break, job, types, left_s)
         # Preemption for a shorter job costs a restart, and so may the way back.
         stays_s = _RESTARTS_TO_STOP * spec.restart_cost_s if is_running else 0.0
         service = spec.num_gpus * max(0.0, left_s - stays_s)
         if job.fair_share is not None:
             # A factor of 0.5 means usage equal to the share; the weight is a twentieth at least.
             service /= max(0.05, 2.0 * job.fair_share)
-        return _Entry(_SHORTEST_RANK, service, place, job, types, left_s)
+        return _Entry(_SHORTEST_RANK, service, tie_break, job, types, left_s)
 
     def _cheapest(self, found: _Throughputs) -> tuple[TypeIndex, ...]:
         """Return the types on which a step costs least at the horizon's prices, fastest first."""
@@ -242,7 +247,10 @@ class _Queue:
         return found.cheapest
 
     def _costs(self, found: _Throughputs) -> dict[TypeIndex, float]:
-        """Return by type, in seconds of the dearest, what a second's work of the fastest costs."""
+        """Return by type the price of the work that the fastest type does in one second.
+
+        The unit is the price of one second of the dearest type.
+        """
         speeds = found.steps_per_s
         prices = self.horizon.prices if self.horizon else (0.0,) * len(speeds)
         dearest = max(prices) or 1.0
@@ -251,9 +259,9 @@ class _Queue:
     def _own_first(
         self, job: Job, found: _Throughputs, types: tuple[TypeIndex, ...]
     ) -> tuple[TypeIndex, ...]:
-        """Return the types, a running job's own first unless a migration saves over a restart.
+        """Return the types, a running job's own first unless moving saves more than one restart.
 
-        It may save that in the job's own time or in its cost.
+        The saving is in the job's time or in priced time.
         """
         held, speeds = self.allocator.runs_on(job), found.steps_per_s
         own = types[0] if held is None else self.allocator.gpu_types.index(held)
@@ -270,8 +278,10 @@ class _Queue:
 class _TypeSelection:
     """Chooses a GPU type for each job of the queue, in three passes."""
 
-    def __init__(self, allocator: Allocator, queue: Sequence[_Entry], fixed: Set[JobId]) -> None:
-        self._allocator, self._queue, self._fixed = allocator, queue, fixed
+    def __init__(
+        self, allocator: Allocator, queue: Sequence[_Entry], immovable: Set[JobId]
+    ) -> None:
+        self._allocator, self._queue, self._immovable = allocator, queue, immovable
         self._room = [allocator.room(gpu_type) for gpu_type in allocator.gpu_types]
         # The type of each entry.
         self.chosen: list[TypeIndex | None] = [None] * len(queue)
@@ -281,74 +291,75 @@ class _TypeSelection:
         self._by_advantage(self._in_order())
         return sum(self._refit(index) for index, free in enumerate(self._room) if free > 0)
 
-    def _take(self, place: int, types: Sequence[TypeIndex]) -> TypeIndex | None:
+    def _take(self, position: int, types: Sequence[TypeIndex]) -> TypeIndex | None:
         """Give an entry the first of `types` with room."""
-        size = self._queue[place].job.spec.num_gpus
+        size = self._queue[position].job.spec.num_gpus
         found = next((index for index in types if self._room[index] >= size), None)
         if found is not None:
             self._room[found] -= size
-            self.chosen[place] = found
+            self.chosen[position] = found
         return found
 
     def _in_order(self) -> list[int]:
-        """Serve the queue in order; return the places left for `_by_advantage`.
+        """Serve the queue in order; return the positions left for `_by_advantage`.
 
         A non-preemptible job takes the type on which it ends first. Unless the queue is crowded,
-        jobs ranked by size are only counted; the forecast ignores them, since they may migrate.
+        jobs ranked by remaining service are left for `_by_advantage`, and only their number of GPUs
+        is reserved; the forecast ignores them, since they may migrate.
         """
-        queue, fixed, gpu_types = self._queue, self._fixed, self._allocator.gpu_types
+        queue, immovable, gpu_types = self._queue, self._immovable, self._allocator.gpu_types
         left = sum(self._room)
         wanted = sum(entry.job.spec.num_gpus for entry in queue if entry.types)
         is_crowded = wanted > _CROWDED * left
-        forecast = Forecast(self._allocator, [entry.job for entry in queue] if fixed else [])
+        forecast = Forecast(self._allocator, [entry.job for entry in queue] if immovable else [])
         later = []
-        for place, (rank, _, _, job, types, _) in enumerate(queue):
+        for position, (rank, _, _, job, types, _) in enumerate(queue):
             if left <= 0:
                 break
             size = job.spec.num_gpus
-            if job.job_id in fixed:
+            if job.job_id in immovable:
                 first = forecast.first_end(job)
                 types = () if first is None else (gpu_types.index(first),)
             elif not is_crowded and rank == _SHORTEST_RANK and types and size <= left:
-                later.append(place)
+                later.append(position)
                 left -= size
                 continue
-            index = self._take(place, types)
+            index = self._take(position, types)
             if index is not None:
                 left -= size
-                if fixed and job.job_id not in fixed:
+                if immovable and job.job_id not in immovable:
                     forecast.give(job, gpu_types[index])
         return later
 
-    def _by_advantage(self, places: Sequence[int]) -> None:
+    def _by_advantage(self, positions: Sequence[int]) -> None:
         """Give entries one of their types, the greatest comparative advantage first."""
         pairs = [
-            (-suits[self._allocator.gpu_types[index]], place, index)
-            for place in places
-            for suits in [advantages(self._allocator, self._queue[place].job)]
-            for index in self._queue[place].types
+            (-suits[self._allocator.gpu_types[index]], position, index)
+            for position in positions
+            for suits in [advantages(self._allocator, self._queue[position].job)]
+            for index in self._queue[position].types
         ]
-        for _, place, index in sorted(pairs):
-            if self.chosen[place] is None:
-                self._take(place, [index])
+        for _, position, index in sorted(pairs):
+            if self.chosen[position] is None:
+                self._take(position, [index])
 
     def _refit(self, index: TypeIndex) -> bool:
-        """Use idle GPUs of a type by exchanging preemptible jobs ranked by size (knapsack.py)."""
+        """Use idle GPUs of a type by exchanging preemptible jobs (knapsack.py)."""
         taken, waiting = [], []
-        for place, (rank, _, _, job, types, left_s) in enumerate(self._queue):
-            own, is_shortest = self.chosen[place], rank == _SHORTEST_RANK
-            if job.job_id in self._fixed:
+        for position, (rank, _, _, job, types, left_s) in enumerate(self._queue):
+            own, is_shortest = self.chosen[position], rank == _SHORTEST_RANK
+            if job.job_id in self._immovable:
                 continue
             # The share of the job done per second; more than any for critical and overdue jobs.
             worth = 1.0 / max(left_s, 1e-3) if is_shortest else _URGENT
             if own == index and is_shortest:
-                taken.append(Item(place, job.spec.num_gpus, worth))
+                taken.append(Item(position, job.spec.num_gpus, worth))
             elif own is None and index in types:
-                waiting.append(Item(place, job.spec.num_gpus, worth))
+                waiting.append(Item(position, job.spec.num_gpus, worth))
         better = refit(taken, waiting, self._room[index], _WORTH_TO_TRADE)
         if better is not None:
             for item in (*taken, *waiting):
-                self.chosen[item.place] = index if item.place in better else None
+                self.chosen[item.position] = index if item.position in better else None
         return better is not None
 
 

@@ -28,8 +28,8 @@ class Candidate:
     types: tuple[GpuType, ...]
     # Steps/s.
     throughput: float
-    # The utility at the resulting finish, restart included. Staying is worth another restart (our
-    # rule): a job not chosen counts as 0, so stopping one for an equal other would cost nothing.
+    # The utility at the resulting finish, restart included. One restart is added to the value of
+    # staying (our rule); otherwise the ILP would swap equal jobs for free.
     value: float
     # The gang of a candidate that stays in place.
     present: Gang | None = None

@@ -148,7 +148,7 @@ def _select_by_ilp(
     s.t. sum_{c of j} x_c <= 1;  sum_c usage_{c,r} x_c <= sum_u y_{r,u};  0 <= y_{r,u} <= units_u;
          pieces of c GPUs of type r <= pieces the nodes can give, for every piece size c.
 
-    As prices are above 0, only used units are paid.
+    As prices are above 0, only used GPUs are paid.
     """
     problem = pulp.LpProblem("hadar_round", pulp.LpMaximize)
     flat = [c for listed in candidates.values() for c in listed]
@@ -159,9 +159,9 @@ def _select_by_ilp(
     for gpu_type, price in sorted(prices.items()):
         paid = []
         for index, segment in enumerate(price.segments(_PRICE_STEPS)):
-            units = problem.add_variable(f"y_{len(cost)}_{index}", 0, segment.units)
-            cost.append((units, -_SCALE * segment.price))
-            paid.append((units, -1))
+            gpus = problem.add_variable(f"y_{len(cost)}_{index}", 0, segment.gpus)
+            cost.append((gpus, -_SCALE * segment.price))
+            paid.append((gpus, -1))
         used = [(v, c.usage[gpu_type]) for v, c in taken if gpu_type in c.usage]
         balances.append(pulp.LpAffineExpression([*used, *paid]) <= 0)
     problem += pulp.LpAffineExpression([*gain, *cost])

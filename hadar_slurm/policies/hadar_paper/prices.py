@@ -1,13 +1,13 @@
 """The dual price of a GPU type as a function of the GPUs taken.
 
 Hadar's price (IPDPS'24, the dual variable k_h^r; form as in OASiS, arXiv 1801.00936, eq. for
-k_h^r): k(g) = U_min (U_max / U_min)^(g / c), g units of capacity c being taken. It is U_min on an
+k_h^r): k(g) = U_min (U_max / U_min)^(g / c), g GPUs of capacity c being taken. It is U_min on an
 empty type and U_max on a full one, where no job can still gain.
 
 Three differences, all because a plan here covers one round: prices are per GPU type, not per node,
 since nodes are packed after the selection by type; U_min is not divided by the job's duration; and
-each unit is charged the price at its own place (the integral of k), as an ILP can do, instead of
-one price for all.
+each GPU is charged the price at its own place (the integral of k, in steps), as an ILP can do,
+instead of one price for all. `exponential_prices` says how U_min and U_max differ.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LEAST_RATIO = 1e-9
 
 
 class PriceSegment(NamedTuple):
-    """`units` GPUs that cost `price` each, in units of utility."""
+    """`gpus` GPUs that cost `price` each, in units of utility."""
 
-    units: float
+    gpus: float
     price: float
 
 
@@ -59,10 +59,12 @@ def exponential_prices(
 ) -> dict[GpuType, ExponentialPrice]:
     """Return each type's price from U_min and U_max over `jobs`.
 
-    U_max^r = max_j U_j(t_j^min) / W_j and U_min^r = (1 / 4 eta) min_j U_j(T) / W_j over the jobs
-    that run on type r, with 1 / eta = min_j t_j^max W_j / (T C), T = the horizon in which all jobs
-    could finish one after the other on this cluster, C = all GPUs. The constants follow the proof
-    that the initial dual is at most half of the optimum.
+    Over the jobs j that run on type r, with t_j the time left there, W_j the gang size and C all
+    GPUs: U_max = max_j U_j(t_j) / W_j and U_min = (1 / 4 eta) min_j U_j(T) / W_j, but at least
+    `_LEAST_RATIO` U_max; 1 / eta = min_j t_j W_j / (T C); T = max(max_j t_j, sum_j t_j W_j / C).
+    The paper has t_j^min, the job's shortest time on any type, for t_j in U_max; t_j^max, its
+    longest, for t_j in 1 / eta; and the end of its planning period for T. The factor 1/4 follows
+    its proof that the initial dual is at most half of the optimum.
     """
     prices = {}
     total = sum(capacity.values())

@@ -21,12 +21,12 @@ _SHORTEST_S = 1e-3
 # jobs would be below a solver's tolerances.
 _LEAST_LEFT_S = 1.0
 
-Utility = Callable[["Worth"], float]
+Utility = Callable[["FinishTimes"], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """The times that a utility may use, in seconds."""
+class FinishTimes:
+    """The times from which the utility of a finish is computed, in seconds."""
 
     # Since submission.
     age_s: float
@@ -40,26 +40,26 @@ class Worth:
     shortest_s: float
 
 
-def effective_throughput(worth: Worth) -> float:
+def effective_throughput(times: FinishTimes) -> float:
     """Return ideal time over completion time: rewards total time duration (TTD).
 
-    Hadar's effective throughput E_j N_j / (f_j - a_j), divided by the job's best rate.
+    Hadar's effective throughput E_j N_j / (f_j - a_j), divided by the job's best throughput.
     """
-    return min(1.0, worth.ideal_s / max(_SHORTEST_S, worth.age_s + worth.left_s))
+    return min(1.0, times.ideal_s / max(_SHORTEST_S, times.age_s + times.left_s))
 
 
-def shortest_remaining(worth: Worth) -> float:
+def shortest_remaining(times: FinishTimes) -> float:
     """Return the shortest time left of all jobs over the time left: rewards mean JCT (ours)."""
-    return min(1.0, worth.shortest_s / max(_SHORTEST_S, worth.left_s))
+    return min(1.0, times.shortest_s / max(_SHORTEST_S, times.left_s))
 
 
-def finish_time_fairness(worth: Worth) -> float:
+def finish_time_fairness(times: FinishTimes) -> float:
     """Return 1 - 1/(1 + time on a fair share over completion time).
 
     Grows with 1/rho of Themis (NSDI'20), rho being completion time over the time on a 1/n share;
     bounded (our addition), so that one starved job does not outweigh all others.
     """
-    ratio = worth.share_s / max(_SHORTEST_S, worth.age_s + worth.left_s)
+    ratio = times.share_s / max(_SHORTEST_S, times.age_s + times.left_s)
     return ratio / (1.0 + ratio)
 
 
@@ -97,4 +97,4 @@ class Appraisal:
         ideal_s = max(_SHORTEST_S, job.spec.total_steps / ideal_throughput)
         age_s = max(0.0, self.now_s - job.spec.submitted_s)
         share_s = ideal_s * max(1, self.num_jobs)
-        return self.utility(Worth(age_s, left_s, ideal_s, share_s, self.shortest_s))
+        return self.utility(FinishTimes(age_s, left_s, ideal_s, share_s, self.shortest_s))

@@ -67,7 +67,9 @@ class CommandLine:
     def read(self) -> SlurmState:
         """Return the queue, the nodes and the GPUs that jobs hold."""
         state = read_all(self.runner)
-        return replace(state, invents_the_most=scontrol.invents_the_most(self.version))
+        return replace(
+            state, shows_invented_max_nodes=scontrol.shows_invented_max_nodes(self.version)
+        )
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Attempt every change in order, successive ones of one command in a batch."""

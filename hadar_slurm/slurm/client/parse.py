@@ -1,4 +1,4 @@
-"""Parses the output of Slurm's tools. Pure.
+"""Parses the output of squeue, `scontrol show node` and `scontrol show job -d`. Pure.
 
 Users choose names, comments and accounts freely: `squeue.py` separates them from other fields.
 """
@@ -269,7 +269,7 @@ _JOB_LINE = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
 
 
 def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
-    """Return the lines of `scontrol show job -d -o` that are surely complete, by job number.
+    """Return the lines of `scontrol show job -d -o` that are certainly complete, by job number.
 
     A job's name may hold line breaks and imitate the line of another job. A number that is not
     `known`, or that comes twice, reveals such a name, which may have cut the line before it.
@@ -279,11 +279,13 @@ def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
     lines = [text[start:end] for start, end in pairwise([*starts, len(text)])]
     numbers = [line[len("JobId=") : line.index(" ")] for line in lines]
     times = Counter(numbers)
-    is_odd = [number not in known or times[number] > 1 for number in numbers]
+    is_suspect = [number not in known or times[number] > 1 for number in numbers]
     return {
         number: line
-        for number, line, odd in zip(numbers, lines, pairwise([*is_odd, False]), strict=True)
-        if not any(odd)
+        for number, line, suspect in zip(
+            numbers, lines, pairwise([*is_suspect, False]), strict=True
+        )
+        if not any(suspect)
     }
 
 

@@ -107,7 +107,7 @@ class PySlurm(CommandLine):
                 for job, row in jobs
                 if row.state == "PENDING"
             },
-            invents_the_most=True,  # holds for all Slurm versions with such a pyslurm
+            shows_invented_max_nodes=True,  # holds for all Slurm versions with such a pyslurm
         )
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:

@@ -26,7 +26,7 @@ def keeps_types(version: tuple[int, int]) -> bool:
     return version < _FORGETS_TYPES_SINCE
 
 
-def invents_the_most(version: tuple[int, int]) -> bool:
+def shows_invented_max_nodes(version: tuple[int, int]) -> bool:
     """Return whether Slurm shows a node maximum for jobs without one (26.05.5, not 22.05.8)."""
     return version > (22, 5)
 

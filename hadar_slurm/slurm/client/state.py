@@ -32,8 +32,8 @@ class SlurmState:
     set_apart_by_detail: frozenset[JobId] = frozenset()
     # The ranges of nodes that pending jobs ask for, where Slurm shows them.
     num_nodes: Mapping[JobId, str] = field(default_factory=dict)
-    # Slurm shows the number of tasks as the maximum of nodes of a job that gave none.
-    invents_the_most: bool = False
+    # For a job without a maximum of nodes, Slurm shows its number of tasks as the maximum.
+    shows_invented_max_nodes: bool = False
     # The most tasks of an array that may run at once, by array number, where Slurm shows it.
     throttles: Mapping[str, int] = field(default_factory=dict)
     # A cache: thousands of jobs are in a few partitions.
@@ -56,7 +56,7 @@ class SlurmState:
             return replace(row.request, num_nodes=f"{least}-{least}")
         shown = self.num_nodes.get(row.key, "")
         least, _, most = shown.partition("-")
-        if self.invents_the_most and row.request.per_job and least and most == least:
+        if self.shows_invented_max_nodes and row.request.per_job and least and most == least:
             # With the shown maximum, GPUs requested per job could need more nodes than allowed.
             shown = asked_nodes("", least)
         return replace(row.request, num_nodes=shown or asked_nodes("", row.request.num_nodes))

@@ -27,24 +27,24 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _JobChange:
     job: JobId
 
 
-class Hold(_Change):
+class Hold(_JobChange):
     """Hold a pending job; its owner can release it."""
 
 
-class Release(_Change):
+class Release(_JobChange):
     """Let a held job start."""
 
 
-class ClearRequest(_Change):
+class ClearRequest(_JobChange):
     """First half of changing a request: the job asks for no GPU and no node."""
 
 
 @dataclass(frozen=True, slots=True)
-class SetRequest(_Change):
+class SetRequest(_JobChange):
     """Second half: the job asks for `request`; `begins_soon` replaces a later begin time.
 
     It then begins a second later: a job that begins in the second in which it ended fails ("Job
@@ -55,31 +55,31 @@ class SetRequest(_Change):
     begins_soon: bool = False
 
 
-class SetStartNow(_Change):
+class SetStartNow(_JobChange):
     """Let a requeued job begin now, not after Slurm's delay of two minutes."""
 
 
-class DelayStart(_Change):
+class DelayStart(_JobChange):
     """Keep a pending job from starting within the next minute, even if it is released."""
 
 
-class SignalCheckpoint(_Change):
+class SignalCheckpoint(_JobChange):
     """Send USR1 to the batch script of a running job."""
 
 
-class Requeue(_Change):
+class Requeue(_JobChange):
     """Requeue a running job and hold it; its owner can release it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prefer(_Change):
+class Prefer(_JobChange):
     """Set the node features that a pending job prefers; empty for none."""
 
     features: str
 
 
 @dataclass(frozen=True, slots=True)
-class Notify(_Change):
+class Notify(_JobChange):
     """Print a text in the output of a running job; `job` is its SLURM_JOB_ID.
 
     Allowed for the job's owner, root and SlurmUser only (22.05.8).

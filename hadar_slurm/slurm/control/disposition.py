@@ -29,15 +29,15 @@ def disposition_of(
     *,
     mode: Mode,
     plans_for: Mode,
-    fits: bool,
+    is_placeable: bool,
 ) -> Disposition:
     """Classify a described job that is pending or holds GPUs.
 
-    `mode` is that of its partition, `plans_for` that of the current plan. `fits`: the job excludes
-    no nodes, is not scrontab's, and some nodes fit it with a known throughput.
+    `mode` is that of its partition, `plans_for` that of the current plan. `is_placeable`: the job
+    excludes no nodes, is not scrontab's, and some nodes fit it with a known throughput.
     """
     names_nodes = bool(row.requested_nodes) and not is_pinned_by_us(row, ledger)
-    is_unmanaged = description.leaves or row.is_set_apart or not fits or names_nodes
+    is_unmanaged = description.leaves or row.is_set_apart or not is_placeable or names_nodes
     is_planned = not is_unmanaged and mode is plans_for
     if row.state != "PENDING":
         # A migration would requeue and release it, and so remove its owner's hold.
@@ -52,9 +52,10 @@ def disposition_of(
         return Disposition.IGNORE
     if is_changed and not has_foreign_hold(row, description, ledger):
         return Disposition.MANAGE
-    # Cleared under a foreign hold, it would start without its GPUs once that is released. Else it
-    # is neither held nor pinned by us: its user released or holds it, or no daemon ran at its
-    # submission. A pin under a foreign hold stays: once released, the job is placed again.
+    # A job with a cleared request under a foreign hold must get its request back: it would start
+    # without GPUs once that hold is released. Any other job here is not under our hold: its user
+    # has released it or holds it, or no hadard ran at its submission. A pin under a foreign hold
+    # stays, because hadard places the job again once the hold is released.
     return Disposition.RESTORE if _was_cleared(row, ledger) else Disposition.IGNORE
 
 
@@ -90,14 +91,14 @@ def is_held_by_us(row: QueueRow, description: Description | None, ledger: Ledger
     # wait for a hadard that has lost its record.
     is_suspect = row.restarts > 0 or bool(row.requested_nodes)
     was_submitted_held = description is not None and description.is_held
-    return was_submitted_held or (is_suspect and not ledger.is_whole)
+    return was_submitted_held or (is_suspect and not ledger.was_read)
 
 
 def is_pinned_by_us(row: QueueRow, ledger: Ledger) -> bool:
     """Return whether hadard chose the nodes that a job requests."""
     nodes = set(row.requested_nodes)
     # Different nodes are its owner's later choice.
-    was_by_us = nodes == set(ledger[row.key].pinned) if row.key in ledger else not ledger.is_whole
+    was_by_us = nodes == set(ledger[row.key].pinned) if row.key in ledger else not ledger.was_read
     return bool(nodes) and was_by_us
 
 

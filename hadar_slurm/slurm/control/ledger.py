@@ -1,10 +1,10 @@
 """The intent log: what hadard does to jobs, recorded before it is done, so that it can be undone.
 
-A job that hadard holds or pins has a `Claim` from before the hold until it is gone or restored; a
-job that hadar-sbatch has submitted held, from the first round that observes it: until then the
-description in Slurm's comment says whose hold it is.
-`hadar release` reads the ledger when hadard does not run; a restarted hadard distinguishes its own
-holds from users' by it.
+The `Claim` of a job is written before hadard holds or pins it, and kept until the job is gone or
+restored. A job that hadar-sbatch has submitted held gets its claim in the first round that observes
+it; until then the description in Slurm's comment shows that the hold is hadard's.
+`hadar release` reads the ledger when hadard does not run. A restarted hadard reads it to tell its
+own holds from users'.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Recur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What hadard has done to one job; times in seconds since the epoch, 0: never or long ago."""
+    """What hadard has done, or is about to do, to one job.
+
+    Times are in seconds since the epoch, 0: never or long ago.
+    """
 
     # hadard set the hold on the job.
     is_held: bool = False
@@ -84,9 +87,9 @@ class Ledger:
         self.opened_s = now_s()
         # The last known start of slurmctld, in seconds since the epoch.
         self.booted_s = 0.0
-        # False: no file could be read. Suspect holds and pins then count as set by hadard, so that
-        # no job waits for a hadard that has lost its record.
-        self.is_whole = False
+        # False: no file could be read, nor has `adopt` replaced it. Suspect holds and pins then
+        # count as set by hadard, so that no job waits for a hadard that has lost its record.
+        self.was_read = False
         # The last write error, empty after a success.
         self.fault = ""
         self._entries: dict[JobId, Claim] = {}
@@ -109,7 +112,7 @@ class Ledger:
         except (OSError, *_DAMAGE) as error:
             log.warning("%s: not a ledger that can be read: %r", self.path, error)
             return
-        self._entries, self.is_whole = entries, True
+        self._entries, self.was_read = entries, True
 
     def _mark_of_file(self) -> object:
         with suppress(OSError):
@@ -136,11 +139,11 @@ class Ledger:
         if any(job not in self or self[job] != entry for job, entry in changed.items()):
             self._write(changed)
 
-    def expect_holds(self, asked: Mapping[JobId, tuple[NodeName, ...]]) -> None:
+    def record_intended_holds(self, asked: Mapping[JobId, tuple[NodeName, ...]]) -> None:
         """Record that we are about to hold these jobs, which request these nodes."""
         self.note({j: replace(self[j], is_held=True, asked_when_held=asked[j]) for j in asked})
 
-    def expect_requeues(
+    def record_intended_requeues(
         self, restarts: Mapping[JobId, int], *, were_ended: bool = False, held: Sequence[JobId] = ()
     ) -> None:
         """Record that we are about to requeue and hold jobs, with their numbers of restarts.
@@ -156,18 +159,18 @@ class Ledger:
             new[job] = replace(entry, asked_when_held=None)
         self.note(new)
 
-    def expect_signals(self, restarts: Mapping[JobId, int], until_s: float) -> None:
+    def record_intended_signals(self, restarts: Mapping[JobId, int], until_s: float) -> None:
         """Record that we are about to send USR1 to jobs, with their numbers of restarts."""
         runs = {job: replace(self[job], signalled_run=n + 1) for job, n in restarts.items()}
         self.note({job: replace(run, signalled_until_s=until_s) for job, run in runs.items()})
 
     def adopt(self, found: Mapping[JobId, Claim]) -> None:
-        """Record what Slurm shows; the ledger is then whole."""
+        """Record what Slurm shows; the ledger then counts as read."""
         self._write(found)
-        self.is_whole = True
+        self.was_read = True
 
-    def keep(self, jobs: Collection[JobId]) -> None:
-        """Remove the entries of all other jobs."""
+    def forget_all_but(self, jobs: Collection[JobId]) -> None:
+        """Remove the entries of all jobs but these."""
         if gone := self._entries.keys() - set(jobs):
             self._write({}, gone)
 

@@ -36,9 +36,10 @@ def reason_to_keep(
 ) -> str:
     """Return why jobs should not be released now; empty: they may be.
 
-    A daemon counts as hung if its heartbeat has expired, or if it has written none by the time
-    that a first one would have expired. With `only_expired`, a daemon that died may restart until
-    its heartbeat expires. A hadard on another machine is at work while its lease is valid.
+    A hadard on another machine is at work while its lease is valid. A hadard on this machine is
+    hung if its heartbeat has expired, or if it started longer ago than a heartbeat is valid and has
+    written none. With `only_expired`, the jobs of a dead hadard are kept until its heartbeat
+    expires, since hadard may restart.
     """
     beat = read_heartbeat(run_dir)
     with suppress(OSError):

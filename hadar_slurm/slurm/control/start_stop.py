@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 Outcomes = dict[Action, Outcome]
 Moved = TypeVar("Moved", Start, Stop)
 Value = TypeVar("Value")
-_Change = type[updates.Hold | updates.Release | updates.Requeue | updates.SignalCheckpoint]
+_ChangeKind = type[updates.Hold | updates.Release | updates.Requeue | updates.SignalCheckpoint]
 _FOREIGN_HOLD = "its owner or an operator holds it"
 
 
@@ -85,8 +85,8 @@ class Mover:
                 held.append(stop)
             else:
                 to_hold[stop] = row.requested_nodes
-        held += self._try(self._recorded(to_hold, self.ledger.expect_holds), updates.Hold)
-        signals = partial(self.ledger.expect_signals, until_s=self.now_s() + self.grace_s)
+        held += self._try(self._recorded(to_hold, self.ledger.record_intended_holds), updates.Hold)
+        signals = partial(self.ledger.record_intended_signals, until_s=self.now_s() + self.grace_s)
         signalled = self._try(self._recorded(to_save, signals), updates.SignalCheckpoint)
         self._await_pending(held, self.now_s())
         requeued = self._requeue_when_saved({stop: to_save[stop] for stop in signalled})
@@ -111,7 +111,7 @@ class Mover:
         waiting = [queue[job] for job in jobs if job in queue and not queue[job].is_held]
         asked = {row.key: row.requested_nodes for row in waiting if row.state == "PENDING"}
         try:
-            self.ledger.expect_holds(asked)
+            self.ledger.record_intended_holds(asked)
         except LedgerError as error:
             log.warning("%s", error)
             return
@@ -141,7 +141,7 @@ class Mover:
                 else:
                     waiting[stop] = restarts
             sure = {stop: saving[stop] for stop in self._on_reported_nodes(ready)}
-            recorded = self._recorded(sure, self.ledger.expect_requeues)
+            recorded = self._recorded(sure, self.ledger.record_intended_requeues)
             for stop in self._try(recorded, updates.Requeue):
                 requeued.append(stop)
                 if not ready[stop]:
@@ -252,8 +252,8 @@ class Mover:
             )
             request = request_for(start.gang, self.slurm.version, names_type=names[start])
             ask = updates.SetRequest(job, request, begins_soon=row.restarts > 0)
-            # Hold again: after a release by its owner since the last read, the job would start
-            # without a GPU between the other two changes.
+            # Hold again: its owner may have released the job since the last read, and Slurm would
+            # then start it without a GPU between the other two changes.
             batch += [(start, c) for c in (updates.Hold(job), updates.ClearRequest(job), ask)]
         failed = self._change(batch)
         return {start: name for start, name in names.items() if start not in failed}
@@ -279,8 +279,9 @@ class Mover:
                 why = f"Slurm kept another request: nodes {','.join(row.requested_nodes)}, "
                 why += f"{row.gpus_per_node} a node, {row.gpus_otherwise} otherwise"
                 self._set(start, Status.REFUSED, why)
-        # Our hold is in place now. On the nodes of a previous pin the requested nodes do not show
-        # it: a hold that the owner sets right after the start would look like ours.
+        # Our hold is in place now. A job pinned to the nodes that it requested before must not keep
+        # them as `asked_when_held`: a hold that its owner sets right after the start would then
+        # count as ours.
         known = {
             start: replace(self.ledger[start.job_id], asked_when_held=None)
             for start in ready
@@ -288,7 +289,7 @@ class Mover:
         }
         recorded = self._recorded(known, self.ledger.note)
         ready = [start for start in ready if start not in known or start in recorded]
-        # An observation, not the answer of Slurm, records later that the holds are gone.
+        # The ledger keeps the holds until an observation shows that they are gone.
         for start in self._try(ready, updates.Release):
             self._set(start, Status.DONE)
 
@@ -309,7 +310,7 @@ class Mover:
             return []
         return list(values)
 
-    def _try(self, actions: Collection[Moved], kind: _Change) -> list[Moved]:
+    def _try(self, actions: Collection[Moved], kind: _ChangeKind) -> list[Moved]:
         """Make one kind of change for every action, and return those that succeeded."""
         failed = self._change([(action, kind(action.job_id)) for action in actions])
         return [action for action in actions if action not in failed]

@@ -2,8 +2,8 @@
 
 Policies see one job with several copies; Slurm and the control of jobs see tasks. This is the job
 tracker of HadarE (arXiv 2503.10918, as reconstructed): the placement and throughput of each copy,
-their common progress, and the steps that each is to train in a slot. It has no state of its own:
-all is in Slurm's queue and in the copies' reports.
+their common progress, and the steps that each is to train in an averaging interval. It has no state
+of its own: all is in Slurm's queue and in the copies' reports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from hadar_slurm.core.snapshot import Ended
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.actions import Action
 from hadar_slurm.handoff import ProgressReport, shares
-from hadar_slurm.jobspec.description import MAX_RATE, MAX_RESTART_S, MIN_RATE, Description
+from hadar_slurm.jobspec.description import (
+    MAX_RESTART_S,
+    MAX_THROUGHPUT,
+    MIN_THROUGHPUT,
+    Description,
+)
 from hadar_slurm.slurm.client.parse import FAILED_STATES, HOLDING_STATES, QueueRow
 from hadar_slurm.state.heartbeat import SKEW_S
 
@@ -70,7 +75,7 @@ class Task:
         report = self.report
         if report is None or not self.runs or report.restart != self.row.restarts:
             return 0.0
-        return report.steps_per_s if MIN_RATE <= report.steps_per_s <= MAX_RATE else 0.0
+        return report.steps_per_s if MIN_THROUGHPUT <= report.steps_per_s <= MAX_THROUGHPUT else 0.0
 
     @property
     def is_done(self) -> bool:
@@ -263,11 +268,11 @@ class Fork:
         return Progress(steps, max(task.row.restarts for task in self.tasks), service)
 
     def quotas(self, gangs: Mapping[int, Gang], slot_s: float) -> dict[int, int]:
-        """Return the steps that each copy is to train in a slot of `slot_s` seconds, by task.
+        """Return the steps that each copy is to train in an interval of `slot_s` seconds, by task.
 
         Steps are in proportion to throughput, so that all copies end together; without a
-        measurement the job's rates count. `gangs` are the copies' GPUs, by copy number. The time of
-        aggregation is not included: the copies measure it and add it to the slot.
+        measurement the job's throughputs count. `gangs` are the copies' GPUs, by copy number. The
+        time of aggregation is not included: the copies measure it and add it to the interval.
         """
         if self.job is None:
             return {}

@@ -14,7 +14,13 @@ from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import Place
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read_report
-from hadar_slurm.jobspec.description import MAX_RATE, MIN_RATE, Description, decode, job_spec
+from hadar_slurm.jobspec.description import (
+    MAX_THROUGHPUT,
+    MIN_THROUGHPUT,
+    Description,
+    decode,
+    job_spec,
+)
 from hadar_slurm.jobspec.estimator import Estimator, workload_of
 from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
@@ -174,9 +180,10 @@ class SnapshotBuilder:
         if claim != self.ledger[row.key] or is_new:
             self._now.found[row.key] = claim
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
-        fits = row.key not in self._state.set_apart_by_detail and self._can_run(row, description)
+        is_set_apart = row.key in self._state.set_apart_by_detail
+        is_placeable = not is_set_apart and self._can_run(row, description)
         disposition = disposition_of(
-            row, description, self.ledger, mode=mode, plans_for=self.mode, fits=fits
+            row, description, self.ledger, mode=mode, plans_for=self.mode, is_placeable=is_placeable
         )
         if disposition is Disposition.RESTORE:
             self._now.to_restore[row.key] = (row, description)
@@ -389,7 +396,7 @@ class SnapshotBuilder:
         if description.throughputs or report is None or place is None or row.state != "RUNNING":
             return
         is_new = report.restart == row.restarts and self._reported_s.get(row.key) != report.time_s
-        if is_new and MIN_RATE <= report.steps_per_s <= MAX_RATE:
+        if is_new and MIN_THROUGHPUT <= report.steps_per_s <= MAX_THROUGHPUT:
             self._reported_s[row.key] = report.time_s
             workload = workload_of(description, row.user)
             self.estimator.speeds.measure(workload, place, report.steps_per_s)

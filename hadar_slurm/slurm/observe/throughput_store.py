@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hadar_slurm.core.throughput_model import Measured, Place, ThroughputModel, Workload
-from hadar_slurm.jobspec.description import MAX_GPUS, MAX_RATE, MIN_RATE
+from hadar_slurm.jobspec.description import MAX_GPUS, MAX_THROUGHPUT, MIN_THROUGHPUT
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,9 @@ class Profile:
             types = [type(value) for value in (*row[:4], *row[5:])]
             is_sound = types == [str, str, str, int, float, float, int] and count >= 1
             is_sound = is_sound and 1 <= gpus <= MAX_GPUS
-            if is_sound and all(MIN_RATE <= number <= MAX_RATE for number in (steps_per_s, mean)):
+            if is_sound and all(
+                MIN_THROUGHPUT <= number <= MAX_THROUGHPUT for number in (steps_per_s, mean)
+            ):
                 known = self.speeds.measured.setdefault(Workload(user, name), {})
                 # Values measured while the file could not be read are newer.
                 place = Place(gpu_type, gpus, bool(is_spread))

@@ -227,6 +227,6 @@ def test_without_a_slurm_it_is_one_line(
 def test_keys_of_the_ledger_are_those_of_slurm(bench: Bench) -> None:
     """An array task with a hold in the ledger is released by the id of the task."""
     bench.submit(mark=False, tasks=(0, 1))
-    Ledger(bench.directory / FILE_NAME).expect_holds({JobId("1_1"): ()})
+    Ledger(bench.directory / FILE_NAME).record_intended_holds({JobId("1_1"): ()})
     assert json.loads(bench.run("release", "--json").stdout)["released"] == ["1_1"]
     assert [task.hold for task in bench.fake.jobs] == ["user", ""]

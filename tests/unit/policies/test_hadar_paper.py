@@ -425,7 +425,7 @@ def objective(
     for gpu_type, used in usage.items():
         left = float(used)
         for step in prices[gpu_type].segments(STEPS) if gpu_type in prices else ():
-            taken = min(left, step.units)
+            taken = min(left, step.gpus)
             value -= taken * step.price
             left -= taken
         if gpu_type in prices and left > 1e-9:

@@ -60,5 +60,5 @@ def test_no_set_of_that_worth_uses_more(
     if found is None:
         assert best[0] == used
     else:
-        sums = [(i.num_gpus, i.worth) for i in every if i.place in found]
+        sums = [(i.num_gpus, i.worth) for i in every if i.position in found]
         assert (sum(g for g, _ in sums), sum(w for _, w in sums)) == best

@@ -68,7 +68,7 @@ def seen(
     *,
     mode: Mode = Mode.ENFORCE,
     plans_for: Mode = Mode.ENFORCE,
-    fits: bool = True,
+    is_placeable: bool = True,
     **description: bool,
 ) -> Disposition:
     """Return the disposition of a described job."""
@@ -78,7 +78,7 @@ def seen(
         ledger,
         mode=mode,
         plans_for=plans_for,
-        fits=fits,
+        is_placeable=is_placeable,
     )
 
 
@@ -120,7 +120,7 @@ def test_a_free_job_is_slurms_to_start(ledger: Ledger) -> None:
     "choice",
     [
         {"leaves": True},
-        {"fits": False},
+        {"is_placeable": False},
         {"mode": Mode.OBSERVE},
         {"mode": Mode.ADVISE},
     ],

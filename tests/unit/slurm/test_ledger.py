@@ -36,9 +36,9 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_the_next_daemon_reads_what_was_written(ledger: Ledger) -> None:
     """A restarted hadard reads all fields of all entries."""
     ledger.note({ONE: PINNED, TASK: Claim()})
-    ledger.expect_holds({TWO: (), ONE: ()})
+    ledger.record_intended_holds({TWO: (), ONE: ()})
     again = Ledger(ledger.path)
-    assert again.is_whole
+    assert again.was_read
     assert {job: again[job] for job in again} == {
         ONE: PINNED,
         TASK: Claim(),
@@ -57,7 +57,7 @@ def test_who_has_no_entry_was_left_alone(ledger: Ledger) -> None:
 def test_what_is_gone_is_forgotten_on_disk_too(ledger: Ledger) -> None:
     """Entries of other jobs stay."""
     ledger.note({ONE: PINNED, TWO: Claim(is_held=True)})
-    ledger.keep({TWO, TASK})
+    ledger.forget_all_but({TWO, TASK})
     assert list(Ledger(ledger.path)) == [TWO]
 
 
@@ -116,8 +116,8 @@ def test_nothing_is_written_where_nothing_changes(ledger: Ledger) -> None:
     ledger.note({ONE: PINNED})
     before = ledger.path.stat().st_mtime_ns, ledger.path.stat().st_ino
     ledger.note({ONE: PINNED})
-    ledger.expect_holds({ONE: ()})
-    ledger.keep({ONE, TWO})
+    ledger.record_intended_holds({ONE: ()})
+    ledger.forget_all_but({ONE, TWO})
     assert (ledger.path.stat().st_mtime_ns, ledger.path.stat().st_ino) == before
 
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_written_is_not_believed_either(ledger: Ledger) -> None:
         ledger.note({ONE: PINNED})
     assert ONE not in ledger
     with pytest.raises(LedgerError):
-        ledger.expect_holds({ONE: ()})
+        ledger.record_intended_holds({ONE: ()})
     assert {path.name for path in ledger.path.parent.iterdir()} == {FILE_NAME, LEDGER}
 
 
@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str
     """The ledger is not whole then: a hold may be hadard's or a user's."""
     (tmp_path / FILE_NAME).write_text(text)
     ledger = Ledger(tmp_path / FILE_NAME)
-    assert not ledger.is_whole
+    assert not ledger.was_read
     assert list(ledger) == []
 
 
@@ -173,7 +173,7 @@ def test_a_ledger_becomes_whole_by_what_is_found(ledger: Ledger) -> None:
     ledger.note({ONE: PINNED})
     ledger.adopt({TWO: Claim(is_held=True)})
     again = Ledger(ledger.path)
-    assert again.is_whole
+    assert again.was_read
     assert {job: again[job] for job in again} == {ONE: PINNED, TWO: Claim(is_held=True)}
 
 
@@ -226,7 +226,7 @@ def test_any_bytes_are_a_ledger_or_none(
     path = tmp_path_factory.mktemp("state") / FILE_NAME
     path.write_bytes(content)
     ledger = Ledger(path)
-    if not ledger.is_whole:
+    if not ledger.was_read:
         assert list(ledger) == []
     ledger.note({ONE: PINNED})
     assert Ledger(path)[ONE].pinned == PINNED.pinned

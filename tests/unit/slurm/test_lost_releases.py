@@ -50,7 +50,7 @@ def ledger(tmp_path: Path, watch: Watch) -> Ledger:
     """Return a ledger in which the slurmctld started at 900 s released job 1 at 1000 s."""
     ledger = Ledger(tmp_path / FILE_NAME, watch)
     ledger.booted_s = 900.0
-    ledger.expect_holds({JOB: ()})
+    ledger.record_intended_holds({JOB: ()})
     ledger.note({JOB: replace(ledger[JOB], is_held=False)})
     return ledger
 
@@ -127,7 +127,7 @@ def test_the_pin_of_a_running_job_is_kept(ledger: Ledger) -> None:
 
 def test_a_requeue_on_its_way_is_still_ours(ledger: Ledger) -> None:
     """The requeue may have timed out while the job still runs; its entry stays."""
-    ledger.expect_requeues({JOB: 2})
+    ledger.record_intended_requeues({JOB: 2})
     row = held_again(900.0).queue()[JOB]
     running = replace(row, state="RUNNING", priority=1, restarts=2)
     assert as_seen(ledger[JOB], running, 2000.0) == Claim(is_held=True, requeued=3)
@@ -142,13 +142,13 @@ def test_the_time_of_a_release_is_on_disk_and_a_new_hold_ends_it(ledger: Ledger)
     """It is read again after a restart of hadard."""
     again = Ledger(ledger.path)
     assert again[JOB] == Claim(released_s=1000.0, booted_s=900.0)
-    again.expect_holds({JOB: ()})
+    again.record_intended_holds({JOB: ()})
     assert again[JOB] == Claim(is_held=True, asked_when_held=())
 
 
 def test_a_hold_that_came_as_the_job_started_is_not_gone(ledger: Ledger) -> None:
     """The entry stays until Slurm shows the job without the hold."""
-    ledger.expect_holds({JOB: ()})
+    ledger.record_intended_holds({JOB: ()})
     row = replace(held_again(900.0).queue()[JOB], state="RUNNING")
     assert as_seen(ledger[JOB], row, 2000.0) == ledger[JOB]
     assert not as_seen(ledger[JOB], replace(row, priority=1), 2000.0).is_held

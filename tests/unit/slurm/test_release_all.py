@@ -128,7 +128,7 @@ def test_what_is_ours_goes_and_nothing_else(bench: Bench) -> None:
     """Holds of hadard, marked at submission or recorded since, are released; all others stay."""
     marked, noted = bench.submit(mark=True), bench.submit()
     spoiled = bench.submit(text='{"hadar": 99}')
-    bench.ledger.expect_holds({JobId(noted.key): (), JobId(spoiled.key): ()})
+    bench.ledger.record_intended_holds({JobId(noted.key): (), JobId(spoiled.key): ()})
     users, plain = bench.submit(), bench.submit(text="mine")
     operators = bench.submit(mark=True, hold="admin")
     operators.reason = "JobHeldAdmin"
@@ -143,7 +143,7 @@ def test_a_job_on_its_way_off_its_gpus_is_waited_for(bench: Bench) -> None:
     """A completing job is released once it is pending and held."""
     job = bench.submit(hold="")
     bench.fake.advance(1.0)
-    bench.ledger.expect_holds({JobId(job.key): ()})
+    bench.ledger.record_intended_holds({JobId(job.key): ()})
     bench.fake.requeue(job, hold=True)
     assert job.state == "COMPLETING"
     assert bench.release() == {job.key: ""}
@@ -154,7 +154,7 @@ def test_what_does_not_leave_in_time_is_told(bench: Bench) -> None:
     """The limit is for all jobs together; the result names the job that is late."""
     job = bench.submit(hold="")
     bench.fake.advance(1.0)
-    bench.ledger.expect_holds({JobId(job.key): ()})
+    bench.ledger.record_intended_holds({JobId(job.key): ()})
     bench.fake.requeue(job, hold=True)
     begun_s = bench.fake.now_s
     assert release_all(
@@ -255,7 +255,7 @@ def landed(bench: Bench) -> FakeJob:
     """Return a running job with a hold of hadard that raced with its start."""
     job = bench.submit(hold="")
     key = JobId(job.key)
-    bench.ledger.expect_holds({key: ()})
+    bench.ledger.record_intended_holds({key: ()})
     bench.fake.advance(1.0)
     assert bench.slurm.change([Hold(key)]) == [None]
     assert (job.state, job.hold) == ("RUNNING", "user")
@@ -295,7 +295,7 @@ def test_an_operators_hold_on_a_job_that_runs_stays(bench: Bench) -> None:
 def test_an_operators_hold_ends_ours_for_good(bench: Bench) -> None:
     """A later hold of the owner, after the operator's release, does not count as hadard's."""
     job = bench.submit(mark=True)
-    bench.ledger.expect_holds({JobId(job.key): ()})
+    bench.ledger.record_intended_holds({JobId(job.key): ()})
     bench.fake.hold(job, "admin")
     job.reason = "JobHeldAdmin"
     assert bench.release() == {}

@@ -155,7 +155,7 @@ def test_a_job_that_ran_begins_soon(bench: Bench) -> None:
     assert job.state == "RUNNING"
     bench.fake.requeue(job, hold=True)
     bench.fake.advance(1.0)
-    bench.ledger.expect_holds({JobId(job.key): ()})
+    bench.ledger.record_intended_holds({JobId(job.key): ()})
     assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     bench.fake.advance(3.0)
     assert job.state == "RUNNING"

@@ -31,7 +31,7 @@ class Bench:
         described = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, is_held=True)
         asked = Asked(per_job=parse_gpus("gpu:2"))
         self.job: FakeJob = self.fake.submit(asked, hold="user", comment=encode(described))
-        self.ledger.expect_holds({JobId(self.job.key): ()})
+        self.ledger.record_intended_holds({JobId(self.job.key): ()})
         slurm = CommandLine(self.runner)
         self.mover = Mover(
             slurm, self.ledger, directory, 1.0, self.fake.advance, lambda: self.fake.now_s

@@ -293,7 +293,7 @@ def test_the_rest_passes_untouched(words: list[str]) -> None:
     """All other words are passed on unchanged, also those that look like Hadar's options."""
     rest = tuple(word for word in words if word not in OWN)
     request = request_of(words)
-    assert dict(request.own) == {"model": "A3C", "steps": "100"}
+    assert dict(request.hadar_options) == {"model": "A3C", "steps": "100"}
     assert request.plain_call == ("sbatch", *rest)
     argv = argv_of(words)
     assert argv[len(argv) - len(rest) :] == rest
@@ -303,7 +303,7 @@ def test_without_our_options_nothing_is_ours() -> None:
     """A plain sbatch command line is passed on unchanged."""
     words = ["-p", "gpu", "-HN2", "--comment=x", "job.sh", "--hadar-steps=3"]
     request = request_of(words)
-    assert not request.own
+    assert not request.hadar_options
     assert request.plain_call == ("sbatch", *words)
 
 

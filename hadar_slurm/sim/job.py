@@ -25,7 +25,7 @@ class SimCopy:
 
 
 @dataclass(slots=True)
-class Run:
+class SimJob:
     """One job's state in virtual time."""
 
     spec: JobSpec
@@ -55,7 +55,7 @@ class Run:
         """Return the seconds that averaging the copies' parameters takes."""
         return self.spec.aggregation_cost_s if len(self.copies) > 1 else 0.0
 
-    def job(self) -> Job:
+    def as_job(self) -> Job:
         """Return the job for a snapshot."""
         if self._job is None:
             done = self.steps_done
