@@ -1,20 +1,20 @@
-"""Command lines of sbatch 22.05, every family of its options, as users write them."""
+"""Command lines of sbatch 22.05 with options of every group, as users write them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# Nothing here is special to sbatch, and all of it to some shell.
+# No character here is special to sbatch, and each is special to some shell.
 HOSTILE = "a b\"c'd\\e\t$(touch x)`y`;|&<>*?[]{}!~#é🦀\\n%"
 SCRIPT = "#!/bin/bash\n#SBATCH --job-name=from-script --mem=200\n# a comment\n\necho $1\n"
-# Without a shell that waits: what it has just started could outlive a scancel.
+# With exec no shell waits: a child that it has just started could outlive a scancel.
 WRAP = "--wrap=exec sleep 600"
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """What a user types, and where: words, variables, standard input."""
+    """A user's call: arguments, environment variables and standard input."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -22,11 +22,11 @@ class Invocation:
 
 
 def wrapped(*words: str, **environment: str) -> Invocation:
-    """Return a call whose script is of no importance."""
+    """Return a call with a wrapped command instead of a script."""
     return Invocation((*words, WRAP), environment)
 
 
-# The files job.sh, a file with a HOSTILE name in a directory, nodes.txt and env.bin lie beside.
+# They need the files job.sh, nodes.txt, env.bin and one with a HOSTILE name in a directory.
 INVOCATIONS = (
     # The script: a file, its arguments, standard input, a command; named and found.
     Invocation(("job.sh",)),
