@@ -413,7 +413,7 @@ class FakeSlurm:
             raise Rejected(f"Update of this parameter is not supported: {key}={value}\n")
 
     def _gpus(self, job: FakeJob, text: str) -> Gpus:
-        """Parse the GPUs in `gres:gpu:k80:2`; reject unknown types, or none where one is required."""
+        """Parse the GPUs in `gres:gpu:k80:2`; reject unknown types, or none where required."""
         prefix = self.prefix
         gpus = parse_gpus(text.replace(prefix, ""))
         if text and not text.startswith(prefix):

@@ -173,7 +173,7 @@ def check_bounds(
     result: Result,
     rules: GangRules,
 ) -> None:
-    """Assert that no job ends sooner than it could alone, and that TTD and JCT keep their bounds."""
+    """Assert that no job ends sooner than it could alone, and that TTD and JCT keep bounds."""
     if not jobs:
         return
     empty = Snapshot.of(now_s=0.0, cluster=cluster, jobs=(), rules=rules)
