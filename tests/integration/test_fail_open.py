@@ -125,7 +125,7 @@ def test_the_reaper_gives_a_killed_hadard_its_time(site: Site) -> None:
 
 
 def test_a_sign_of_life_is_good_for_half_a_minute(site: Site) -> None:
-    """A heartbeat is fresh for 30 s; the reaper, every 15 s, thus acts within 45 s of the last one."""
+    """A heartbeat is fresh for 30 s; the reaper, every 15 s, acts within 45 s of the last one."""
     site.start()
     for _ in range(2):
         beat = read_heartbeat(site.run_dir)

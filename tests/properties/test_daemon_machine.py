@@ -280,7 +280,7 @@ class Daemon(RuleBasedStateMachine):
 
     @rule()
     def ledger_lost(self) -> None:
-        """The ledger is lost: holds are of unknown origin, and none may keep a managed job pending."""
+        """The ledger is lost: holds are of unknown origin, and none may keep a managed job held."""
         (self.directory / FILE_NAME).unlink(missing_ok=True)
         self.sent.clear()
         for key, own in list(self.own.items()):
