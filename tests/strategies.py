@@ -119,7 +119,7 @@ def snapshots(
 ) -> Snapshot:
     """Snapshots with occupied GPUs and with queued, starting, running and stopping jobs.
 
-    Some gangs are those that a policy would start, others are such that only plain Slurm would.
+    Running jobs were started by a policy, or by plain Slurm on GPUs that no policy would choose.
     With `is_fresh` every job has just been submitted and takes half a minute at least; with
     `may_fork` some jobs may have several copies, or have them.
     """

@@ -31,7 +31,7 @@ SINGLE = "tests/unit/runtime/"
 
 
 def waits(test: str) -> bool:
-    """Whether a test mostly waits for Slurm."""
+    """Return whether a test mostly waits for Slurm."""
     return test.startswith(WAITING) or "[local" in test
 
 

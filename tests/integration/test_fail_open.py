@@ -236,7 +236,7 @@ def test_a_pinned_job_that_never_ran_gets_its_nodes_back(site: Site) -> None:
 
 
 def test_a_job_that_has_run_gets_as_many_gpus_as_it_asked_for(site: Site) -> None:
-    """A job of two GPUs on one node gets just these, though Slurm forgets the requested number."""
+    """A job gets the two GPUs on one node that it requested, though Slurm forgets the limit."""
     configure(site)
     script = site.script("rest", "trap '' USR1", REPORT, "sleep 600")
     job = site.train(EQUAL, "--nodes=1", "--gres=gpu:2", steps=LONG, script=script)

@@ -58,7 +58,7 @@ def test_a_job_moves_to_faster_gpus_and_trains_every_step_once(site: Site) -> No
 
 
 def test_a_job_that_ignores_the_signal_is_moved_after_the_grace(site: Site) -> None:
-    """A job that ignores USR1 is requeued after the grace, and still trains every step once."""
+    """A job that ignores USR1 is requeued after its grace period, and trains every step once."""
     fast = site.occupy(**ALL_FAST)
     site.start(grace_seconds=1)
     deaf = site.script(
@@ -94,7 +94,7 @@ def test_a_signal_that_hadard_did_not_send_loses_nothing(site: Site) -> None:
     assert "stop" not in [action["do"] for action in site.actions(job)]
 
 
-# A program that implements the protocol with hadard in shell, without this project's library.
+# A shell program that implements the protocol with hadard, without this project's library.
 SHELL_PROGRAM = """
 own=${HADAR_SPOOL%/u*}/u$UID/$SLURM_JOB_ID
 report() {

@@ -17,7 +17,7 @@ LONG = 10**6
 
 @pytest.fixture
 def site(site: Site) -> Site:
-    """Give a site whose hadard has a grace of one second."""
+    """Give a site whose hadard has a grace period of one second."""
     site.settings["grace_seconds"] = 1
     return site
 

@@ -81,7 +81,7 @@ def test_a_job_cancelled_before_its_move_stays_cancelled(site: Site) -> None:
 
 
 def test_a_job_cancelled_while_it_saves_stays_cancelled(site: Site) -> None:
-    """A job that its user cancels during its grace is not requeued."""
+    """A job that its user cancels during its grace period is not requeued."""
     deaf = site.script("deaf", "trap '' USR1", REPORT, "sleep 600")
     job = site.train(EQUAL, held=True, steps=LONG, script=deaf)
     backend = site.backend()
@@ -113,7 +113,7 @@ class Meddled(Runner):
     done: list[str] = field(default_factory=list)
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
-        """Make the changes, in the right moment after the other command."""
+        """Make the changes, after the other command when it is due."""
         if self.before in stdin.split() and not self.done:
             self.done.append(self.before)
             Runner.run(self, self.meddle)
@@ -127,7 +127,7 @@ def meddled(site: Site, before: str, *meddle: str) -> Meddled:
 
 
 def test_a_job_cancelled_before_its_release_stays_cancelled(site: Site) -> None:
-    """A cancelled job does not come back by hadard's release."""
+    """hadard's release does not requeue a cancelled job."""
     job = site.train(EQUAL, held=True, steps=LONG)
     runner = meddled(site, "release", "scancel", job)
     outcomes = outcomes_of(site.backend(runner), {job: N1})

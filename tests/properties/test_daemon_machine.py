@@ -633,7 +633,7 @@ class Daemon(RuleBasedStateMachine):
             assert (job.hold == "admin") == own.is_kept or not job.is_live, job
 
 
-# The faults to find need several events in one run.
+# The faults that this test looks for need several events in one run.
 Daemon.TestCase.settings = settings(
     max_examples=4 * settings().max_examples, stateful_step_count=40
 )
