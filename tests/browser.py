@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, spoken to through a pipe in its own protocol.
+"""Drives a headless Chromium in tests through a pipe, by the DevTools protocol.
 
 Only the standard library is needed: commands and answers are JSON, each ended by a zero byte.
 """
@@ -34,7 +34,7 @@ def find_browser() -> str | None:
 
 
 class Browser:
-    """One page of a running browser; `events` are what it has told so far."""
+    """One page of a running browser; `events` are the events received since the last `open`."""
 
     def __init__(self, to: int, back: int) -> None:
         self._to, self._back = to, back
@@ -49,7 +49,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **values: Any) -> Tree:
-        """Return the answer to a command; raises what the browser says is wrong with it."""
+        """Return the answer to a command; raises RuntimeError with the browser's error."""
         self._number += 1
         message: Tree = {"id": self._number, "method": method, "params": values}
         if self._session:
@@ -81,7 +81,7 @@ class Browser:
             self.events.append(self._next())
 
     def value(self, expression: str) -> Any:
-        """Return what an expression is in the page."""
+        """Return the value of an expression in the page."""
         answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -90,13 +90,13 @@ class Browser:
         return answer["result"].get("value")
 
     def screenshot(self, path: Path) -> None:
-        """Write a picture of the whole page."""
+        """Write a screenshot of the whole page."""
         answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def complaints(self) -> list[str]:
-        """Return errors and warnings of the page: of scripts, of its policy, of what it loads."""
-        self.value("0")  # what came before has arrived then
+        """Return the page's exceptions, log entries and console messages."""
+        self.value("0")  # all earlier events have arrived after this call
         said = []
         for event in self.events:
             values = event.get("params", {})
@@ -109,7 +109,7 @@ class Browser:
         return said
 
     def requested(self) -> list[str]:
-        """Return the addresses that the page has asked for."""
+        """Return the URLs that the page has requested."""
         return [
             event["params"]["request"]["url"]
             for event in self.events
@@ -136,7 +136,8 @@ def a_browser(program: str, profile: Path) -> Iterator[Browser]:
     back, its_out = os.pipe()
 
     def lay_pipes() -> None:
-        # It reads commands from 3 and answers on 4; those may be our own ends by now.
+        # Chromium reads commands from descriptor 3 and answers on 4. The ends of our pipes may have
+        # these numbers already, so they are duplicated first.
         copies = os.dup(its_in), os.dup(its_out)
         os.dup2(copies[0], 3)
         os.dup2(copies[1], 4)

@@ -1,4 +1,4 @@
-"""Values for tests from a few words, so that a test names only what it cares about."""
+"""Builds test values from short text, so that a test names only what matters to it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def a_gang(text: str) -> Gang:
 
 
 def some_rates(**steps_per_s: float) -> Throughputs:
-    """Return rates of one GPU per type; a gang's are in proportion, 0.8 of it across nodes."""
+    """Return throughputs from those of one GPU per type; gangs scale linearly, 0.8 across nodes."""
     return Throughputs.of(
         {(gpu_type, 1): GangThroughput(speed) for gpu_type, speed in steps_per_s.items()}
     )
@@ -60,7 +60,7 @@ def a_spec(
     workload: str = "",
     user: str = "",
 ) -> JobSpec:
-    """Return a job's spec; it moves at no cost unless told otherwise."""
+    """Return a job's spec; by default its restarts cost nothing."""
     return JobSpec(
         job_id=JobId(job_id),
         num_gpus=gpus,
@@ -125,7 +125,7 @@ def a_snapshot(
     occupied: str = "",
     rules: GangRules | None = None,
 ) -> Snapshot:
-    """Return a snapshot; `occupied` names GPUs of others as `a_gang` does."""
+    """Return a snapshot; `occupied` are the GPUs of unmanaged jobs, in the form of `a_gang`."""
     return Snapshot.of(
         now_s=now_s,
         cluster=a_cluster(cluster) if isinstance(cluster, str) else cluster,
@@ -138,7 +138,7 @@ def a_snapshot(
 def a_plan(
     placed: Mapping[str, str] | None = None, waiting: Mapping[str, WaitReason] | None = None
 ) -> Plan:
-    """Return a plan from job id to gang in words, and reasons for the others."""
+    """Return a plan from gangs as text by job id, and wait reasons of the other jobs."""
     return Plan.of(
         {JobId(key): Allocation.rigid(a_gang(gang)) for key, gang in (placed or {}).items()},
         {JobId(key): why for key, why in (waiting or {}).items()},
@@ -146,7 +146,7 @@ def a_plan(
 
 
 def placed_by(plan: Plan) -> dict[str, str]:
-    """Return a plan's gangs in words, by job."""
+    """Return a plan's gangs as text, by job."""
     return {
         job_id: " + ".join(map(str, allocation.gangs)) for job_id, allocation in plan.allocations
     }
@@ -158,7 +158,7 @@ def reasons_of(plan: Plan) -> dict[str, WaitReason]:
 
 
 def free_after(snapshot: Snapshot, plan: Plan) -> dict[Slot, int]:
-    """Return what a plan leaves of every slot that it may use."""
+    """Return how many GPUs a plan leaves free in each plannable slot."""
     free = snapshot.plannable_capacity
     for _, allocation in plan.allocations:
         for gang in allocation.gangs:
@@ -168,7 +168,7 @@ def free_after(snapshot: Snapshot, plan: Plan) -> dict[Slot, int]:
 
 
 def plan_of(line: Line) -> Plan:
-    """Return what a line of a journal says was planned, its gangs and reasons."""
+    """Return the plan in a line of a journal: allocations and wait reasons."""
     gangs = {
         JobId(job): Allocation.of({int(copy): gang_from_tree(tree) for copy, tree in held.items()})
         for job, held in (line["plan"] or {}).items()
@@ -183,7 +183,7 @@ def gangs_that_fit(
     """Yield every gang on which `job` could start within `free`, by trying all node sets.
 
     An oracle for small clusters: it shares no code with the policies. Where gangs need not be
-    uniform, it is enough to know one gang of each type.
+    uniform, it yields one gang of each type.
     """
     usable = [n for n in snapshot.cluster.nodes if n.is_schedulable and job.may_use(n.name)]
     if not snapshot.rules.is_uniform and not only_uniform:
@@ -203,10 +203,10 @@ def gangs_that_fit(
 
 
 def is_so(why: WaitReason, snapshot: Snapshot, plan: Plan, job: Job) -> bool:
-    """Return whether what a waiting job is told holds, by what was seen and what was planned.
+    """Return whether a waiting job's reason is true of the snapshot and the plan.
 
-    Found out by trying all places, in the cluster as the plan leaves it and in an empty one; not
-    for jobs with copies.
+    Determined by trying all places, in the cluster as the plan leaves it and in an empty one; not
+    valid for jobs with copies.
     """
     gpu_types = snapshot.cluster.gpus_by_type
     if why is WaitReason.STOPPING:
@@ -230,7 +230,7 @@ def is_so(why: WaitReason, snapshot: Snapshot, plan: Plan, job: Job) -> bool:
 
 
 def would_bind(snapshot: Snapshot, job: Job, gang: Gang) -> bool:
-    """Return whether a start on `gang` ties a job that moves to one GPU type for good."""
+    """Return whether a start on `gang` would bind a job that can migrate to one GPU type."""
     nodes = snapshot.cluster.by_name
     names_type = any(len(nodes[name].gpus) > 1 for name in gang.gpus_by_node)
     is_free = job.spec.can_checkpoint and job.bound_type is None
@@ -272,7 +272,7 @@ def a_slot(text: str) -> Slot:
 
 
 class FirstFit:
-    """A policy without a solver: jobs stay where they are, others take the first gang that fits."""
+    """A policy without a solver: jobs keep their gangs, others get the first gang that fits."""
 
     name = "first-fit"
 

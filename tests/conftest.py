@@ -1,6 +1,6 @@
-"""How many examples the property tests draw: few on a developer's machine, more where CI is set.
+"""Sets the number of examples of property tests: few by default, more where CI is set.
 
-And, by `workers`, how the tests are shared among processes.
+Also registers `workers`, which distributes the tests among processes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ settings.register_profile(
     "dev",
     max_examples=20,
     deadline=None,
-    # The same examples every time: a change is judged by what it changes. Others are drawn by
-    # HADAR_EXPLORE=1, for whoever looks for what nobody has met yet.
+    # The same examples in every run, so that only a change of the code changes the result.
+    # HADAR_EXPLORE=1 draws random examples, to search for unknown faults.
     derandomize=True,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -1,6 +1,6 @@
-"""Every policy that the shared properties are proved for.
+"""The policies that the shared property tests cover.
 
-A policy in the registry is in here; other forms of one are added by hand.
+Every policy of the registry is included; variants are added by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hadar_slurm.policies.hadar_paper.policy import HadarPaper
 from hadar_slurm.policies.policy import Policy, SolverLimits
 from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
 
-# A solver that may not take any time gives nothing, and the greedy form decides.
+# With a time limit of 0 the solver finds nothing, and the policy decides greedily.
 NO_TIME = SolverLimits(time_limit_s=0.0)
 
 NAMED: Mapping[str, Callable[[], Policy]] = {
@@ -24,25 +24,25 @@ CONTENDERS: Mapping[str, Callable[[], Policy]] = {
     "hadar-paper ftf": lambda: HadarPaper(utility="ftf"),
     "hadar-paper greedy": lambda: HadarPaper(limits=NO_TIME),
 }
-# Those that decide without a solver, the same on every machine.
+# Policies that decide without a solver; their plans are the same on every machine.
 SOLVER_FREE = {
     "srsf", "las", "tiresias", "hare-offline", "hlas", "e-las", "a-srpt", "yarn-cs", "slurm",
     "gavel-fifo",
 }  # fmt: skip
-# By `Policy.name`: who never stops a job that runs.
+# By `Policy.name`: policies that never preempt a running job.
 NON_PREEMPTIVE = {"yarn-cs", "slurm", "a-srpt"}
-# By `Policy.name`: who is not told how long jobs train. e-las knows what share of it is done.
+# By `Policy.name`: policies that do not use the length of jobs. e-las uses the share done.
 BLIND_TO_LENGTHS = {
     "hlas", "tiresias", "las", "gavel-max-min", "gavel-max-sum", "gavel-fifo", "yarn-cs",
 }  # fmt: skip
-# By `Policy.name`: who knows uniform gangs only, also where the backend could express others.
+# By `Policy.name`: policies that plan uniform gangs only, even where the backend allows others.
 UNIFORM_ONLY = {"hadar-paper"}
-# By `Policy.name`: who plans for jobs of one copy only and expects to find no others.
+# By `Policy.name`: policies that only support jobs with one copy.
 RIGID_ONLY = {"hadar-paper"}
 
 
 def why_gpus_may_idle(policy: Policy, rules: GangRules) -> str | None:
-    """Return why a policy's own rule leaves a GPU idle that somebody could use; else None."""
+    """Return why a policy's rule may leave a usable GPU idle; None if it may not."""
     if policy.name == "yarn-cs":
         return "nobody starts before the head of the queue has its gang"
     if policy.name == "slurm":

@@ -1,4 +1,4 @@
-"""Random clusters, jobs, snapshots, plans and traces; small, but with everything odd in them."""
+"""Random clusters, jobs, snapshots, plans and traces: small, with all kinds of edge cases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure
 
 KINDS = ("V100", "P100", "K80")
-# Powers of two and a few others; with n2 and n10 in it, order by name is not order by text.
+# With n2 and n10, the natural order of names differs from their order as text.
 _NODE_NUMBERS = (1, 2, 3, 10, 11)
 _GANG_SIZES = (1, 1, 2, 2, 3, 4, 6)
 _NOW_S = 10_000.0
@@ -36,7 +36,7 @@ speeds = st.sampled_from((0.25, 1.0, 2.5, 4.0, 10.0, 37.5))
 
 @st.composite
 def throughputs(draw: st.DrawFn, *, may_lack: bool = True) -> Throughputs:
-    """Rates on the three types: some unknown, some 0, some with rows for larger gangs."""
+    """Throughputs on the three types: some unknown, some 0, some with rows for larger gangs."""
     rows: dict[tuple[str, int], GangThroughput] = {}
     for gpu_type in KINDS:
         form = draw(st.sampled_from(("linear", "rows", "linear", "zero", "unknown")))
@@ -57,7 +57,7 @@ def throughputs(draw: st.DrawFn, *, may_lack: bool = True) -> Throughputs:
 
 @st.composite
 def clusters(draw: st.DrawFn, *, max_nodes: int = 4, may_close: bool = True) -> Cluster:
-    """Up to five nodes of one type or two, some of them closed."""
+    """Up to five nodes with one or two GPU types, some of them closed."""
     numbers = draw(
         st.lists(
             st.sampled_from(_NODE_NUMBERS), min_size=1, max_size=min(max_nodes, 5), unique=True
@@ -86,7 +86,7 @@ def specs(
     is_any_shape: bool = False,
     may_fork: bool = False,
 ) -> JobSpec:
-    """Jobs of 1 to 6 GPUs, in every layout or in some only, rigid or of up to three copies."""
+    """Jobs of 1 to 6 GPUs, with all uniform shapes or some only, and with one to three copies."""
     size = draw(st.sampled_from(sizes))
     every = uniform_shapes(size)
     shapes = every
@@ -117,11 +117,11 @@ def snapshots(
     may_fork: bool = False,
     restart_costs: Sequence[float] = (0.0, 30.0, 120.0),
 ) -> Snapshot:
-    """One instant: GPUs of others, queued jobs, and jobs that start, run or stop somewhere.
+    """Snapshots with occupied GPUs and with queued, starting, running and stopping jobs.
 
-    What runs was started by a policy, or by plain Slurm in a form that no policy would choose.
+    Running jobs were started by a policy, or by plain Slurm on GPUs that no policy would choose.
     With `is_fresh` every job has just been submitted and takes half a minute at least; with
-    `may_fork` there are jobs that may have several copies, or have them.
+    `may_fork` some jobs may have several copies, or have them.
     """
     cluster = draw(clusters(max_nodes=max_nodes))
     gang_rules = draw(rules)
@@ -179,9 +179,9 @@ def snapshots(
 
 @st.composite
 def spread_gangs(draw: st.DrawFn) -> Snapshot:
-    """Gangs of two that run on two nodes at half their speed, with single GPUs and others waiting.
+    """Snapshots with gangs of two, at half speed across nodes, single-GPU jobs and queued jobs.
 
-    How many steps a gang has left decides whether it is worth a restart to have it on one node.
+    A gang's remaining steps decide whether consolidation on one node is worth a restart.
     """
     cluster = Cluster.of(Node.of(f"n{number}", {"V100": 2}) for number in (1, 2, 3, 4))
     rows = {("V100", 1): GangThroughput(1.0), ("V100", 2): GangThroughput(2.0, 1.0)}
@@ -211,7 +211,7 @@ def spread_gangs(draw: st.DrawFn) -> Snapshot:
 
 @st.composite
 def held_allocations(draw: st.DrawFn, spec: JobSpec, free: Mapping[Slot, int]) -> Allocation:
-    """What a job may hold: nothing, a gang, or copies on nodes of their own where it may fork."""
+    """What a job may hold: nothing, a gang, or copies on separate nodes if it may fork."""
     roomy = {slot.node: slot for slot, count in sorted(free.items()) if count >= spec.num_gpus}
     if spec.max_copies > 1 and len(roomy) > 1 and draw(st.booleans()):
         most = min(spec.max_copies, len(roomy))
@@ -225,7 +225,7 @@ def held_allocations(draw: st.DrawFn, spec: JobSpec, free: Mapping[Slot, int]) -
 
 @st.composite
 def held_gangs(draw: st.DrawFn, spec: JobSpec, free: Mapping[Slot, int]) -> Gang | None:
-    """What a job may hold: its number of GPUs, now and then another, scattered at random."""
+    """A gang that a job may hold: its number of GPUs, sometimes another, packed or scattered."""
     units = [slot for slot, count in sorted(free.items()) for _ in range(max(0, count))]
     size = spec.num_gpus if draw(st.integers(0, 9)) else draw(st.integers(1, 4))
     if len(units) < size:
@@ -237,7 +237,7 @@ def held_gangs(draw: st.DrawFn, spec: JobSpec, free: Mapping[Slot, int]) -> Gang
 
 @st.composite
 def valid_plans(draw: st.DrawFn, snapshot: Snapshot) -> Plan:
-    """Any plan that breaks no rule, however foolish."""
+    """Any valid plan, also an unreasonable one."""
     free = snapshot.plannable_capacity
     allocations: dict[JobId, Allocation] = {}
     pinned = [job for job in snapshot.plannable if job.is_pinned_in_place]
@@ -276,7 +276,7 @@ def traces(
     gang_rules: GangRules | None = None,
     may_fork: bool = False,
 ) -> tuple[Cluster, tuple[JobSpec, ...]]:
-    """A cluster and jobs that come over time, each of which it could hold."""
+    """A cluster and jobs submitted over time, each of which fits the empty cluster."""
     gang_rules = gang_rules or GangRules()
     cluster = draw(clusters(max_nodes=3, may_close=False))
     empty = Snapshot.of(now_s=0.0, cluster=cluster, jobs=(), rules=gang_rules)

@@ -43,7 +43,7 @@ def a_cell(
 
 
 def a_record(policy: str = "hadar", *, ttd_h: float = 1.0, **others: Any) -> Record:
-    """Return a run's record with the figures that a test cares about."""
+    """Return a run's record with the figures that a test needs."""
     return {
         "trace": "t", "jobs": 3, "load": None, "cluster": "c", "rules": "hadar", "restart": "30",
         "round_s": 360.0, "seed": None, "policy": policy, "status": "done", "ttd_s": 3600 * ttd_h,

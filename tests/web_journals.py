@@ -22,7 +22,7 @@ def gang(text: str) -> Tree:
 
 
 def a_job(on: str = "", *, gpus: int = 1, phase: str = "", **more: Any) -> Tree:
-    """Return a job, which runs where `on` says, and else is queued."""
+    """Return a job: running on the gang `on`, or queued if `on` is empty."""
     return {
         "phase": phase or ("running" if on else "queued"),
         "user": "alice",
@@ -37,7 +37,7 @@ def a_job(on: str = "", *, gpus: int = 1, phase: str = "", **more: Any) -> Tree:
 
 
 def an_action(do: str, job: str, on: str, status: str = "done") -> Tree:
-    """Return what was done to copy 0 of a job."""
+    """Return an action on copy 0 of a job."""
     return {"do": do, "job": job, "copy": 0, "gang": gang(on), "status": status, "detail": ""}
 
 
@@ -52,7 +52,7 @@ def a_line(
     nodes: str = "n1:V100:2 n2:K80:2",
     **more: Any,
 ) -> Tree:
-    """Return round `number` of a hadard; a `mode` of "" is a simulation's."""
+    """Return the line of round `number` of hadard, or with `mode` "" that of a simulation."""
     start_s = NOW_S if mode else 0.0
     line: Tree = {
         "version": 1,
@@ -77,7 +77,7 @@ def a_line(
 
 
 def a_blind_line(number: int = 0, error: str = "squeue: timed out", **more: Any) -> Tree:
-    """Return a round in which Slurm did not answer."""
+    """Return the line of a round in which Slurm did not answer."""
     line = a_line(number, **more)
     for name in ("nodes", "occupied", "jobs", "ended"):
         del line[name]
@@ -85,7 +85,7 @@ def a_blind_line(number: int = 0, error: str = "squeue: timed out", **more: Any)
 
 
 def text_of(*lines: Tree) -> str:
-    """Return lines as the file has them."""
+    """Return lines as text of a journal file."""
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
@@ -97,7 +97,7 @@ def write(path: Path, *lines: Tree) -> Path:
 
 
 def many_jobs(number: int) -> Tree:
-    """Return so many jobs: the first eight run, one a GPU, the others wait."""
+    """Return `number` jobs: the first eight run on one GPU each, the others are queued."""
     places = [f"n{1 + i // 4}:{'V100' if i < 4 else 'K80'}:1" for i in range(8)]
     return {
         str(1000 + i): a_job(

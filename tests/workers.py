@@ -1,8 +1,8 @@
-"""How several workers share the tests, and how long these will still take.
+"""Distributes the tests among pytest-xdist's workers, and estimates the remaining time.
 
-A test of a real Slurm waits most of its time, so there are more workers than cores. What computes
-goes to the first workers, which run at a lower priority, so that it does not keep Slurm waiting.
-What took longest in the last run comes first.
+A test with a real Slurm mostly waits, so there are more workers than cores. Tests that compute go
+to the first workers, which run at a lower priority so that they do not slow Slurm down. The tests
+that took longest in the last run start first.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-DURATIONS = "hadar/durations"  # where pytest keeps how long each test took, in seconds
+DURATIONS = "hadar/durations"  # key in pytest's cache: each test's duration in seconds
 COMPUTING = ("gw0", "gw1")
 TOLD_EVERY_S = 30.0
 WAITING = ("tests/adversary/", "tests/clients/", "tests/integration/")
-# These have a cluster of their own for all their tests; every other one goes to any worker.
+# The tests of each of these files share a cluster; all other tests with Slurm are separate units.
 WHOLE = (
     "tests/clients/test_clients.py",
     "tests/integration/test_local_accounting.py",
     "tests/integration/test_other_slurm.py",
 )
-# Each takes seconds.
+# Tests under this path take seconds each, and are separate units.
 SINGLE = "tests/unit/runtime/"
 
 
 def waits(test: str) -> bool:
-    """Whether a test mostly waits for Slurm."""
+    """Return whether a test mostly waits for Slurm."""
     return test.startswith(WAITING) or "[local" in test
 
 
 def unit(test: str) -> str:
-    """Return what a test is run together with: its file's other tests, or none."""
+    """Return a test's scheduling unit: its file, the test alone, or the local contract tests."""
     file = test.partition("::")[0]
     if "[local" in test:
-        return "[local"  # the contract's tests have a cluster of their own as well
+        return "[local"  # the contract tests share a cluster
     is_single = file not in WHOLE and (waits(test) or file.startswith(SINGLE))
     return test if is_single else file
 
 
 class Scheduling(LoadScopeScheduling):
-    """Gives each worker what is of its kind, the longest first, then what is left."""
+    """Gives each worker the units of its kind first, the longest first, then the others."""
 
     durations: Counter[str]
 
@@ -63,7 +63,7 @@ class Scheduling(LoadScopeScheduling):
 
 
 class Sharing:
-    """What the process that has the workers knows: the last run's durations and this one's."""
+    """Plugin of the process that controls the workers: durations of the last run and this one."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -74,7 +74,7 @@ class Sharing:
         self.began_s = self.told_s = time.monotonic()
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> Scheduling:
-        """Share as is told above."""
+        """Return the scheduler, with the last run's durations by unit."""
         scheduling = Scheduling(config, log)
         scheduling.durations = Counter()
         for test, took_s in self.durations.items():
@@ -82,13 +82,13 @@ class Sharing:
         return scheduling
 
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """Note what there is to do."""
+        """Record the tests to run and their expected durations."""
         usual_s = sum(self.durations.values()) / (len(self.durations) or 1)
         self.left = {test: self.durations.get(test, usual_s) for test in ids}
         self.began_s = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what was done, and say now and then how much there is left."""
+        """Record a test's duration, and print the remaining time every TOLD_EVERY_S seconds."""
         self.took[report.nodeid] += report.duration
         if report.when == "teardown":
             self.done_s += self.left.pop(report.nodeid, 0.0)
@@ -98,7 +98,7 @@ class Sharing:
             self.tell(now_s - self.began_s)
 
     def tell(self, gone_s: float) -> None:
-        """Say how long the tests have taken and, known from the last run, will still take."""
+        """Print the elapsed time and the remaining time, estimated from the last run."""
         line = f"{gone_s / 60:.1f} min gone, {len(self.left)} tests to go"
         if self.done_s:
             line += f", about {gone_s * sum(self.left.values()) / self.done_s / 60:.1f} min"
@@ -106,13 +106,13 @@ class Sharing:
         reporter.write(f"\n{line}\n")
 
     def pytest_sessionfinish(self) -> None:
-        """Keep the durations."""
+        """Save the durations for the next run."""
         if self.config.cache:
             self.config.cache.set(DURATIONS, {**self.durations, **self.took})
 
 
 def configure(config: pytest.Config) -> None:
-    """Make this process what it is: a worker, the one that has workers, or the only one."""
+    """Set up this process as a worker or as their controller; a single process needs nothing."""
     if hasattr(config, "workerinput"):
         # More threads than cores spin while they wait: 4 s of torch became 150.
         os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -31,7 +31,7 @@ def submitit() -> Tool:
 
 
 def installed(tool: Tool) -> Tool:
-    """Return the tool; skip the test where its environment was not made."""
+    """Return the tool; skip the test if it is not installed."""
     if not tool.python.exists():
         pytest.skip(f"{tool.name} is not installed: make test-clients")
     return tool
@@ -48,7 +48,7 @@ def accounted(
 
 @pytest.fixture
 def workplace(accounted: LocalCluster, tmp_path: Path) -> Iterator[Workplace]:
-    """Give a login node with the cluster idle, and a hadard that a test starts."""
+    """Give a login node of the idle cluster, and a hadard that a test may start."""
     site = Site(accounted, tmp_path)
     yield Workplace(site)
     site.close()

@@ -1,4 +1,4 @@
-"""Tools that submit jobs by themselves give the same by a site's own sbatch as by Slurm's."""
+"""Tools that submit jobs give the same results with the site's own sbatch as with Slurm's."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 
 def jobs_as_asked_for(tool: Tool, outcome: Outcome) -> list[tuple[int, str]]:
-    """Return the GPUs of each job, and its final state where that is not a matter of chance."""
+    """Return the GPUs of each job, and its final state where that is deterministic."""
     return sorted((job.num_gpus, "" if tool.cancels else job.state) for job in outcome.jobs)
 
 
 def test_a_tool_gives_the_same_by_the_sbatch_of_the_site(tool: Tool, workplace: Workplace) -> None:
-    """Results, exit status, what it says of its jobs, and the jobs themselves, GPUs placed or not.
+    """The output and the jobs of a tool are the same, whether hadard places the jobs or not.
 
-    hadard places every job with GPUs that starts, also those of arrays and those that wait for
-    others to end, and none without.
+    hadard places every job with GPUs that starts, including tasks of arrays and jobs with
+    dependencies, and no job without GPUs.
     """
     plain = workplace.run(tool, by="slurm")
     hadard = workplace.site.start(policy="hadar")
@@ -30,7 +30,7 @@ def test_a_tool_gives_the_same_by_the_sbatch_of_the_site(tool: Tool, workplace: 
     assert len(with_gpus) == tool.num_gpu_jobs
     assert len(site.jobs) == tool.num_gpu_jobs + tool.num_other_jobs
     started = {job.id for job in site.jobs if job.num_gpus and job.has_started}
-    # What a tool cancels may have been placed and not yet have started.
+    # A job that the tool cancels may have been placed without having started.
     assert started <= workplace.placed() <= with_gpus
     described = {job.id: job.description for job in site.jobs if job.description}
     assert described.keys() == with_gpus
@@ -40,7 +40,7 @@ def test_a_tool_gives_the_same_by_the_sbatch_of_the_site(tool: Tool, workplace: 
 
 
 def test_a_job_that_submitit_requeues_is_placed_again(submitit: Tool, workplace: Workplace) -> None:
-    """It saves when it is asked to end, requeues itself, and goes on with a GPU."""
+    """A job that submitit stops and requeues itself resumes on a GPU."""
     workplace.site.start(policy="hadar")
     outcome = workplace.run(submitit, by="site", workload="requeue")
     assert outcome.said == {"result": [60, 1, 1]}

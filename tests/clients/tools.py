@@ -1,4 +1,4 @@
-"""The tools, and what a run of one of them gives: its own words, and its jobs as Slurm has them."""
+"""The tools, and the outcome of their runs: their output, and their jobs as Slurm has them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hadar_slurm.jobspec.description import Description, decode
 
 ENVIRONMENTS = Path(__file__).parents[2] / "build" / "clients"
 WORKLOADS = Path(__file__).parent / "workloads"
-# The model that each workload gives one of its jobs by an option of hadar-sbatch.
+# The model that each workload names for one of its jobs by an option of hadar-sbatch.
 MODEL = "a-model-of-my-own"
-# snakemake takes half a minute here, most of it between two looks at its jobs.
+# snakemake takes half a minute here, mostly between two polls of its jobs.
 LIMIT_S = 240.0
 
 
@@ -30,7 +30,7 @@ LIMIT_S = 240.0
 class Tool:
     """A tool, and how many jobs with and without GPUs its workload submits.
 
-    With `cancels` it ends its jobs by scancel, and some may have ended by themselves just before.
+    With `cancels` the tool ends its jobs by scancel, and some may end by themselves just before.
     """
 
     name: str
@@ -55,7 +55,7 @@ TOOLS = (
 
 @dataclass(frozen=True)
 class ClientJob:
-    """A job of a tool, as Slurm has it once the tool has ended."""
+    """A job of a tool, as Slurm shows it after the tool has ended."""
 
     id: JobId
     state: str
@@ -65,26 +65,26 @@ class ClientJob:
 
     @property
     def description(self) -> Description | None:
-        """Return what hadar-sbatch added."""
+        """Return the description that hadar-sbatch added, None without one."""
         return decode(self.comment)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a tool gave; `said` is what its workload printed."""
+    """The outcome of a tool's run; `said` is the output of its workload."""
 
     said: Mapping[str, Any]
     jobs: tuple[ClientJob, ...]
 
 
 class Workplace:
-    """A login node of the cluster: tools are run here, by plain sbatch or by a site's own."""
+    """A login node of the cluster, where tools run with Slurm's sbatch or with the site's own."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self._programs = site.directory / "programs"
         self._programs.mkdir()
-        # snakemake starts srun without SLURM_CONF, and this Slurm's lies in no usual place.
+        # snakemake starts srun without SLURM_CONF, and this slurm.conf is not in the default place.
         srun = self._programs / "srun"
         conf = site.cluster.slurm_conf
         srun.write_text(f'#!/bin/sh\nSLURM_CONF={conf} exec /usr/bin/srun "$@"\n')
@@ -94,7 +94,7 @@ class Workplace:
         (self._site_wide / "sbatch").symlink_to(Path(sys.executable).with_name("hadar-sbatch"))
 
     def run(self, tool: Tool, *, by: str, workload: str = "jobs") -> Outcome:
-        """Run a tool's workload to its end, `by` Slurm's sbatch or by the one of the site."""
+        """Run a tool's workload to its end, with the sbatch of "slurm" or of the "site"."""
         known = self._jobs()
         directory = self.site.directory / by
         directory.mkdir()
@@ -128,7 +128,7 @@ class Workplace:
         return Outcome(json.loads(done.stdout), new)
 
     def placed(self) -> set[JobId]:
-        """Return the jobs that hadard has given GPUs and released."""
+        """Return the jobs that hadard has placed and released."""
         return {
             JobId(action["job"])
             for line in self.site.lines()
@@ -137,7 +137,7 @@ class Workplace:
         }
 
     def _until_all_have_ended(self) -> None:
-        """Wait until Slurm has ended what a tool cancelled as it ended."""
+        """Wait until the jobs that the tool cancelled at its end have ended."""
         eventually(
             lambda: not any(row.is_live for row in self.site.queue().values()),
             lambda: self.site.told(*self.site.queue()),
@@ -158,5 +158,5 @@ class Workplace:
 
 
 def _without_python(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what makes Python find the packages of the tests."""
+    """Return the environment without variables that let Python find the tests' packages."""
     return {k: v for k, v in environment.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}

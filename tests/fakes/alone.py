@@ -1,4 +1,4 @@
-"""Trainings that are where their environment says (train_alone.py), one after the other or not."""
+"""Starts trainings (train_alone.py) whose surroundings are read from their environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLURM = ("SLURM_", "HADAR_", "WORLD_SIZE", "RANK")
 
 @dataclass
 class Alone:
-    """Where trainings are started, as in one shell or one Slurm job."""
+    """A directory in which trainings are started, as in one shell or one Slurm job."""
 
     place: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Alone:
         return process
 
     def end(self, process: subprocess.Popen[str], status: int | None = 0) -> str:
-        """Wait for the end of a training with a status, None: any; return what it said."""
+        """Wait until a training ends with `status` (None: any), and return its standard error."""
         _, said = process.communicate(timeout=LIMIT_S)
         assert status in (None, process.returncode), said
         return said
@@ -47,7 +47,7 @@ class Alone:
     def run(
         self, name: str, total_steps: int, *options: str, status: int = 0, **variables: str
     ) -> str:
-        """Train, and return what the training said."""
+        """Run a training to its end, and return its standard error."""
         return self.end(self.start(name, total_steps, *options, **variables), status)
 
     def kill(self, process: subprocess.Popen[str]) -> None:
@@ -62,13 +62,13 @@ class Alone:
                 self.kill(process)
 
     def steps(self, name: str, rate: float = 0.1) -> list[int]:
-        """Return the steps that were trained at a rate."""
+        """Return the steps that were trained at a learning rate."""
         path = self.place / f"steps-{name}"
         lines = path.read_text().splitlines() if path.exists() else []
         return [int(line.split()[1]) for line in lines if float(line.split()[0]) == rate]
 
     def weights(self, name: str, rate: float = 0.1) -> torch.Tensor:
-        """Return parameters with which a training ended."""
+        """Return the final weights of a training's first layer."""
         return load_file(self.place / f"final-{name}-{rate}.safetensors")["0.weight"]
 
     def directories(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""The fake's tools as programs on PATH, for what runs commands in a process of its own."""
+"""The fake's tools as programs on PATH, for code that runs commands as separate processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from fakes.fake_tools import FakeRunner
 
 TOOLS = ("squeue", "scontrol", "scancel", "sbatch", "sinfo", "sshare")
-# Run with -S and -E: a bare interpreter starts in some milliseconds.
+# With -S and -E the interpreter starts in some milliseconds.
 _PROGRAM = """#!{python} -SE
 import json, os, socket, sys
 stdin = "" if len(sys.argv) > 1 or os.path.basename(sys.argv[0]) != "scontrol" else sys.stdin.read()
@@ -30,10 +30,10 @@ sys.exit(status)
 
 
 class _Served(socketserver.StreamRequestHandler):
-    """One command."""
+    """Handles one command."""
 
     def handle(self) -> None:
-        """Run it and send back what it prints."""
+        """Run the command and send back its status and output."""
         argv, stdin = json.loads(self.rfile.readline())
         done = self.server.runner._done(argv, stdin)  # type: ignore[attr-defined]
         answer = [done.returncode, done.stdout, done.stderr]
@@ -42,7 +42,7 @@ class _Served(socketserver.StreamRequestHandler):
 
 @contextmanager
 def on_path(runner: FakeRunner, directory: Path) -> Iterator[str]:
-    """Serve the tools from `directory`, a short path, and give a PATH that begins with them."""
+    """Serve the tools from `directory`, a short path, and give a PATH that begins with it."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "socket"
     for tool in TOOLS:

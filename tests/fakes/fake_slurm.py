@@ -1,7 +1,7 @@
-"""A small model of slurmctld with a clock of its own: what docs/slurm.md says, and no more.
+"""A small model of slurmctld with its own clock; it does what docs/slurm.md describes, and no more.
 
-Time passes only when a test says so. Jobs start between two commands, never within one, as on a
-real cluster, where a start takes some milliseconds. What the tools print is in `fake_tools`.
+Only tests advance the time. Jobs start between two commands, never during one, as on a real
+cluster, where a start takes some milliseconds. The output of the tools is in `fake_tools`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 
-# After a requeue a job may not begin for so long.
+# A requeued job does not start before this long.
 REQUEUE_DELAY_S = 121.0
-# How long a job takes to leave its nodes, to save when asked, and to wait for its move.
+# How long a job takes to leave its nodes, to save on USR1, and to wait for its migration.
 LEAVING_S = 0.2
 SAVING_S = 0.1
 MOVE_WAIT_S = 60.0
-# How long nodes have not reported after slurmctld's own restart.
+# How long after a restart of slurmctld its nodes report.
 UNREPORTED_S = 5.0
 FOREVER_S = 1e9
 
@@ -34,12 +34,12 @@ Gpus = tuple[tuple[str, int], ...]  # type and count in order; no type: ""
 
 
 class Rejected(Exception):
-    """What slurmctld answers when it does not do as it is told."""
+    """The error with which slurmctld refuses a request."""
 
 
 @dataclass
 class FakeNode:
-    """A node; `gpus` in the order of gres.conf, which is that of the devices' numbers."""
+    """A node; `gpus` are in the order of gres.conf, which is that of the device numbers."""
 
     name: str
     gpus: dict[str, int]
@@ -50,7 +50,7 @@ class FakeNode:
 
     @property
     def takes_work(self) -> bool:
-        """Whether jobs may start here."""
+        """Return whether jobs may start here."""
         return not (self.is_drained or self.is_down)
 
     @property
@@ -70,7 +70,7 @@ class FakeNode:
 
 @dataclass
 class Asked:
-    """What a job asks for; None is what was never named, empty what was cleared."""
+    """A job's request; None is what was never given, empty what was cleared."""
 
     per_node: Gpus | None = None
     per_job: Gpus | None = None
@@ -82,7 +82,7 @@ class Asked:
 
     @property
     def all(self) -> Gpus:
-        """Return every GPU that is asked for, one way or the other."""
+        """Return all requested GPUs, in any form of request."""
         given = (self.per_node, self.per_job, self.per_task, self.per_socket)
         return tuple(pair for gpus in given for pair in gpus or ())
 
@@ -94,9 +94,9 @@ Held = dict[str, dict[str, tuple[int, ...]]]  # node -> GPU type -> device numbe
 class FakeJob:
     """A job or a task of an array; `hold` is empty, `user` or `admin`.
 
-    Its program needs `work_s` seconds on whatever it gets, and reports `steps` steps at the end.
-    Asked to save it does, unless it `ignores_usr1` or `dies_of_usr1`. `kept_types` are those that
-    it ever named.
+    Its program takes `work_s` seconds on any GPUs, and reports `steps` steps at the end. On USR1
+    it saves, unless `ignores_usr1` or `dies_of_usr1` is set. `kept_types` are all GPU types that
+    its requests have named.
     """
 
     number: int
@@ -154,7 +154,7 @@ class FakeJob:
 
     @property
     def is_live(self) -> bool:
-        """Whether the job waits or holds GPUs."""
+        """Return whether the job is pending or holds GPUs."""
         return self.state in ("PENDING", "RUNNING", "COMPLETING")
 
     @property
@@ -175,10 +175,10 @@ class FakeJob:
 
 
 class FakeSlurm:
-    """One cluster. Tests call its methods for what happens, and tools for what hadard does.
+    """One cluster. Tests call its methods to cause events, and the tools to serve hadard.
 
     `nodes` is as in `v100:4,v100:2+k80:2`; they are named n1, n2, ... Reports of jobs go to
-    `spool`. All users are the account that runs the tests, so that reports have the right owner.
+    `spool`. All users have the uid that runs the tests, so that reports have the right owner.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class FakeSlurm:
         self.jobs: list[FakeJob] = []
         self.shares: dict[str, float] = {}
         self.is_away = False
-        # What QOS lets a user have at once; 0 for no limit.
+        # The limit of GPUs per user by QOS; 0 for none.
         self.gpus_per_user = 0
         self._by_key: dict[str, FakeJob] = {}
         self._numbers = count(1)
@@ -215,13 +215,13 @@ class FakeSlurm:
 
     @property
     def keeps_types(self) -> bool:
-        """Whether a type once named in a request stays in it."""
+        """Return whether a GPU type once named in a request stays in effect."""
         return self.version < (24, 11)
 
-    # What users and time do.
+    # Actions of users, and time.
 
     def submit(self, asked: Asked, *, tasks: Sequence[int] = (), **given: Any) -> FakeJob:
-        """Take in a job, or the tasks of an array, of which the first is returned."""
+        """Submit a job, or the tasks of an array, of which the first is returned."""
         number = next(self._numbers)
         found: list[FakeJob] = []
         for task in tasks or (None,):
@@ -253,13 +253,13 @@ class FakeSlurm:
         return found
 
     def split(self, job: FakeJob) -> None:
-        """Give a task of an array a number of its own, as Slurm does when it is changed."""
+        """Give a task of an array its own job id, as Slurm does when the task is changed."""
         others = [each for each in self.jobs if each.array == job.array and each is not job]
         if job.task is not None and any(each.number == job.number for each in others):
             job.number = next(self._numbers)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: jobs start, end, leave their nodes."""
+        """Advance the time; jobs start, end and leave their nodes."""
         until_s = self.now_s + seconds
         self._schedule()
         while True:
@@ -279,7 +279,7 @@ class FakeSlurm:
         self._by_key = {job.key: job for job in self.jobs}
 
     def lose_node(self, name: str) -> None:
-        """Take a node down; its jobs are requeued."""
+        """Take a node down; its jobs are requeued, or end if they may not be."""
         self.nodes[name].is_down = True
         for job in self.jobs:
             if name in job.held:
@@ -293,21 +293,21 @@ class FakeSlurm:
                     self._left(job)
 
     def restart(self) -> None:
-        """Restart slurmctld: for a while no node has reported to it."""
+        """Restart slurmctld; its nodes report UNREPORTED_S later."""
         for node in self.nodes.values():
             node.has_reported = False
             self._later(UNREPORTED_S, partial(setattr, node, "has_reported", True))
 
-    # What the tools ask slurmctld to do. Each raises Rejected.
+    # Requests of the tools to slurmctld. They raise Rejected.
 
     def hold(self, job: FakeJob, gpu_type: str) -> None:
-        """Hold a job; one that runs goes on and will be held when it is requeued."""
+        """Hold a job; a running job continues, and is held once it is requeued."""
         self._must_not_have_ended(job)
         self.split(job)
         job.hold, job.reason = gpu_type, "JobHeldAdmin" if gpu_type == "admin" else "JobHeldUser"
 
     def release(self, job: FakeJob, *, by: str | None = None) -> None:
-        """Release a job; `by` is a user, who may not undo what an operator held."""
+        """Release a job; `by` is a user, who cannot release an operator's hold."""
         self._must_not_have_ended(job)
         if job.hold == "admin" and by is not None:
             raise Rejected("Access/permission denied")
@@ -317,7 +317,7 @@ class FakeSlurm:
             job.hold, job.reason = "", "None"
 
     def requeue(self, job: FakeJob, *, hold: bool) -> None:
-        """Requeue a job that runs, or has ended in whatever way: that too comes back."""
+        """Requeue a running job or a job that has ended in any state."""
         if job.state == "PENDING":
             raise Rejected("Job is pending execution")
         if not job.may_requeue:
@@ -336,7 +336,7 @@ class FakeSlurm:
             job.hold, job.reason = "user", "job requeued in held state"
 
     def cancel(self, job: FakeJob) -> None:
-        """Cancel a job, at once if it waits; no fault if it has ended."""
+        """Cancel a job, at once if it is pending; without an error if it has ended."""
         if job.state == "PENDING":
             job.state, job.ended_s = "CANCELLED", self.now_s
             job.started_s = self.now_s
@@ -363,9 +363,9 @@ class FakeSlurm:
         job.messages.append(text)
 
     def update(self, job: FakeJob, changes: Iterable[tuple[str, str]]) -> None:
-        """Change a job key by key: what comes before a wrong key may already be done.
+        """Change a job key by key: changes before an invalid key may stay in effect.
 
-        While a job is leaving its nodes this says yes and does nothing.
+        While a job is leaving its nodes the update succeeds and changes nothing.
         """
         self._must_not_have_ended(job)
         if job.state == "COMPLETING":
@@ -386,7 +386,7 @@ class FakeSlurm:
         elif key == "NumNodes":
             self._must_wait(job)
             least, dash, most = value.partition("-")
-            # A single number is the least; the most stays what it was.
+            # A single number is the minimum; the maximum stays unchanged.
             limit = int(most) if dash else asked.max_nodes
             if limit is not None and int(least) > limit:
                 raise Rejected("Node count specification invalid")
@@ -413,11 +413,11 @@ class FakeSlurm:
             raise Rejected(f"Update of this parameter is not supported: {key}={value}\n")
 
     def _gpus(self, job: FakeJob, text: str) -> Gpus:
-        """Return the GPUs in `gres:gpu:k80:2`, if this Slurm has such and the job may name them."""
+        """Parse the GPUs in `gres:gpu:k80:2`; reject unknown types, or none where required."""
         prefix = self.prefix
         gpus = parse_gpus(text.replace(prefix, ""))
         if text and not text.startswith(prefix):
-            # Accepted, and no GPU given.
+            # Accepted, but the request then has no GPUs.
             return ()
         gpu_types = {gpu_type for node in self.nodes.values() for gpu_type in node.gpus}
         largest = max(sum(node.gpus.values()) for node in self.nodes.values())
@@ -432,7 +432,7 @@ class FakeSlurm:
 
     @property
     def prefix(self) -> str:
-        """Return what stands before `gpu` in a request."""
+        """Return the prefix of `gpu` in a request."""
         return "gres/" if self.version >= (23, 2) else "gres:"
 
     def _must_wait(self, job: FakeJob) -> None:
@@ -444,13 +444,13 @@ class FakeSlurm:
             raise Rejected("Job has already finished")
 
     def _check(self, job: FakeJob) -> None:
-        """Refuse a submission that could not start on the whole cluster, were it empty."""
+        """Reject a submission that could not start even on the empty cluster."""
         if not set(job.asked.nodes) <= self.nodes.keys():
             raise Rejected("Invalid node name specified")
         if self._place(job, self._all_gpus(), only_open=False) is None:
             raise Rejected("Requested node configuration is not available")
 
-    # Time and places.
+    # Time and placement.
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         heappush(self._agenda, (self.now_s + seconds, next(self._ticks), act))
@@ -459,7 +459,7 @@ class FakeSlurm:
         return job.state == "PENDING" and not job.hold and job.begins_s > self.now_s
 
     def _requeued(self, job: FakeJob) -> None:
-        """Begin a requeue: what was not saved is lost."""
+        """Begin a requeue; unsaved work is lost."""
         job.state, job.after_leaving = "COMPLETING", "PENDING"
         job.done_s = job.saved_s
         job.submitted_s = self.now_s
@@ -473,7 +473,7 @@ class FakeSlurm:
         self._later(LEAVING_S, partial(self._left, job, job.run))
 
     def _left(self, job: FakeJob, run: int | None = None) -> None:
-        """Free the job's GPUs."""
+        """Free the GPUs of a job that has left its nodes."""
         if job.state != "COMPLETING" or (run is not None and run != job.run):
             return
         job.state, job.after_leaving = job.after_leaving, ""
@@ -513,7 +513,7 @@ class FakeSlurm:
             write_report(user_reports(self.spool, os.geteuid()), str(job.number), written)
 
     def _schedule(self) -> None:
-        """Start what can start, first come first served; later jobs may pass a job that waits."""
+        """Start jobs in the order of submission or release; a job that does not fit is skipped."""
         waiting = [job for job in self.jobs if job.state == "PENDING" and not job.hold]
         free = self.free() if waiting else Counter()
         for job in sorted(waiting, key=lambda job: job.rank):
@@ -618,7 +618,7 @@ class FakeSlurm:
         for node in self.nodes.values():
             is_open = node.takes_work or not only_open
             is_listed = set(job.partition.split(",")) & set(node.partitions)
-            # A type that the job once named is asked for on every node, if only none of it.
+            # A type that the job has once named must exist on every node, even with a count of 0.
             has_types = not self.keeps_types or job.kept_types <= node.gpus.keys()
             suits = is_listed and has_types and job.features <= node.features
             if is_open and suits and node.name not in job.excluded:
@@ -644,7 +644,7 @@ def parse_gpus(text: str) -> Gpus:
 
 
 def fold_out(text: str) -> tuple[str, ...]:
-    """Return the names in `n[1-3],n5`; all nodes of the fake are n and a number."""
+    """Return the names in `n[1-3],n5`; each node name of the fake is n and a number."""
     inner = text.replace("n[", "").replace("]", "").replace("n", "")
     return tuple(f"n{number}" for number in sorted(_ranges(inner)))
 
@@ -654,7 +654,7 @@ def _ranges(text: str) -> list[int]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not first.isdigit():
-            return [0]  # no node of ours
+            return [0]  # the name of no node
         numbers += range(int(first), int(last or first) + 1)
     return numbers
 
@@ -664,7 +664,7 @@ def _at(free: Mapping[tuple[str, str], int], name: str) -> dict[str, int]:
 
 
 def _take(wanted: Gpus, room: Mapping[str, int], order: Sequence[str]) -> dict[str, int] | None:
-    """Return what one node gives, types left open in the order of gres.conf; None if too little."""
+    """Return GPUs of one node, untyped ones in the order of gres.conf; None if too few are free."""
     left = dict(room)
     taken: Counter[str] = Counter()
     for gpu_type, many in wanted:
@@ -687,7 +687,7 @@ def _spread(
     least: int,
     most: int,
 ) -> dict[str, dict[str, int]] | None:
-    """Return GPUs over several nodes, in their order, each with one at least; None if too few."""
+    """Return GPUs on several nodes, in order, at least one on each; None if too few are free."""
     left = list(wanted)
     chosen: dict[str, dict[str, int]] = {}
     for name in names:

@@ -1,6 +1,6 @@
-"""Slurm's command-line tools over the model of slurmctld: same words in, same words out.
+"""Slurm's command-line tools on the model of slurmctld, with the same arguments and output.
 
-What is printed has the form of 22.05.8, 24.11.5 and 26.05.5 as captured under tests/data/slurm.
+The output has the form of 22.05.8, 24.11.5 and 26.05.5 as captured under tests/data/slurm.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _AWAY = {
 
 
 class Killed(BaseException):
-    """hadard was killed in the middle of its work: no part of it may catch this."""
+    """Stands for the kill of hadard during its work: no code of hadard may catch this."""
 
 
 @dataclass(frozen=True, slots=True)
 class FakeRunner(Runner):
-    """Runs the tools against a fake; `user` is who calls, none for hadard's own account.
+    """Runs the tools on a fake; `user` is the caller, None for hadard's own account.
 
-    `before` is called before every single command, those on scontrol's standard input included. It
-    may change the cluster, raise Killed, or return what goes wrong: a text that is printed instead.
+    The functions in `before` are called before every command, including those on scontrol's
+    standard input. Each may change the cluster, raise Killed, or return an error, which is printed
+    instead of running the command.
     """
 
     slurm: FakeSlurm = field(default_factory=lambda: FakeSlurm("v100:4"))
@@ -82,13 +83,13 @@ Said = tuple[int, str, str]  # status, standard output, standard error
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """One caller's commands."""
+    """The commands of one caller."""
 
     slurm: FakeSlurm
     user: str | None
 
     def run(self, argv: Sequence[str]) -> Said:
-        """Return status, output and complaints of a command."""
+        """Return status, standard output and standard error of a command."""
         tool, *words = argv
         tools: dict[str, Callable[[list[str]], Said]] = {
             "squeue": self._squeue,
@@ -225,7 +226,7 @@ class Tools:
                     self._may_change(job)
                     (self.slurm.signal if is_signal else self.slurm.cancel)(job)
             except Rejected as fault:
-                # A cancellation of what is not there is no fault.
+                # The cancellation of an unknown job is no error.
                 if is_signal or "denied" in str(fault):
                     said.append(f"scancel: error: Kill job error on job id {key}: {fault}\n")
         return int(bool(said)), "", "".join(said)
@@ -275,7 +276,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _submission(slurm: FakeSlurm, options: Mapping[str, str], user: str) -> dict[str, Any]:
-    """Return what FakeSlurm.submit takes; options that it does not model are passed over."""
+    """Return the arguments of FakeSlurm.submit; options that it does not model are ignored."""
     least, dash, most = options.get("nodes", "1").partition("-")
     is_counted = "nodes" in options
     per_node = options.get("gres") or _as_gres(options.get("gpus-per-node"))
@@ -329,7 +330,7 @@ def _time(seconds: float, otherwise: str = "N/A") -> str:
 
 
 def _tres(slurm: FakeSlurm, gpus: Gpus | None) -> str:
-    """Return a request as squeue shows it; what was cleared is empty, not N/A."""
+    """Return a request as squeue shows it; a cleared one is empty, not N/A."""
     if gpus is None:
         return "N/A"
     return ",".join(
@@ -338,12 +339,12 @@ def _tres(slurm: FakeSlurm, gpus: Gpus | None) -> str:
 
 
 def _num_nodes(job: FakeJob) -> str:
-    """Return the number that squeue shows: of a job that ran before, that of its last run."""
+    """Return the number of nodes that squeue shows: after a run, that of the last run."""
     return str(len(job.ran_on) or job.asked.min_nodes)
 
 
 def _nodes(job: FakeJob) -> tuple[str, ...]:
-    """Return the nodes that a job is on, or was at its end."""
+    """Return the nodes on which a job runs or has ended."""
     return () if job.state == "PENDING" else job.ran_on
 
 
@@ -442,7 +443,7 @@ def _node_line(slurm: FakeSlurm, node: FakeNode) -> str:
 
 
 def _layout(job: FakeJob) -> Iterator[tuple[str, str]]:
-    """Yield the nodes that a job holds the same GPUs on, and those GPUs."""
+    """Yield the nodes on which a job holds the same GPUs, and those GPUs."""
     alike: dict[str, list[str]] = {}
     for name, by_type in job.held.items():
         parts = [

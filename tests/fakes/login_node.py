@@ -1,4 +1,4 @@
-"""A login node with an sbatch and an sinfo of our own on PATH, and hadar-sbatch run on it."""
+"""A login node with fake sbatch and sinfo on PATH, on which hadar-sbatch runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
-# Prints what it was called with, reads what its last word names or standard input, ends as told.
+# Prints its arguments, script and variables. The script is the file in the last argument, or
+# standard input. Ends with the status in STATUS_OF_SBATCH.
 SBATCH = """
 import json, os, sys
 last = sys.argv[-1]
@@ -35,7 +36,7 @@ sys.exit(int(os.environ.get("STATUS_OF_SINFO", "0")))
 
 @dataclass
 class Site:
-    """A directory with commands, a place for the heartbeat, and what a run of ours gives."""
+    """A directory with commands and a heartbeat, in which hadar-sbatch is run."""
 
     root: Path
 
@@ -47,7 +48,7 @@ class Site:
         path.chmod(0o755)
 
     def beat(self, *, good_for_s: float = 600.0, partitions: tuple[str, ...] | None = None) -> None:
-        """Leave a sign of life."""
+        """Write a heartbeat."""
         until_s = time.time() + good_for_s
         write_heartbeat(self.root, Heartbeat(1, "cluster", until_s, "/spool/hadar", partitions))
 
@@ -72,7 +73,7 @@ class Site:
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a user who has none of Slurm's or ours but where things lie."""
+        """Return an environment without variables of Slurm and Hadar, except this directory's."""
         plain = {
             key: value
             for key, value in os.environ.items()
@@ -87,7 +88,7 @@ class Site:
 
 
 def call_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """Return what sbatch was called with; it must have been."""
+    """Return the call of sbatch that a run has printed; fail without one."""
     assert done.stdout, done.stderr
     call: dict[str, Any] = json.loads(done.stdout)
     return call

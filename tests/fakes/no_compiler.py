@@ -1,6 +1,6 @@
 """Keeps torch from loading its compiler, which none of these trainings uses.
 
-The first optimiser loads `torch._dynamo`, which takes a second of a processor in every program.
+Creating the first optimiser loads `torch._dynamo`, which takes a second of CPU time per program.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 
 
 class NoCompiler(ModuleType):
-    """Stands in for `torch._dynamo`: nothing is compiled, so nothing has to be kept from it."""
+    """Replaces `torch._dynamo`; nothing is compiled."""
 
     @staticmethod
     def disable(function: object, *_: object, **__: object) -> object:
-        """Return the function as it is."""
+        """Return the function unchanged."""
         return function
 
     def graph_break(self) -> None:

@@ -1,4 +1,4 @@
-"""The policy of docs/writing-a-policy.md, as the page has it, and the wheel of its package."""
+"""The policy in docs/writing-a-policy.md, and the wheel of its package."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def _blocks(language: str) -> list[str]:
 
 
 def source() -> str:
-    """Return the module of the policy."""
+    """Return the source of the policy's module."""
     return "\n\n".join(_blocks("python"))
 
 
 def install(directory: Path) -> Path:
-    """Install the package's wheel, made from the page, and return where: for PYTHONPATH.
+    """Install the wheel of the page's package, and return the directory for PYTHONPATH.
 
-    The wheel is written by hand, since a build backend may have to be fetched.
+    The wheel is written directly, since a build backend may have to be downloaded.
     """
     (text,) = _blocks("toml")
     project = tomllib.loads(text)["project"]

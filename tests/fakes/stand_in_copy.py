@@ -1,9 +1,9 @@
-"""A copy of a forked job for machines without PyTorch: it counts steps, and does all the rest.
+"""A copy of a forked job for machines without PyTorch: it counts steps instead of training.
 
     python stand_in_copy.py TOTAL_STEPS STEPS_PER_S
 
-Beside the runtime's own copies (tests/integration/test_forked.py runs both), not in their place:
-the steps of all copies are counted in one file each, and are never lost.
+It does not replace the runtime's own copies (tests/integration/test_forked.py runs both): each
+copy counts its steps in a file, so no steps are ever lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hadar_slurm import handoff
 
 
 def main() -> None:
-    """Count until all copies together are done."""
+    """Count steps until the copies together have done all."""
     total, speed = int(sys.argv[1]), float(sys.argv[2])
     parent, number = os.environ["SLURM_ARRAY_JOB_ID"], os.environ["SLURM_ARRAY_TASK_ID"]
     spool, job = Path(os.environ["HADAR_SPOOL"]), os.environ["SLURM_JOB_ID"]
@@ -28,7 +28,7 @@ def main() -> None:
     shared.mkdir(exist_ok=True)
     mine = shared / number
     is_asked = False
-    # As after an early stop: this copy ends with status 0 once it has counted that number of steps.
+    # Simulates early stopping: this copy ends with status 0 once it has counted that many steps.
     stops, _, after = os.environ.get("STAND_IN_STOPS", "").partition(":")
 
     def ask(_number: int, _frame: FrameType | None) -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     def report(state: str) -> None:
         own = int(mine.read_text() or 0) if mine.exists() else 0
         measured = speed if state == "running" else 0.0
-        # `own` was never made one with the others' steps: each copy counts its own.
+        # `own` was never averaged with the others' steps: each copy counts its own.
         told = handoff.ProgressReport(restart, state, own, measured, time.time(), own_steps=own)
         handoff.write_report(spool, job, told)
 

@@ -1,9 +1,9 @@
-"""A small training that is where its environment says, run as a program of its own.
+"""A small training that reads its surroundings from the environment, run as a separate program.
 
     python train_alone.py NAME TOTAL_STEPS [--lr R ...] [--seed N] [--step-s S] [--width N] ...
 
-With several rates it trains once for each, in one loop. `steps-NAME` has a line for each step of
-each training, `RATE STEP`; `final-NAME-RATE.safetensors` has the parameters in the end.
+With several learning rates it trains once with each, in one process. `steps-NAME` has a line
+`RATE STEP` for each step of each training; `final-NAME-RATE.safetensors` has the final parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hadar_slurm.runtime.settings import Settings
 
 
 def main() -> None:
-    """Train for each rate."""
+    """Train once with each learning rate."""
     words = argparse.ArgumentParser()
     words.add_argument("name")
     words.add_argument("total_steps", type=int)

@@ -1,9 +1,9 @@
-"""A small training by somebody's trainer, run as a program of its own.
+"""A small training with a trainer library, run as a separate program.
 
     python train_by_trainer.py DIRECTORY COPY TOTAL_STEPS --by plain|lightning|transformers ...
 
-As train_copy.py does, it leaves DIRECTORY/steps-COPY, a line for each step: its number, the
-learning rate it was trained with, and how many steps the job had by then; and DIRECTORY/final-COPY.
+As train_copy.py does, it writes DIRECTORY/steps-COPY, a line for each step: its number, its
+learning rate, and the job's steps by then; and DIRECTORY/final-COPY.
 `--by plain` is the same training in the loop that docs/runtime.md shows.
 """
 
@@ -44,7 +44,7 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
 
 
 class Model(nn.Module):
-    """As Hugging Face's models are: it returns its loss."""
+    """Returns its loss, as Hugging Face's models do."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -59,14 +59,14 @@ class Model(nn.Module):
 
 
 class Notes:
-    """What is told of each step: call before the step counts as trained."""
+    """Writes a line for each step; call `take` before the step counts as trained."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.step_s = options.step_s
         self.file = (options.directory / f"steps-{options.copy}").open("a", buffering=1)
 
     def take(self, copy: Copy | None, step: int | None, rate: float) -> None:
-        """Tell of a step."""
+        """Write the line of a step."""
         assert copy is not None
         time.sleep(self.step_s)
         self.file.write(f"{step} {rate} {copy.parent_step}\n")
@@ -78,7 +78,7 @@ def falling(total_steps: int) -> Callable[[int], float]:
 
 
 def scheduler_of(options: argparse.Namespace, optimiser: torch.optim.Optimizer) -> Any:
-    """Return the scheduler that was asked for."""
+    """Return the learning-rate scheduler in the options."""
     schedulers = torch.optim.lr_scheduler
     if options.schedule == "cycle":
         return schedulers.OneCycleLR(optimiser, max_lr=1e-2, total_steps=options.total_steps + 1)
@@ -88,7 +88,7 @@ def scheduler_of(options: argparse.Namespace, optimiser: torch.optim.Optimizer) 
 def by_hand(
     options: argparse.Namespace, model: Model, where: Surroundings, settings: Settings
 ) -> None:
-    """Train in a loop of our own."""
+    """Train in a plain loop."""
     optimiser, notes, data = optimiser_of(model), Notes(options), Samples()
     lr = falling(options.total_steps)
     parts = options.accumulate
@@ -120,7 +120,7 @@ def optimiser_of(model: Model) -> torch.optim.Optimizer:
 def by_lightning(
     options: argparse.Namespace, model: Model, where: Surroundings, settings: Settings
 ) -> None:
-    """Train by Lightning's Trainer."""
+    """Train with Lightning's Trainer."""
     import importlib
 
     from hadar_slurm.runtime.with_lightning import InCopies
@@ -179,7 +179,7 @@ def by_lightning(
 def by_transformers(
     options: argparse.Namespace, model: Model, where: Surroundings, settings: Settings
 ) -> None:
-    """Train by Hugging Face's Trainer."""
+    """Train with Hugging Face's Trainer."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from hadar_slurm.runtime.with_transformers import train_in_copies
@@ -273,7 +273,7 @@ def main() -> None:
     )
     options.directory.mkdir(exist_ok=True)
     if options.by == "lightning":
-        import lightning.pytorch  # noqa: F401  # slow: not while others wait for us
+        import lightning.pytorch  # noqa: F401  # slow: not while other copies wait
     if options.by == "transformers":
         import transformers  # noqa: F401
     (options.directory / f"ready-{options.copy}").touch()

@@ -1,10 +1,10 @@
-"""A small training through the runtime, run as a program of its own, so that it can be killed.
+"""A small training with the runtime, run as a separate program, so that it can be killed.
 
     python train_copy.py DIRECTORY COPY TOTAL_STEPS [--step-s S] [--seed N] [--assignment FILE] ...
 
-Each step that it was given, and has come to the end of, is a line of DIRECTORY/steps-COPY: its
-number and the learning rate then. At the end DIRECTORY/final-COPY.safetensors has the parameters.
-Started by torchrun, its processes are one copy; those that follow write to steps-COPY.RANK.
+Each completed step is a line of DIRECTORY/steps-COPY: its number and its learning rate.
+DIRECTORY/final-COPY.safetensors has the final parameters. The processes that torchrun starts are
+one copy; those of rank 1 and above write to steps-COPY.RANK.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hadar_slurm.runtime.settings import Settings
 def make(
     seed: int, dropout: float = 0.1, *, batch_norm: bool = True, width: int = 16
 ) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[Copy, int], None]]:
-    """Return a model, its optimiser, and what trains a step of a copy."""
+    """Return a model, its optimiser, and a function that trains one step of a copy."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     norm = nn.BatchNorm1d(width) if batch_norm else nn.Identity()
@@ -148,6 +148,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "RANK" not in os.environ:  # several processes cannot do without
+    if "RANK" not in os.environ:  # several processes need the compiler's module
         import no_compiler  # noqa: F401
     main()

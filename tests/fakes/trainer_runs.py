@@ -1,4 +1,4 @@
-"""What is true of a training in copies, whoever's trainer makes its loop (train_by_trainer.py)."""
+"""Checks of a training in copies that every trainer must pass (train_by_trainer.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lines(job: Training, copy: int) -> list[tuple[int, float, int]]:
 
 
 def check_alone(training: MakeTraining, by: str, *options: str) -> None:
-    """A copy alone comes to what the plain loop comes to, to the bit, with its draws and rates."""
+    """Check that a single copy gives the parameters and rates of the plain loop, bit for bit."""
     finals, told = [], []
     for each in ("plain", by):
         job = training(40, name=each)
@@ -41,7 +41,7 @@ def check_alone(training: MakeTraining, by: str, *options: str) -> None:
     assert all(torch.equal(plain[name], other[name]) for name in plain)
     assert told[0] == told[1]
     assert [step for step, _, _ in told[0]] == list(range(40))
-    # Somebody who comes when all is done finds the parameters, and ends.
+    # A copy that starts after the end gets the final parameters and ends.
     job.start(5)
     job.end(5)
     assert job.steps(5) == []
@@ -49,7 +49,7 @@ def check_alone(training: MakeTraining, by: str, *options: str) -> None:
 
 
 def check_together(training: MakeTraining, by: str, *options: str) -> list[tuple[int, float, int]]:
-    """Each step is one copy's, and all end with the same; return what was told of the steps."""
+    """Check that two copies share the steps and end with equal parameters; return their steps."""
     job = training(120, "--by", by, *options)
     path = job.directory.with_suffix(".assignment")
     write_assignment(path, Assignment(1, {0: 10, 1: 5}, 1.0))
@@ -65,7 +65,7 @@ def check_together(training: MakeTraining, by: str, *options: str) -> list[tuple
 
 
 def check_falling(told: list[tuple[int, float, int]], total_steps: int) -> None:
-    """The rate falls with the steps of the whole job, not with a copy's own."""
+    """Check that the learning rate falls with the steps of the whole job, not with a copy's own."""
     rates = [rate for _, rate, _ in told]
     factor = falling(total_steps)
     assert rates == pytest.approx([1e-2 * factor(parent) for _, _, parent in told])
@@ -73,7 +73,7 @@ def check_falling(told: list[tuple[int, float, int]], total_steps: int) -> None:
 
 
 def check_asked_to_save(training: MakeTraining, by: str) -> None:
-    """Asked to save, a copy gives what it has trained, and ends by SIGTERM; nothing is lost."""
+    """Check that a copy contributes its steps on USR1 and ends by SIGTERM, without lost steps."""
     job = training(120, "--by", by, "--step-s=0.03", "--slot-s=2", "--gone-s=5", "--gather-s=60")
     job.program = PROGRAM
     job.start_together(0, 1)

@@ -1,4 +1,4 @@
-"""Jobs whose copies are programs of their own (train_copy.py), so that they can be killed."""
+"""Jobs whose copies are separate programs (train_copy.py), so that they can be killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = 90.0
 
 @dataclass
 class Training:
-    """A job in a directory, and the copies of it that were started."""
+    """A job in a directory, and its started copies."""
 
     directory: Path
     total_steps: int
@@ -32,10 +32,10 @@ class Training:
     starts: dict[int, int] = field(default_factory=dict)
 
     def start(self, copy: int, *options: str, ranks: int = 1) -> None:
-        """Start a copy, by torchrun if it is to have several processes; again as a requeue does."""
+        """Start a copy, through torchrun if `ranks` > 1; each further start counts as a restart."""
         words = [sys.executable]
         if ranks > 1:
-            # Deaf to USR1, as a batch script would start it.
+            # Ignores USR1, as if a batch script had started it.
             words = ["sh", "-c", "trap '' USR1; exec \"$@\"", "-", *words]
             words += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         words += [str(self.program), str(self.directory), str(copy)]
@@ -45,7 +45,7 @@ class Training:
         self.copies[copy] = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
 
     def hold(self, *copies: int, options: tuple[str, ...] = ()) -> Path:
-        """Start copies that join the job at the same time, once the file returned is there."""
+        """Start copies that join the job at the same time, once the returned file exists."""
         go = self.directory.with_suffix(f".go-{copies[0]}")
         for copy in copies:
             (self.directory / f"ready-{copy}").unlink(missing_ok=True)
@@ -54,11 +54,11 @@ class Training:
         return go
 
     def start_together(self, *copies: int) -> None:
-        """Start copies that join the job at the same time, once all have begun."""
+        """Start copies that join the job at the same time, once all are ready."""
         self.hold(*copies).touch()
 
     def end(self, copy: int, status: int | None = 0) -> str:
-        """Wait for a copy's end with a status, None: whichever; return what it said."""
+        """Wait until a copy ends with `status` (None: any), and return its standard error."""
         process = self.copies.pop(copy)
         _, said = process.communicate(timeout=LIMIT_S)
         assert status in (None, process.returncode), said
@@ -69,7 +69,7 @@ class Training:
         self.copies[copy].send_signal(number)
 
     def stop(self) -> None:
-        """End all copies; torchrun ends its processes only when it is asked to."""
+        """End all copies by SIGTERM, since a killed torchrun does not end its processes."""
         for process in self.copies.values():
             process.terminate()
         for process in self.copies.values():
@@ -86,7 +86,7 @@ class Training:
         return [int(line.split()[0]) for line in lines]
 
     def here(self) -> set[str]:
-        """Return the copies that are there."""
+        """Return the copies that are present in the job's directory."""
         return {path.name for path in self.directory.glob("copies/*")}
 
     def newest(self) -> SlotEnd:
@@ -101,12 +101,12 @@ class Training:
         return any(int(path.name[5:13]) >= slot for path in ends)
 
     def final(self, copy: int | str) -> dict[str, Any]:
-        """Return the parameters with which a copy ended."""
+        """Return the parameters at the end of a copy."""
         tensors: dict[str, Any] = load_file(self.directory / f"final-{copy}.safetensors")
         return tensors
 
     def check(self, *copies: int | str) -> None:
-        """Check that the job is done and that copies that ended well agree."""
+        """Check that the job is done and that the final parameters of these copies are equal."""
         assert self.newest().done == Ranges.of([(0, self.total_steps)])
         one, *others = (self.final(copy) for copy in copies)
         for other in others:

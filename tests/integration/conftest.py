@@ -1,4 +1,4 @@
-"""Real Slurm clusters for the tests, each in its own short directory and stopped in any case."""
+"""Real Slurm clusters for the tests, each in its own short directory and always stopped."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ SIX_NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
 
 
 def stop(directory: Path) -> None:
-    """Stop the cluster in `directory`, if one is left there."""
+    """Stop the cluster in `directory`, if there is one."""
     if LocalCluster.exists(directory):
         LocalCluster.attach(directory).down()
 
 
 @pytest.fixture(scope="session")
 def new_directory() -> Iterator[Callable[[], Path]]:
-    """Give paths for clusters; whatever cluster lies there at the end of the session is stopped.
+    """Give paths for clusters; clusters that exist there at the end of the session are stopped.
 
-    They are short, since unix sockets in them may have 107 characters, and pytest's own are not.
+    The paths are short, since paths of unix sockets have at most 107 characters, and pytest's own
+    directories are longer.
     """
     try:
         find_binaries()
@@ -71,33 +72,33 @@ def local_cluster(new_directory: Callable[[], Path]) -> Callable[..., LocalClust
 
 @pytest.fixture(scope="session")
 def slurm_cluster(local_cluster: Callable[..., LocalCluster]) -> LocalCluster:
-    """A cluster of six nodes for the whole session; tests take `cluster`, which is emptied."""
+    """A cluster of six nodes for the session; tests use `cluster`, which is reset after each."""
     return local_cluster(SIX_NODES, slurmd_timeout_s=10)
 
 
 @pytest.fixture
 def cluster(slurm_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Give the six nodes idle and without jobs, and leave them so whatever the test did."""
+    """Give the six nodes idle and without jobs, and reset them after the test."""
     yield slurm_cluster
     reset(slurm_cluster)
 
 
 @pytest.fixture
 def site(cluster: LocalCluster, tmp_path: Path) -> Iterator[Site]:
-    """Give the six nodes with a hadard that a test starts; it is ended whatever the test did."""
+    """Give the six nodes with a hadard that a test may start; it is always stopped."""
     site = Site(cluster, tmp_path)
     yield site
     site.close()
 
 
 def reset(cluster: LocalCluster) -> None:
-    """Cancel all jobs, bring back what was stopped, and wait until all is idle."""
+    """Cancel all jobs, restart what was stopped, wait for idle nodes, and clear run and spool."""
     cluster.start_controller()
     cluster.cancel_jobs()
     runner = cluster.runner(timeout_s=10)
 
     def is_idle() -> bool:
-        # A slurmd may end late: one of 24.11 that may not make a namespace does so after --export.
+        # A slurmd may end late: one of 24.11 that may not create namespaces ends after --export.
         for node in cluster.nodes:
             cluster.start_node(node.name)
         for seen in cluster.status().nodes:

@@ -1,4 +1,4 @@
-"""`hadar cluster` as a process of its own, in an environment that serves every user."""
+"""Runs `hadar cluster` as a separate process, in an environment that works for every user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hadar_slurm.slurm.client.runner import Runner
 
 
 def runner_for_anyone() -> Runner:
-    """Return a runner with an environment in which any user's Python finds us."""
+    """Return a runner with an environment in which any user's Python can import hadar_slurm."""
     packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     paths = [str(Path(hadar_slurm.__file__).parents[1]), *packages]
     return Runner(
@@ -25,6 +25,6 @@ def runner_for_anyone() -> Runner:
 
 
 def hadar(directory: Path, *arguments: str) -> str:
-    """Run `hadar cluster` in a process of its own, and return what it prints."""
+    """Run `hadar cluster` as a separate process, and return its output."""
     argv = [sys.executable, "-m", "hadar_slurm.cli.cluster", *arguments, "--dir", str(directory)]
     return runner_for_anyone().run(argv)

@@ -1,20 +1,20 @@
-"""Command lines of sbatch 22.05, every family of its options, as users write them."""
+"""Command lines of sbatch 22.05 with options of every group, as users write them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# Nothing here is special to sbatch, and all of it to some shell.
+# No character here is special to sbatch, and each is special to some shell.
 HOSTILE = "a b\"c'd\\e\t$(touch x)`y`;|&<>*?[]{}!~#é🦀\\n%"
 SCRIPT = "#!/bin/bash\n#SBATCH --job-name=from-script --mem=200\n# a comment\n\necho $1\n"
-# Without a shell that waits: what it has just started could outlive a scancel.
+# With exec no shell waits: a child that it has just started could outlive a scancel.
 WRAP = "--wrap=exec sleep 600"
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """What a user types, and where: words, variables, standard input."""
+    """A user's call: arguments, environment variables and standard input."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -22,13 +22,13 @@ class Invocation:
 
 
 def wrapped(*words: str, **environment: str) -> Invocation:
-    """Return a call whose script is of no importance."""
+    """Return a call with a wrapped command instead of a script."""
     return Invocation((*words, WRAP), environment)
 
 
-# The files job.sh, a file with a HOSTILE name in a directory, nodes.txt and env.bin lie beside.
+# They need the files job.sh, nodes.txt, env.bin and one with a HOSTILE name in a directory.
 INVOCATIONS = (
-    # The script: a file, its arguments, standard input, a command; named and found.
+    # The script: a file, its arguments, standard input, a command; by path and through PATH.
     Invocation(("job.sh",)),
     Invocation(("./job.sh", "--lr=1", "-x", "--wrap=no", ":", "--hadar-nonsense")),
     Invocation(("--", "job.sh", "--", "-HN2")),
@@ -39,14 +39,14 @@ INVOCATIONS = (
     Invocation(("--wrap", f"echo '{HOSTILE}'; true")),
     Invocation(("-Dsub", "job.sh")),
     Invocation(("--chdir", "/tmp", "only-on-path"), {"PATH": "bin:/usr/bin:/bin"}),
-    # Names and words for people.
+    # Names, comments, mail and accounts.
     wrapped("-J", HOSTILE),
     wrapped(f"--job-name={HOSTILE}"),
     wrapped("--comment", HOSTILE),
     wrapped("--comment=one", "--comment=two"),
     wrapped("--mail-type=END,FAIL", "--mail-user=a@b.c"),
     wrapped("-A", "physics", "--wckey=w", "--qos=normal"),
-    # Where it goes and when.
+    # Partition, time limit, begin time, priority, dependencies.
     wrapped("-p", "main"),
     wrapped("--part=main", "-t1-2:03:04"),
     wrapped(SBATCH_PARTITION="main", SBATCH_TIMELIMIT="90", SBATCH_JOB_NAME="env"),
@@ -92,25 +92,25 @@ INVOCATIONS = (
     wrapped("--gpus-per-task=1", "--ntasks=2", SBATCH_GPUS_PER_TASK="2"),
     wrapped("--sockets-per-node=1", "--gpus-per-socket=1"),
     wrapped(SBATCH_GPUS="2"),
-    # Arrays and components.
+    # Arrays and heterogeneous jobs.
     wrapped("-a", "0-7:2%2"),
     wrapped("--array=1,3,5-6", "-o", "out-%A_%a", "-e", "err-%A_%a"),
     wrapped(SBATCH_ARRAY_INX="0-3"),
     Invocation(("-N1", ":", "-N2", "job.sh")),
-    # What comes in and goes out.
+    # Input, output and environment.
     wrapped("-o", "out %j.txt", "-e", "/dev/null", "-i", "job.sh"),
     wrapped("--open-mode=append", "--output=x/%u"),
     wrapped("--export=NONE"),
     wrapped("--export=ALL,A=1,B=x=y,C"),
     wrapped("--export-file=env.bin", "--get-user-env"),
     wrapped("--propagate=CORE,NOFILE", "--acctg-freq=task=10", "--profile=none"),
-    # How it ends and what becomes of it.
+    # Signals, requeues and failures of nodes.
     wrapped("--signal=B:USR1@60"),
     wrapped("--no-requeue"),
     wrapped("--requeue", "-k"),
     wrapped("--no-kill=off"),
     wrapped(SBATCH_NO_REQUEUE="1", SBATCH_OPEN_MODE="append"),
-    # What sbatch says.
+    # Verbosity and other options.
     wrapped("--parsable"),
     wrapped("-v", "-v"),
     wrapped("-Q"),
@@ -118,7 +118,7 @@ INVOCATIONS = (
     wrapped("-L", "nothing-of-that-name:1"),
     wrapped("--test-only"),
     wrapped("--bb=capacity=1", "--mcs-label=x", "--container=/none"),
-    # What sbatch refuses.
+    # Calls that sbatch refuses.
     wrapped("--mem=lots"),
     wrapped("--unheard-of=1"),
     wrapped("--par", "x"),

@@ -1,4 +1,4 @@
-"""Whether processes of a cluster are left."""
+"""Finds processes that a cluster has left behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs, and is no zombie."""
+    """Return whether a process runs and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -16,7 +16,7 @@ def lives(pid: int) -> bool:
 
 
 def mentions(directory: Path) -> list[str]:
-    """Return every living process that has `directory` in its arguments, environment or cwd."""
+    """Return every running process with `directory` in its arguments, environment or cwd."""
     return list(_mentions(os.fsencode(directory)))
 
 

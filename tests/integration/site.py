@@ -1,4 +1,4 @@
-"""A cluster with a hadard of its own: what tests submit to it, do to it and ask of it."""
+"""A local cluster with a hadard: helpers that submit jobs, control both and read their state."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
-# Far above what anything takes here, for machines that do a lot besides.
+# Far above every expected duration, for heavily loaded machines.
 LIMIT_S = 60.0
 HADARD = (sys.executable, "-m", "hadar_slurm.daemon.main")
 HADAR_SBATCH = (sys.executable, "-m", "hadar_slurm.cli.sbatch")
 # Rounds and costs at the scale of jobs that last seconds.
 SETTINGS = {
-    # The one whose places these tests work out; the default may stop a job for a shorter one.
+    # The tests expect this policy's placements; the default may preempt a job for a shorter one.
     "policy": "hadar-paper",
     "mode": "enforce",
     "round_seconds": 2,
@@ -56,7 +56,7 @@ ALL_FAST = {
     "n4": "gpu:4",
     "n6": "gpu:v100:2,gpu:k80:2",
 }
-# Lines of a script that reports once: by the protocol it listens for USR1.
+# Lines of a script that reports once: by the protocol that declares that it handles USR1.
 REPORT = """
 own=$HADAR_SPOOL/$SLURM_JOB_ID
 mkdir -p "$own"
@@ -68,7 +68,7 @@ GpuTree = dict[str, dict[str, int]]  # as in the journal: node -> GPU type -> co
 
 
 def eventually(condition: Callable[[], bool], what: object = "", limit_s: float = LIMIT_S) -> None:
-    """Wait until `condition` holds, and fail with `what`, called if it can be, when it does not."""
+    """Wait until `condition` holds; after the limit fail with `what`, called if it is callable."""
     if not wait_until(condition, limit_s, every_s=0.1):
         raise AssertionError(f"not within {limit_s:g} s: {what() if callable(what) else what}")
 
@@ -96,7 +96,7 @@ _GPUS = re.compile(r"gpu:([^:(]+):[1-9]\d*\(IDX:([^)]*)\)")
 
 
 def gpus_in(detail: str) -> frozenset[Gpu]:
-    """Return the GPUs in a line of `scontrol show job -d -o`, read apart from the product."""
+    """Return the GPUs in a line of `scontrol show job -d -o`, parsed without the product's code."""
     return frozenset(
         Gpu(node, gpu_type, index)
         for nodes, gres in _DETAIL.findall(detail)
@@ -108,9 +108,9 @@ def gpus_in(detail: str) -> frozenset[Gpu]:
 
 @dataclass
 class Site:
-    """What a test has: a cluster without jobs, and a daemon that it starts when it wants one.
+    """A cluster without jobs, and a daemon that a test may start.
 
-    `directory` is where jobs run and the daemon keeps its files.
+    Jobs run in `directory`, and the daemon keeps its files there.
     """
 
     cluster: LocalCluster
@@ -139,14 +139,14 @@ class Site:
         return {**self.settings, **places, **changes}
 
     def new_daemon(self, name: str, **changes: object) -> Daemon:
-        """Return a daemon with files of its own, not yet started."""
+        """Return a daemon with its own files, not yet started."""
         directory = self.directory / name
         directory.mkdir()
         self.daemons.append(Daemon(directory, self.environment, self.config(**changes)))
         return self.daemons[-1]
 
     def close(self) -> None:
-        """End every daemon."""
+        """Stop every daemon."""
         for daemon in self.daemons:
             daemon.stop()
 
@@ -165,7 +165,7 @@ class Site:
     def run(
         self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as a user would, where jobs run."""
+        """Run a command as a user would, in the directory where jobs run."""
         return subprocess.run(
             argv,
             cwd=self.directory,
@@ -204,7 +204,7 @@ class Site:
         return self.run([*HADAR_SBATCH, *words])
 
     def vouch(self) -> None:
-        """Leave the sign of life of a hadard, so that jobs are submitted as for one."""
+        """Write a fresh heartbeat, so that jobs are submitted as for a live hadard."""
         good_until_s = time.time() + LIMIT_S
         write_heartbeat(
             self.run_dir, Heartbeat(os.getpid(), "test", good_until_s, str(self.reports))
@@ -236,7 +236,7 @@ class Site:
     ) -> JobId:
         """Submit a job that trains at `throughputs`, steps/s of the whole gang, and return its id.
 
-        With `held` it waits for a hadard that is not there.
+        With `held` a heartbeat is written first, so that the job is held without a running hadard.
         """
         if held:
             self.vouch()
@@ -257,7 +257,7 @@ class Site:
         )
 
     def occupy(self, **gres: str) -> dict[str, JobId]:
-        """Take GPUs of nodes by plain jobs, `n1="gpu:2"`, and return their ids by node."""
+        """Occupy GPUs with plain jobs, as in `n1="gpu:2"`, and return their ids by node."""
         jobs = {
             node: self.submit(
                 f"--nodelist={node}", f"--gres={gpus}", "--wrap=sleep 600", command=["sbatch"]
@@ -273,7 +273,7 @@ class Site:
         eventually(lambda: all(self.state(job) == "CANCELLED" for job in jobs), "jobs cancelled")
 
     def queue(self) -> dict[JobId, QueueRow]:
-        """Return every job that Slurm remembers."""
+        """Return every job that Slurm shows, including ended ones."""
         return read_queue(self.runner)
 
     def state(self, job: JobId) -> str:
@@ -288,7 +288,7 @@ class Site:
         )
 
     def until_completed(self, *jobs: JobId, limit_s: float = LIMIT_S) -> None:
-        """Wait until all of these jobs have ended well; fail as soon as one ends otherwise."""
+        """Wait until all of these jobs have completed; fail once one ends in another state."""
 
         def are_completed() -> bool:
             states = [self.state(job) for job in jobs]
@@ -299,26 +299,26 @@ class Site:
         eventually(are_completed, lambda: self.told(*jobs), limit_s)
 
     def told(self, *jobs: JobId) -> str:
-        """Return what there is to read about jobs, for a test that fails."""
+        """Return the queue rows of jobs and the end of hadard's log, for failure messages."""
         rows = self.queue()
         log = self.hadard.log.read_text()[-3000:] if self.hadard.log.exists() else ""
         return "\n".join([*(str(rows.get(job)) for job in jobs), log])
 
     def details(self) -> dict[JobId, str]:
-        """Return the line that `scontrol show job -d -o` prints of every job."""
+        """Return each job's line of `scontrol show job -d -o`."""
         text = self.runner.run(["scontrol", "show", "job", "-d", "-o"])
         return {JobId(line.split()[0].removeprefix("JobId=")): line for line in text.splitlines()}
 
     def gpus(self, job: JobId) -> frozenset[Gpu]:
-        """Return the GPUs that Slurm gave a job."""
+        """Return the GPUs that Slurm has allocated to a job."""
         return gpus_in(self.details()[job])
 
     def tree(self, job: JobId) -> GpuTree:
-        """Return the GPUs that Slurm gave a job in the form of the journal."""
+        """Return the GPUs that Slurm has allocated to a job, in the form of the journal."""
         return gpu_tree(self.gpus(job))
 
     def check_gpus_are_apart(self) -> None:
-        """Fail when two jobs hold one GPU."""
+        """Fail if two jobs hold the same GPU."""
         owners: dict[Gpu, JobId] = {}
         for job, line in self.details().items():
             if re.search(r" JobState=(RUNNING|COMPLETING) ", line):
@@ -326,42 +326,42 @@ class Site:
                     assert owners.setdefault(gpu, job) == job, f"{gpu}: {owners[gpu]} and {job}"
 
     def lines(self) -> list[Line]:
-        """Return what the daemon's journal tells of the jobs that it enforces plans for."""
+        """Return the lines of the daemon's journal about partitions in mode `enforce`."""
         journal = self.hadard.journal
         lines = read_journal(journal) if journal.exists() else ()
         return [line for line in lines if line["mode"] == "enforce"]
 
     def planned(self, job: JobId) -> GpuTree | None:
-        """Return where the newest plan has a job."""
+        """Return a job's gang in the newest plan, None without one."""
         plans = [line["plan"] for line in self.lines() if line["plan"] is not None]
         return plans[-1][job]["0"] if plans and job in plans[-1] else None
 
     def until_rounds(self, count: int) -> None:
-        """Wait until the daemon has gone through so many more rounds."""
+        """Wait until the daemon has run `count` more rounds."""
         before = len(self.lines())
         eventually(lambda: len(self.lines()) >= before + count, f"{count} rounds")
 
     def actions(self, job: JobId) -> Iterator[Line]:
-        """Yield what the daemon did to a job, in order."""
+        """Yield the daemon's actions on a job, in order."""
         for line in self.lines():
             yield from (action for action in line["actions"] if action["job"] == job)
 
     def report(self, job: JobId) -> ProgressReport | None:
-        """Return what a job says of itself."""
+        """Return a job's report, None without a valid one."""
         return read_report(self.reports, job, owner_uid=os.geteuid())
 
     def steps(self, job: JobId) -> int:
-        """Return how many steps a job says that it has trained."""
+        """Return the steps done in a job's report, 0 without one."""
         report = self.report(job)
         return 0 if report is None else report.steps_done
 
     def segments(self, job: JobId) -> list[dict[str, Any]]:
-        """Return the stretches that a training job wrote down."""
+        """Return the segments that a training job has recorded in its history."""
         path = self.directory / "checkpoints" / job / "history.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def check_training(self, job: JobId, steps: int) -> list[dict[str, Any]]:
-        """Fail unless a job trained every step once, to the bit as without a stop."""
+        """Fail unless a job trained every step once, with the result of an uninterrupted one."""
         segments = self.segments(job)
         bounds = [0, *(segment["to_step"] for segment in segments)]
         assert [segment["from_step"] for segment in segments] == bounds[:-1]

@@ -1,4 +1,4 @@
-"""Submissions to a real Slurm, and in what two of them differ."""
+"""Submits jobs to a real Slurm and compares the results."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from integration.site import LIMIT_S, Site, eventually
 
 _JOB = re.compile(r"(?:^Submitted batch job |\A)(\d+)$", re.MULTILINE)
 _TRIAL = re.compile(r"Job (\d+) to start")
-# When a job may start changes with every job that comes before it.
+# The expected start of a job depends on all jobs before it.
 _START = re.compile(r"(?<=to start at )\S+")
 _FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=")
 _TIME = re.compile(r"(?<!\d)\d{10}(?!\d)")
-# Without multifactor priorities every new job is worth one less than the one before.
+# Without multifactor priorities, the priority of each new job is one less than that before.
 _BASIC_PRIORITY = re.compile(r"(?<!\d)42949\d{5}(?!\d)")
-# Where a job's number stands, or may.
+# Fields that contain a job id, or may.
 _IDS = frozenset(["JobId", "ArrayJobId", "HetJobId", "HetJobIdSet"])
 _FILES = frozenset(["StdErr", "StdOut"])
-# When the scheduler came by.
+# Fields that depend on when the scheduler last ran.
 _CHANCE = frozenset(["AccrueTime", "LastSchedEval", "Scheduler"])
 _UNDECIDED = frozenset(["BeginTime", "Dependency", "PartitionDown"])
 
@@ -37,7 +37,7 @@ Differences = dict[str, tuple[object, object]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a submission said: status and both streams, and in them the job."""
+    """The answer to a submission: status, both streams, and the job id in them."""
 
     status: int
     stdout: str
@@ -45,7 +45,7 @@ class Answer:
     job: str
 
     def neutral(self, text: str, *, names_job: bool = True) -> str:
-        """Return a text without what differs from one submission to the next, whoever submits."""
+        """Return a text without what differs between any two submissions."""
         text = _TIME.sub(lambda found: "NOW" if _is_now(int(found[0])) else found[0], text)
         for ahead in range(3 if self.job and names_job else 0):
             text = re.sub(rf"(?<!\d){int(self.job) + ahead}(?!\d)", f"JOB+{ahead}", text)
@@ -54,7 +54,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a submission: sbatch's answer, and the job as Slurm and its files have it."""
+    """The result of a submission: sbatch's answer, and the job as Slurm shows and saves it."""
 
     answer: Answer
     components: tuple[Mapping[str, str], ...]
@@ -62,9 +62,9 @@ class Result:
     variables: Mapping[str, str]
 
     def facts(self) -> dict[str, object]:
-        """Return all that two submissions should have in common, by name."""
+        """Return by name all facts that should be equal for two submissions."""
         said = self.answer
-        # What nothing runs on starts at the end of time, a second later in every second.
+        # Where no job can start, the expected start is a fixed time ahead: it changes each second.
         lines = re.sub(r"(?<=to start at )\S+", "", said.neutral(said.stderr)).splitlines()
         facts: dict[str, object] = {
             "status": said.status,
@@ -79,7 +79,7 @@ class Result:
         return facts
 
     def differs_from(self, other: Result) -> Differences:
-        """Return what is not the same, by name: there and here."""
+        """Return the facts that differ, by name: the other's value and this one's."""
         here, there = self.facts(), other.facts()
         names = {*here, *there}
         return {
@@ -90,7 +90,7 @@ class Result:
 
 
 def submit(site: Site, command: Sequence[str], call: Invocation) -> Answer:
-    """Submit as a user would."""
+    """Submit a job as a user would, and return the answer."""
     done = subprocess.run(
         [*command, *call.words],
         cwd=site.directory,
@@ -101,14 +101,14 @@ def submit(site: Site, command: Sequence[str], call: Invocation) -> Answer:
         check=False,
     )
     stdout, stderr = os.fsdecode(done.stdout), os.fsdecode(done.stderr)
-    # By whatever path it was called.
+    # Messages begin with the path by which the command was called.
     stderr = stderr.replace(f"{command[0]}: ", "sbatch: ")
     said = _JOB.search(stdout) or _TRIAL.search(stderr)
     return Answer(done.returncode, stdout, stderr, said[1] if said else "")
 
 
 def results(site: Site, answers: Sequence[Answer]) -> list[Result]:
-    """Return what Slurm has of the jobs that were submitted, when it has looked at all of them."""
+    """Return the submitted jobs as Slurm has them, once its scheduler has evaluated all."""
     jobs = site.cluster.runner()
     text = ""
 
@@ -117,7 +117,7 @@ def results(site: Site, answers: Sequence[Answer]) -> list[Result]:
         text, before = jobs.run(["scontrol", "show", "job", "-o"]), text
         return text == before and " JobState=PENDING Reason=None " not in text
 
-    # Slurm looks at more jobs than default_queue_depth once a minute.
+    # Slurm evaluates jobs beyond default_queue_depth once a minute.
     eventually(is_settled, "every job has a reason", 3 * LIMIT_S)
     lines: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -150,8 +150,8 @@ def _fields(line: str, answer: Answer) -> dict[str, str]:
         name = answer.neutral(name, names_job=key in _FILES or key in _IDS)
         fields[key] = folder + slash + name
     if fields.get("Reason") in _UNDECIDED:
-        # The partition is down. Whether Slurm has asked yet if the job is due, and what keeps it,
-        # depends on when it has looked.
+        # The partition is down. The reason that Slurm shows, and whether it shows the eligible
+        # time, depend on when it has last evaluated the job.
         is_due = fields["Dependency"] == "(null)" and not fields["EligibleTime"].isdecimal()
         fields["Reason"] = "PartitionDown" if is_due else "LATER"
         if fields["EligibleTime"] == "Unknown":

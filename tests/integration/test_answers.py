@@ -1,4 +1,4 @@
-"""hadar status and hadar explain beside a real Slurm and a real hadard."""
+"""hadar status and hadar explain with a real Slurm and a real hadard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 
 
 def told(site: Site, *words: str) -> dict[str, Any]:
-    """Return what a command of hadar says, by the daemon's own configuration."""
+    """Return the JSON output of a hadar command with the daemon's configuration."""
     config = str(site.hadard.directory / "hadar.yaml")
     done = site.run([*HADAR, *words, "--config", config, "--json"])
     assert done.returncode in (0, 1), done.stderr
@@ -26,7 +26,7 @@ def told(site: Site, *words: str) -> dict[str, Any]:
 
 
 def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) -> None:
-    """Both V100 nodes are in use by jobs that stay; the forecast is held against what came."""
+    """`hadar explain` gives a held job's reason, choices and expected start, which is met."""
     site.start(policy="hadar", round_seconds=1)
     throughputs = {"v100": 10.0}
     first = [site.train(throughputs, steps=200, gpus=4, checkpoint="no") for _ in range(2)]
@@ -66,7 +66,7 @@ def _starts(line: dict[str, Any], job: str) -> bool:
 
 
 def test_status_counts_what_slurm_shows(site: Site) -> None:
-    """A plain job's GPUs are others', ours are ours, and a drained node's are closed."""
+    """GPUs of plain jobs count as others, of managed jobs as ours, of a drained node as closed."""
     site.occupy(n5="gpu:3")
     site.runner.run(["scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test"])
     site.start(round_seconds=1)
@@ -94,7 +94,10 @@ def test_status_counts_what_slurm_shows(site: Site) -> None:
 
 
 def test_a_job_on_its_pin_is_pinned_and_an_ended_one_has_ended(site: Site) -> None:
-    """Cores are missing, not GPUs: Slurm lets the pinned job wait. Then hadard is gone."""
+    """`hadar explain` recognises pinned, running, ended, plain and unknown jobs.
+
+    The pinned job is pending for lack of cores, not GPUs. It ends after hadard was killed.
+    """
     fillers = [
         site.submit(f"--nodelist={node}", "-n16", "--wrap=sleep 600", command=["sbatch"])
         for node in ("n1", "n2")
@@ -127,7 +130,7 @@ def test_a_job_on_its_pin_is_pinned_and_an_ended_one_has_ended(site: Site) -> No
 
 
 def test_a_forked_job_is_told_with_all_its_copies(site: Site) -> None:
-    """Its copies by number with node and type, all GPUs, what each measures and the averages."""
+    """`hadar explain` shows all GPUs of a forked job, and each copy's gang and throughput."""
     site.settings["policy"] = "hadare"
     site.occupy(n2="gpu:4", n4="gpu:4", n5="gpu:4", n6="gpu:4")
     site.start(round_seconds=6)

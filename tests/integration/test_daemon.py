@@ -1,4 +1,4 @@
-"""The daemon may be killed, stopped, doubled or left without Slurm, and no job suffers."""
+"""The daemon is killed, stopped, started twice or left without Slurm, and no job suffers."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from hadar_slurm.state.heartbeat import read_heartbeat
 pytestmark = pytest.mark.slurm
 
 RATES = {"v100": 40.0, "p100": 20.0, "k80": 4.0}
-# No reason to move.
+# No reason to migrate.
 EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
-# A job with it is not worth moving.
+# With this cost a migration never pays.
 DEAR = "--hadar-restart-cost=600"
 
 
 def ended(daemon: Daemon) -> int:
-    """Return a daemon's exit status, once it has ended by itself."""
+    """Return a daemon's exit status, once it has ended."""
     assert daemon.process is not None
     return daemon.process.wait(LIMIT_S)
 
 
 def test_after_a_kill_a_new_daemon_goes_on_from_what_slurm_shows(site: Site) -> None:
-    """Jobs that run are left running, jobs that wait are placed, and all train every step once."""
+    """A new daemon leaves running jobs alone and places held ones; all train every step once."""
     daemon = site.start()
     running = [site.train(EQUAL, DEAR, steps=steps, gpus=4) for steps in (120, 80, 100)]
     site.until_running(*running)
@@ -58,7 +58,7 @@ def test_after_a_kill_a_new_daemon_goes_on_from_what_slurm_shows(site: Site) -> 
 
 
 def test_a_job_left_half_moved_is_placed_by_the_next_daemon(site: Site) -> None:
-    """A daemon that died in a move may leave a job held and without GPUs in its request."""
+    """A job that a killed daemon left held, without GPUs in its request, is placed."""
     job = site.train(EQUAL, held=True, steps=60)
     site.once()
     site.until_running(job)
@@ -74,7 +74,7 @@ def test_a_job_left_half_moved_is_placed_by_the_next_daemon(site: Site) -> None:
 
 
 def test_one_daemon_a_cluster(site: Site) -> None:
-    """A second one ends at once, whatever its files, and takes over only when the first is gone."""
+    """A second daemon ends at once, whatever its files, and can start when the first is gone."""
     first = site.start()
     elsewhere = site.directory / "elsewhere"
     for changes in ({}, {"run_dir": elsewhere, "journal": elsewhere / "journal"}):
@@ -93,7 +93,7 @@ def test_one_daemon_a_cluster(site: Site) -> None:
 
 
 def check_refused(site: Site, *options: str, **changes: object) -> None:
-    """Fail unless hadard ends with 1 and one line that names the cluster."""
+    """Fail unless hadard ends with status 1 and one line that names the cluster."""
     done = site.run_hadard(*options, **changes)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
@@ -101,7 +101,7 @@ def check_refused(site: Site, *options: str, **changes: object) -> None:
 
 
 def test_one_daemon_a_cluster_though_slurm_conf_was_replaced(site: Site) -> None:
-    """As configuration management replaces files: with a new one of the same name."""
+    """A second daemon is refused also with a copy of slurm.conf, or after its replacement."""
     site.start()
     new = site.cluster.slurm_conf.with_suffix(".new")
     shutil.copy(site.cluster.slurm_conf, new)
@@ -113,11 +113,11 @@ def test_one_daemon_a_cluster_though_slurm_conf_was_replaced(site: Site) -> None
 
 
 def deaf_job(site: Site, name: str) -> JobId:
-    """Submit a job that trains nothing, notes when it is asked to save, and does not answer."""
+    """Submit a job that does not train, and on USR1 only creates a file."""
     script = site.script(
         name,
         f"trap 'touch {site.directory / name}.asked' USR1",
-        # A job that has said nothing yet is not asked.
+        # hadard does not signal a job without a report.
         'mkdir -p "$HADAR_SPOOL/$SLURM_JOB_ID" && cd "$HADAR_SPOOL/$SLURM_JOB_ID"',
         """echo '{"version":1,"restart":0,"state":"running","steps_done":0}' > progress.json""",
         "while :; do sleep 0.1; done",
@@ -127,7 +127,7 @@ def deaf_job(site: Site, name: str) -> JobId:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_daemon_told_to_end_finishes_what_it_is_doing(site: Site, number: int) -> None:
-    """In the middle of a move it completes the move, then ends well; no job is left half-moved."""
+    """A daemon that gets SIGTERM or SIGINT in a migration completes it and ends with status 0."""
     busy = site.occupy(n1="gpu:4", n2="gpu:4", n3="gpu:4", n4="gpu:4", n6="gpu:v100:2,gpu:k80:2")
     daemon = site.start(grace_seconds=3)
     jobs = [deaf_job(site, name) for name in ("one", "other")]
@@ -151,13 +151,13 @@ def test_a_daemon_told_to_end_finishes_what_it_is_doing(site: Site, number: int)
 
 
 def test_control_c_does_not_reach_the_commands_of_the_daemon(site: Site) -> None:
-    """A terminal signals a whole group, and a change cut in two would leave a job half-moved."""
+    """Commands of the daemon are not in its process group, which a terminal would signal."""
     group = site.runner.run([sys.executable, "-c", "import os; print(os.getpgrp())"])
     assert int(group) != os.getpgrp()
 
 
 def test_while_slurm_is_away_nothing_is_done(site: Site) -> None:
-    """Rounds say that they saw nothing; jobs run on, and are looked after when Slurm is back."""
+    """Without slurmctld rounds do nothing and jobs run on; afterwards jobs are placed again."""
     site.start(command_timeout_seconds=1)
     running = site.train(RATES, steps=300)
     site.until_running(running)
@@ -177,9 +177,9 @@ def test_while_slurm_is_away_nothing_is_done(site: Site) -> None:
 
 
 def test_no_job_starts_before_its_node_has_reported_to_slurm(site: Site) -> None:
-    """Right after slurmctld's restart 22.05.8 may start a job without any of the GPUs it asks for.
+    """A job is not started after a restart of slurmctld before its node has reported.
 
-    That is when another job of the node ended in between; the one that waits for it must not fail.
+    If another job of the node has ended meanwhile, 22.05.8 may start it without GPUs.
     """
     site.occupy(n1="gpu:2", n2="gpu:4", n6="gpu:v100:2")
     site.start(round_seconds=1, command_timeout_seconds=1)
@@ -193,7 +193,7 @@ def test_no_job_starts_before_its_node_has_reported_to_slurm(site: Site) -> None
 
 
 def test_a_policy_of_a_separate_wheel_runs_under_hadard(site: Site, tmp_path: Path) -> None:
-    """It is installed beside hadar_slurm, and named in the configuration."""
+    """A policy that is installed as a separate package is selected in the configuration."""
     site.environment["PYTHONPATH"] = str(policy_page.install(tmp_path))
     site.start(policy=policy_page.NAME)
     job = site.train({"v100": 20.0}, steps=20)
@@ -203,7 +203,7 @@ def test_a_policy_of_a_separate_wheel_runs_under_hadard(site: Site, tmp_path: Pa
 
 
 def test_the_default_policy_moves_jobs_and_loses_nothing(site: Site) -> None:
-    """Shorter jobs pass longer ones on full nodes; all train every step once and end."""
+    """With the default policy short jobs overtake long ones, and all train every step once."""
     site.start(policy=DEFAULT_POLICY)
     long = [site.train({"v100": 20.0, "k80": 4.0}, steps=300, gpus=4) for _ in range(2)]
     site.until_running(*long)

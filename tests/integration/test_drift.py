@@ -1,6 +1,6 @@
-"""Users, operators and nodes change what hadard has decided: each has its outcome in fail-open.md.
+"""Users, operators and nodes change hadard's decisions; fail-open.md has the outcome of each.
 
-More of them are in test_neighbours, test_moves, test_daemon and test_races.
+More cases are in test_neighbours, test_moves, test_daemon and test_races.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ pytestmark = pytest.mark.slurm
 
 EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
 V100_ONLY = {"v100": 20.0}
-# Every V100 of the cluster: a job that is fast on those alone waits, under a hold.
+# Every V100 of the cluster: a job with throughputs on V100s only then waits under a hold.
 ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
 LONG = 10**6  # steps of a job that outlasts its test
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 
 
 def rest(site: Site, *options: str, checkpoint: str = "no") -> JobId:
-    """Submit a described job that is fast on V100s and only sleeps."""
+    """Submit a described job that only sleeps, with throughputs on V100s only."""
     script = site.script("rest", "exec sleep 600")
     return site.train(V100_ONLY, *options, steps=LONG, script=script, checkpoint=checkpoint)
 
 
 def waiting_jobs(site: Site, count: int) -> list[JobId]:
-    """Start hadard and give it jobs that it holds for want of V100s; P100s are free for Slurm."""
+    """Start hadard and submit jobs that it holds while no V100 is free; P100s are free."""
     site.occupy(**ALL_V100)
     site.start(round_seconds=1)
     jobs = [rest(site) for _ in range(count)]
@@ -42,7 +42,7 @@ def waiting_jobs(site: Site, count: int) -> list[JobId]:
 
 
 def is_held(site: Site, job: JobId) -> bool:
-    """Return whether a job waits under a hold that its owner could release."""
+    """Return whether a job is pending under a hold that its owner could release."""
     return site.queue()[job].is_held_by_user
 
 
@@ -53,13 +53,14 @@ def update(site: Site, job: JobId, *words: str) -> None:
 
 
 def test_what_an_owner_chooses_for_a_waiting_job_is_left_to_slurm(site: Site) -> None:
-    """Nodes named or excluded, a reservation, a comment that cannot be read, leaving hadard.
+    """A job goes back to plain Slurm when its owner changes it so that hadard must not place it.
 
-    Each of these jobs goes back and runs under plain Slurm; the one beside them stays held.
+    By named or excluded nodes, a reservation, an invalid comment, or `hadar leave`. Such jobs
+    start; an unchanged job stays held.
     """
     named, without, reserved, spoiled, leaving, stays = waiting_jobs(site, 6)
     update(site, named, "ReqNodeList=n4")
-    # Whichever of the others Slurm puts first, and on n6, there is room left for this one.
+    # In whatever order Slurm starts the others, also on n6, enough GPUs are left for this one.
     update(site, without, "ExcNodeList=n6")
     update(site, spoiled, 'Comment={"hadar":99}')
     left = site.run([*HADAR, "leave", leaving])
@@ -84,7 +85,7 @@ def test_what_an_owner_chooses_for_a_waiting_job_is_left_to_slurm(site: Site) ->
 
 
 def test_a_job_that_left_runs_on_where_it_is(site: Site) -> None:
-    """And is in no plan any more."""
+    """A running job that leaves hadard keeps its GPUs and is in no plan any more."""
     site.start(round_seconds=1)
     job = rest(site, checkpoint="yes")
     site.until_running(job)
@@ -99,7 +100,7 @@ def test_a_job_that_left_runs_on_where_it_is(site: Site) -> None:
 
 
 def test_an_owners_hold_is_kept_until_they_release_it(site: Site) -> None:
-    """Though hadard held the job before; then it is placed again."""
+    """A job that its owner holds stays held, and is placed again once the owner releases it."""
     site.start(round_seconds=1)
     job = rest(site)
     site.until_running(job)
@@ -108,13 +109,13 @@ def test_an_owners_hold_is_kept_until_they_release_it(site: Site) -> None:
     site.until_rounds(2)
     assert not wait_until(lambda: not is_held(site, job), 0.5)
     site.run(["scontrol", "release", job])
-    # Slurm alone would have it wait for two minutes.
+    # Plain Slurm would delay the start by two minutes.
     site.until_running(job)
     assert len(site.gpus(job)) == 2
 
 
 def test_a_requeued_job_is_placed_at_once(site: Site) -> None:
-    """Not after Slurm's two minutes; whoever requeued it, as preemption does."""
+    """A job that its owner requeues starts without Slurm's delay of two minutes."""
     site.start(round_seconds=1)
     job = rest(site)
     site.until_running(job)
@@ -128,7 +129,7 @@ def test_a_requeued_job_is_placed_at_once(site: Site) -> None:
 
 
 def test_a_job_whose_pin_was_taken_off_is_left_alone(site: Site) -> None:
-    """Its owner requeues it, wants other nodes and gets them."""
+    """A requeued job whose owner requests other nodes gets those, and is left alone."""
     site.start(round_seconds=1)
     job = rest(site)
     site.until_running(job)
@@ -143,7 +144,7 @@ def test_a_job_whose_pin_was_taken_off_is_left_alone(site: Site) -> None:
 
 
 def test_without_its_report_a_job_has_done_no_steps_and_runs_on(site: Site) -> None:
-    """Wrong or lost, it is no reason to stop the job."""
+    """A job with an invalid or lost report counts as having done no steps, and is not stopped."""
     site.start(round_seconds=1)
     job = rest(site, checkpoint="yes")
     site.until_running(job)
@@ -162,12 +163,12 @@ def test_without_its_report_a_job_has_done_no_steps_and_runs_on(site: Site) -> N
 
 
 def until_steps(site: Site, job: JobId, steps: int) -> None:
-    """Wait until a round counts so many steps of a job as done."""
+    """Wait until a round shows that a job has done `steps` steps."""
     eventually(lambda: site.lines()[-1]["jobs"][job]["steps_done"] == steps, f"{steps} steps")
 
 
 def test_a_job_pinned_to_a_node_that_dies_gets_another(site: Site) -> None:
-    """It waits on the node's cores for another job there, and not for the node."""
+    """A pinned job that waits for cores of a node gets another node when that one is drained."""
     site.submit("--nodelist=n1", "--cpus-per-task=16", "--wrap=sleep 600", command=["sbatch"])
     site.occupy(n2="gpu:4", n6="gpu:v100:2")
     site.start(round_seconds=1, pin_timeout_seconds=600)
@@ -181,7 +182,7 @@ def test_a_job_pinned_to_a_node_that_dies_gets_another(site: Site) -> None:
 
 
 def test_jobs_that_hadard_must_leave_alone(site: Site) -> None:
-    """Heterogeneous, interactive and undescribed jobs are in no plan, and their holds stay."""
+    """Heterogeneous and undescribed jobs are in no plan, and their holds stay."""
     site.start(round_seconds=1)
     described = rest(site)
     site.until_running(described)

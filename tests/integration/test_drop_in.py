@@ -1,4 +1,4 @@
-"""A job is the same with and without hadar-sbatch, but for what docs/hadar-sbatch.md tells."""
+"""A job is the same with sbatch and hadar-sbatch, except for what docs/hadar-sbatch.md lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAIN = "hadar-sbatch: plain Slurm places this job: "
 
 @pytest.fixture
 def place(site: Site) -> Iterator[Site]:
-    """A site where nothing starts, with the files that the command lines name."""
+    """A site where no job starts, with the files that the command lines name."""
     for name in ("dir", "sub", "bin"):
         (site.directory / name).mkdir()
     for path in ("job.sh", f"dir/{HOSTILE}", "sub/job.sh", "bin/only-on-path"):
@@ -48,10 +48,10 @@ def compared(
     own: Callable[[Invocation], Sequence[str]] | None = None,
     plain: Sequence[str] = (),
 ) -> list[tuple[Invocation, Result, Differences]]:
-    """Submit each call by sbatch and by hadar-sbatch; return the latter, and how it differs.
+    """Submit each call by sbatch and hadar-sbatch; return the latter's result and the differences.
 
-    `own` gives the --hadar-... options that it has besides. Where `sbatch` is hadar-sbatch, `plain`
-    is the real one.
+    `own` returns additional --hadar-... options for a call. If `sbatch` is hadar-sbatch, `plain` is
+    Slurm's sbatch.
     """
     first = site.submit("-H", "--wrap=true", command=plain or ["sbatch"])
     if own and " 24.11." in site.runner.run(["scontrol", "--version"]):
@@ -86,7 +86,7 @@ def documented(*when: str) -> set[str]:
 
 
 def check_line(call: Invocation, differences: Differences) -> Differences:
-    """Return the differences but for our line, which must be there unless it is silenced."""
+    """Return the differences without hadar-sbatch's note, which must be there unless silenced."""
     _, lines = differences.pop("notes", ([], []))
     assert isinstance(lines, list)
     is_quiet = not {"-Q", "--parsable"}.isdisjoint(call.words)
@@ -96,9 +96,9 @@ def check_line(call: Invocation, differences: Differences) -> Differences:
 
 
 def test_without_our_options_nothing_differs(place: Site) -> None:
-    """Job, script, environment, both streams and status, with hadard alive and enforcing.
+    """Without --hadar-... options job, script, environment, both streams and status are the same.
 
-    But for our line on standard error, unless --quiet or --parsable is given.
+    hadard is alive. Only a note on standard error differs, unless --quiet or --parsable is given.
     """
     place.vouch()
     found = compared(place, INVOCATIONS)
@@ -109,7 +109,7 @@ def test_without_our_options_nothing_differs(place: Site) -> None:
 
 @pytest.mark.parametrize("how", ["link", "wrapper"])
 def test_in_sbatch_s_place_nothing_differs(place: Site, how: str) -> None:
-    """The same by a link called sbatch, and by a wrapper script of that name."""
+    """The same holds for a link named sbatch, and for a wrapper script of that name."""
     place.vouch()
     command = Path(sys.executable).with_name("hadar-sbatch")
     path = place.directory / "first" / "sbatch"
@@ -120,7 +120,7 @@ def test_in_sbatch_s_place_nothing_differs(place: Site, how: str) -> None:
         path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         path.chmod(0o755)
     place.environment["PATH"] = f"{path.parent}{os.pathsep}{place.environment['PATH']}"
-    # As in a user's shell; sh would mend it.
+    # As in a user's shell; the wrapper's sh would correct a wrong one.
     place.environment["PWD"] = str(place.directory)
     real = shutil.which("sbatch")
     assert real is not None
@@ -130,24 +130,24 @@ def test_in_sbatch_s_place_nothing_differs(place: Site, how: str) -> None:
     assert [(call, differences) for call, differences in more if differences] == []
 
 
-# Hadar cannot serve components, and -v lists every option, ours too.
+# Hadar cannot place heterogeneous jobs, and -v lists every option, also Hadar's.
 SERVED = [c for c in INVOCATIONS if c.words[1:2] != (":",) and "-v" not in c.words]
 
 
 def described(call: Invocation) -> Sequence[str]:
-    """Return the options of ours that go with a call."""
+    """Return Hadar's options for a call."""
     if any(word.endswith("N2") for word in call.words[:1]):
         return (*OWN, "--hadar-gang=1x2")
     return (*OWN, "--hadar-gang=1") if of_tasks(call) else OWN
 
 
 def movable(call: Invocation) -> Sequence[str]:
-    """Return the same for a job that may be moved."""
+    """Return Hadar's options for a call whose job may be migrated."""
     return (*described(call), "--hadar-checkpoint=yes")
 
 
 def of_tasks(call: Invocation) -> bool:
-    """Return whether how many GPUs it asks for depends on its tasks."""
+    """Return whether the number of requested GPUs depends on tasks or sockets."""
     return any(word.startswith(("--gpus-per-task", "--gpus-per-socket")) for word in call.words)
 
 
@@ -158,7 +158,7 @@ def asks_for_gpus(call: Invocation) -> bool:
 
 
 def is_left(call: Invocation) -> bool:
-    """Return whether the user has chosen the place."""
+    """Return whether the user restricts the nodes, so that plain Slurm places the job."""
     places = ("-w", "--exclude", "-C", "-F", "--reservation=no-such")
     return any(word in places for word in call.words)
 
@@ -173,11 +173,11 @@ def comment_of(call: Invocation) -> str:
 
 
 def check(call: Invocation, ours: Result, differences: Differences, *when: str) -> Differences:
-    """Return what is not the same and is not documented; fail if the description is wrong."""
+    """Return the differences that are not documented; fail if the description is wrong."""
     if is_left(call) or not ours.components:
         return {name: what for name, what in differences.items() if name != "notes"}
     if "Requested node configuration is not available" in str(differences.get("stderr")):
-        return {}  # of a job that is held Slurm asks that only when it is released
+        return {}  # Slurm checks this for a held job only when it is released
     assert len(ours.components) == 1
     gpu_types = [*when, *([] if asks_for_gpus(call) else ["no GPUs asked for"])]
     description = decode(str(differences["Comment"][1]))
@@ -198,25 +198,25 @@ def wrong_in(
 
 
 def test_jobs_of_hadars_differ_where_the_page_says(place: Site) -> None:
-    """Held where hadard is alive."""
+    """With hadard alive described jobs are held, and only documented fields differ."""
     place.vouch()
     assert wrong_in(compared(place, SERVED, described), "always", "held") == []
 
 
 def test_jobs_that_may_be_moved_differ_where_the_page_says(place: Site) -> None:
-    """They are requeued, and append to their output."""
+    """Jobs that may be migrated differ only in the fields that are documented for them."""
     place.vouch()
     found = compared(place, SERVED[::4], movable)
     assert wrong_in(found, "always", "held", "movable") == []
 
 
 def test_without_hadard_jobs_are_described_and_no_more(place: Site) -> None:
-    """They start as plain ones do."""
+    """Without hadard described jobs are not held, and only documented fields differ."""
     assert wrong_in(compared(place, SERVED[::3], described), "always") == []
 
 
 def test_lines_in_a_script_from_standard_input_are_heeded(place: Site) -> None:
-    """And the script that Slurm gets is the same to the byte."""
+    """#HADAR lines in a script from standard input apply, and Slurm gets the script unchanged."""
     place.vouch()
     lines = "".join(f"#HADAR {word}\n" for word in OWN)
     script = SCRIPT.replace("# a comment\n", lines)
@@ -237,7 +237,7 @@ def test_lines_in_a_script_from_standard_input_are_heeded(place: Site) -> None:
 
 
 def test_a_heterogeneous_job_is_refused_by_name(place: Site) -> None:
-    """On the command line or by a line of the script; nothing is submitted."""
+    """A heterogeneous job with Hadar's options is refused, and nothing is submitted."""
     place.vouch()
     before = place.queue().keys()
     script = place.script("het", "#SBATCH -N1", "#SBATCH hetjob", "#SBATCH -N2", "true")
@@ -249,7 +249,7 @@ def test_a_heterogeneous_job_is_refused_by_name(place: Site) -> None:
 
 
 def test_json_names_the_job(place: Site) -> None:
-    """As sbatch would have, and whether it waits for hadard."""
+    """--hadar-json prints the job id, and whether the job is held for hadard."""
     place.vouch()
     for words in ([], ["--parsable"], ["-HN1"]):
         done = place.hadar_sbatch("--hadar-json", *OWN, *words, "--wrap=true")
@@ -263,7 +263,7 @@ def test_json_names_the_job(place: Site) -> None:
 
 
 def test_a_dry_run_shows_the_call_that_would_be_made(place: Site) -> None:
-    """Pasted into a shell, it submits the job; by itself it submits none."""
+    """A dry run submits nothing; its output, run in a shell, submits the same job."""
     place.vouch()
     before = place.queue().keys()
     words = [*OWN, "-J", HOSTILE, f"dir/{HOSTILE}", HOSTILE]

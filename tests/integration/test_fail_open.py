@@ -1,4 +1,4 @@
-"""No job waits for a hadard that is gone, hung, switched off or cannot write: docs/fail-open.md."""
+"""No job waits for a hadard that is dead, hung, disabled or cannot write: docs/fail-open.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slurm
 
 EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
 V100_ONLY = {"v100": 20.0}
-# Every V100 of the cluster: a job that is fast on those alone waits, under a hold.
+# Every V100 of the cluster: a job with throughputs on V100s only then waits under a hold.
 ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
 LONG = 10**6  # steps of a job that outlasts its test
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
@@ -55,7 +55,7 @@ def configure(site: Site, **changes: object) -> str:
 
 
 def release(site: Site, *options: str, status: int = 0) -> dict[str, object]:
-    """Run `hadar release`, which ends with this status, and return what it says."""
+    """Run `hadar release`, which must end with `status`, and return its answer."""
     done = site.run([*HADAR, "release", "--config", config_of(site), "--json", *options])
     assert done.returncode == status, done.stderr + done.stdout
     told: dict[str, object] = json.loads(done.stdout)
@@ -63,12 +63,12 @@ def release(site: Site, *options: str, status: int = 0) -> dict[str, object]:
 
 
 def rest(site: Site, *options: str, name: str = "rest") -> JobId:
-    """Submit a described job that is fast on V100s and only sleeps."""
+    """Submit a described job that only sleeps, with throughputs on V100s only."""
     return site.train(V100_ONLY, *options, steps=LONG, script=site.script(name, "exec sleep 600"))
 
 
 def waiting_job(site: Site, **changes: object) -> JobId:
-    """Start hadard and give it a job that it holds for want of V100s; P100s are free for Slurm."""
+    """Start hadard and submit a job that it holds while no V100 is free; P100s are free."""
     site.occupy(**ALL_V100)
     site.start(round_seconds=1, **changes)
     job = rest(site)
@@ -78,7 +78,7 @@ def waiting_job(site: Site, **changes: object) -> JobId:
 
 
 def until_plain_slurm_starts(site: Site, job: JobId) -> None:
-    """Wait until a job runs where no plan would have put it, by its own request."""
+    """Wait until a job runs with its own request, on nodes that no plan would choose."""
     site.until_running(job)
     row = site.queue()[job]
     assert set(site.tree(job)) <= {"n3", "n4", "n5", "n6"}
@@ -86,14 +86,14 @@ def until_plain_slurm_starts(site: Site, job: JobId) -> None:
 
 
 def expire(site: Site) -> None:
-    """Let the sign of life run out, as it would after half a minute."""
+    """Let the heartbeat expire, as it would after half a minute."""
     beat = read_heartbeat(site.run_dir)
     assert beat is not None
     write_heartbeat(site.run_dir, replace(beat, good_until_s=time.time() - 1))
 
 
 def test_what_a_stopped_hadard_held_starts_in_seconds(site: Site) -> None:
-    """`hadar release` does nothing while it is at work, and everything once it was stopped."""
+    """`hadar release` does nothing while hadard runs, and restores the job after its stop."""
     job = waiting_job(site)
     kept = {"released": [], "failed": [], "kept_for": "hadard is at work"}
     assert release(site, status=1) == kept
@@ -107,7 +107,7 @@ def test_what_a_stopped_hadard_held_starts_in_seconds(site: Site) -> None:
 
 @pytest.mark.slow
 def test_the_reaper_gives_a_killed_hadard_its_time(site: Site) -> None:
-    """It does nothing while the last sign of life is good, and everything after it."""
+    """`hadar release --expired` restores jobs only after the last heartbeat has expired."""
     job = waiting_job(site, alive_seconds=8)
     site.kill(site.hadard)
     assert release(site, "--expired")["kept_for"] == "hadard was alive a moment ago"
@@ -125,7 +125,7 @@ def test_the_reaper_gives_a_killed_hadard_its_time(site: Site) -> None:
 
 
 def test_a_sign_of_life_is_good_for_half_a_minute(site: Site) -> None:
-    """So the reaper, every 15 s, comes 45 s after the last one at the latest."""
+    """A heartbeat is fresh for 30 s; the reaper, every 15 s, acts within 45 s of the last one."""
     site.start()
     for _ in range(2):
         beat = read_heartbeat(site.run_dir)
@@ -141,7 +141,7 @@ def test_a_sign_of_life_is_good_for_half_a_minute(site: Site) -> None:
 
 
 def test_a_hung_hadard_keeps_nobody_waiting(site: Site) -> None:
-    """The reaper does not wait for it to die; when it wakes, what runs by then is left running."""
+    """The reaper restores jobs of a hung hadard, which leaves them running when it continues."""
     job = waiting_job(site)
     process = site.hadard.process
     assert process is not None
@@ -158,18 +158,18 @@ def test_a_hung_hadard_keeps_nobody_waiting(site: Site) -> None:
 
 
 class Dead(BaseException):
-    """hadard was killed."""
+    """Stands for the kill of hadard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mortal(Runner):
-    """A runner whose process is killed right before the first batch with the word `before`."""
+    """A runner whose process dies before the first batch with a word that begins with `before`."""
 
     before: str = ""
     died: list[str] = field(default_factory=list)
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
-        """Make the changes, or die."""
+        """Make the changes, or raise Dead."""
         if any(word.startswith(self.before) for word in stdin.split()):
             self.died.append(self.before)
             raise Dead
@@ -181,7 +181,7 @@ class Mortal(Runner):
 def test_a_job_left_in_the_middle_of_a_move_starts(
     site: Site, before: str, is_moving: bool
 ) -> None:
-    """Held, without GPUs in its request or pinned: it gets its own request back."""
+    """A job left held, with a cleared request or pinned, gets its own request back and starts."""
     configure(site)
     script = site.script("rest", "trap '' USR1", REPORT, "sleep 600")
     job = site.train(EQUAL, held=True, steps=LONG, script=script)
@@ -203,20 +203,20 @@ def test_a_job_left_in_the_middle_of_a_move_starts(
 
 
 def carry_out(site: Site, runner: Runner, job: JobId, gang: Gang) -> None:
-    """Have a hadard in this process put a job on a gang."""
+    """Place a job on a gang with a backend in this process."""
     backend = site.backend(runner, grace_s=0.5)
     plan = Plan.of({job: Allocation.rigid(gang)}, {})
     backend.apply(reconcile(backend.observe(), plan))
 
 
 def expire_any(site: Site) -> None:
-    """Let the sign of life run out that was left for hadar-sbatch."""
+    """Let the heartbeat expire, if there is one."""
     if read_heartbeat(site.run_dir) is not None:
         expire(site)
 
 
 def test_a_pinned_job_that_never_ran_gets_its_nodes_back(site: Site) -> None:
-    """A job that wants two nodes, or any number, is not left with the one that a pin gave it."""
+    """A job that requests two nodes, or any number, is not left with the one node of its pin."""
     configure(site)
     script = site.script("rest", "exec sleep 600")
     two = site.train(EQUAL, "--gpus=4", "--nodes=2", held=True, steps=LONG, gpus=4, script=script)
@@ -236,7 +236,7 @@ def test_a_pinned_job_that_never_ran_gets_its_nodes_back(site: Site) -> None:
 
 
 def test_a_job_that_has_run_gets_as_many_gpus_as_it_asked_for(site: Site) -> None:
-    """One node with two GPUs does not become several, though Slurm forgets the number asked for."""
+    """A job gets the two GPUs on one node that it requested, though Slurm forgets the limit."""
     configure(site)
     script = site.script("rest", "trap '' USR1", REPORT, "sleep 600")
     job = site.train(EQUAL, "--nodes=1", "--gres=gpu:2", steps=LONG, script=script)
@@ -256,7 +256,7 @@ def test_a_job_that_has_run_gets_as_many_gpus_as_it_asked_for(site: Site) -> Non
 
 
 def test_a_lost_ledger_leaves_no_job_held(site: Site) -> None:
-    """A hold on a described job counts as hadard's where nothing tells whose it is."""
+    """Without a ledger a hold on a described job counts as hadard's."""
     job = waiting_job(site)
     site.kill(site.hadard)
     shutil.rmtree(site.state_dir)
@@ -266,7 +266,7 @@ def test_a_lost_ledger_leaves_no_job_held(site: Site) -> None:
 
 
 def test_the_next_hadard_gives_back_what_it_may_no_longer_place(site: Site) -> None:
-    """In its first round, whatever the one before it held."""
+    """A new hadard that no longer enforces releases the jobs that the former one held."""
     job = waiting_job(site)
     site.kill(site.hadard)
     site.start(partitions="{main: observe}")
@@ -274,7 +274,7 @@ def test_the_next_hadard_gives_back_what_it_may_no_longer_place(site: Site) -> N
 
 
 def reload(site: Site, **changes: object) -> None:
-    """Change the daemon's configuration file and tell it."""
+    """Change the daemon's configuration file and send it SIGHUP."""
     configure(site, **changes)
     assert site.hadard.process is not None
     site.hadard.process.send_signal(signal.SIGHUP)
@@ -286,7 +286,7 @@ def logged(site: Site, text: str) -> bool:
 
 
 def test_a_new_mode_is_heeded_and_a_wrong_file_is_not(site: Site) -> None:
-    """A wrong configuration changes nothing; a right one lets go of what is no longer enforced."""
+    """An invalid configuration changes nothing; a valid one that stops enforcing restores jobs."""
     job = waiting_job(site)
     reload(site, mode="enforcing")
     eventually(lambda: logged(site, "the configuration stays as it was"), "refused")
@@ -302,7 +302,7 @@ def test_a_new_mode_is_heeded_and_a_wrong_file_is_not(site: Site) -> None:
 
 
 def test_a_policy_that_cannot_be_made_changes_nothing(site: Site, tmp_path: Path) -> None:
-    """hadard keeps its policy; and `hadar release` needs none, the configuration's or another."""
+    """hadard keeps its policy if a new one fails to load; `hadar release` needs no policy."""
     later = tmp_path / "later"
     later.mkdir()
     site.environment["PYTHONPATH"] = str(later)
@@ -324,7 +324,7 @@ def test_a_policy_that_cannot_be_made_changes_nothing(site: Site, tmp_path: Path
 
 
 def test_a_daemon_that_reads_its_configuration_again_is_not_gone(site: Site) -> None:
-    """Its sign of life is there all the while; whoever submits then is not sent to plain Slurm."""
+    """The heartbeat is present during a reload, so that new jobs are still submitted for hadard."""
     job = waiting_job(site)
     looks, absences, is_over = 0, 0, Event()
 
@@ -348,7 +348,7 @@ def test_a_daemon_that_reads_its_configuration_again_is_not_gone(site: Site) -> 
 
 
 def test_the_disable_file_stops_all_enforcement_at_once(site: Site) -> None:
-    """What is held goes back, what comes is not held; without the file all is as before."""
+    """The disable file restores held jobs and prevents new holds; its removal resumes enforcing."""
     job = waiting_job(site)
     off = Path(str(site.config()["disable_file"]))
     off.touch()
@@ -373,13 +373,13 @@ def test_the_disable_file_stops_all_enforcement_at_once(site: Site) -> None:
 
 
 def plans_of(site: Site, mode: str) -> list[Line]:
-    """Return the plans that were made for the jobs of a mode."""
+    """Return the plans in the journal's lines of a mode."""
     lines = read_journal(site.hadard.journal)
     return [line["plan"] for line in lines if line["mode"] == mode and line["plan"] is not None]
 
 
 def test_observing_touches_nothing(site: Site) -> None:
-    """A plan and a journal, and the job as Slurm has it; no directory for a ledger is made."""
+    """Mode `observe` makes plans and a journal, changes no job, and creates no ledger."""
     site.start(mode="observe")
     job = rest(site)
     site.until_running(job)
@@ -389,9 +389,9 @@ def test_observing_touches_nothing(site: Site) -> None:
 
 
 def test_advice_holds_and_pins_nothing(site: Site) -> None:
-    """A waiting job is told which GPU type would be better; Slurm decides."""
+    """Mode `advise` sets the preferred GPU type of a pending job, and neither holds nor pins it."""
     site.start(mode="advise")
-    # It could start but for its begin time, and is planned for.
+    # Only its begin time keeps it from starting, so it is planned for.
     job = rest(site, "--begin=now+600")
     eventually(lambda: " Prefer=v100 " in site.details()[job], lambda: site.told(job))
     assert any(job in plan for plan in plans_of(site, "advise"))
@@ -401,14 +401,14 @@ def test_advice_holds_and_pins_nothing(site: Site) -> None:
 
 
 def test_nothing_is_held_or_pinned_that_cannot_be_written_down(site: Site) -> None:
-    """Jobs stay where they are, those that wait start under plain Slurm, until it can be again."""
+    """Without a writable ledger running jobs stay, and new ones start under plain Slurm."""
     site.start()
     runs = site.train(EQUAL, steps=LONG, script=site.script("rest", "exec sleep 600"))
     site.until_running(runs)
     before = site.gpus(runs)
     ledger = site.state_dir / "ledger.json"
     ledger.unlink()
-    ledger.mkdir()  # nothing can take its place
+    ledger.mkdir()  # no file can replace it
     waits = rest(site, name="waits")
     site.until_running(waits)
     row = site.queue()[waits]
@@ -429,7 +429,7 @@ def test_nothing_is_held_or_pinned_that_cannot_be_written_down(site: Site) -> No
 
 @contextmanager
 def small_disk(path: Path) -> Iterator[Path]:
-    """Give a directory with room for some kilobytes; skips where it cannot be mounted."""
+    """Give a directory with room for some kilobytes; skip the test where it cannot be mounted."""
     path.mkdir()
     if os.geteuid() != 0:
         pytest.skip("only root can mount a file system")
@@ -444,7 +444,7 @@ def small_disk(path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_under_the_journal_stops_no_round(site: Site) -> None:
-    """Jobs are placed as ever, and the log says that the journal cannot be written."""
+    """Jobs are placed although the journal cannot be written, and the log reports it."""
     with small_disk(site.directory / "disk") as disk:
         (disk / "fill").write_bytes(b"x" * 12_000)
         journal = disk / "journal.jsonl"
@@ -472,7 +472,7 @@ def test_a_full_disk_under_the_journal_stops_no_round(site: Site) -> None:
 
 
 def test_the_ledger_is_written_before_the_hold(site: Site) -> None:
-    """Its entry has the job's own request, and is there when the pin is."""
+    """The entry with the job's own request is recorded before the job is held and pinned."""
     configure(site)
     script = site.script("rest", "exec sleep 600")
     job = site.train(EQUAL, held=True, steps=LONG, script=script)
@@ -488,12 +488,12 @@ def test_the_ledger_is_written_before_the_hold(site: Site) -> None:
 
 @pytest.mark.parametrize("verb", ["uhold", "hold"], ids=["owner", "operator"])
 def test_a_pin_goes_under_anothers_hold_and_the_hold_stays(site: Site, verb: str) -> None:
-    """Released by whoever holds it, the job starts at once as it was submitted."""
+    """A pin is removed under a foreign hold, which stays; released, the job starts as submitted."""
     configure(site)
     job = site.train(EQUAL, held=True, steps=LONG, script=site.script("rest", "exec sleep 600"))
     with pytest.raises(Dead):
         carry_out(site, Mortal(site.cluster.slurm_conf, before="release"), job, N1)
-    # Its owner releases it, it waits for the nodes of its pin, and is held.
+    # The owner releases the job; it waits for the nodes of its pin, and is then held.
     site.occupy(**ALL_V100)
     site.run(["scontrol", "release", job])
     ledger = Ledger(site.state_dir / "ledger.json")
@@ -512,7 +512,7 @@ def test_a_pin_goes_under_anothers_hold_and_the_hold_stays(site: Site, verb: str
 
 @pytest.mark.parametrize("by_hadard", [False, True], ids=["reaper", "hadard"])
 def test_a_hold_that_comes_when_the_job_runs_is_taken_back(site: Site, by_hadard: bool) -> None:
-    """Requeued after that, the job is not held; but for its owner, who holds it as it runs."""
+    """A hold that raced with the job's start is released; a later hold of the owner stays."""
     configure(site)
     job = site.train(EQUAL, held=True, steps=LONG, script=site.script("rest", "exec sleep 600"))
     site.backend().ledger.record_intended_holds({job: ()})

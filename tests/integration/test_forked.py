@@ -1,4 +1,4 @@
-"""Forked jobs (HadarE) on a real Slurm: one array, copies on nodes of their own, one end."""
+"""Forked jobs (HadarE) on a real Slurm: one array, copies on separate nodes, one end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fork(site: Site, copies: int, steps: int, *options: str, speed: float = 10.0
 
 
 def words_of(site: Site, copies: int, steps: int, *options: str, speed: float = 10.0) -> list[str]:
-    """Return what hadar-sbatch is to be told."""
+    """Return the arguments of hadar-sbatch."""
     script = site.script(
         "stand-in", "trap '' USR1", f"exec {sys.executable} {STAND_IN} {steps} {speed}"
     )
@@ -43,11 +43,11 @@ def tasks_of(job: JobId, copies: int) -> list[JobId]:
 
 
 def test_copies_run_side_by_side_and_end_as_one(site: Site) -> None:
-    """On nodes of their own; those not needed end well, and what waits for the array begins."""
+    """Copies run on separate nodes; all tasks complete, and then a dependent job starts."""
     site.settings["policy"] = "hadare"
     site.occupy(n5="gpu:4", n6="gpu:4")
-    # Seen within a slot of two seconds, no further copy would make up for the aggregation; seen
-    # within one of six, the copies wait for the next, and steps have to be left for them.
+    # Within a round of two seconds a further copy would not compensate for the averaging. Within
+    # one of six seconds the copies wait for the next round, and steps must be left for them.
     site.start(round_seconds=6)
     job = fork(site, 6, 600)
     tasks = tasks_of(job, 6)
@@ -65,7 +65,7 @@ def test_copies_run_side_by_side_and_end_as_one(site: Site) -> None:
 
 
 def leave_two_nodes(site: Site) -> None:
-    """Have hadare place the copies, on the only two nodes that are free."""
+    """Select hadare, and occupy all but two nodes."""
     site.settings["policy"] = "hadare"
     site.occupy(n2="gpu:4", n4="gpu:4", n5="gpu:4", n6="gpu:4")
 
@@ -76,9 +76,9 @@ def quotas_in(path: Path) -> dict[int, int]:
 
 
 def test_a_copy_gives_its_gpus_to_another_job(site: Site) -> None:
-    """It saves, waits, and the training goes on without it."""
+    """A copy saves and waits while another job has its GPUs, and the other copy trains on."""
     leave_two_nodes(site)
-    # In slots of two seconds a second copy would not make up for the aggregation.
+    # In rounds of two seconds a second copy would not compensate for the averaging.
     site.start(round_seconds=6)
     job = fork(site, 2, 10_000)
     tasks = tasks_of(job, 2)
@@ -96,7 +96,7 @@ def test_a_copy_gives_its_gpus_to_another_job(site: Site) -> None:
 
 @pytest.mark.slow
 def test_a_forked_job_outlives_a_node_and_hadard(site: Site) -> None:
-    """Its other copies go on; what was on the node comes back, and all end well."""
+    """The other copy runs on; the one on the failed node is requeued, and all complete."""
     leave_two_nodes(site)
     site.start(round_seconds=6)
     job = fork(site, 2, 600)
@@ -117,7 +117,7 @@ def test_a_forked_job_outlives_a_node_and_hadard(site: Site) -> None:
 
 
 def test_a_copy_that_ends_early_leaves_the_job_to_the_others(site: Site) -> None:
-    """Its task is completed and not started again; one that waits is still placed."""
+    """A copy that ends early is not started again, and a pending copy is still placed."""
     leave_two_nodes(site)
     site.start(round_seconds=6)
     site.environment["STAND_IN_STOPS"] = "1:20"
@@ -126,7 +126,7 @@ def test_a_copy_that_ends_early_leaves_the_job_to_the_others(site: Site) -> None
     site.until_running(*tasks[:2])
     eventually(lambda: site.state(tasks[1]) == "COMPLETED", lambda: site.told(*tasks))
     assert site.state(tasks[0]) == "RUNNING"
-    # The node that has become free goes to the copy that waits, as long as the job is not done.
+    # The free node goes to the pending copy, as long as the job is not done.
     eventually(lambda: site.state(tasks[2]) == "RUNNING", lambda: site.told(*tasks))
     rounds = len(site.lines())
     eventually(lambda: len(site.lines()) > rounds, "a further round")
@@ -136,7 +136,7 @@ def test_a_copy_that_ends_early_leaves_the_job_to_the_others(site: Site) -> None
 
 
 def test_who_waits_for_the_job_hears_that_all_went_well(site: Site) -> None:
-    """`--wait` ends with the last copy, which has had nothing to do, and with status 0."""
+    """`--wait` ends with status 0 after the last copy, which had nothing left to do."""
     leave_two_nodes(site)
     site.start()
     done = site.hadar_sbatch(*words_of(site, 6, 60, "--wait"))
@@ -146,7 +146,7 @@ def test_who_waits_for_the_job_hears_that_all_went_well(site: Site) -> None:
 
 
 def test_without_hadard_it_is_one_ordinary_job(site: Site) -> None:
-    """Nobody waits for anybody."""
+    """Without hadard a forked job is submitted as one ordinary job."""
     done = site.hadar_sbatch(
         "--hadar-throughput=v100=1",
         "--hadar-copies=3",
@@ -160,7 +160,7 @@ def test_without_hadard_it_is_one_ordinary_job(site: Site) -> None:
 
 @pytest.mark.parametrize("copies", ["auto", "20"])
 def test_there_is_a_task_for_every_node_that_suits(site: Site, copies: str) -> None:
-    """Five of the six have four GPUs of one type, and the sixth two and two."""
+    """Five of the six nodes have four GPUs of one type, so there are five tasks."""
     site.vouch()
     throughputs = ",".join(f"{gpu_type}={throughput}" for gpu_type, throughput in RATES.items())
     script = site.script("rest", "sleep 600")
@@ -179,7 +179,7 @@ def test_there_is_a_task_for_every_node_that_suits(site: Site, copies: str) -> N
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 def test_a_real_training_gives_up_a_copy_and_gets_it_back(site: Site) -> None:
-    """The template, through the runtime: all steps are done once, and every copy ends well."""
+    """The template trains every step once, and every copy completes, though one is preempted."""
     from hadar_slurm.runtime.averaging.slots import Slots
 
     leave_two_nodes(site)

@@ -1,4 +1,4 @@
-"""A local cluster with accounting has a slurmdbd of its own, and leaves nothing of it behind."""
+"""A local cluster with accounting has its own slurmdbd, and leaves nothing of it behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def accounted(local_cluster: Start, accounting_programs: object) -> Iterator[Loc
 
 @pytest.fixture
 def cluster(accounted: LocalCluster) -> Iterator[LocalCluster]:
-    """The cluster of this module; a test leaves no job in it."""
+    """The cluster of this module, without jobs."""
     yield accounted
     accounted.cancel_jobs()
 
@@ -46,12 +46,12 @@ def submit(cluster: LocalCluster, command: str, *options: str) -> str:
 
 
 def sacctmgr(cluster: LocalCluster, *words: str) -> str:
-    """Run sacctmgr, which asks nothing."""
+    """Run sacctmgr without confirmation."""
     return cluster.runner().run(["sacctmgr", "--immediate", *words])
 
 
 def recorded(cluster: LocalCluster, job: str) -> dict[str, str]:
-    """Return what sacct says of a job, empty while it knows nothing of it."""
+    """Return sacct's record of a job, empty while there is none."""
     names = ["State", "ExitCode", "User", "Account", "AllocTRES"]
     argv = ["sacct", "-nPX", "--jobs", job, "--format", ",".join(names)]
     line = cluster.runner().run(argv).strip()
@@ -64,7 +64,7 @@ def reason(cluster: LocalCluster, job: str) -> str:
 
 
 def test_sacct_shows_jobs_that_have_ended(cluster: LocalCluster) -> None:
-    """With state, exit status, user, account and GPUs by type."""
+    """sacct shows state, exit status, account and GPUs by type."""
     done = submit(cluster, "true", "--gres=gpu:k80:1")
     failed = submit(cluster, "exit 3")
     for job, state, status in ((done, "COMPLETED", "0:0"), (failed, "FAILED", "3:0")):
@@ -89,7 +89,7 @@ def test_a_qos_limits_the_gpus_of_a_user(cluster: LocalCluster) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="jobs of other users need root")
 def test_another_user_submits_once_added(cluster: LocalCluster) -> None:
-    """`hadar cluster up` prints the command that adds one."""
+    """Another user can submit once added by the command that `hadar cluster up` prints."""
     job = ["setpriv", "--reuid=daemon", "--regid=daemon", "--clear-groups", "sbatch", "--parsable"]
     words = [*job, "--chdir=/", "--output=/dev/null", "--wrap=true"]
     with pytest.raises(SlurmRefused, match="Invalid account"):
@@ -100,7 +100,7 @@ def test_another_user_submits_once_added(cluster: LocalCluster) -> None:
 
 
 def test_the_database_is_closed_to_others(cluster: LocalCluster) -> None:
-    """Its server listens on no TCP port, and its files and slurmdbd.conf are their user's alone."""
+    """Its server listens on no TCP port, and only its user can read its files and slurmdbd.conf."""
     (server,) = [p.pid for p in cluster.processes() if p.program == "mariadbd"]
     sockets = {
         os.readlink(entry).removeprefix("socket:[").removesuffix("]")
@@ -134,14 +134,14 @@ def test_the_commands_start_show_and_stop_accounting(new_directory: Callable[[],
 
 
 def test_without_accounting_there_is_none(local_cluster: Start) -> None:
-    """Neither program runs, and status says so."""
+    """Neither mariadbd nor slurmdbd runs, and status says so."""
     with local_cluster("v100:1") as cluster:
         assert cluster.status().accounting == "none"
         assert {p.program for p in cluster.processes()}.isdisjoint({"mariadbd", "slurmdbd"})
 
 
 def test_a_port_of_slurmdbd_taken_meanwhile_is_replaced(local_cluster: Start) -> None:
-    """Ports are chosen again when another program was faster."""
+    """Ports are chosen again when another program has taken one."""
     with socket.socket() as rival:
         rival.bind(("", free_ports(1)[0]))
         rival.listen()

@@ -28,7 +28,7 @@ from hadar_slurm.slurm.client.runner import Runner
 pytestmark = pytest.mark.slurm
 
 FIVE_NODES = "v100:4,v100:4,p100:4,k80:4,v100:2+k80:2"
-# An account of every Debian; a recent Slurm refuses to run as nobody.
+# An account on every Debian; a recent Slurm refuses to run as nobody.
 UNPRIVILEGED = "daemon"
 Start = Callable[..., LocalCluster]
 
@@ -46,7 +46,7 @@ def job_state(cluster: LocalCluster, job: str) -> str:
 
 
 def output_of(cluster: LocalCluster, job: str) -> list[str]:
-    """Return the lines a job wrote, once it has completed."""
+    """Return the lines that a job has written, once it has completed."""
     assert wait_until(lambda: job_state(cluster, job) == "COMPLETED", 20), job_state(cluster, job)
     return (cluster.directory / "spool" / f"{job}.out").read_text().splitlines()
 
@@ -55,7 +55,7 @@ def kill_daemons(cluster: LocalCluster) -> None:
     """Kill every daemon, as a crash or a reboot would."""
 
     def are_killed() -> bool:
-        # One may have ended with the one before it, another have just been forked.
+        # One may have ended with another, and a new one may just have been forked.
         for process in cluster.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_five_nodes_are_idle_within_seconds(local_cluster: Start) -> None:
 
 
 def test_a_job_gets_the_gpus_of_its_type(cluster: LocalCluster) -> None:
-    """Two K80s are found on a node that has them."""
+    """A job that requests two K80s gets two devices on a node with K80s."""
     out = cluster.runner().run(
         [
             "srun",
@@ -100,7 +100,7 @@ def test_a_job_gets_the_gpus_of_its_type(cluster: LocalCluster) -> None:
 
 
 def test_a_batch_job_gets_one_type_of_a_mixed_node(cluster: LocalCluster) -> None:
-    """The second type on n6 has the device numbers after the first."""
+    """A job on n6 gets the device numbers of its GPU type."""
     script = "printenv SLURMD_NODENAME CUDA_VISIBLE_DEVICES"
     both = submit(cluster, script, "--nodelist=n6", "--gres=gpu:k80:2,gpu:v100:2")
     one = submit(cluster, script, "--nodelist=n6", "--gres=gpu:v100:2")
@@ -128,7 +128,7 @@ def test_two_clusters_live_side_by_side(local_cluster: Start) -> None:
 
 
 def test_jobs_that_run_are_gone_after_down(local_cluster: Start, tmp_path: Path) -> None:
-    """Also a job that ignores SIGTERM, and a process that left its job."""
+    """`down` also ends a job that ignores SIGTERM, and a process that has left its job."""
     cluster = local_cluster("v100:4")
     pids = tmp_path / "pids"
     submit(cluster, f"trap '' TERM\nsetsid sleep 300 &\necho $! $$ > {pids}\nsleep 300\nsleep 300")
@@ -144,7 +144,7 @@ def test_jobs_that_run_are_gone_after_down(local_cluster: Start, tmp_path: Path)
 def test_a_process_that_left_its_job_goes_when_jobs_are_cancelled(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Slurm does not find it, and it would count as a job's for ever."""
+    """`cancel_jobs` ends a process that has left its job, which Slurm does not find."""
     pid = tmp_path / "pid"
     submit(cluster, f"setsid --fork sh -c 'echo $$ > {pid}; exec sleep 300'\nexec sleep 300")
     assert wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"), 10)
@@ -153,7 +153,7 @@ def test_a_process_that_left_its_job_goes_when_jobs_are_cancelled(
 
 
 def test_what_a_crash_leaves_is_refused_and_can_be_removed(local_cluster: Start) -> None:
-    """`up` names the command that removes the rest, and `down` is that command."""
+    """`up` refuses and names the command that removes what a crash has left."""
     cluster = local_cluster("v100:1")
     submit(cluster, "sleep 300")
     assert wait_until(lambda: cluster.status().running == 1, 10)
@@ -204,7 +204,7 @@ def test_a_second_start_in_one_directory_is_refused(local_cluster: Start) -> Non
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_port_taken_meanwhile_is_replaced(local_cluster: Start, place: int) -> None:
-    """slurmctld's and a node's port are chosen again when another program was faster."""
+    """Ports of slurmctld and of a node are chosen again when another program has taken one."""
     with socket.socket() as rival:
         rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         rival.bind(("", free_ports(1)[0]))
@@ -223,7 +223,7 @@ def test_a_port_taken_meanwhile_is_replaced(local_cluster: Start, place: int) ->
 
 
 def test_a_start_that_fails_leaves_nothing(new_directory: Callable[[], Path]) -> None:
-    """The error carries the end of the log, since the log itself is gone."""
+    """The error contains the end of the log, since the log itself is removed."""
     directory = new_directory()
     with socket.socket() as rival:
         rival.bind(("", 0))
@@ -236,7 +236,7 @@ def test_a_start_that_fails_leaves_nothing(new_directory: Callable[[], Path]) ->
 
 
 def test_no_free_port_is_told_before_anything_starts(new_directory: Callable[[], Path]) -> None:
-    """The error counts the ports, and nothing is left."""
+    """The error states the numbers of ports, and nothing is left."""
     directory = new_directory()
     with pytest.raises(ClusterError, match="found 0 free TCP ports and need 2"):
         LocalCluster.up(
@@ -272,7 +272,7 @@ def test_the_longest_directory_still_runs_jobs(new_directory: Callable[[], Path]
 
 @pytest.mark.slow
 def test_a_killed_node_goes_down_and_comes_back(cluster: LocalCluster) -> None:
-    """Its job dies with it, is queued again, and other nodes go on."""
+    """The job of a killed node is requeued, other jobs run on, and the node can start again."""
     job = submit(cluster, "sleep 300", "--nodelist=n1", "--requeue")
     other = submit(cluster, "sleep 300", "--nodelist=n2")
     assert wait_until(lambda: cluster.status().running == 2, 10)
@@ -286,7 +286,7 @@ def test_a_killed_node_goes_down_and_comes_back(cluster: LocalCluster) -> None:
 
 
 def test_jobs_outlive_a_restart_of_the_controller(cluster: LocalCluster) -> None:
-    """The state on disk is read again; in between Slurm's commands find nobody."""
+    """A new slurmctld reads the saved jobs; in between Slurm's commands fail."""
     job = submit(cluster, "sleep 300")
     assert wait_until(lambda: job_state(cluster, job) == "RUNNING", 10)
     cluster.stop_controller()
@@ -301,13 +301,13 @@ def test_jobs_outlive_a_restart_of_the_controller(cluster: LocalCluster) -> None
 
 
 def test_a_node_that_does_not_exist_is_named(cluster: LocalCluster) -> None:
-    """The message lists the nodes there are."""
+    """The message lists the existing nodes."""
     with pytest.raises(UsageError, match=r"no node n9 .* there are n1, n2"):
         cluster.kill_node("n9")
 
 
 def test_the_commands_start_show_and_stop_a_cluster(new_directory: Callable[[], Path]) -> None:
-    """A pipe on the output of `up` ends though the daemons go on."""
+    """`up`, `status` and `down` work, and `up` closes its output though the daemons run on."""
     directory = new_directory()
     assert f"export SLURM_CONF={directory}/slurm.conf" in hadar(directory, "up", "--nodes=v100:2")
     found = json.loads(hadar(directory, "status", "--json"))
@@ -325,7 +325,7 @@ def test_the_commands_start_show_and_stop_a_cluster(new_directory: Callable[[], 
 def test_an_unprivileged_user_needs_no_help(
     new_directory: Callable[[], Path], request: pytest.FixtureRequest, accounting: bool
 ) -> None:
-    """Start, job and end all work without root, and without sbin on PATH."""
+    """An unprivileged user can start, use and stop a cluster, also without sbin on PATH."""
     if accounting:
         request.getfixturevalue("accounting_programs")
     if os.geteuid() != 0:
@@ -364,7 +364,7 @@ def test_an_unprivileged_user_needs_no_help(
 
 
 def can_import(runner: Runner, argv: list[str]) -> bool:
-    """Whether this Python finds hadar_slurm and what it needs."""
+    """Return whether this Python can import hadar_slurm and its dependencies."""
     try:
         runner.run([*argv, "-c", "import hadar_slurm.cli.cluster"])
     except (SlurmRefused, SlurmUnavailable, PermissionError):
@@ -373,7 +373,7 @@ def can_import(runner: Runner, argv: list[str]) -> bool:
 
 
 def test_the_programs_are_found_without_sbin_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ordinary user's PATH lacks the directories that hold daemons."""
+    """Programs are found although a user's PATH lacks the directories of daemons."""
     find_binaries()
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert find_binaries()["slurmctld"].startswith("/")

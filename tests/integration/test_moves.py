@@ -1,4 +1,4 @@
-"""A job that moves goes on where it stopped, and Slurm gives it exactly what the plan says."""
+"""A migrated job resumes where it stopped, and Slurm allocates exactly what the plan says."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from hadar_slurm.lab.demo.report import plan_mismatches
 pytestmark = pytest.mark.slurm
 
 OTHER_USER = "daemon"  # an account of every Debian
-# Steps/s of a gang: a K80 is slow enough to be worth leaving at any time.
+# Steps/s of a gang: a K80 is so slow that migrating away from it always pays.
 RATES = {"v100": 60.0, "p100": 30.0, "k80": 4.0}
 
 
 def start_on_slow(site: Site, *jobs: JobId) -> None:
-    """Wait until jobs train on the K80s of n5, and have got somewhere."""
+    """Wait until jobs train on the K80s of n5 and have done some steps."""
     site.until_running(*jobs)
     assert {gpu_type for job in jobs for gpu_type in site.tree(job)["n5"]} == {"k80"}
     eventually(lambda: all(site.steps(job) > 0 for job in jobs), "first steps")
 
 
 def test_a_job_moves_to_faster_gpus_and_trains_every_step_once(site: Site) -> None:
-    """Its second run begins at the step that its first one saved, and the result is the same.
+    """The second run begins at the step that the first has saved, and the result is the same.
 
-    Beside it runs a job that cannot save: that one stays where it is, to its end.
+    A job beside it that cannot save stays on its GPUs to its end.
     """
     fast = site.occupy(**ALL_FAST)
     site.start()
@@ -58,14 +58,14 @@ def test_a_job_moves_to_faster_gpus_and_trains_every_step_once(site: Site) -> No
 
 
 def test_a_job_that_ignores_the_signal_is_moved_after_the_grace(site: Site) -> None:
-    """It is requeued without its word, the journal says so, and it still trains every step once."""
+    """A job that ignores USR1 is requeued after its grace period, and trains every step once."""
     fast = site.occupy(**ALL_FAST)
     site.start(grace_seconds=1)
     deaf = site.script(
         "deaf",
         "#SBATCH --cpus-per-task=1",
         "trap '' USR1",
-        # Not executed, so that a signal to the batch shell does not reach the program.
+        # Without exec, so that a signal to the batch shell does not reach the program.
         '"$HADAR_PYTHON" "$HADAR_TEMPLATES/paced_training.py" '
         '--checkpoint-dir "checkpoints/$SLURM_JOB_ID" "$@"',
     )
@@ -81,7 +81,7 @@ def test_a_job_that_ignores_the_signal_is_moved_after_the_grace(site: Site) -> N
 
 
 def test_a_signal_that_hadard_did_not_send_loses_nothing(site: Site) -> None:
-    """The job saves, waits in vain for its move and trains on, in the same run."""
+    """A job that gets USR1 from its user saves, is not migrated, and trains on in the same run."""
     site.start()
     job = site.train({"v100": 20.0}, steps=60, program=["--move-timeout-s=0.5"])
     site.until_running(job)
@@ -94,7 +94,7 @@ def test_a_signal_that_hadard_did_not_send_loses_nothing(site: Site) -> None:
     assert "stop" not in [action["do"] for action in site.actions(job)]
 
 
-# What the handshake takes of a program, in a language that is not ours.
+# A shell program that implements the protocol with hadard, without this project's library.
 SHELL_PROGRAM = """
 own=${HADAR_SPOOL%/u*}/u$UID/$SLURM_JOB_ID
 report() {
@@ -111,7 +111,7 @@ while :; do sleep 0.1; done
 
 
 def test_a_job_of_another_user_in_another_language_moves(site: Site) -> None:
-    """It needs a file and two signals, no library of ours; its user is not that of hadard."""
+    """A job of another user and language only needs a file and two signals to be migrated."""
     if os.geteuid() != 0:
         pytest.skip("only root submits for others")
     fast = site.occupy(**ALL_FAST)
@@ -138,9 +138,9 @@ def test_a_job_of_another_user_in_another_language_moves(site: Site) -> None:
 
 
 def test_jobs_of_a_dead_node_go_on_elsewhere(site: Site) -> None:
-    """Slurm requeues them, hadard gives them other nodes, and only unsaved steps are trained again.
+    """Jobs of a failed node are requeued and placed elsewhere; only unsaved steps are repeated.
 
-    One of the two runs on the dead node alone, the other is a gang across it and a living one.
+    One job runs on the failed node only, the other is a gang across it and another node.
     """
     site.start()
     throughputs = {"p100": 20.0, "v100": 10.0}
@@ -165,7 +165,7 @@ def test_jobs_of_a_dead_node_go_on_elsewhere(site: Site) -> None:
 
 @dataclass
 class Samples:
-    """What `scontrol show job -d` told while a daemon worked: when, and each running job's GPUs."""
+    """Samples of `scontrol show job -d`: start, end, and the GPUs of every running job."""
 
     site: Site
     seen: list[tuple[float, float, dict[JobId, GpuTree]]] = field(default_factory=list)
@@ -173,7 +173,7 @@ class Samples:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Take samples for the length of a block."""
+        """Take samples during a block."""
         has_ended = threading.Event()
         thread = threading.Thread(target=self._take, args=(has_ended,))
         thread.start()
@@ -200,7 +200,7 @@ class Samples:
             self.seen.append((before_s, time.time(), running))
 
     def against_plans(self) -> tuple[int, list[str]]:
-        """Return how many times a running job was compared with its plan, and what differed.
+        """Return the number of comparisons of a running job with its plan, and the differences.
 
         A sample taken while a round was carried out may show the plan before or the one after.
         """
@@ -220,7 +220,7 @@ class Samples:
 
 
 def test_what_slurm_shows_is_the_plan_at_every_moment(site: Site) -> None:
-    """Eight jobs, more than the fast GPUs hold, move up as others end: Slurm and journal agree."""
+    """Eight jobs migrate to faster GPUs as others end, and every sample agrees with the journal."""
     site.start(round_seconds=1)
     samples = Samples(site)
     with samples.taken():

@@ -1,4 +1,4 @@
-"""What hadard leaves alone, and how it gets along with jobs and limits that are not its own."""
+"""hadard beside plain jobs, drained nodes, begin times and dependencies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = 10**6  # steps of a job that outlasts its test
 
 
 def test_no_gpu_is_ever_given_twice(site: Site) -> None:
-    """Plain jobs come and go beside jobs of hadard; at every look each GPU has one job at most."""
+    """With plain and managed jobs at once, every observation shows at most one job on each GPU."""
     site.start(round_seconds=1)
     ours, theirs = [], []
     for number in range(5):
@@ -42,7 +42,7 @@ def test_no_gpu_is_ever_given_twice(site: Site) -> None:
 
 
 def test_gpus_of_plain_jobs_are_respected(site: Site) -> None:
-    """They are in no plan; a job waits with a reason until they are free, and then gets them."""
+    """GPUs of plain jobs are in no plan; a job waits with a reason until they are free."""
     plain = site.occupy(**ALL_V100)
     before = {job: site.gpus(job) for job in plain.values()}
     site.start(round_seconds=1)
@@ -59,7 +59,7 @@ def test_gpus_of_plain_jobs_are_respected(site: Site) -> None:
 
 
 def test_a_job_that_its_user_releases_runs_under_plain_slurm(site: Site) -> None:
-    """The hold is one that its owner may lift; the job then starts on any GPUs that are free."""
+    """The owner can release hadard's hold; the job then starts on any free GPUs."""
     site.occupy(**ALL_V100)
     site.start(round_seconds=1)
     script = site.script("any", "sleep 600")
@@ -86,7 +86,7 @@ WRONG = {
 
 
 def test_jobs_with_wrong_descriptions_are_left_alone(site: Site) -> None:
-    """The log says once which job and what is wrong; they stay as they were, others are placed."""
+    """An invalid description is logged once, and its job stays unchanged; others are placed."""
     plain = ["--hold", "--gpus=1", "--wrap=sleep 600"]
     faults = {
         site.submit(f"--comment={comment}", *plain, command=["sbatch"]): fault
@@ -103,7 +103,7 @@ def test_jobs_with_wrong_descriptions_are_left_alone(site: Site) -> None:
 
 
 def test_a_node_that_lacks_something_else_is_given_up(site: Site) -> None:
-    """A job that waits on free GPUs for cores that another job took is given other nodes."""
+    """A pinned job that cannot start for lack of cores on its node is pinned to another node."""
     site.submit("--nodelist=n1", "--cpus-per-task=16", "--wrap=sleep 600", command=["sbatch"])
     site.start(pin_timeout_seconds=2)
     job = site.train(V100_ONLY, steps=20)
@@ -113,7 +113,7 @@ def test_a_node_that_lacks_something_else_is_given_up(site: Site) -> None:
 
 
 def test_a_feature_that_the_job_needs_is_found(site: Site) -> None:
-    """Slurm refuses to start it where the feature is missing, and hadard tries other nodes."""
+    """A job that Slurm does not start for a missing feature is placed on other nodes."""
     job = site.train({"v100": 20.0, "p100": 19.0}, held=True, steps=20)
     site.run(["scontrol", "update", f"JobId={job}", "Features=p100"])
     site.start(round_seconds=1)
@@ -123,7 +123,7 @@ def test_a_feature_that_the_job_needs_is_found(site: Site) -> None:
 
 
 def test_a_job_that_got_whole_nodes_is_not_moved(site: Site) -> None:
-    """With --exclusive Slurm gives every GPU of the node; that is no reason to start anew."""
+    """A job with --exclusive gets every GPU of its node, and is not restarted for that."""
     site.start(round_seconds=1)
     job = site.train(EQUAL, "--exclusive", steps=60)
     site.until_completed(job)
@@ -132,7 +132,7 @@ def test_a_job_that_got_whole_nodes_is_not_moved(site: Site) -> None:
 
 
 def test_a_job_takes_no_gpus_before_its_begin_time(site: Site) -> None:
-    """It is in no plan until then, and starts after it, though no round begins."""
+    """A job with a begin time is in no plan before it, and starts after it, also within a round."""
     site.start(round_seconds=600)
     later = site.train(EQUAL, "--begin=now+4", steps=20)
     now = site.train(EQUAL, steps=20)
@@ -145,7 +145,7 @@ def test_a_job_takes_no_gpus_before_its_begin_time(site: Site) -> None:
 
 
 def test_a_job_that_depends_on_another_is_in_no_plan(site: Site) -> None:
-    """It is placed as soon as Slurm, which may take a minute over it, or its user lifts that."""
+    """A job with a dependency is in no plan; it is placed once its user removes the dependency."""
     site.start(round_seconds=600)
     first = site.train(EQUAL, steps=LONG)
     second = site.train(EQUAL, f"--dependency=afterok:{first}", steps=20)
@@ -158,13 +158,13 @@ def test_a_job_that_depends_on_another_is_in_no_plan(site: Site) -> None:
 
 
 def test_a_name_that_looks_like_another_job_deceives_nobody(site: Site) -> None:
-    """Its claims change nothing about other jobs, nor about nodes that it does not run on."""
+    """A job name that imitates scontrol's output changes nothing about other jobs and nodes."""
     [plain] = site.occupy(n5="gpu:1").values()
     forged = f"x\nJobId={plain} JobName=x\n  Nodes=n[1-6] CPU_IDs=0 Mem=1 GRES=gpu:v100:4"
     named = ["--nodelist=n3", f"--job-name={forged}", "--wrap=sleep 600"]
     site.until_running(site.submit(*named, command=["sbatch"]))
     site.start()
-    # The demo's training finds its GPUs by the lines of its record, which this name breaks.
+    # The demo's training reads its GPUs from the lines of its record, which this name breaks.
     rest = site.script("rest", "exec sleep 600")
     job = site.train(V100_ONLY, f"--job-name={forged}", gpus=4, steps=LONG, script=rest)
     site.until_running(job)
@@ -175,7 +175,7 @@ def test_a_name_that_looks_like_another_job_deceives_nobody(site: Site) -> None:
 
 
 def test_a_drained_node_keeps_its_job_and_gets_no_other(site: Site) -> None:
-    """What runs there stays to its end; new jobs go elsewhere, or wait."""
+    """A job on a drained node runs to its end; new jobs are placed elsewhere, or wait."""
     site.start()
     staying = site.train({"k80": 20.0}, gpus=4, steps=60)
     site.until_running(staying)

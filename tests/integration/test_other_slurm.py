@@ -1,7 +1,7 @@
-"""What hadard does in a Slurm that preempts, has allocations without a script, and fails over.
+"""hadard with a Slurm that preempts, has allocations without a script, and fails over.
 
-These need a slurm.conf of their own, and so a cluster of their own: docs/fail-open.md says what
-must come of each.
+These tests need their own slurm.conf, and so their own cluster; docs/fail-open.md has the expected
+outcomes.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from hadar_slurm.state.heartbeat import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 
-# One node of each type: whoever takes the V100s takes all of them.
+# One node of each type, so that one job of four GPUs takes all V100s.
 NODES = "v100:4,p100:4,k80:4"
 EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
 V100_ONLY = {"v100": 20.0}
 LONG = 10**6  # steps of a job that outlasts its test
 MAIN_ONLY = {"mode": "observe", "partitions": "{main: enforce}", "round_seconds": 1}
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
-# Of a job that hadard would place if sbatch had submitted it.
+# The description of a job that hadard would place if sbatch had submitted it.
 DESCRIPTION = encode(Description(steps=LONG, gpus=2, throughputs=V100_ONLY, checkpoint=True))
 
 ONE_HOST = "SlurmctldHost=localhost(127.0.0.1)\n"
@@ -56,8 +56,8 @@ ScronParameters=enable
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
 
-# What scrontab does with one entry: Debian 12 ships no scrontab, but the library that it calls. The
-# numbers are the places of fields in job_desc_msg_t of 22.05's slurm.h, on machines of 64 bits.
+# Does what scrontab does with one entry: Debian 12 ships no scrontab, but its library. The numbers
+# are the offsets of fields in job_desc_msg_t of 22.05's slurm.h, on 64-bit machines.
 SCRONTAB_OF_2205 = """
 import ctypes, glob, os, sys
 from ctypes import c_char_p, c_uint32, c_uint64, c_void_p
@@ -135,14 +135,14 @@ os._exit(status != 0)  # what slurm_init has begun need not be ended
 class Controllers:
     """Two slurmctld on one machine: ctl1 is the primary, ctl2 its backup.
 
-    Each has a host name of its own, that resolves to its own address, and its own pid file.
+    Each has its own host name, which resolves to its own address, and its own pid file.
     """
 
     cluster: LocalCluster
 
     @staticmethod
     def are_possible() -> bool:
-        """Return whether namespaces may be made here, which takes root."""
+        """Return whether namespaces can be created here, which needs root."""
         attempt = ["unshare", "--uts", "--mount", "true"]
         try:
             return subprocess.run(attempt, capture_output=True, check=False).returncode == 0
@@ -150,7 +150,7 @@ class Controllers:
             return False
 
     def prepare(self) -> None:
-        """Write what starts each of them."""
+        """Write the start script of each."""
         directory = self.cluster.directory
         slurmctld = f"{find_binaries()['slurmctld']} -f {self.cluster.slurm_conf}"
         (directory / "hosts").write_text("127.0.0.1 localhost ctl1\n127.0.0.2 ctl2\n")
@@ -168,7 +168,7 @@ class Controllers:
             self.script(name).chmod(0o755)
 
     def script(self, name: str) -> Path:
-        """Return what starts one of them; daemons are named for the file that starts them."""
+        """Return the start script of one; daemons are named after the file that starts them."""
         return self.cluster.directory / name / "slurmctld"
 
     def start(self, name: str) -> None:
@@ -184,20 +184,20 @@ class Controllers:
         eventually(lambda: not Path(f"/proc/{pid}").exists(), f"{name} is gone")
 
     def saved_queue(self, job_name: str) -> bytes:
-        """Return the queue that is saved, once a job of this name is in it.
+        """Return the saved queue, once it contains a job of this name.
 
-        It is saved every five seconds at most: who loses power loses what came after it.
+        slurmctld saves it every five seconds at most: a power failure loses later changes.
         """
         path = self.cluster.directory / "state" / "job_state"
         eventually(lambda: job_name.encode() in path.read_bytes(), f"{job_name} in {path}")
         return path.read_bytes()
 
     def save_queue(self, content: bytes) -> None:
-        """Put back a queue that was saved before."""
+        """Restore a queue that was saved before."""
         (self.cluster.directory / "state" / "job_state").write_bytes(content)
 
     def who_answers(self) -> list[str]:
-        """Return which of them answer, as `scontrol ping` tells."""
+        """Return which of them are up, according to `scontrol ping`."""
         try:
             said = self.cluster.runner().run(["scontrol", "ping"])
         except SlurmError:
@@ -205,12 +205,12 @@ class Controllers:
         return [name for name in ("ctl1", "ctl2") if f" at {name} is UP" in said]
 
     def log(self) -> str:
-        """Return what both have logged."""
+        """Return the log of both."""
         return (self.cluster.directory / "log" / "slurmctld" / "log").read_text()
 
     @contextmanager
     def taking_over(self) -> Iterator[None]:
-        """Wait, at the end of a block, until one that was not in charge is and knows its nodes."""
+        """Wait at the end of a block until another one is primary and all nodes have reported."""
         known = len(self.log())
         yield
         eventually(lambda: "Running as primary" in self.log()[known:], "another is in charge")
@@ -225,7 +225,7 @@ class Controllers:
 
 @pytest.fixture(scope="module")
 def other_cluster(local_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
-    """Give a cluster that preempts and, where that is possible, has a backup slurmctld."""
+    """Give a cluster with preemption and, where possible, a backup slurmctld."""
     cluster = local_cluster(NODES, slurmd_timeout_s=10)
     cluster.stop_controller()
     controllers = Controllers(cluster) if Controllers.are_possible() else None
@@ -243,7 +243,7 @@ def other_cluster(local_cluster: Callable[..., LocalCluster]) -> Iterator[LocalC
     for node in cluster.nodes:
         cluster.start_node(node.name, timeout_s=LIMIT_S)
     if controllers is not None:
-        # Controllers are told apart by the second of their start (lost_releases).
+        # lost_releases distinguishes controllers by the second of their start.
         started_s = int(time.time())
         eventually(lambda: int(time.time()) > started_s, "the next second")
         controllers.start("ctl2")
@@ -253,7 +253,7 @@ def other_cluster(local_cluster: Callable[..., LocalCluster]) -> Iterator[LocalC
 
 @pytest.fixture
 def cluster(other_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Give its nodes idle and without jobs, and leave them so whatever the test did."""
+    """Give its nodes idle and without jobs, and reset them after the test."""
     yield other_cluster
     other_cluster.runner().run(["scancel", "--partition=urgent"])
     reset(other_cluster)
@@ -261,7 +261,7 @@ def cluster(other_cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def controllers(cluster: LocalCluster) -> Iterator[Controllers]:
-    """Give the two slurmctld of the cluster; the primary is in charge again afterwards."""
+    """Give the two slurmctld of the cluster; both run and ctl1 is primary again afterwards."""
     if not Controllers.are_possible():
         pytest.skip("two slurmctld on one machine need namespaces, and those need root")
     controllers = Controllers(cluster)
@@ -276,7 +276,7 @@ def controllers(cluster: LocalCluster) -> Iterator[Controllers]:
 
 
 def rest(site: Site, *options: str, gpus: int = 2, is_held: bool = False) -> JobId:
-    """Submit a described job that is fast on V100s, only sleeps, and is never moved."""
+    """Submit a described job that only sleeps, runs on V100s only and is never migrated."""
     script = site.script("rest", "exec sleep 600")
     return site.train(
         V100_ONLY,
@@ -290,13 +290,13 @@ def rest(site: Site, *options: str, gpus: int = 2, is_held: bool = False) -> Job
 
 
 def where(site: Site, job: JobId) -> tuple[str, int, frozenset[Gpu]]:
-    """Return a job's state, how often it was started anew, and its GPUs."""
+    """Return a job's state, its number of restarts and its GPUs."""
     row = site.queue()[job]
     return row.state, row.restarts, site.gpus(job)
 
 
 def check_untouched(site: Site, job: JobId) -> None:
-    """Fail if hadard ever planned for a job, wrote it down, held, pinned or moved it."""
+    """Fail if hadard ever planned for a job, recorded, held, pinned or migrated it."""
     assert all(job not in line["jobs"] for line in site.lines())
     assert all(job not in (line["plan"] or {}) for line in site.lines())
     assert list(site.actions(job)) == []
@@ -307,7 +307,7 @@ def check_untouched(site: Site, job: JobId) -> None:
 
 
 def test_a_preempted_job_gets_other_gpus_at_once(site: Site) -> None:
-    """Slurm stops it for an urgent job and would have it wait for two minutes; it trains on."""
+    """A job that Slurm preempts is placed on other GPUs, without Slurm's delay of two minutes."""
     site.start(**MAIN_ONLY)
     job = site.train(EQUAL, "--hadar-gang=4x1", gpus=4, steps=240)
     site.until_running(job)
@@ -333,7 +333,10 @@ def test_a_preempted_job_gets_other_gpus_at_once(site: Site) -> None:
 
 
 def test_a_preempted_job_waits_for_gpus_under_a_hold(site: Site) -> None:
-    """No others are free; the urgent job is described, yet in a partition that is not enforced."""
+    """A preempted job is held until GPUs are free.
+
+    The urgent job is described, but its partition is not enforced.
+    """
     site.start(**MAIN_ONLY)
     job = rest(site, gpus=4)
     site.until_running(job)
@@ -355,7 +358,7 @@ def test_a_preempted_job_waits_for_gpus_under_a_hold(site: Site) -> None:
 
 @contextmanager
 def allocation(site: Site, *options: str) -> Iterator[JobId]:
-    """Ask for an allocation without a script, and give it back afterwards."""
+    """Request an allocation without a script, and cancel it afterwards."""
     before = set(site.queue())
     with (site.directory / "salloc.log").open("wb") as log:
         process = subprocess.Popen(
@@ -377,7 +380,7 @@ def allocation(site: Site, *options: str) -> Iterator[JobId]:
 
 
 def test_an_allocation_without_a_script_is_left_alone(site: Site) -> None:
-    """Described though it is: it waits and starts as Slurm has it, and nothing takes its GPUs."""
+    """A described allocation of salloc is left to Slurm, and no managed job gets its GPUs."""
     [plain] = site.occupy(n1="gpu:4").values()
     site.start(round_seconds=1)
     with allocation(site, "--gres=gpu:v100:2", f"--comment={DESCRIPTION}") as job:
@@ -388,7 +391,7 @@ def test_an_allocation_without_a_script_is_left_alone(site: Site) -> None:
         site.until_running(job)
         assert site.tree(job) == {"n1": {"v100": 2}}
         beside = rest(site)
-        site.until_running(beside)  # before there is another one that hadard might take for it
+        site.until_running(beside)  # before hadard could start the next one instead
         waits = rest(site)
         site.until_rounds(2)
         assert site.tree(beside) == {"n1": {"v100": 2}}
@@ -403,7 +406,7 @@ def test_an_allocation_without_a_script_is_left_alone(site: Site) -> None:
 
 @contextmanager
 def scrontab(site: Site, comment: str, gres: str, command: str) -> Iterator[JobId]:
-    """Have Slurm run a command every minute, and take that back afterwards."""
+    """Add a crontab entry with a command for every minute, and remove it afterwards."""
     version = site.runner.run(["scontrol", "--version"])
     if not version.startswith("slurm-wlm 22.05."):
         pytest.skip(f"knows how scrontab of 22.05 speaks to Slurm, and this is {version.strip()}")
@@ -419,7 +422,7 @@ def scrontab(site: Site, comment: str, gres: str, command: str) -> Iterator[JobI
 
 @pytest.mark.slow
 def test_jobs_of_scrontab_are_left_alone(site: Site) -> None:
-    """Described though they are: they wait for their minute, run and wait for the next."""
+    """Described jobs of scrontab are left to Slurm, while they wait, run and wait again."""
     site.start(round_seconds=1)
     end = site.directory / "end"
     command = f"until [ -e {end} ]; do sleep 0.2; done"
@@ -433,7 +436,7 @@ def test_jobs_of_scrontab_are_left_alone(site: Site) -> None:
         assert site.tree(job) == {"n1": {"v100": 2}}
         assert site.lines()[-1]["occupied"] == {"n1": {"v100": 2}}
         end.touch()
-        # Slurm counts its next turn as started anew, like a job that we have moved.
+        # Slurm counts its next run as a restart, like that of a migrated job.
         eventually(lambda: site.queue()[job].restarts > 0, lambda: site.told(job))
         site.until_rounds(2)
         row = site.queue()[job]
@@ -442,15 +445,15 @@ def test_jobs_of_scrontab_are_left_alone(site: Site) -> None:
 
 
 def is_vouched_for(site: Site) -> bool:
-    """Return whether hadard's sign of life is good."""
+    """Return whether hadard's heartbeat is fresh."""
     beat = read_heartbeat(site.run_dir)
     return beat is not None and beat.good_until_s > time.time()
 
 
 def test_hadard_goes_on_when_the_backup_takes_over(site: Site, controllers: Controllers) -> None:
-    """Held jobs stay held and running jobs run; then all goes on, and so it is on the way back.
+    """During a failover and the way back held jobs stay held and running jobs run.
 
-    Nobody answers for some seconds, in which hadard does nothing and is not taken for dead.
+    For some seconds no slurmctld answers: hadard then does nothing, and its heartbeat stays fresh.
     """
     [plain] = site.occupy(n1="gpu:2").values()
     hadard = site.start(round_seconds=1)
@@ -473,7 +476,7 @@ def test_hadard_goes_on_when_the_backup_takes_over(site: Site, controllers: Cont
             return controllers.who_answers() == ["ctl2"]
 
         eventually(has_backup, controllers.who_answers)
-    assert time.time() - killed_s > 3  # otherwise there was nothing to survive
+    assert time.time() - killed_s > 3  # otherwise there was no outage to test
     site.until_rounds(2)
     assert site.queue()[waits].is_held_by_user
     assert where(site, stays) == before
@@ -500,7 +503,7 @@ def test_hadard_goes_on_when_the_backup_takes_over(site: Site, controllers: Cont
 def test_the_reaper_gives_jobs_back_through_the_backup(
     site: Site, controllers: Controllers
 ) -> None:
-    """hadard dies with the primary: what it held starts once somebody answers, with its GPUs."""
+    """If hadard and the primary die, the reaper restores the held job once the backup answers."""
     site.occupy(n1="gpu:4")
     site.start(round_seconds=1, alive_seconds=8)
     job = rest(site, "--job-name=waits-for-reaper")
@@ -510,7 +513,7 @@ def test_the_reaper_gives_jobs_back_through_the_backup(
     config = str(site.hadard.directory / "hadar.yaml")
 
     def is_released() -> bool:
-        # As its timer does, time and again: while nobody answers it can only fail.
+        # Repeatedly, as by its timer: while no slurmctld answers it can only fail.
         done = site.run([*HADAR, "release", "--config", config, "--json", "--expired"])
         return done.returncode == 0 and json.loads(done.stdout)["released"] == [job]
 
@@ -527,13 +530,13 @@ def test_the_reaper_gives_jobs_back_through_the_backup(
 
 @pytest.mark.slow
 def test_a_start_that_slurm_forgets_is_made_again(site: Site, controllers: Controllers) -> None:
-    """The primary dies with the last seconds of its queue: there the job waits under our hold."""
+    """The primary dies before it saves a release: the job is held again, and hadard restarts it."""
     job = rest(site, "--job-name=waits-for-hadard", is_held=True)
     saved = controllers.saved_queue("waits-for-hadard")
     site.start(round_seconds=1)
     site.until_running(job)
     with controllers.taking_over():
         controllers.kill("ctl1")
-        controllers.save_queue(saved)  # as if it had been saved for the last time then
+        controllers.save_queue(saved)  # as if this were its last save
     eventually(lambda: site.state(job) == "RUNNING", lambda: site.told(job), 20)
     assert site.tree(job) == {"n1": {"v100": 2}}

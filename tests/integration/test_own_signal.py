@@ -1,4 +1,4 @@
-"""hadard's own USR1 ends no job: it is sent to jobs that listen, and what dies of it comes back."""
+"""hadard sends USR1 only to jobs that handle it, and requeues a job that dies of it."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 
 pytestmark = pytest.mark.slurm
 
-# Steps/s of a gang: a K80 is slow enough to be worth leaving at any time.
+# Steps/s of a gang: a K80 is so slow that migrating away from it always pays.
 RATES = {"v100": 60.0, "p100": 30.0, "k80": 4.0}
 LONG = 10**6
 
 
 @pytest.fixture
 def site(site: Site) -> Site:
-    """Give a site whose hadard waits a second for a save."""
+    """Give a site whose hadard has a grace period of one second."""
     site.settings["grace_seconds"] = 1
     return site
 
 
 def submit(site: Site, *lines: str) -> JobId:
-    """Submit a script that says it can be moved, with one output for all runs."""
+    """Submit a script as a job that may be migrated, with one output file for all runs."""
     script = site.script("job", "#SBATCH --open-mode=append --output=%j.out", *lines)
     return site.train(RATES, steps=LONG, script=script)
 
 
 def remarks(site: Site, job: JobId) -> str:
-    """Return what the newest round says of a job."""
+    """Return the remarks on a job in the newest round."""
     return "; ".join(site.lines()[-1]["jobs"].get(job, {}).get("remarks", ()))
 
 
 def stops(site: Site, job: JobId) -> list[str]:
-    """Return what came of every attempt to stop a job."""
+    """Return the status of every stop of a job."""
     return [action["status"] for action in site.actions(job) if action["do"] == "stop"]
 
 
 def check_stays(site: Site, job: JobId) -> None:
-    """Fail unless a job stays in its run though faster GPUs are free for some rounds."""
+    """Fail unless a job keeps running for some rounds, though faster GPUs are free."""
     site.until_rounds(4)
     assert site.state(job) == "RUNNING", site.told(job)
     assert (site.queue()[job].restarts, stops(site, job)) == (0, [])
 
 
 def test_a_job_that_has_said_nothing_is_not_signalled(site: Site) -> None:
-    """It promised at submission to save, and has no handler: USR1 would end it."""
+    """A job without a report gets no USR1, although its user said that it may be migrated."""
     fast = site.occupy(**ALL_FAST)
     site.start()
     job = submit(site, "sleep 600")
@@ -57,7 +57,7 @@ def test_a_job_that_has_said_nothing_is_not_signalled(site: Site) -> None:
 
 
 def test_a_job_whose_shell_would_die_is_not_signalled(site: Site) -> None:
-    """The program has a handler and reports; the shell that Slurm signals has none."""
+    """A job gets no USR1 if its program handles the signal and its batch shell does not."""
     fast = site.occupy(**ALL_FAST)
     site.start()
     job = submit(
@@ -76,7 +76,7 @@ def test_a_job_whose_shell_would_die_is_not_signalled(site: Site) -> None:
 
 
 def check_came_back(site: Site, job: JobId) -> None:
-    """Fail unless a job that USR1 has ended runs again, is left there, and people can see why."""
+    """Fail unless a job that USR1 has ended runs again, stays there, and the reason is visible."""
     eventually(lambda: site.queue()[job].restarts == 1, lambda: site.told(job))
     site.until_running(job)
     site.until_rounds(2)
@@ -91,7 +91,7 @@ def check_came_back(site: Site, job: JobId) -> None:
 
 
 def test_a_job_that_dies_of_the_signal_comes_back_and_stays(site: Site) -> None:
-    """It had promised to listen. Slurm shows FAILED 0:10; hadard requeues it, and says why."""
+    """A job that claimed to handle USR1 and dies of it is requeued, and not migrated any more."""
     fast = site.occupy(**ALL_FAST)
     site.start()
     job = submit(site, REPORT, "sleep 600")
@@ -99,7 +99,7 @@ def test_a_job_that_dies_of_the_signal_comes_back_and_stays(site: Site) -> None:
     eventually(lambda: site.steps(job) > 0, lambda: site.told(job))
     site.free(fast["n1"])
     check_came_back(site, job)
-    # Better GPUs than those it has got become free, and a new hadard does not know less.
+    # Faster GPUs become free, and a new hadard does not migrate the job either.
     site.hadard.stop()
     site.start()
     site.free(*(held for node, held in fast.items() if node != "n1"))
@@ -108,7 +108,7 @@ def test_a_job_that_dies_of_the_signal_comes_back_and_stays(site: Site) -> None:
 
 
 def test_a_job_that_dies_when_hadard_is_dead_comes_back_with_the_next(site: Site) -> None:
-    """The shell dies two seconds after the signal, and hadard is killed in between."""
+    """A job that dies of USR1 after hadard was killed is requeued by the next hadard."""
     fast = site.occupy(**ALL_FAST)
     site.start(grace_seconds=20)
     job = submit(

@@ -1,4 +1,4 @@
-"""A job lands on the GPUs that the plan names: type, number and nodes, as Slurm itself tells."""
+"""A job gets the GPUs of the plan: type, number and nodes, as Slurm shows them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_placed(site: Site, job: JobId) -> dict[str, dict[str, int]]:
 def test_a_held_job_starts_on_its_best_type(
     site: Site, best: str, busy: dict[str, str], nodes: set[str], others: float
 ) -> None:
-    """One round puts two GPUs of the fastest type under the job, on a mixed node as well."""
+    """One round starts a held job on two GPUs of its fastest type, also on a mixed node."""
     site.occupy(**busy)
     throughputs = {gpu_type: others for gpu_type in EQUAL if others} | {best: 20.0}
     job = site.train(throughputs, held=True, steps=LONG)
@@ -51,7 +51,7 @@ def test_a_held_job_starts_on_its_best_type(
 
 @pytest.mark.parametrize("gang", ["2x2", "4"])
 def test_a_gang_over_two_types_gets_two_gpus_on_each_node(site: Site, gang: str) -> None:
-    """Where two nodes of different types have two free GPUs each, the gang runs across them."""
+    """If two nodes of different types have two free GPUs each, a gang of four runs across them."""
     site.occupy(
         n1="gpu:2", n2="gpu:4", n3="gpu:2", n4="gpu:4", n5="gpu:4", n6="gpu:v100:2,gpu:k80:2"
     )
@@ -77,7 +77,7 @@ def test_a_gang_over_two_types_gets_two_gpus_on_each_node(site: Site, gang: str)
 
 
 def test_tasks_of_an_array_are_placed_one_by_one(site: Site) -> None:
-    """Each task gets GPUs of its own, and its progress is its own."""
+    """Each task of an array has its own GPUs and its own progress."""
     site.start()
     job = site.train({"v100": 20.0, "k80": 1.0}, "--array=0-2", steps=100)
     tasks = [JobId(f"{job}_{index}") for index in range(3)]
@@ -90,7 +90,7 @@ def test_tasks_of_an_array_are_placed_one_by_one(site: Site) -> None:
 
 
 def test_the_journal_tells_how_many_jobs_are_held(site: Site) -> None:
-    """Those that wait for hadard, and none once all have started."""
+    """The journal counts the jobs that wait under hadard's hold, and none once all have started."""
     blockers = site.occupy(**ALL_FAST, n5="gpu:4")
     site.start()
     jobs = [site.train({"v100": 20.0, "k80": 1.0}, held=True, steps=LONG) for _ in range(3)]
@@ -104,7 +104,7 @@ def test_the_journal_tells_how_many_jobs_are_held(site: Site) -> None:
 
 
 def steps_seen(site: Site, job: JobId) -> list[float]:
-    """Return the steps that every round knew of."""
+    """Return a job's steps in every round."""
     return [line["jobs"][job]["steps_done"] for line in site.lines() if job in line["jobs"]]
 
 
@@ -137,9 +137,9 @@ def test_a_dry_run_changes_nothing_and_prints_the_commands(site: Site) -> None:
 
 
 def still_details(site: Site) -> dict[JobId, str]:
-    """Return what Slurm says of jobs without what changes by itself.
+    """Return scontrol's lines of jobs without fields that change by themselves.
 
-    RunTime counts on, and LastSchedEval tells when Slurm's own scheduler last looked.
+    RunTime increases, and LastSchedEval is the time of the scheduler's last evaluation.
     """
     return {
         job: re.sub(r"\b(RunTime|LastSchedEval)=\S+", "", line)

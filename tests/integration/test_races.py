@@ -1,7 +1,7 @@
-"""What a user does between hadard's look at Slurm and its commands is not undone.
+"""A user's change between hadard's observation and its commands is not undone.
 
-Slurm leaves one gap: a job cancelled in the milliseconds between the last look at it and its
-requeue comes back, and nothing that Slurm tells afterwards gives it away (22.05.8).
+Slurm leaves one gap: a job cancelled in the milliseconds between the last observation and its
+requeue is pending again, and Slurm shows no sign of the cancellation afterwards (22.05.8).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ N1, N2, N3 = (
 def outcomes_of(
     backend: SlurmBackend, plan: dict[JobId, Gang], meanwhile: Sequence[Sequence[str]] = ()
 ) -> dict[tuple[type, JobId], Outcome]:
-    """Observe, run the commands `meanwhile`, carry out `plan`, and return what came of it."""
+    """Observe, run the commands `meanwhile`, carry out `plan`, and return the outcomes."""
     snapshot = backend.observe()
     actions = reconcile(
         snapshot, Plan.of({job: Allocation.rigid(gang) for job, gang in plan.items()}, {})
@@ -46,7 +46,7 @@ def outcomes_of(
 
 
 def check_stays_cancelled(site: Site, job: JobId) -> None:
-    """Fail unless a job is cancelled, and still so when two schedulers have had their turn."""
+    """Fail unless a job is cancelled, and still so after another round."""
     eventually(lambda: site.state(job) == "CANCELLED", lambda: site.told(job))
     site.once()
     assert site.state(job) == "CANCELLED"
@@ -54,7 +54,7 @@ def check_stays_cancelled(site: Site, job: JobId) -> None:
 
 
 def test_a_job_cancelled_before_its_start_stays_cancelled(site: Site) -> None:
-    """Its start is deferred, and the job beside it starts all the same."""
+    """The start of a cancelled job is deferred, and the other job starts."""
     gone, other = (site.train(EQUAL, held=True, steps=LONG) for _ in range(2))
     outcomes = outcomes_of(site.backend(), {gone: N1, other: N2}, [["scancel", gone]])
     assert outcomes[Start, gone].status is Status.DEFERRED
@@ -65,7 +65,7 @@ def test_a_job_cancelled_before_its_start_stays_cancelled(site: Site) -> None:
 
 
 def test_a_job_cancelled_before_its_move_stays_cancelled(site: Site) -> None:
-    """Neither its stop nor its start happens, and the other job moves all the same."""
+    """Stop and start of a cancelled job are deferred, and the other job is migrated."""
     gone, other = (site.train(EQUAL, held=True, steps=LONG) for _ in range(2))
     backend = site.backend()
     outcomes_of(backend, {gone: N1, other: N2})
@@ -81,7 +81,7 @@ def test_a_job_cancelled_before_its_move_stays_cancelled(site: Site) -> None:
 
 
 def test_a_job_cancelled_while_it_saves_stays_cancelled(site: Site) -> None:
-    """hadard waits for its word; when the user cancels it meanwhile, it is not requeued."""
+    """A job that its user cancels during its grace period is not requeued."""
     deaf = site.script("deaf", "trap '' USR1", REPORT, "sleep 600")
     job = site.train(EQUAL, held=True, steps=LONG, script=deaf)
     backend = site.backend()
@@ -106,14 +106,14 @@ def test_a_job_cancelled_while_it_saves_stays_cancelled(site: Site) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Meddled(Runner):
-    """A runner on a site where somebody runs a command right before the first `before` of ours."""
+    """A runner that runs a user's command before the first batch with the word `before`."""
 
     before: str = ""
     meddle: tuple[str, ...] = ()
     done: list[str] = field(default_factory=list)
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
-        """Make the changes, after the other command if its moment has come."""
+        """Make the changes, after the other command when it is due."""
         if self.before in stdin.split() and not self.done:
             self.done.append(self.before)
             Runner.run(self, self.meddle)
@@ -121,13 +121,13 @@ class Meddled(Runner):
 
 
 def meddled(site: Site, before: str, *meddle: str) -> Meddled:
-    """Return a runner that runs `meddle` right before the first command with the word `before`."""
+    """Return a runner that runs `meddle` right before the first batch with the word `before`."""
     own = site.runner
     return Meddled(own.slurm_conf, own.timeout_s, own.environment, before=before, meddle=meddle)
 
 
 def test_a_job_cancelled_before_its_release_stays_cancelled(site: Site) -> None:
-    """A release does not bring it back."""
+    """hadard's release does not requeue a cancelled job."""
     job = site.train(EQUAL, held=True, steps=LONG)
     runner = meddled(site, "release", "scancel", job)
     outcomes = outcomes_of(site.backend(runner), {job: N1})

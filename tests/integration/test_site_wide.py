@@ -1,4 +1,4 @@
-"""hadar-sbatch in sbatch's place on a real cluster: for users, for jobs that submit jobs."""
+"""hadar-sbatch as `sbatch` on a real cluster, for users and for jobs that submit jobs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_held_for_hadard(site: Site, job: str) -> bool:
 
 
 def test_sbatch_submits_for_hadard_and_for_slurm(shared: Site) -> None:
-    """A job of GPUs of any type waits for hadard; one without GPUs starts, undescribed."""
+    """A job with GPUs is held for hadard; one without GPUs starts without a description."""
     shared.vouch()
     assert is_held_for_hadard(shared, sbatch(shared, *GPU_JOB.split()))
     plain = sbatch(shared, "--wrap=exec sleep 600")
@@ -56,7 +56,7 @@ def test_sbatch_submits_for_hadard_and_for_slurm(shared: Site) -> None:
 
 
 def test_hadard_places_what_sbatch_submits(shared: Site) -> None:
-    """A job of a job too, from the compute node, without any word about Hadar."""
+    """hadard places a job without Hadar's options, and one that it submits on its node."""
     shared.start()
     told = shared.directory / "inner"
     inner = "sbatch --parsable --gpus=1 --time=5 --wrap='exec sleep 600'"
@@ -71,7 +71,7 @@ def test_hadard_places_what_sbatch_submits(shared: Site) -> None:
 
 @pytest.mark.parametrize("option", ["--version", "--help", "--usage"])
 def test_sbatch_answers_as_slurms(shared: Site, option: str) -> None:
-    """To the byte."""
+    """--version, --help and --usage print exactly what Slurm's sbatch prints."""
     ours = shared.run([str(shared.directory / "first" / "sbatch"), option])
     theirs = shared.run(["/usr/bin/env", f"PATH={os.environ['PATH']}", "sbatch", option])
     assert (ours.returncode, ours.stdout, ours.stderr) == (
@@ -82,7 +82,7 @@ def test_sbatch_answers_as_slurms(shared: Site, option: str) -> None:
 
 
 def test_a_job_submits_a_job(shared: Site) -> None:
-    """By the same `sbatch`, with the variables of the outer job; hadard is told of it too."""
+    """A job that a job submits is held for hadard; HADAR_SBATCH is not left in the environment."""
     shared.vouch()
     told = shared.directory / "inner"
     command = f"sbatch --parsable {GPU_JOB} > {told}; env > {told}.env"
@@ -94,7 +94,7 @@ def test_a_job_submits_a_job(shared: Site) -> None:
 
 @pytest.mark.parametrize("around", [["salloc", "-N1"], ["srun", "-N1"]])
 def test_an_allocation_submits_a_job(shared: Site, around: list[str]) -> None:
-    """The variables of salloc and srun are sbatch's to read."""
+    """A job that is submitted within salloc or srun is held for hadard."""
     shared.vouch()
     done = shared.run([*around, "sbatch", "--parsable", *GPU_JOB.split()])
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""hadar-sbatch holds a job only for a daemon that will place it, and tells faults in one line."""
+"""hadar-sbatch holds a job only for a daemon that will place it, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAKEN = "hadar-sbatch: hadard places this job (1 GPU of any type, 100 steps)"
 
 
 def check_unheld(site: Site, why: str, *words: str) -> None:
-    """Fail unless a job goes to plain Slurm, which starts it, with one line that says so."""
+    """Fail unless a job is left to plain Slurm, which starts it, with one line that says so."""
     job, notes = submitted(site, *OWN, *words, WRAP)
     assert notes == [f"hadar-sbatch: plain Slurm places this job: {why}"]
     site.until_running(job)
@@ -41,7 +41,7 @@ def unseen(site: Site) -> str:
 
 
 def test_a_job_is_held_for_a_living_daemon_alone(site: Site) -> None:
-    """Not before there is one, and not after it was killed and its word has run out."""
+    """A job is held only while hadard's heartbeat is fresh."""
     check_unheld(site, unseen(site))
     daemon = site.start()
     job, notes = submitted(site, *OWN, WRAP)
@@ -57,7 +57,7 @@ def test_a_job_is_held_for_a_living_daemon_alone(site: Site) -> None:
 
 
 def test_a_daemon_that_ends_takes_its_word_back(site: Site) -> None:
-    """From SIGTERM on jobs go to plain Slurm."""
+    """After SIGTERM to hadard, jobs are left to plain Slurm."""
     daemon = site.start()
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGTERM)
@@ -66,14 +66,14 @@ def test_a_daemon_that_ends_takes_its_word_back(site: Site) -> None:
 
 
 def test_a_job_of_another_partition_is_not_held(site: Site) -> None:
-    """A daemon that places other partitions leaves it to Slurm, unnamed or named."""
+    """A job of a partition that is not enforced is left to Slurm, as the default or by name."""
     site.start(mode="observe", partitions={"other": "enforce"})
     check_unheld(site, "hadard does not enforce in the default partition")
     check_unheld(site, "hadard does not enforce in partition main", "--partition=main")
 
 
 def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
-    """A daemon that places this partition gets it, unnamed, named or from the environment."""
+    """A job of an enforced partition is held and placed, as the default or by name."""
     site.start(mode="observe", partitions={"main": "enforce"})
     jobs = [submitted(site, *OWN, *words, WRAP) for words in ([], ["--partition=main"], ["-pmain"])]
     assert [notes for _, notes in jobs] == [[TAKEN], [TAKEN], [TAKEN]]
@@ -93,7 +93,7 @@ def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
 def test_a_job_with_nodes_of_its_own_choice_is_left_alone(
     site: Site, words: list[str], option: str
 ) -> None:
-    """It runs where its user said, carries no description, and is in no plan."""
+    """A job whose user restricts the nodes runs there, without a description, and is in no plan."""
     site.start()
     job, notes = submitted(site, *OWN, *words, "--gpus=1", WRAP)
     assert notes == [f"hadar-sbatch: plain Slurm places this job: --{option} is given"]
@@ -132,7 +132,7 @@ MODEL = "--hadar-model=ResNet-50"
 def test_wrong_words_are_told_in_one_line_and_nothing_is_submitted(
     site: Site, words: list[str], wrong: str, accepted: str
 ) -> None:
-    """hadar-sbatch ends with 2 and names the value and what would do."""
+    """hadar-sbatch ends with status 2, and names the value and what is accepted."""
     before = set(site.queue())
     done = site.hadar_sbatch(*words, WRAP)
     assert (done.returncode, done.stdout) == (2, "")
@@ -157,7 +157,7 @@ def test_wrong_words_are_told_in_one_line_and_nothing_is_submitted(
 def test_a_wrong_configuration_is_told_in_one_line(
     site: Site, text: str, wrong: str, accepted: str
 ) -> None:
-    """hadard ends with 2 before it does anything, and names file, line and key."""
+    """hadard ends with status 2 before it does anything, and names file, line and key."""
     path = site.directory / "hadar.yaml"
     places = f"slurm_conf: {site.cluster.slurm_conf}\nrun_dir: {site.run_dir}\n"
     path.write_text(text if text.startswith("-") else text + places)
@@ -172,7 +172,7 @@ def test_a_wrong_configuration_is_told_in_one_line(
 
 
 def test_a_daemon_without_slurm_says_so_and_ends(site: Site) -> None:
-    """The status is 1, and the line names the command that found nothing."""
+    """The status is 1, and the line names the command that failed."""
     site.cluster.stop_controller()
     done = site.run_hadard("--once", command_timeout_seconds=2)
     assert done.returncode == 1

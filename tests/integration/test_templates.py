@@ -1,4 +1,4 @@
-"""Every template that docs/templates.md shows runs on a real Slurm as its level says."""
+"""Every template in docs/templates.md runs on a real Slurm as its level says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slurm
 
 @pytest.fixture
 def site(site: Site) -> Site:
-    """Give a site with the policy that users have; it moves nobody without reason."""
+    """Give a site with the default policy, which migrates no job without reason."""
     site.settings["policy"] = DEFAULT_POLICY
     return site
 
@@ -34,7 +34,7 @@ def output(site: Site, job: JobId) -> str:
 
 
 def steps_in(site: Site, job: JobId) -> list[int]:
-    """Return the steps that a job says it has trained, in order."""
+    """Return the steps that a job has printed, in order."""
     return [int(step) for step in re.findall(r"^step (\d+)$", output(site, job), re.MULTILINE)]
 
 
@@ -51,7 +51,7 @@ def gangs(site: Site, job: JobId) -> list[GpuTree]:
 def submit(
     site: Site, template: str, *options: str, steps: int, program: Sequence[str] = ()
 ) -> JobId:
-    """Submit a template to a hadard that would have it on the fastest GPUs."""
+    """Submit a template with throughputs that are highest on V100s."""
     return site.submit(
         "--hadar-throughput=v100=10,p100=5,k80=1",
         f"--hadar-steps={steps}",
@@ -62,7 +62,7 @@ def submit(
 
 
 def test_an_unmodified_script_is_placed_once_and_stays(site: Site) -> None:
-    """GPUs of any type and a time are enough; faster ones that become free do not matter to it."""
+    """A script without Hadar's options is placed, and not migrated when faster GPUs become free."""
     fast = site.occupy(**ALL_FAST)
     site.start()
     job = site.submit(str(job_template("unmodified.sbatch")), "60")
@@ -78,7 +78,7 @@ def test_an_unmodified_script_is_placed_once_and_stays(site: Site) -> None:
 
 
 def test_a_loop_in_bash_moves(site: Site) -> None:
-    """Its second run begins with the step after the last of its first."""
+    """The second run begins with the step after the last of the first."""
     fast = site.occupy(**ALL_FAST)
     site.start()
     job = submit(site, "bash_trap.sbatch", "--gpus=1", steps=120, program=["120"])
@@ -90,7 +90,7 @@ def test_a_loop_in_bash_moves(site: Site) -> None:
 
 
 def check_moved(site: Site, job: JobId) -> None:
-    """Fail unless a job went once from the K80s to V100s, having answered."""
+    """Fail unless a job was migrated once, from a K80 to a V100, after it had saved."""
     [stop] = [action for action in site.actions(job) if action["do"] == "stop"]
     assert (stop["status"], stop["detail"]) == ("done", "")
     first, second = gangs(site, job)
@@ -99,17 +99,17 @@ def check_moved(site: Site, job: JobId) -> None:
     assert site.queue()[job].restarts == 1
 
 
-# The Python of users' trainings; ours is tried where none is named.
+# The Python of users' trainings; that of the tests where none is named.
 PYTHON = os.environ.get("HADAR_TORCH_PYTHON") or sys.executable
 
 
-# On a machine that does a lot besides, importing torch alone may take half a minute.
+# On a loaded machine, importing torch alone may take half a minute.
 TRAINING_S = 300.0
 
 
 @functools.cache
 def imports(*modules: str) -> bool:
-    """Import modules where they would be used: being installed is not yet working."""
+    """Return whether PYTHON can import modules: installed ones may still fail."""
     done = subprocess.run([PYTHON, "-c", f"import {','.join(modules)}"], capture_output=True)
     return done.returncode == 0
 
@@ -121,14 +121,14 @@ def needs(*modules: str) -> None:
 
 
 def exports() -> str:
-    """Return the option that tells templates where Python and we are."""
+    """Return the option that passes the paths of Python and of hadar_slurm to templates."""
     ours = Path(hadar_slurm.__file__).parents[1]
     return f"--export=ALL,HADAR_PYTHON={PYTHON},PYTHONPATH={ours},OMP_NUM_THREADS=1"
 
 
 @pytest.mark.torch
 def test_a_loop_of_pytorch_moves(site: Site) -> None:
-    """Its second run begins where the first has saved."""
+    """The second run begins at the step that the first has saved."""
     needs("torch")
     job = move(site, "pytorch_loop.sbatch", steps=150)
     check_saved(site, job, 150)
@@ -143,7 +143,7 @@ def test_a_loop_of_pytorch_moves(site: Site) -> None:
     ],
 )
 def test_a_trainer_s_loop_moves(site: Site, template: str, modules: tuple[str, ...]) -> None:
-    """By the callback that trains in copies, too: each step once, in order."""
+    """A job of a trainer library is migrated with each step trained once, in order."""
     needs(*modules)
     job = move(site, template, "--print-every=1", steps=150)
     printed = output(site, job)
@@ -152,7 +152,7 @@ def test_a_trainer_s_loop_moves(site: Site, template: str, modules: tuple[str, .
 
 
 def check_saved(site: Site, job: JobId, steps: int) -> int:
-    """Fail unless the second of a job's two runs began where the first has saved; return where."""
+    """Fail unless a job's second run began at the step that the first saved; return the step."""
     printed = output(site, job)
     [saved] = re.findall(r"^saved at step (\d+)$", printed, re.MULTILINE)
     assert re.findall(r"^from step (\d+)", printed, re.MULTILINE) == ["0", saved]
@@ -162,7 +162,7 @@ def check_saved(site: Site, job: JobId, steps: int) -> int:
 
 
 def move(site: Site, template: str, *words: str, steps: int) -> JobId:
-    """Run a template that trains to its end, and move it on the way."""
+    """Run a training template to its end, with a migration on the way."""
     fast = site.occupy(**ALL_FAST)
     site.start()
     job = train(site, template, "--gpus=1", steps=steps, program=words)
@@ -175,7 +175,7 @@ def move(site: Site, template: str, *words: str, steps: int) -> JobId:
 def train(
     site: Site, template: str, *options: str, steps: int, program: Sequence[str] = ()
 ) -> JobId:
-    """Submit a training of ten steps a second that may be moved, and wait until it trains."""
+    """Submit a training of ten steps a second that may be migrated, and wait until it trains."""
     job = submit(
         *(site, template, "--hadar-checkpoint=yes", exports(), *options),
         steps=steps,
@@ -194,7 +194,7 @@ def train(
     "asked", ["--gpus=2", pytest.param("--gpus-per-node=2", marks=pytest.mark.slow)]
 )
 def test_torchrun_starts_on_other_nodes_each_time(site: Site, asked: str) -> None:
-    """One GPU on each of two nodes, then two on one: the shape is that of the run's environment."""
+    """A gang runs on two nodes, then on one; torchrun gets the shape of each run."""
     needs("torch")
     fast = site.occupy(**ALL_FAST | {"n3": "gpu:3", "n4": "gpu:3", "n5": "gpu:4"})
     site.start()

@@ -1,4 +1,4 @@
-"""Jobs that a limit keeps from starting leave the GPUs to others, and come back when they can."""
+"""Jobs that a limit keeps from starting hold no GPUs, and start once the limit permits."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PROMPT_S = 15.0
 
 @pytest.fixture
 def site(site: Site) -> Site:
-    """Give a site with the policy and the times that users have."""
+    """Give a site with the default policy and rounds of a minute."""
     site.settings |= {"policy": DEFAULT_POLICY, "round_seconds": 60, "pin_timeout_seconds": 60}
     return site
 
 
 def submit(site: Site, *options: str, seconds: int = 600, **given: object) -> JobId:
-    """Submit jobs that only take time, for one GPU each, best on a V100."""
+    """Submit a job or array that only sleeps, by default with one GPU and fastest on V100s."""
     script = site.script(f"sleep-{seconds}", f"sleep {seconds}")
     told = {"gpus": 1, "checkpoint": "no", "steps": 10**6, **given}
     throughputs = told.pop("throughputs", FAST)
@@ -46,19 +46,19 @@ def states(site: Site, *jobs: JobId) -> list[str]:
 
 
 def is_unpinned(site: Site, job: JobId) -> bool:
-    """Return whether a job waits under hadard's hold, off the GPUs it may have been pinned to."""
+    """Return whether a job is pending under hadard's hold, and so no longer pinned to GPUs."""
     row = site.queue()[job]
     return row.state == "PENDING" and row.is_held_by_user
 
 
 def waits(site: Site, job: JobId) -> tuple[str, str]:
-    """Return the newest reason to wait of a job, and what is remarked on it."""
+    """Return a job's wait reason and remarks in the newest round."""
     line = site.lines()[-1]
     return line["waiting"].get(job, ""), "; ".join(line["jobs"][job].get("remarks", ()))
 
 
 def test_an_array_takes_no_more_gpus_than_it_may_use(site: Site) -> None:
-    """Two tasks run, and a job of another kind starts at once on GPUs that more would take."""
+    """Two tasks of the array run, the others hold no GPUs, and another job starts at once."""
     site.start()
     array = submit(site, "--array=1-20%2")
     eventually(lambda: states(site, array).count("RUNNING") == 2, lambda: site.told(array))
@@ -74,7 +74,7 @@ def test_an_array_takes_no_more_gpus_than_it_may_use(site: Site) -> None:
 
 
 def test_as_one_task_of_an_array_ends_one_is_started(site: Site) -> None:
-    """Not all that wait: each is started once, and two run to the end of the array."""
+    """Each task is started once, when another ends, and at most two are planned at once."""
     site.start()
     array = submit(site, "--array=1-8%2", seconds=2)
     tasks = [JobId(f"{array}_{task}") for task in range(1, 9)]
@@ -101,7 +101,7 @@ def licence(cluster: LocalCluster) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("licence")
 def test_jobs_that_wait_for_a_licence_hold_no_gpus(site: Site) -> None:
-    """One has it. The others leave the GPUs to a job that needs none, and start one by one."""
+    """One job has the licence; the others leave the GPUs to another job, and start in turn."""
     site.start()
     first = submit(site, "--licenses=lic")
     site.until_running(first)
@@ -114,7 +114,7 @@ def test_jobs_that_wait_for_a_licence_hold_no_gpus(site: Site) -> None:
 
 
 def test_a_job_that_its_partition_does_not_take_holds_no_gpus(site: Site) -> None:
-    """Its time limit is above the partition's. It starts once that is raised."""
+    """A job above the partition's time limit holds no GPUs, and starts once the limit is raised."""
     site.run(["scontrol", "update", "PartitionName=main", "MaxTime=30"])
     try:
         site.start(pin_timeout_seconds=2)

@@ -1,4 +1,4 @@
-"""Slurm's hooks wake hadard: what comes and goes is seen at once, not at the next look."""
+"""Slurm's hooks wake hadard, so that it sees new and ended jobs before the next poll."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.slurm
 
 HOOKS = Path(__file__).resolve().parents[2] / "slurm_conf"
 EQUAL = {"v100": 20.0, "k80": 20.0}
-# Between two looks without a hook; no test here may last so long.
+# The time between two polls without a hook; no test here may take this long.
 POLL_S = 45
 
 
-# What a site may have: it turns some jobs away, and says so.
+# A site's own script: it rejects some jobs with a message.
 OF_THE_SITE = """
 function slurm_job_submit(job_desc, part_list, submit_uid)
     if job_desc.name == "unwanted" then
@@ -67,7 +67,7 @@ def hooked(
 
 
 def test_a_round_begins_when_a_job_comes_or_ends(hooked: Site) -> None:
-    """A submission and an end are planned for long before hadard would look by itself."""
+    """A submission and the end of a job cause a round long before the next poll."""
     hooked.start(poll_seconds=POLL_S, round_seconds=600)
     began_s = time.monotonic()
     # Two take all GPUs, so that the third waits for the end of one.
@@ -79,7 +79,7 @@ def test_a_round_begins_when_a_job_comes_or_ends(hooked: Site) -> None:
 
 
 def test_hooks_do_no_harm_where_no_hadard_is(hooked: Site) -> None:
-    """Without the file nothing is written, jobs come and go as ever, and a site's rules hold."""
+    """Without hadard the hooks write nothing, jobs run as usual, and a site's rules apply."""
     job = hooked.submit("--gpus=1", "--wrap=true", command=["sbatch"])
     hooked.until_completed(job)
     assert not (hooked.run_dir / "wake").exists()
@@ -91,7 +91,7 @@ def test_hooks_do_no_harm_where_no_hadard_is(hooked: Site) -> None:
             ours.unlink()
         else:
             ours.write_text(text)
-        # What slurmctld has loaded it keeps until the file that it knows has changed.
+        # slurmctld keeps a loaded script until the file has changed, so it is restarted.
         hooked.cluster.stop_controller()
         hooked.cluster.start_controller()
         with pytest.raises(AssertionError, match="the site does not want this job"):

@@ -1,4 +1,4 @@
-"""hadard among users, operators and faults: whatever happens, in whatever order, no job suffers."""
+"""hadard under random actions of users and operators and random faults: no job must suffer."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ RATES = {"v100": 4.0, "p100": 2.0, "k80": 1.0}
 STEPS = 1000
 WORK_S = 400.0
 PIN_TIMEOUT_S = 60.0
-# Longer than Slurm's delay after a requeue and all waits of ours.
+# Longer than Slurm's delay after a requeue and all timeouts of hadard.
 LONG_S = 400.0
 USERS = ("alice", "bob")
-# Why a job that hadard holds may have to wait; any other reason would be for ever.
+# The reasons for which hadard may keep a job held; any other could last without limit.
 FAIR_REASONS = (
     WaitReason.INSUFFICIENT,
     WaitReason.WOULD_TIE,
@@ -54,7 +54,7 @@ FAIR_REASONS = (
     WaitReason.LIMITED,
 )
 
-# What users ask sbatch for, by number of GPUs: type, nodes at least and at most.
+# Users' requests to sbatch, by name.
 REQUESTS: dict[str, Asked] = {
     "any": Asked(per_job=parse_gpus("gpu:2")),
     "any of 4": Asked(per_job=parse_gpus("gpu:4")),
@@ -72,29 +72,29 @@ TABLE = parse_table(data_file("throughputs.json").read_text(), "throughputs.json
 
 @dataclass
 class Own:
-    """What a test knows of a described job: its request as its owner left it, and their hold.
+    """The expected state of a described job: its owner's request and hold.
 
-    Once the ledger is lost, nothing tells whose a hold is (`is_held` of None), and a job that was
-    pinned cannot get back its exact request (`is_exact`).
+    After a loss of the ledger, the origin of a hold is unknown (`is_held` is None), and the exact
+    request of a pinned job cannot be restored (`is_exact` is False).
     """
 
     asked: Asked
     is_held: bool | None = False
     is_exact: bool = True
-    # An operator's hold, which only they can lift.
+    # An operator's hold, which only operators can release.
     is_kept: bool = False
 
 
 @dataclass
 class Trouble:
-    """What goes wrong from the `left`-th command on: `gpu_type` is what, once unless `lasts`."""
+    """A fault, `gpu_type`, in the `left`-th command, with `lasts` also in all later ones."""
 
     left: int
     gpu_type: str
     lasts: bool = False
 
     def __call__(self, argv: Sequence[str]) -> str | None:
-        """Count a command, and let it fail when its turn has come."""
+        """Count a command; if it is to fail, return its error or raise Killed."""
         self.left -= 1
         if self.left > 0 or (self.left < 0 and not self.lasts):
             return None
@@ -108,7 +108,7 @@ class Trouble:
 
 @dataclass
 class Memory:
-    """What a daemon process has, and loses when it ends."""
+    """The state of a daemon process, which is lost when the process ends."""
 
     backend: SlurmBackend
     memory: object = None
@@ -117,7 +117,7 @@ class Memory:
 
 @dataclass
 class Finding:
-    """The newest round that saw the cluster and made a plan."""
+    """The newest round with a snapshot and a plan."""
 
     snapshot: Snapshot
     plan: Plan
@@ -131,7 +131,7 @@ class Daemon(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="hadar-machine-"))
         self.policy: Policy = make_policy("hadar")
         self.own: dict[str, Own] = {}
-        # The jobs that were signalled, by the ledger.
+        # The jobs that were signalled, according to the ledger.
         self.sent: set[str] = set()
 
     def teardown(self) -> None:
@@ -168,13 +168,13 @@ class Daemon(RuleBasedStateMachine):
         )
 
     def open_ledger(self) -> Ledger:
-        """Read what is written down."""
+        """Open the ledger."""
         return Ledger(self.directory / FILE_NAME, lambda: self.fake.now_s)
 
-    # What hadard does.
+    # Actions of hadard.
 
     def one_round(self) -> RoundRecord:
-        """Run a round, move and all; what is in the way of it goes at its end."""
+        """Run a round that may migrate jobs; pending faults are removed at its end."""
         daemon = self.daemon
         round_ = Round(0, self.fake.now_s, 360.0, memory=daemon.memory)
         try:
@@ -189,9 +189,9 @@ class Daemon(RuleBasedStateMachine):
 
     @rule()
     def round(self) -> None:
-        """A round without trouble leaves no job held that is not planned for.
+        """After a round without faults every held job is planned or waits for an allowed reason.
 
-        Nor does it leave a job dead that our signal has ended, unless the ledger was lost.
+        And jobs that died of hadard's signal are requeued, unless the ledger was lost.
         """
         dead = [job for job in self.fake.jobs if job.state == "FAILED" and job.key in self.own]
         line = self.one_round()
@@ -221,18 +221,18 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(left=st.integers(1, 25))
     def round_that_loses_slurm(self, left: int) -> None:
-        """From some command on slurmctld does not answer."""
+        """After some command slurmctld no longer answers."""
         self.runner.before.append(Trouble(left, "unreachable", lasts=True))
         self.one_round()
 
     @rule(batch=st.integers(1, 3))
     def round_amid_releases(self, batch: int) -> None:
-        """Right before a batch of changes every owner releases their jobs, and time goes on."""
+        """Before a batch of changes every owner releases their jobs, and time advances."""
         self.let_owners_release(batch)
         self.one_round()
 
     def let_owners_release(self, batch: int) -> None:
-        """Have every owner release their jobs right before the `batch`-th batch of changes."""
+        """Let every owner release their jobs right before the `batch`-th batch of changes."""
         left, was_change = batch, False
 
         def meddle(argv: Sequence[str]) -> None:
@@ -249,7 +249,7 @@ class Daemon(RuleBasedStateMachine):
         self.runner.before.append(meddle)
 
     def release_all_jobs(self) -> None:
-        """Have every owner release what waits."""
+        """Release all pending jobs as their owners."""
         for key, own in self.own.items():
             [job] = self.fake.find(key)
             is_whole = bool(job.asked.all)  # else see test_known_gaps.py
@@ -262,7 +262,7 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(left=st.integers(1, 30))
     def killed(self, left: int) -> None:
-        """hadard dies between two commands, and is started again."""
+        """hadard is killed between two commands and started again."""
         self.runner.before.append(Trouble(left, "killed"))
         try:
             self.one_round()
@@ -271,25 +271,25 @@ class Daemon(RuleBasedStateMachine):
 
     @rule()
     def restarted(self) -> None:
-        """A new daemon sees what the old one would have seen, and so plans the same."""
+        """A new daemon observes the same snapshot as the old one."""
         old, new = self.daemon, self.new_daemon()
-        # What it has learned of limits a new one does not know.
+        # A new daemon does not have the limits that the old one has learned.
         if not old.is_worn and not self.fake.gpus_per_user:
             assert new.backend.observe() == old.backend.observe()
         self.daemon = new
 
     @rule()
     def ledger_lost(self) -> None:
-        """Nobody knows any more whose a hold is: none may keep a described job waiting."""
+        """The ledger is lost: holds are of unknown origin, and none may keep a managed job held."""
         (self.directory / FILE_NAME).unlink(missing_ok=True)
         self.sent.clear()
         for key, own in list(self.own.items()):
             [job] = self.fake.find(key)
-            # A hold that came as the job started, and is not yet taken back, may be anybody's too.
+            # The origin of a hold that raced with the job's start and is still set is unknown, too.
             is_told = own.is_held is False and not (job.state == "RUNNING" and job.hold)
             own.is_held = False if is_told else None
-            # Nothing tells any more that it ever was hadard's, or what it asked for before hadard
-            # died in the middle of a change (test_known_gaps.py).
+            # The job can no longer be recognised as managed, or its request was lost when hadard
+            # was killed during a change (test_known_gaps.py).
             if decode_or_none(job.comment) is None or not job.asked.all:
                 del self.own[key]
                 continue
@@ -299,7 +299,7 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(left=st.integers(1, 12))
     def released_in_part(self, left: int) -> None:
-        """`hadar release` dies between two commands; another one, later, goes on."""
+        """`hadar release` is killed between two commands; a later one continues."""
         self.runner.before.append(Trouble(left, "killed"))
         with suppress(Killed):
             self.let_go()
@@ -318,7 +318,7 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(batch=st.integers(1, 3))
     def released_amid_releases(self, batch: int) -> None:
-        """Owners do the same in the middle of it; the reaper sees to what comes after its look."""
+        """Owners release jobs during `hadar release`; a second run restores the rest."""
         self.let_owners_release(batch)
         try:
             self.let_go()
@@ -328,12 +328,12 @@ class Daemon(RuleBasedStateMachine):
 
     @rule()
     def released(self) -> None:
-        """`hadar release`: all that could start then does, with its own request."""
+        """`hadar release` restores every pending job: its own request, and no hold of hadard."""
         answers = self.let_go()
         faulty = {answer.job: answer.fault for answer in answers if answer.fault}
         for key, own in self.own.items():
             if self.is_hopeless(self.fake.find(key)[0], own):
-                faulty.pop(JobId(key), None)  # Slurm holds it at once
+                faulty.pop(JobId(key), None)  # Slurm holds it again at once
         assert not faulty
         for key, own in self.own.items():
             [job] = self.fake.find(key)
@@ -346,7 +346,7 @@ class Daemon(RuleBasedStateMachine):
         self.daemon = self.new_daemon()
 
     def check_request(self, job: FakeJob, own: Own) -> None:
-        """Fail unless a job asks for what its owner asked for; a type named stays named."""
+        """Fail unless a job has its owner's request, except for types that Slurm keeps."""
         asked = job.asked
         if not own.is_exact:
             assert asked.nodes in ((), own.asked.nodes), job
@@ -360,11 +360,11 @@ class Daemon(RuleBasedStateMachine):
             if not self.fake.keeps_types:
                 assert now == then, job
         assert asked.min_nodes <= own.asked.min_nodes or job.restarts, job
-        # Where Slurm invents the most nodes of a job, an owner's own cannot be told from that.
+        # Where Slurm sets a maximum of nodes itself, it cannot be distinguished from the owner's.
         is_wider = shows_invented_max_nodes(self.fake.version[:2]) and bool(own.asked.per_job)
         assert own.asked.max_nodes in (None, asked.max_nodes) or is_wider, job
 
-    # What users do.
+    # Actions of users.
 
     @rule(
         user=st.sampled_from(USERS),
@@ -385,7 +385,7 @@ class Daemon(RuleBasedStateMachine):
         is_later: int,
         throughputs: dict[str, float],
     ) -> None:
-        """A described job, held or not as hadard was there or not."""
+        """Submit a described job, held if hadard was alive at its submission."""
         gpus = SIZES.get(name, 2)
         described = Description(
             steps=STEPS, gpus=gpus, throughputs=throughputs, checkpoint=True, is_held=is_held
@@ -408,7 +408,7 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(gpus=st.integers(1, 4), work_s=st.sampled_from((5.0, 60.0, 300.0)))
     def submit_plain(self, gpus: int, work_s: float) -> None:
-        """A job that hadard knows nothing of."""
+        """Submit an unmanaged job."""
         self.fake.submit(Asked(per_job=(("", gpus),)), work_s=work_s, user="carol")
 
     def chosen(self, number: int) -> FakeJob | None:
@@ -417,48 +417,48 @@ class Daemon(RuleBasedStateMachine):
         return live[number % len(live)] if live else None
 
     def as_owner(self, job: FakeJob, *argv: str) -> bool:
-        """Run a command as a job's owner; return whether it went well."""
+        """Run a command as a job's owner; return whether it succeeded."""
         runner = FakeRunner(slurm=self.fake, user=job.user)
         return not runner.complaints(argv, stdin="")
 
     @rule(number=JOBS)
     def cancel(self, number: int) -> None:
-        """The owner cancels."""
+        """The owner cancels a job."""
         job = self.chosen(number)
         if job:
             self.as_owner(job, "scancel", job.key)
 
     @rule(number=JOBS)
     def hold(self, number: int) -> None:
-        """The owner holds a job that waits and that nobody holds."""
+        """The owner holds a pending job that has no hold."""
         job = self.chosen(number)
         ledger = self.daemon.backend.ledger
         if job is None or job.state != "PENDING" or job.hold or not ledger.was_read:
             return
         described = decode_or_none(job.comment)
         entry = ledger[JobId(job.key)]
-        # While a job moves, its hold is hadard's to release; and so is one that is marked as
-        # hadar-sbatch's, until hadard has done something to the job.
+        # While a job migrates, its hold is hadard's to release. So is one that is marked as
+        # hadar-sbatch's, until hadard has changed the job.
         is_marked = described is not None and described.is_held and JobId(job.key) not in ledger
         if not entry.is_held and not is_marked:
             self.own[job.key].is_held = self.as_owner(job, "scontrol", "hold", job.key)
 
     @rule(number=JOBS)
     def hold_as_it_runs(self, number: int) -> None:
-        """The owner wants a job that runs to wait, should it be requeued."""
+        """The owner holds a running job, so that it is held once it is requeued."""
         job = self.chosen(number)
         ledger = self.daemon.backend.ledger
         if job is None or job.state != "RUNNING" or job.hold or not ledger.was_read:
             return
         entry = ledger[JobId(job.key)]
-        # Killed between writing down a hold and placing it, hadard takes this one for its own.
+        # Killed between recording a hold and setting it, hadard takes this one for its own.
         is_doubtful = entry.is_held and entry.asked_when_held is not None
         if not (is_doubtful and set(entry.asked_when_held or ()) == set(job.asked.nodes)):
             self.own[job.key].is_held = self.as_owner(job, "scontrol", "hold", job.key)
 
     @rule(number=JOBS)
     def operator_holds(self, number: int) -> None:
-        """An operator holds a job, whoever else does."""
+        """An operator holds a pending job, whether it is held or not."""
         job = self.chosen(number)
         if job and job.state == "PENDING":
             self.own[job.key].is_kept = not self.runner.complaints(
@@ -467,7 +467,7 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(number=JOBS)
     def operator_releases(self, number: int) -> None:
-        """An operator releases a job: Slurm knows one hold alone."""
+        """An operator releases a job; Slurm has only one hold per job."""
         job = self.chosen(number)
         if job is None or not job.asked.all:
             return  # see test_known_gaps.py
@@ -476,7 +476,7 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(number=JOBS)
     def release(self, number: int) -> None:
-        """The owner releases, whoever held."""
+        """The owner releases a job, whatever the origin of its hold."""
         job = self.chosen(number)
         if job is None or not job.asked.all:
             return  # see test_known_gaps.py
@@ -485,14 +485,14 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(number=JOBS)
     def requeue(self, number: int) -> None:
-        """The owner requeues a job that runs."""
+        """The owner requeues a running job."""
         job = self.chosen(number)
         if job and job.state == "RUNNING":
             self.as_owner(job, "scontrol", "requeue", job.key)
 
     @rule(number=JOBS, node=st.sampled_from(("n1", "n3")))
     def name_nodes(self, number: int, node: str) -> None:
-        """The owner wants a node of their own choice, and clears what hadard may have asked."""
+        """The owner requests a node for a pending job that has no pin."""
         job = self.chosen(number)
         change = f"ReqNodeList={node}"
         if job is None or job.state != "PENDING" or job.asked.nodes or not job.asked.all:
@@ -505,7 +505,7 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(number=JOBS)
     def leave(self, number: int) -> None:
-        """The owner has enough of hadard."""
+        """The owner withdraws a job from hadard."""
         job = self.chosen(number)
         described = decode_or_none(job.comment) if job else None
         if job and described:
@@ -514,21 +514,21 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(number=JOBS, text=st.sampled_from(('{"hadar":9}', '{"hadar":1,"steps":-1}')))
     def spoil_comment(self, number: int, text: str) -> None:
-        """The comment can no longer be read."""
+        """The description in the comment becomes invalid."""
         job = self.chosen(number)
         if job and JobId(job.key) in self.daemon.backend.ledger:
             self.as_owner(job, "scontrol", "update", f"JobId={job.key}", f"Comment={text}")
 
     @rule(number=JOBS)
     def dies_of_usr1(self, number: int) -> None:
-        """A job has said that it listens, and would die of the signal."""
+        """A job that claims to handle USR1 will die of it."""
         job = self.chosen(number)
         if job:
             job.dies_of_usr1 = True
 
     @rule(number=JOBS, text=st.sampled_from((b"", b"{}", b"\xff\x00", b'{"steps_done":-5}')))
     def spoil_report(self, number: int, text: bytes) -> None:
-        """A progress report is lost or wrong."""
+        """A progress report is lost or invalid."""
         job = self.chosen(number)
         path = self.directory / "spool" / str(job.number if job else 0) / "progress.json"
         if path.exists():
@@ -537,26 +537,26 @@ class Daemon(RuleBasedStateMachine):
             else:
                 path.unlink()
 
-    # What operators, machines and time do.
+    # Actions of operators, faults of machines, and time.
 
     @rule(seconds=st.sampled_from((0.1, 1.0, 5.0, 30.0)))
     def time_passes(self, seconds: float) -> None:
-        """A little while."""
+        """Advance the time a little."""
         self.advance(seconds)
 
     @rule()
     def much_time_passes(self) -> None:
-        """Longer than anybody waits."""
+        """Advance the time beyond all timeouts."""
         self.advance(LONG_S)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and remember whether pins may have grown old in it."""
+        """Advance the time, and note whether pins may have aged."""
         self.fake.advance(seconds)
         self.daemon.is_worn = self.daemon.is_worn or seconds >= 5.0
 
     @rule(name=st.sampled_from(("n1", "n2", "n3", "n4")), is_down=st.booleans())
     def node_fails(self, name: str, is_down: bool) -> None:
-        """A node dies, or is drained."""
+        """A node fails or is drained."""
         if is_down:
             self.fake.lose_node(name)
         else:
@@ -564,7 +564,7 @@ class Daemon(RuleBasedStateMachine):
 
     @rule(gpus=st.sampled_from((0, 2, 4)))
     def users_are_limited(self, gpus: int) -> None:
-        """An operator sets how many GPUs a user may have at once, or lifts that."""
+        """An operator sets or removes a limit of GPUs per user."""
         self.fake.gpus_per_user = gpus
         self.daemon.is_worn = True
 
@@ -576,34 +576,34 @@ class Daemon(RuleBasedStateMachine):
 
     @rule()
     def slurmctld_restarts(self) -> None:
-        """No node has reported to it for some seconds."""
+        """slurmctld restarts, and its nodes report some seconds later."""
         self.fake.restart()
 
     @rule()
     def ended_jobs_are_forgotten(self) -> None:
-        """Slurm drops what has ended for long."""
+        """Slurm forgets jobs that ended some time ago."""
         self.fake.forget_ended()
         left = {job.key for job in self.fake.jobs}
         self.own = {key: own for key, own in self.own.items() if key in left}
 
     def is_hopeless(self, job: FakeJob, own: Own) -> bool:
-        """Whether Slurm holds a job since its owner wants nodes that do not have what it needs."""
+        """Return whether Slurm holds a job because its owner's nodes cannot satisfy its request."""
         return job.reason == "BadConstraints" and bool(own.asked.nodes)
 
     @property
     def have_nodes_reported(self) -> bool:
-        """Whether jobs can be given back: right after its start slurmctld is not to be trusted."""
+        """Return whether all nodes have reported: before that hadard restores no jobs."""
         return all(node.has_reported for node in self.fake.nodes.values())
 
-    # What holds at any time.
+    # Invariants.
 
     def is_for_later(self, job: FakeJob) -> bool:
-        """Whether a job waits for a time of its owner's choice."""
+        """Return whether a job waits for its begin time."""
         return job.begins_s > self.fake.now_s
 
     @invariant()
     def no_gpu_has_two_jobs(self) -> None:
-        """Not one of them."""
+        """No GPU is allocated to two jobs."""
         if not hasattr(self, "fake"):
             return
         held = [
@@ -617,7 +617,7 @@ class Daemon(RuleBasedStateMachine):
 
     @invariant()
     def every_job_that_runs_has_all_its_gpus(self) -> None:
-        """None runs without, or with more or fewer than its owner asked for."""
+        """Every running job has exactly as many GPUs as its owner requested."""
         for key, own in self.own.items():
             [job] = self.fake.find(key)
             if job.state == "RUNNING":
@@ -627,13 +627,13 @@ class Daemon(RuleBasedStateMachine):
 
     @invariant()
     def holds_are_operators_where_operators_placed_them(self) -> None:
-        """hadard never holds as they do, and none of its own takes the place of theirs."""
+        """hadard never sets an operator's hold, and never replaces one by its own."""
         for key, own in self.own.items():
             [job] = self.fake.find(key)
             assert (job.hold == "admin") == own.is_kept or not job.is_live, job
 
 
-# What it looks for takes several things to happen in one run.
+# The faults that this test looks for need several events in one run.
 Daemon.TestCase.settings = settings(
     max_examples=4 * settings().max_examples, stateful_step_count=40
 )
@@ -641,7 +641,10 @@ TestDaemon = Daemon.TestCase
 
 
 def test_a_release_between_look_and_change_leaves_no_job_without_gpus() -> None:
-    """Chance seldom comes to it: the job would start between the two halves of a change."""
+    """A release between observation and change must not start the job between the two updates.
+
+    Random runs seldom reach this case.
+    """
     for batch in (1, 2):
         steps = Daemon()
         steps.begin((24, 11, 5))
@@ -655,7 +658,7 @@ def test_a_release_between_look_and_change_leaves_no_job_without_gpus() -> None:
 
 @pytest.fixture
 def steps() -> Iterator[Daemon]:
-    """A cluster that keeps types, before anything has happened on it."""
+    """A new cluster whose Slurm keeps GPU types once named."""
     daemon = Daemon()
     daemon.begin((22, 5, 8))
     yield daemon
@@ -663,7 +666,7 @@ def steps() -> Iterator[Daemon]:
 
 
 def test_a_pinned_job_that_its_owner_holds_is_given_back(steps: Daemon) -> None:
-    """hadard died right after it had released the job: the hold stays, the pin goes."""
+    """hadard is killed after it has released a job: the owner's hold stays, the pin is removed."""
     steps.submit("alice", "per node, two", False, "main", False, 0, RATES)
     steps.round_amid_releases(1)
     steps.killed(5)
@@ -675,7 +678,7 @@ def test_a_pinned_job_that_its_owner_holds_is_given_back(steps: Daemon) -> None:
 
 
 def hold_as_it_starts(steps: Daemon) -> FakeJob:
-    """Have a job start in the moment before hadard's hold, and hadard die before the next round."""
+    """Start a job right before hadard's hold, and kill hadard before the next round."""
     steps.submit("alice", "per node, two", False, "main", False, 0, RATES)
     steps.submit("alice", "any", True, "main", False, 0, RATES)
     steps.round_amid_releases(2)
@@ -686,7 +689,7 @@ def hold_as_it_starts(steps: Daemon) -> FakeJob:
 
 
 def test_a_job_held_as_it_started_is_given_back_when_its_node_fails(steps: Daemon) -> None:
-    """It waits then, under a hold that came when it ran already."""
+    """A hold that raced with the job's start is released when the job is pending again."""
     job = hold_as_it_starts(steps)
     steps.node_fails("n1", True)
     steps.released()
@@ -694,14 +697,14 @@ def test_a_job_held_as_it_started_is_given_back_when_its_node_fails(steps: Daemo
 
 
 def test_a_hold_that_came_as_its_job_started_is_taken_back(steps: Daemon) -> None:
-    """By `hadar release` as by hadard itself: the job's node may fail when both are gone."""
+    """`hadar release` releases a hold that raced with its job's start."""
     job = hold_as_it_starts(steps)
     steps.released()
     assert (job.state, job.hold) == ("RUNNING", "")
 
 
 def test_hadard_takes_back_a_hold_that_came_as_its_job_started(steps: Daemon) -> None:
-    """In its next round; the owner's hold after that is the owner's."""
+    """hadard releases a hold that raced with the job's start; a later hold of the owner stays."""
     job = hold_as_it_starts(steps)
     steps.round()
     assert (job.state, job.hold) == ("RUNNING", "")
@@ -714,7 +717,7 @@ def test_hadard_takes_back_a_hold_that_came_as_its_job_started(steps: Daemon) ->
 
 
 def test_a_hold_placed_while_a_plan_is_made_stays(steps: Daemon) -> None:
-    """The job goes back to Slurm without its pin, and under the hold that came in between."""
+    """The job's pin is removed, and the hold set between observation and change stays."""
     steps.submit("alice", "any", True, "main", False, 0, RATES)
     steps.round()
     [job] = steps.fake.jobs

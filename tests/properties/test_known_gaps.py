@@ -1,7 +1,8 @@
-"""Ways in which a job is not given back as it was submitted, found by HADAR_EXPLORE=1.
+"""Known cases in which a job's request is not restored, found with HADAR_EXPLORE=1.
 
-Each needs a hadard that is killed in the milliseconds in which a job's request is cut in two, or a
-lost ledger, and one thing more. Mended, a test here fails, and goes to test_daemon_machine.py.
+Each needs a hadard that is killed in the milliseconds between the two updates of a request, or a
+lost ledger, and one more event. Once a case is fixed, its test here fails and moves to
+test_daemon_machine.py.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def state() -> Iterator[Daemon]:
 
 
 def cut(state: Daemon) -> FakeJob:
-    """Return a held job whose request hadard has cleared and not yet set when it was killed."""
+    """Return a held job, with hadard killed after clearing the request and before setting it."""
 
     def kill(argv: Sequence[str]) -> None:
         if any(word.startswith("NumNodes=") for word in argv):

@@ -1,4 +1,4 @@
-"""What holds for the plan of every policy, on any snapshot. A policy joins in `contenders.py`."""
+"""Properties of every policy's plan for any snapshot; `contenders.py` lists the policies."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import POLICY_NAMES
 
-# Policies which say that only the ratio of throughputs matters to them.
+# Policies for which only the ratios of throughputs matter.
 SCALE_FREE = [name for name in CONTENDERS if name.startswith("hadar-paper")]
 
 every_policy = pytest.mark.parametrize("name", CONTENDERS)
 
 
 def test_every_policy_on_the_command_line_is_tested() -> None:
-    """A policy that users can name is under the properties of this file, and has that name."""
+    """Every policy that users can name is tested in this file, and has that name."""
     assert set(POLICY_NAMES) <= set(NAMED)
     assert [make().name for make in NAMED.values()] == list(NAMED)
     assert set(NAMED) >= NON_PREEMPTIVE | UNIFORM_ONLY | RIGID_ONLY
 
 
-# The laws. Each takes what a policy was given and what it made of it.
+# The laws. Each takes the input of a policy and its plan.
 
 
 def law_it_breaks_no_rule(policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan) -> None:
-    """Never above capacity, gangs whole, closed nodes left alone, a reason for who waits."""
+    """Capacity, whole gangs and closed nodes are respected, and every waiting job has a reason."""
     check_plan(snapshot, plan)
 
 
 def law_within_a_round_nobody_is_moved(
     policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan
 ) -> None:
-    """When a job comes or ends in the middle of a round, what is free is given out and no more."""
+    """Within a round running jobs keep their gangs, and only free GPUs are allocated."""
     for job in snapshot.plannable:
         if job.phase is Phase.RUNNING and not round_.may_move:
             event("runs on")
@@ -63,7 +63,7 @@ def law_within_a_round_nobody_is_moved(
 def law_what_cannot_be_checkpointed_keeps_its_gpus(
     policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan
 ) -> None:
-    """What runs and cannot resume, or is about to start, is never moved or stopped."""
+    """Running jobs without checkpoints, and jobs about to start, keep their allocation."""
     for job in snapshot.plannable:
         if job.is_pinned_in_place:
             event("pinned")
@@ -73,7 +73,7 @@ def law_what_cannot_be_checkpointed_keeps_its_gpus(
 def law_a_stopping_job_gets_nothing_and_nobody_gets_its_gpus(
     policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan
 ) -> None:
-    """GPUs are free only when Slurm says so."""
+    """A stopping job gets no GPUs, and its own are not free yet."""
     stopping = {job.job_id for job in snapshot.jobs if job.phase is Phase.STOPPING}
     assert not stopping & set(plan.by_id)
     assert all(dict(plan.waiting)[job_id] is WaitReason.STOPPING for job_id in stopping)
@@ -83,9 +83,9 @@ def law_a_stopping_job_gets_nothing_and_nobody_gets_its_gpus(
 def law_no_gpu_is_idle_while_a_job_could_use_it(
     policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan
 ) -> None:
-    """Work conservation: nobody waits who fits what is left, be it where he runs already.
+    """Work conservation: no waiting job fits the free GPUs, and none is stopped without need.
 
-    But for those that would have to stay where they began, and will end sooner elsewhere.
+    Except jobs that could not migrate afterwards and will end sooner on other GPUs.
     """
     if why_gpus_may_idle(policy, snapshot.rules):
         return
@@ -110,7 +110,7 @@ def law_no_gpu_is_idle_while_a_job_could_use_it(
 def law_who_runs_is_stopped_by_those_only_that_preempt(
     policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan
 ) -> None:
-    """Without preemption a job keeps its place to its end."""
+    """A policy without preemption keeps the allocations of running jobs."""
     for job in snapshot.plannable:
         if job.phase is Phase.RUNNING and policy.name in NON_PREEMPTIVE:
             event("runs on without preemption")
@@ -120,7 +120,7 @@ def law_who_runs_is_stopped_by_those_only_that_preempt(
 def law_the_cluster_is_never_all_idle(
     policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan
 ) -> None:
-    """If nobody else has GPUs and somebody could run, somebody does, whatever the rule."""
+    """If no GPU is occupied and some job could run, some job has GPUs, whatever the policy."""
     are_ours = snapshot.plannable_capacity == snapshot.cluster.capacity
     gangs = (gangs_that_fit(snapshot, j, snapshot.cluster.capacity) for j in snapshot.plannable)
     if are_ours and any(next(found, None) is not None for found in gangs):
@@ -130,9 +130,10 @@ def law_the_cluster_is_never_all_idle(
 def law_every_job_has_a_place_or_a_true_reason(
     policy: Policy, snapshot: Snapshot, round_: Round, plan: Plan
 ) -> None:
-    """A user can be told why a job waits, and the reason is never one that is not so.
+    """Every job has an allocation or a true wait reason.
 
-    Where a rule leaves GPUs idle, or gangs are of one type by rule, `is_so` tries too much.
+    Reasons are not checked by `is_so` where a rule leaves GPUs idle or allows uniform gangs only,
+    since `is_so` also tries places that such a policy does not use.
     """
     waiting = dict(plan.waiting)
     assert set(plan.by_id) | set(waiting) == set(snapshot.by_id)
@@ -187,10 +188,10 @@ def test_a_plan_keeps_every_law(name: str, data: st.DataObject, *, may_move: boo
 def test_a_plan_depends_on_what_is_seen_and_remembered_alone(
     name: str, data: st.DataObject, *, may_move: bool
 ) -> None:
-    """No lots are drawn, and it is of no account what Slurm happens to list first.
+    """A plan is deterministic and independent of the order in which Slurm lists jobs and nodes.
 
-    Nor does it matter who answers: a policy made anew, given the same memory, gives the same plan.
-    What is remembered may be of a time when other jobs were there; the laws hold all the same.
+    A new instance of the policy with the same memory gives the same plan. The laws also hold with
+    the memory of another snapshot.
     """
     policy = CONTENDERS[name]()
     snapshot = data.draw(snapshots_for(policy))
@@ -207,12 +208,12 @@ def test_a_plan_depends_on_what_is_seen_and_remembered_alone(
 
 
 def snapshots_for(policy: Policy) -> st.SearchStrategy[Snapshot]:
-    """Return snapshots with everything in them that a policy has to be able to deal with."""
+    """Return snapshots with everything that a policy must support."""
     return snapshots(may_fork=policy.name not in RIGID_ONLY)
 
 
 def shuffled(snapshot: Snapshot, data: st.DataObject) -> Snapshot:
-    """Return the same snapshot, made from jobs, nodes and GPUs of others in another order."""
+    """Return the same snapshot, built from jobs, nodes and occupied GPUs in another order."""
     return Snapshot.of(
         now_s=snapshot.now_s,
         cluster=Cluster.of(data.draw(st.permutations(snapshot.cluster.nodes))),
@@ -228,7 +229,7 @@ def shuffled(snapshot: Snapshot, data: st.DataObject) -> Snapshot:
 def test_who_is_not_told_lengths_does_not_see_them(
     name: str, seen: st.SearchStrategy[Snapshot], data: st.DataObject, *, may_move: bool
 ) -> None:
-    """The plan is the same however many steps every job has left, also with what was remembered."""
+    """The plan does not depend on the remaining steps of the jobs, also with a memory."""
     policy = CONTENDERS[name]()
     snapshot = data.draw(seen)
     left = data.draw(st.lists(st.sampled_from((0, 1, 1000, 10**7)), min_size=6, max_size=6))
@@ -243,7 +244,7 @@ def test_who_is_not_told_lengths_does_not_see_them(
 def test_elas_sees_only_what_share_is_done(
     snapshot: Snapshot, *, may_move: bool, factor: int
 ) -> None:
-    """The plan is the same with so many times the steps, of the whole and done."""
+    """The plan is the same if total and done steps of every job are multiplied by one factor."""
     jobs = (
         _with_steps(job, factor * job.spec.total_steps, factor * job.progress.steps_done)
         for job in snapshot.jobs
@@ -260,7 +261,7 @@ def _with_steps(job: Job, total: int, done: float) -> Job:
 def _assert_planned_alike(
     policy: Policy, snapshot: Snapshot, other: Snapshot, may_move: bool
 ) -> None:
-    """Plan twice, the second time with what the first left behind."""
+    """Fail unless two rounds are planned alike, the second with the memory of the first."""
     rounds = [replace(ROUND, may_move=may_move)] * 2
     for number in range(2):
         plan, again = (
@@ -277,7 +278,7 @@ def _assert_planned_alike(
 @pytest.mark.parametrize("name", SCALE_FREE)
 @given(snapshot=snapshots(is_fresh=True, restart_costs=(0.0,)))
 def test_twice_the_throughput_changes_nobodys_place(name: str, snapshot: Snapshot) -> None:
-    """The unit of progress is of no account: a step may be a sample, a batch or an epoch."""
+    """The unit of progress does not matter: a step may be a sample, a batch or an epoch."""
 
     def doubled(job: Job) -> Job:
         rows = {
@@ -301,7 +302,7 @@ def test_twice_the_throughput_changes_nobodys_place(name: str, snapshot: Snapsho
 def test_one_job_alone_is_never_turned_away(
     name: str, spec: JobSpec, cluster: Cluster, rules: GangRules
 ) -> None:
-    """On an empty cluster a job runs if there is any way to run it."""
+    """On an empty cluster a job runs if any gang fits it."""
     if not rules.is_uniform:
         spec = replace(spec, shapes=uniform_shapes(spec.num_gpus))
     policy = CONTENDERS[name]()

@@ -25,7 +25,7 @@ prices = st.builds(
 
 @given(price=prices)
 def test_the_price_runs_from_u_min_to_u_max(price: ExponentialPrice) -> None:
-    """k(0) = U_min and k(c) = U_max, and nothing beyond either end."""
+    """k(0) = U_min and k(c) = U_max, and the price is constant beyond both ends."""
     assert price.at(0) == pytest.approx(price.u_min)
     assert price.at(price.capacity) == pytest.approx(price.u_max)
     assert price.at(-1) == price.at(0)
@@ -34,21 +34,21 @@ def test_the_price_runs_from_u_min_to_u_max(price: ExponentialPrice) -> None:
 
 @given(price=prices, one=st.floats(0, 1), other=st.floats(0, 1))
 def test_the_price_never_falls_with_use(price: ExponentialPrice, one: float, other: float) -> None:
-    """The more is taken, the dearer the next GPU."""
+    """More use never lowers the price."""
     less, more = sorted((one * price.capacity, other * price.capacity))
     assert price.at(less) <= price.at(more) * (1 + 1e-12)
 
 
 @given(price=prices, share=st.floats(0, 1))
 def test_the_price_is_exponential(price: ExponentialPrice, share: float) -> None:
-    """Its logarithm is a straight line in the share that is taken."""
+    """The logarithm of the price is linear in the share of the type in use."""
     line = (1 - share) * math.log(price.u_min) + share * math.log(price.u_max)
     assert math.log(price.at(share * price.capacity)) == pytest.approx(line)
 
 
 @given(price=prices, most=st.integers(1, 20))
 def test_the_steps_cover_the_capacity(price: ExponentialPrice, most: int) -> None:
-    """At most so many steps as asked for, as many units as there are GPUs, never falling."""
+    """There are at most `most` steps, with the capacity as total units, and prices never fall."""
     steps = list(price.segments(most))
     assert 1 <= len(steps) <= most
     assert sum(step.gpus for step in steps) == pytest.approx(price.capacity)
@@ -61,7 +61,7 @@ def test_the_steps_cover_the_capacity(price: ExponentialPrice, most: int) -> Non
 
 @given(price=prices)
 def test_a_step_costs_what_its_middle_costs(price: ExponentialPrice) -> None:
-    """With one step a unit, the first GPU costs k(1/2) and the last k(c - 1/2)."""
+    """With one step per unit, the first GPU costs k(1/2) and the last k(c - 1/2)."""
     steps = list(price.segments(price.capacity))
     assert [step.gpus for step in steps] == pytest.approx([1.0] * price.capacity)
     assert steps[0].price == pytest.approx(price.at(0.5))
@@ -71,7 +71,7 @@ def test_a_step_costs_what_its_middle_costs(price: ExponentialPrice) -> None:
 @pytest.mark.parametrize("utility", UTILITIES)
 @given(snapshot=snapshots())
 def test_every_type_that_a_job_runs_on_has_a_price(utility: str, snapshot: Snapshot) -> None:
-    """0 < U_min <= U_max <= what the best job gains per GPU, for these types and no others."""
+    """The types on which some job runs, and no others, have a price: 0 < U_min <= U_max <= 1."""
     appraisal = Appraisal.of(snapshot, UTILITIES[utility])
     capacity = snapshot.cluster.gpus_by_type
     found = exponential_prices(snapshot.plannable, appraisal, capacity)

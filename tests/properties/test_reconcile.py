@@ -1,4 +1,4 @@
-"""From what is to what should be: the actions do it, in an order that can be carried out."""
+"""The actions from `reconcile` turn the snapshot into the plan, in an order that can be applied."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def held_by(snapshot: Snapshot) -> dict[str, object]:
 def test_applying_the_actions_gives_the_plan(
     trace: Trace, data: st.DataObject, later_s: float
 ) -> None:
-    """Two plans after one another, each in force once its actions are applied, and then at rest."""
+    """After its actions are applied a plan is in force, and reconcile only renews; two in turn."""
     world = SimBackend(*trace)
     world.wait(later_s)
     for _ in range(2):
@@ -50,7 +50,7 @@ def test_applying_the_actions_gives_the_plan(
 def test_stops_come_first_then_renewals_then_starts(
     snapshot: Snapshot, data: st.DataObject
 ) -> None:
-    """GPUs are given back before they are given out."""
+    """GPUs are freed before they are allocated."""
     actions = reconcile(snapshot, data.draw(valid_plans(snapshot)))
     order = [(Stop, Renew, Start).index(type(action)) for action in actions]
     assert order == sorted(order)
@@ -58,7 +58,7 @@ def test_stops_come_first_then_renewals_then_starts(
 
 @given(snapshot=snapshots(), data=st.data())
 def test_every_action_follows_from_the_difference(snapshot: Snapshot, data: st.DataObject) -> None:
-    """A job is stopped where it should not be, started where it is not, and renewed elsewhere."""
+    """Gangs only held are stopped, gangs only planned are started, and gangs of both renewed."""
     plan = data.draw(valid_plans(snapshot))
     actions = reconcile(snapshot, plan)
     held = {
@@ -78,7 +78,7 @@ def test_every_action_follows_from_the_difference(snapshot: Snapshot, data: st.D
 
 
 def test_a_move_is_a_stop_and_a_start() -> None:
-    """The job leaves one gang and gets the other, in one round."""
+    """The job is stopped on one gang and started on the other in one round."""
     snapshot = a_snapshot("1xV100,1xK80", a_job("1", on="n2:K80:1"))
     assert reconcile(snapshot, a_plan({"1": "n1:V100:1"})) == (
         Stop(snapshot.jobs[0].job_id, 0, a_gang("n2:K80:1")),
@@ -87,7 +87,7 @@ def test_a_move_is_a_stop_and_a_start() -> None:
 
 
 def test_what_a_queued_job_held_is_history() -> None:
-    """Who waits has nothing to give back, and is started even where it has been before."""
+    """A queued job needs no stop, and a start even on the gang that it has held before."""
     job = a_job("1", on="n1:V100:1", phase=Phase.QUEUED)
     snapshot = a_snapshot("1xV100", job)
     start = Start(job.job_id, 0, a_gang("n1:V100:1"))
@@ -96,13 +96,13 @@ def test_what_a_queued_job_held_is_history() -> None:
 
 
 def test_a_stopping_job_is_left_alone() -> None:
-    """It has been told already."""
+    """A stopping job gets no further actions."""
     job = a_job("1", on="n1:V100:1", phase=Phase.STOPPING)
     plan = a_plan(waiting={"1": WaitReason.STOPPING})
     assert reconcile(a_snapshot("1xV100", job), plan) == ()
 
 
 def test_a_queued_job_that_waits_on_needs_nothing() -> None:
-    """Who has nothing and gets nothing is not spoken of."""
+    """A job without GPUs, before and in the plan, gets no actions."""
     plan = a_plan(waiting={"1": WaitReason.OUTBID})
     assert reconcile(a_snapshot("1xV100", a_job("1")), plan) == ()

@@ -1,4 +1,4 @@
-"""The simulator and the loop: what is conserved, what never happens, what faults leave alone."""
+"""The simulator and the loop: what is conserved, what never happens, and the effects of faults."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Restless:
     name: str = "restless"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return a plan without sense."""
+        """Return a random valid plan."""
         return self.data.draw(valid_plans(snapshot))
 
 
 def run(
     world: SimBackend, policy: Policy, *, length_s: float = 360.0, max_rounds: int = 2000
 ) -> list[RoundRecord]:
-    """Run the loop to its end and return every round; a fault in a round is an error here."""
+    """Run the loop to its end and return every round; an error in a round fails the test."""
     records: list[RoundRecord] = []
 
     def record(line: RoundRecord) -> None:
@@ -93,8 +93,8 @@ def check_conserved(
 ) -> None:
     """Assert what holds for the journal of any run, finished or not.
 
-    Steps are what the time on GPUs gives, less restarts; where they need not be equal, because
-    rounds train whole steps or copies are aggregated, they are never more than that.
+    The steps done are those that the time on GPUs gives, less restarts. Where rounds train whole
+    steps or copies are averaged, they may be fewer.
     """
     capacity = {node.name: dict(node.gpus) for node in cluster.nodes}
     specs = {spec.job_id: spec for spec in jobs}
@@ -135,10 +135,10 @@ def check_conserved(
 def test_a_run_does_all_work_and_keeps_its_books(
     name: str, data: st.DataObject, length_s: float, rules: str
 ) -> None:
-    """Every job ends once, steps and GPUs are conserved, no bound is beaten; and so once more.
+    """Every job ends once, steps and GPUs are conserved, bounds hold, and a second run is the same.
 
-    Nodes may fail, and what was trained since the last save with them: run_experiment proves that
-    the accounts balance then too.
+    Nodes may fail, with a loss of unsaved steps: run_experiment checks that the accounts balance
+    then, too.
     """
     may_fork = POLICIES[name]().name not in RIGID_ONLY
     gang_rules = GAVEL_RULES if rules == "gavel" else GangRules()
@@ -160,7 +160,7 @@ def test_a_run_does_all_work_and_keeps_its_books(
 def play(
     name: str, cluster: Cluster, jobs: Sequence[JobSpec], rules: ExperimentSettings
 ) -> tuple[Result, list[Line]]:
-    """Run an experiment and return its figures and its journal without times of day."""
+    """Run an experiment and return its figures and its journal without durations."""
     records: list[RoundRecord] = []
     result = run_experiment(jobs, cluster, POLICIES[name](), rules, on_round=records.append)
     return result, lines_of([replace(record, durations={}) for record in records])
@@ -173,7 +173,7 @@ def check_bounds(
     result: Result,
     rules: GangRules,
 ) -> None:
-    """Assert that no job ends before it could alone, and that TTD and JCT keep their bounds."""
+    """Assert that no job ends sooner than it could alone, and that TTD and JCT keep bounds."""
     if not jobs:
         return
     empty = Snapshot.of(now_s=0.0, cluster=cluster, jobs=(), rules=rules)
@@ -199,7 +199,7 @@ def check_bounds(
 def test_no_plan_however_foolish_breaks_the_books(
     trace: Trace, data: st.DataObject, length_s: float
 ) -> None:
-    """The same holds when jobs are moved about without sense."""
+    """Steps and GPUs are conserved under any valid plans."""
     world = SimBackend(*trace)
     records = run(world, Restless(data), length_s=length_s, max_rounds=8)
     lines = lines_of(records)
@@ -209,7 +209,7 @@ def test_no_plan_however_foolish_breaks_the_books(
 
 @given(cost_s=st.floats(0, 200), num_moves=st.integers(0, 4))
 def test_every_move_lasts_a_restart(cost_s: float, num_moves: int) -> None:
-    """A job that is moved k times ends k restarts later, and a first start costs nothing."""
+    """A job that is migrated k times ends k restarts later, and its first start costs nothing."""
 
     @dataclass
     class BackAndForth:
@@ -222,7 +222,7 @@ def test_every_move_lasts_a_restart(cost_s: float, num_moves: int) -> None:
                 return Plan()
             return a_plan({"1": self.places[min(round_.index, self.moves) % 2]})
 
-    # 5000 steps at 10 a second: 500 s, and rounds of 250 s are longer than any restart.
+    # 25,000 steps at 10 a second take 2500 s, and rounds of 250 s are longer than any restart.
     spec = a_spec("1", steps=25_000, restart_cost_s=cost_s)
     world = SimBackend(a_cluster("1xV100,1xV100"), [spec])
     lines = lines_of(run(world, BackAndForth(num_moves), length_s=250.0))
@@ -242,7 +242,7 @@ def test_a_job_ends_at_its_exact_finish_and_frees_its_gpus_at_once() -> None:
 
 
 def test_an_empty_cluster_waits_for_the_next_job_without_rounds() -> None:
-    """A job that comes after a month costs no thousands of rounds before it."""
+    """A job submitted after a month does not cause thousands of rounds before it."""
     late = a_spec("1", submitted_s=30 * 86400.0)
     records = run(SimBackend(a_cluster("1xV100"), [late]), FirstFit())
     assert len(records) == 3
@@ -251,7 +251,7 @@ def test_an_empty_cluster_waits_for_the_next_job_without_rounds() -> None:
 
 
 def test_observing_changes_nothing() -> None:
-    """Who looks twice sees the same, ended jobs included."""
+    """Two observations are the same, including ended jobs."""
     world = SimBackend(a_cluster("1xV100"), [a_spec("1")])
     world.apply([Start(world.jobs[0].job_id, 0, a_gang("n1:V100:1"))])
     assert world.observe() == world.observe()
@@ -261,7 +261,7 @@ def test_observing_changes_nothing() -> None:
 
 
 def test_a_start_on_gpus_that_are_taken_is_deferred() -> None:
-    """Two jobs never hold one GPU, whatever the loop asks for."""
+    """Two jobs never hold the same GPU, whatever the loop requests."""
     one, two = a_spec("1"), a_spec("2")
     world = SimBackend(a_cluster("1xV100"), [one, two])
     gang = a_gang("n1:V100:1")
@@ -271,7 +271,7 @@ def test_a_start_on_gpus_that_are_taken_is_deferred() -> None:
 
 
 def test_a_renewal_of_what_is_not_held_is_refused() -> None:
-    """A renewal never starts anything."""
+    """A renewal never starts a job."""
     spec = a_spec("1")
     world = SimBackend(a_cluster("1xV100"), [spec])
     (outcome,) = world.apply([Renew(spec.job_id, 0, a_gang("n1:V100:1"))])
@@ -280,30 +280,30 @@ def test_a_renewal_of_what_is_not_held_is_refused() -> None:
 
 
 def test_a_simulation_that_goes_nowhere_ends_with_an_error() -> None:
-    """A job that can never start does not keep the simulator running for ever."""
+    """A job that can never start does not keep the simulator running without end."""
     world = SimBackend(a_cluster("1xV100"), [a_spec("7", 4)])
     with pytest.raises(HadarError, match="jobs that never start: 7"):
         run(world, FirstFit())
 
 
-# Faults. Job 1 runs; what comes after must leave it alone.
+# Faults. Job 1 runs, and later faults must not affect it.
 
 
 @dataclass
 class Faulty:
-    """A policy that is sound in round 0 and then does as it is told."""
+    """A policy whose plan is valid in round 0 and is that of `later` afterwards."""
 
     later: Callable[[Snapshot], Plan]
     name: str = "faulty"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return a sound plan in the first round only."""
+        """Return a valid plan in the first round only."""
         return FirstFit().plan(snapshot, round_) if round_.index == 0 else self.later(snapshot)
 
 
 @dataclass
 class Patchy:
-    """A backend that cannot be seen, or cannot be acted on, in some rounds."""
+    """A backend that cannot observe or cannot apply actions in some rounds."""
 
     world: SimBackend
     blind: frozenset[int] = frozenset()
@@ -312,14 +312,14 @@ class Patchy:
     applied: list[Action] = field(default_factory=list)
 
     def observe(self) -> Snapshot:
-        """Return what is, unless this round is blind."""
+        """Return the snapshot, unless this round is blind."""
         self.looks += 1
         if self.looks in self.blind:
             raise SlurmUnavailable("squeue gave no answer within 30 s")
         return self.world.observe()
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
-        """Do as told, unless this round is numb."""
+        """Apply the actions, unless this round is numb."""
         if self.looks in self.numb:
             raise SlurmUnavailable("scontrol gave no answer within 30 s")
         self.applied += [action for action in actions if not isinstance(action, Renew)]
@@ -331,7 +331,7 @@ class Patchy:
 
 
 def long_world() -> SimBackend:
-    """Two V100s and two jobs of 1000 s; job 2 comes in the middle."""
+    """Two V100s and two jobs of 1000 s; job 2 is submitted after 500 s."""
     jobs = [a_spec("1", steps=10_000), a_spec("2", steps=10_000, submitted_s=500.0)]
     return SimBackend(a_cluster("1xV100,1xV100"), jobs)
 
@@ -373,7 +373,7 @@ def place_on_an_unknown_node(_snapshot: Snapshot) -> Plan:
 def test_a_faulty_policy_leaves_running_jobs_alone(
     later: Callable[[Snapshot], Plan], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Every allocation stays, the journal says why, and the loop goes on."""
+    """Every allocation stays, the journal records the error, and the loop continues."""
     backend = Patchy(long_world())
     records = run_patchy(backend, Faulty(later), rounds=4)
     assert [type(action) for action in backend.applied] == [Start]
@@ -388,7 +388,7 @@ def test_a_faulty_policy_leaves_running_jobs_alone(
 
 
 def test_a_cluster_that_cannot_be_seen_is_left_alone() -> None:
-    """Nothing is done in the dark, and the next look heals it."""
+    """Rounds without an observation change nothing; the next observation resumes planning."""
     backend = Patchy(long_world(), blind=frozenset({1, 2}))
     records = run_patchy(backend, FirstFit(), rounds=4)
     assert [len(record.errors) for record in records] == [0, 1, 1, 0]
@@ -400,7 +400,7 @@ def test_a_cluster_that_cannot_be_seen_is_left_alone() -> None:
 
 
 def test_what_could_not_be_applied_is_tried_again() -> None:
-    """A round whose actions failed as a whole is made good by the next."""
+    """Actions that failed as a whole are repeated in the next round."""
     backend = Patchy(long_world(), numb=frozenset({0}))
     records = run_patchy(backend, FirstFit(), rounds=2)
     assert records[0].plan is not None
@@ -411,7 +411,7 @@ def test_what_could_not_be_applied_is_tried_again() -> None:
 def test_a_refused_action_is_logged_and_the_others_are_done(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One job that Slurm says no to does not keep the next from its GPUs."""
+    """A refused action for one job does not prevent those for others."""
 
     class Stubborn(Patchy):
         def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
@@ -431,7 +431,7 @@ def test_a_refused_action_is_logged_and_the_others_are_done(
 
 
 def test_jobs_are_moved_at_the_beginning_of_a_round_only() -> None:
-    """When a job comes in the middle of a round, the policy is told not to move others."""
+    """A job that is submitted within a round causes a round with `may_move` unset."""
     records = run_patchy(Patchy(long_world()), FirstFit(), rounds=7)
     seen = [(record.round.start_s, record.round.may_move, record.wake) for record in records]
     assert seen[:3] == [
@@ -458,7 +458,7 @@ def test_the_loop_runs_as_many_rounds_as_asked_for() -> None:
 
 
 def test_the_first_jobs_of_a_published_mix_finish_near_their_bound() -> None:
-    """Twenty jobs of the 480 on 60 GPUs, more GPUs than they need: none waits, all on time."""
+    """Twenty of the 480 jobs on 60 GPUs, more than they need, all finish within the bounds."""
     if not SHARED_TRACE.exists():
         pytest.skip(f"{SHARED_TRACE} is not there")
     table = parse_table(data_file("throughputs.json").read_text(encoding="utf-8"), "table")

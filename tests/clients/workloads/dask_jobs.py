@@ -1,4 +1,4 @@
-"""What a user does with dask-jobqueue: workers that are jobs with a GPU each."""
+"""A user's program with dask-jobqueue: each worker is a job with one GPU."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def num_gpus() -> int:
 
 
 def fail() -> None:
-    """Fail as a training does that diverges."""
+    """Raise an error, as a training that diverges."""
     raise ValueError("diverged")
 
 
 def main() -> None:
-    """Run everything and print what came of it."""
+    """Run the workload and print its results."""
     options = {"cores": 1, "processes": 1, "memory": "500MB", "walltime": "00:05:00"}
     with (
         SLURMCluster(
@@ -50,7 +50,7 @@ def main() -> None:
             "gpus": sorted(client.run(num_gpus).values()),
             "workers": len(client.scheduler_info(n_workers=-1)["workers"]),
         }
-        # More than there are GPUs: what waits when the cluster is closed is cancelled.
+        # More workers than GPUs: pending jobs are cancelled when the cluster is closed.
         cluster.scale(jobs=6)
         said["submitted"] = until_submitted(cluster, 6)
     json.dump(said, sys.stdout)

@@ -1,4 +1,4 @@
-"""What a user does with parsl: functions on two blocks, each a job with a GPU."""
+"""A user's program with parsl: functions on two blocks, each a job with one GPU."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def num_gpus() -> int:
 
 @parsl.python_app
 def fail() -> None:
-    """Fail as a training does that diverges."""
+    """Raise an error, as a training that diverges."""
     raise ValueError("diverged")
 
 
 def states(executor: HighThroughputExecutor) -> list[str]:
-    """Return what parsl says of its blocks."""
+    """Return the states that parsl shows for its blocks."""
     return sorted(status.state.name for status in executor.status().values())
 
 
 def until(executor: HighThroughputExecutor, wanted: list[str]) -> list[str]:
-    """Return what parsl says of its blocks, once it is this or it takes too long."""
+    """Return the states of parsl's blocks once they are `wanted`, or after 90 s."""
     deadline_s = time.monotonic() + 90
     while (seen := states(executor)) != wanted and time.monotonic() < deadline_s:
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""What a user does with ReFrame: checks on a GPU, on none, in an array, and one that fails."""
+"""A user's checks with ReFrame: with GPUs, without, in an array, and one that fails."""
 
 import reframe as rfm
 import reframe.utility.sanity as sn
@@ -26,12 +26,12 @@ class Check(rfm.RunOnlyRegressionTest):
 
     @sanity_function
     def sees_its_gpus(self):
-        """Every job prints the number of GPUs that it asked for."""
+        """Check that every job prints the number of GPUs that it requested."""
         found = sn.extractall(r"gpus=(\d+)", self.stdout, 1, int)
         return sn.all([sn.assert_gt(sn.count(found), 0), sn.all(sn.map(self.is_right, found))])
 
     def is_right(self, number):
-        """Whether a job saw what it asked for."""
+        """Return whether a job sees the number of GPUs that it requested."""
         return number == self.gpus
 
 
@@ -66,7 +66,7 @@ class OnNone(Check):
 
 @rfm.simple_test
 class Broken(Check):
-    """A job that ends with a status."""
+    """A job that ends with status 3."""
 
     options = ["--gpus=1"]
     gpus = 1
@@ -74,5 +74,5 @@ class Broken(Check):
 
     @sanity_function
     def ends_well(self):
-        """It does not."""
+        """Require status 0, so that the check fails."""
         return sn.assert_eq(self.job.exitcode, 0)

@@ -1,4 +1,4 @@
-"""What a user does with ReFrame: run the checks beside this one, and read its report."""
+"""A user's program with ReFrame: runs the checks in reframe_checks.py and reads the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site as ReFrame wants it described: one partition of the local cluster."""
+"""The site in ReFrame's configuration: one partition of the local cluster."""
 
 site_configuration = {
     "systems": [

@@ -1,4 +1,4 @@
-"""What a user does with snakemake: run the Snakefile beside this one through its Slurm plugin."""
+"""A user's program with snakemake: runs the Snakefile of this directory with its Slurm plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user does with submitit: one function, an array of it, one without a GPU, a failure."""
+"""A user's program with submitit: a function, an array of it, one without a GPU, and a failure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def square(number: int) -> list[int]:
 
 
 def fail() -> None:
-    """Fail as a training does that diverges."""
+    """Raise an error, as a training that diverges."""
     raise ValueError("diverged")
 
 
 def final_state(job: submitit.Job) -> str:
-    """Return what submitit says of a job, once Slurm's accounting has its end."""
+    """Return submitit's state of a job, once Slurm's accounting has recorded its end."""
     deadline_s = time.monotonic() + 60
     while True:
         state = job.watcher.get_state(job.job_id, mode="force")

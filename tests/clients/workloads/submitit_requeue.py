@@ -1,4 +1,4 @@
-"""What a user does with submitit where jobs are preempted: a job that saves and requeues itself."""
+"""A user's program with submitit under preemption: a job that saves and requeues itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import submitit
 
 
 class Count:
-    """Counts, and goes on from where it was when it is stopped."""
+    """Counts, and resumes from the number reached when it was stopped."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -30,7 +30,7 @@ class Count:
         ]
 
     def checkpoint(self, end: int) -> submitit.helpers.DelayedSubmission:
-        """Tell submitit how to go on."""
+        """Return the submission with which submitit resumes."""
         return submitit.helpers.DelayedSubmission(self, end)
 
 
@@ -38,7 +38,7 @@ executor = submitit.AutoExecutor(folder="logs", cluster="slurm")
 executor.update_parameters(timeout_min=5, slurm_gpus_per_node=1, slurm_job_name="count")
 job = executor.submit(Count(), 60)
 deadline_s = time.monotonic() + 60
-# By then submitit heeds the signal.
+# submitit has installed its signal handler by then.
 while "counting" not in (job.stdout() or "") and time.monotonic() < deadline_s:
     time.sleep(0.2)
 job._interrupt(timeout=False)
