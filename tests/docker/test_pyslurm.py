@@ -228,7 +228,7 @@ def test_changes_go_their_ways_in_order(pyslurm: DockerCluster) -> None:
     )
     refused = {index: fault for index, fault in enumerate(faults) if fault}
     assert refused.keys() == {2, 5, 6}
-    assert all(gpu_type == "SlurmRefused" for gpu_type, _ in refused.values())
+    assert all(kind == "SlurmRefused" for kind, _ in refused.values())
     assert "Invalid job id" in refused[2][1]
     assert "Invalid job id" in refused[5][1]
     assert "pending" in refused[6][1]

@@ -300,11 +300,11 @@ class FakeSlurm:
 
     # Requests of the tools to slurmctld. They raise Rejected.
 
-    def hold(self, job: FakeJob, gpu_type: str) -> None:
+    def hold(self, job: FakeJob, kind: str) -> None:
         """Hold a job; a running job continues, and is held once it is requeued."""
         self._must_not_have_ended(job)
         self.split(job)
-        job.hold, job.reason = gpu_type, "JobHeldAdmin" if gpu_type == "admin" else "JobHeldUser"
+        job.hold, job.reason = kind, "JobHeldAdmin" if kind == "admin" else "JobHeldUser"
 
     def release(self, job: FakeJob, *, by: str | None = None) -> None:
         """Release a job; `by` is a user, who cannot release an operator's hold."""

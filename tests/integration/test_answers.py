@@ -78,9 +78,9 @@ def test_status_counts_what_slurm_shows(site: Site) -> None:
     assert site.hadard.process is not None
     assert found["pid"] == site.hadard.process.pid
     last = found["last"]
-    gpu_types = ("total", "ours", "others", "free", "closed")
+    states = ("total", "ours", "others", "free", "closed")
     counts = {
-        gpu_type: tuple(use[name] for name in gpu_types) for gpu_type, use in last["gpus"].items()
+        gpu_type: tuple(use[state] for state in states) for gpu_type, use in last["gpus"].items()
     }
     assert counts == {
         "k80": (6, 0, 3, 3, 0),

@@ -76,13 +76,8 @@ def compared(
 def documented(*when: str) -> set[str]:
     """Return the fields that the page says are set on a job of one of these kinds."""
     rows = re.findall(r"^\| (`.*?) \| (.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(when) <= {gpu_type for _, gpu_type in rows}
-    return {
-        name
-        for names, gpu_type in rows
-        if gpu_type in when
-        for name in re.findall(r"`(.*?)`", names)
-    }
+    assert set(when) <= {kind for _, kind in rows}
+    return {name for names, kind in rows if kind in when for name in re.findall(r"`(.*?)`", names)}
 
 
 def check_line(call: Invocation, differences: Differences) -> Differences:
@@ -179,13 +174,13 @@ def check(call: Invocation, ours: Result, differences: Differences, *when: str) 
     if "Requested node configuration is not available" in str(differences.get("stderr")):
         return {}  # Slurm checks this for a held job only when it is released
     assert len(ours.components) == 1
-    gpu_types = [*when, *([] if asks_for_gpus(call) else ["no GPUs asked for"])]
+    kinds = [*when, *([] if asks_for_gpus(call) else ["no GPUs asked for"])]
     description = decode(str(differences["Comment"][1]))
     assert description is not None
     assert (description.steps, description.comment) == (100, comment_of(call))
     is_users = any(word.startswith("-H") for word in call.words[:1])
     assert description.is_held == ("held" in when and not is_users)
-    expected = documented(*gpu_types) | {"notes"}
+    expected = documented(*kinds) | {"notes"}
     return {name: what for name, what in differences.items() if name not in expected}
 
 

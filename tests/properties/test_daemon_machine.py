@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.plan import Plan, WaitReason
-from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.core.plan import WaitReason
+from hadar_slurm.core.snapshot import Round
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.loop import RoundRecord, run_round
 from hadar_slurm.jobspec.description import Description, decode_or_none, encode
@@ -87,10 +87,10 @@ class Own:
 
 @dataclass
 class Trouble:
-    """A fault, `gpu_type`, in the `left`-th command, with `lasts` also in all later ones."""
+    """A fault, `kind`, in the `left`-th command, with `lasts` also in all later ones."""
 
     left: int
-    gpu_type: str
+    kind: str
     lasts: bool = False
 
     def __call__(self, argv: Sequence[str]) -> str | None:
@@ -98,12 +98,12 @@ class Trouble:
         self.left -= 1
         if self.left > 0 or (self.left < 0 and not self.lasts):
             return None
-        if self.gpu_type == "killed":
+        if self.kind == "killed":
             raise Killed
         return {
             "unreachable": f"slurm_update error: {UNREACHABLE}",
             "refused": "Access/permission denied",
-        }[self.gpu_type]
+        }[self.kind]
 
 
 @dataclass
@@ -113,14 +113,6 @@ class Memory:
     backend: SlurmBackend
     memory: object = None
     is_worn: bool = False
-
-
-@dataclass
-class Finding:
-    """The newest round with a snapshot and a plan."""
-
-    snapshot: Snapshot
-    plan: Plan
 
 
 class Daemon(RuleBasedStateMachine):
@@ -213,10 +205,10 @@ class Daemon(RuleBasedStateMachine):
                 f"{key} waits for ever"
             )
 
-    @rule(left=st.integers(1, 25), gpu_type=st.sampled_from(("unreachable", "refused")))
-    def round_with_a_failure(self, left: int, gpu_type: str) -> None:
+    @rule(left=st.integers(1, 25), kind=st.sampled_from(("unreachable", "refused")))
+    def round_with_a_failure(self, left: int, kind: str) -> None:
         """One command of a round fails."""
-        self.runner.before.append(Trouble(left, gpu_type))
+        self.runner.before.append(Trouble(left, kind))
         self.one_round()
 
     @rule(left=st.integers(1, 25))

@@ -232,9 +232,9 @@ def test_everything_can_be_reached_by_keyboard(browser: Browser, tmp_path: Path)
         browser.open(url, width=400)
         seen = []
         for _ in range(40):
-            for gpu_type in ("rawKeyDown", "keyUp"):
+            for event in ("rawKeyDown", "keyUp"):
                 browser.call(
-                    "Input.dispatchKeyEvent", type=gpu_type, key="Tab", windowsVirtualKeyCode=9
+                    "Input.dispatchKeyEvent", type=event, key="Tab", windowsVirtualKeyCode=9
                 )
             seen.append(
                 browser.value(

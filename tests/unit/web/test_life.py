@@ -62,10 +62,8 @@ def test_metrics_tell_of_the_daemon_whatever_the_journal_is(path: Path, journal:
         path.mkdir()
     found = samples(path, vouch(path.parent, NOW_S + 60.0, journal=FULL), NOW_S + 40.0)
     assert found["hadar_daemon_up", ""] == 1
-    gpu_types = {
-        gpu_type: value for (name, gpu_type), value in found.items() if name == "hadar_problem"
-    }
-    assert gpu_types == {**dict.fromkeys(map(str, Problem), 0.0), "other": 0.0, "journal": 1.0}
+    problems = {kind: value for (name, kind), value in found.items() if name == "hadar_problem"}
+    assert problems == {**dict.fromkeys(map(str, Problem), 0.0), "other": 0.0, "journal": 1.0}
     assert found["hadar_journal_readable", ""] == (journal == "there")
     assert found.get(("hadar_last_round_age_seconds", "")) == (40 if journal == "there" else None)
 
