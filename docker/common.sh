@@ -1,7 +1,6 @@
-# Read by the scripts beside it: names, messages, and which compose there is. POSIX sh.
+# Sourced by the scripts in this directory: names, messages, and the compose command. POSIX sh.
 #
-# COMPOSE_PROJECT_NAME tells clusters on one machine apart; everything that a cluster consists of
-# (containers, volumes, a network) carries it.
+# COMPOSE_PROJECT_NAME is part of the name of every container, volume and network of a cluster.
 
 docker_dir=$(cd -P "$(dirname "$0")" && pwd)
 COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-hadar}

@@ -66,7 +66,7 @@ class Submitter:
 
 
 def tell_progress(name):
-    """Return what `run_jobs` calls to say how far it is: a line every ten seconds."""
+    """Return the progress callback of `run_jobs`: it prints a line every ten seconds."""
     told_s = 0.0
 
     def tell(tally):
@@ -79,7 +79,7 @@ def tell_progress(name):
 
 
 def wait_for_hadard():
-    """Wait for the daemon's first sign of life: before it, jobs would go to plain Slurm."""
+    """Wait for the daemon's first heartbeat: before it, jobs would go to plain Slurm."""
     deadline_s = time.monotonic() + HEARTBEAT_S
     while (beat := read_heartbeat(run_dir(os.environ))) is None or beat.good_until_s < time.time():
         if time.monotonic() > deadline_s:
