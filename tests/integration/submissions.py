@@ -122,6 +122,8 @@ def results(site: Site, answers: Sequence[Answer]) -> list[Result]:
     lines: dict[str, list[str]] = {}
     for line in text.splitlines():
         numbers = dict(re.findall(r"\b(JobId|ArrayJobId|HetJobId)=(\d+)", line))
+        if "JobId" not in numbers:
+            continue  # the rest of a line broken by the name of an earlier test's job
         leader = numbers.get("HetJobId") or numbers.get("ArrayJobId") or numbers["JobId"]
         lines.setdefault(leader, []).append(line)
     return [_result(site, answer, lines.get(answer.job, [])) for answer in answers]
