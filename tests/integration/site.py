@@ -307,7 +307,9 @@ class Site:
     def details(self) -> dict[JobId, str]:
         """Return each job's line of `scontrol show job -d -o`."""
         text = self.runner.run(["scontrol", "show", "job", "-d", "-o"])
-        return {JobId(line.split()[0].removeprefix("JobId=")): line for line in text.splitlines()}
+        # A line may be broken by the name of an earlier test's job.
+        lines = (line for line in text.splitlines() if line.startswith("JobId="))
+        return {JobId(line.split()[0].removeprefix("JobId=")): line for line in lines}
 
     def gpus(self, job: JobId) -> frozenset[Gpu]:
         """Return the GPUs that Slurm has allocated to a job."""
