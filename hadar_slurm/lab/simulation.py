@@ -109,6 +109,7 @@ def show(result: Result, least: Bounds, is_forked: bool) -> None:
     hours("longest wait", result.max_wait_s)
     for name, text in (
         ("finish-time fairness, mean / worst", f"{result.mean_ftf:.2f} / {result.max_ftf:.2f}"),
+        ("slow-down, mean / p99", f"{result.mean_slowdown:.2f} / {result.p99_slowdown:.1f}"),
         ("GPU time held", f"{result.cru:.1%}"),
         ("GPU time training", f"{result.utilization:.1%}"),
         *((f"{name} held", f"{share:.1%}") for name, share in result.utilization_by_type.items()),

@@ -95,6 +95,9 @@ class Result:
     # type, n being the mean number of jobs present during the job's life.
     mean_ftf: float
     max_ftf: float
+    # Slow-down: JCT over the time alone on the fastest type, on as few nodes as possible.
+    mean_slowdown: float
+    p99_slowdown: float
     # Fraction of GPU time until TTD in which steps were trained.
     utilization: float
     # Fraction of each type's time until TTD that jobs held.
@@ -215,6 +218,7 @@ def _result(
     decisions_ms = 1000.0 * np.array(decisions_s or [0.0])
     p50_jct_s, p95_jct_s, p99_jct_s = (float(np.percentile(times_s, q)) for q in (50, 95, 99))
     ftf = finish_time_fairness(jcts, specs, cluster) if jcts else np.zeros(1)
+    slow = slowdowns(jcts, specs, cluster, world.rules) if jcts else np.ones(1)
     queued_s, longest_s = waits_s(segments, specs)
     by_type: defaultdict[str, float] = defaultdict(float)
     for job in world.sim_jobs.values():
@@ -236,6 +240,8 @@ def _result(
         max_wait_s=max(longest_s.values(), default=0.0),
         mean_ftf=float(ftf.mean()),
         max_ftf=float(ftf.max()),
+        mean_slowdown=float(slow.mean()),
+        p99_slowdown=float(np.percentile(slow, 99)),
         utilization=sum(job.productive_gpu_s for job in world.sim_jobs.values()) / whole_s,
         utilization_by_type={str(name): by_type[name] / (n * span_s) for name, n in counts},
         cru=sum(by_type.values()) / whole_s,
@@ -296,6 +302,33 @@ def finish_time_fairness(
         throughput = sum(share / scale * speed for share, speed in shares)
         rho.append(done.jct_s * throughput / spec.total_steps)
     return np.array(rho)
+
+
+def slowdowns(
+    jcts: Sequence[Completion], specs: Mapping[JobId, JobSpec], cluster: Cluster, rules: GangRules
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the slow-down of every completed job: its JCT over its time alone.
+
+    Alone, a job has its fastest GPU type from submission to end, on one node if a node has enough
+    GPUs and on several otherwise.
+    """
+    alone_s: dict[tuple[int, int], float] = {}  # seconds per step
+    found = []
+    for done in jcts:
+        spec = specs[done.job_id]
+        key = (id(spec.throughputs), spec.num_gpus)
+        if key not in alone_s:
+            alone_s[key] = 1.0 / max(
+                spec.throughputs.on(
+                    gpu_type,
+                    spec.num_gpus,
+                    is_spread=rules.counts_spread
+                    and cluster.largest_node(gpu_type) < spec.num_gpus,
+                )
+                for gpu_type in cluster.gpus_by_type
+            )
+        found.append(done.jct_s / (alone_s[key] * spec.total_steps))
+    return np.array(found)
 
 
 def forked(specs: Sequence[JobSpec], *, max_copies: int, aggregation_s: float) -> list[JobSpec]:

@@ -103,6 +103,13 @@ COLUMNS: tuple[Column, ...] = (
         2,
     ),
     Column("max_ftf", "worst FTF", "The largest FTF of any job."),
+    Column(
+        "mean_slowdown",
+        "slow-down",
+        "JCT over the time alone on the fastest GPU type, mean over jobs; 1 is the least.",
+        2,
+    ),
+    Column("p99_slowdown", "p99 slow-down", "99 % of the jobs had at most this slow-down."),
     _percent(
         "utilization",
         "trained %",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from itertools import groupby, pairwise
 from random import Random
+from statistics import median, stdev
 
 import pytest
 from hypothesis import given
@@ -15,9 +18,11 @@ from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.traces.workload import (
     GENERATORS,
     HADAR_SIZES,
+    burst_jobs,
     gavel_jobs,
     generate,
     hadar_jobs,
+    sweep_jobs,
 )
 from hadar_slurm.resources import data_file
 
@@ -79,9 +84,37 @@ def test_gavels_whole_hours() -> None:
     assert max(job.num_gpus for job in jobs) == 4
 
 
+def test_sweeps() -> None:
+    """A sweep is 5 to 40 jobs of one workload at once; lengths have their median and spread."""
+    jobs = sweep_jobs(MANY, Random(0).random, TABLE, mean_gap_s=36000.0)
+    sessions = [list(each) for _, each in groupby(jobs, key=lambda job: job.submitted_s)]
+    sweeps = [each for each in sessions if len(each) >= 5]
+    assert len(sweeps) / len(sessions) == pytest.approx(0.25, abs=0.06)
+    assert max(map(len, sweeps)) <= 40
+    for sweep in sweeps:
+        assert {(job.workload, job.num_gpus) for job in sweep} == {(sweep[0].workload, 1)}
+        assert max(map(run_s, sweep)) <= 2.1 * min(map(run_s, sweep)) + 10
+    logs = [math.log(run_s(each[0])) for each in sessions]
+    assert math.exp(median(logs)) == pytest.approx(1200, rel=0.35)
+    assert stdev(logs) == pytest.approx(1.7, rel=0.15)
+
+
+def test_bursts() -> None:
+    """Jobs arrive in bursts of 12 on average, mostly gangs, with a heavy tail of lengths."""
+    jobs = burst_jobs(MANY, Random(0).random, TABLE, mean_gap_s=600.0)
+    gaps = [after.submitted_s - job.submitted_s for job, after in pairwise(jobs)]
+    assert sum(gap > 600 for gap in gaps) / MANY == pytest.approx(1 / 12, abs=0.02)
+    assert [share(jobs, of=size) for size in (1, 2, 4, 8)] == pytest.approx(
+        [0.4, 0.2, 0.2, 0.2], abs=0.03
+    )
+    # Three quarters are shorter than 2 minutes * 4 ** (1 / 0.8).
+    assert sum(run_s(job) < 679 for job in jobs) / MANY == pytest.approx(0.75, abs=0.02)
+    assert max(map(run_s, jobs)) <= 5 * 86400 * 1.01
+
+
 @pytest.mark.parametrize("name", GENERATORS)
 def test_arrivals(name: str) -> None:
-    """The first job arrives at 0, the others after exponential gaps, in whole seconds."""
+    """The first job arrives at 0, the others later, in whole seconds, with the mean gap given."""
     arrivals = [
         job.submitted_s for job in generate(name, MANY, Random(1).random, TABLE, mean_gap_s=90.0)
     ]
