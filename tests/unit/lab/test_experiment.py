@@ -30,7 +30,7 @@ def test_a_slow_type_counts_as_a_slow_down() -> None:
 
 
 def test_alone_a_gang_has_as_few_nodes_as_the_cluster_allows() -> None:
-    """Where no node has two GPUs, two nodes are what a gang has alone; where one has, they slow it."""
+    """A gang over two nodes is slowed down only where one node could hold it."""
     assert run("1xV100,1xV100", gpus=2).mean_slowdown == 1.5
     # The first gang has the node of two, the second two nodes at 0.8 of the speed.
     assert run("2xV100,1xV100,1xV100", gpus=2).mean_slowdown == (1.0 + 1.25) / 2
