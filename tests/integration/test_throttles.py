@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from integration.site import LIMIT_S, Site, eventually
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.processes import wait_until
-from hadar_slurm.errors import ClusterError
 from hadar_slurm.policies.registry import DEFAULT_POLICY
 
 pytestmark = pytest.mark.slurm
@@ -133,14 +131,11 @@ def test_a_job_that_its_partition_does_not_take_holds_no_gpus(site: Site) -> Non
 
 
 @pytest.fixture
-def limited(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator[Site]:
+def limited(
+    local_cluster: Callable[..., LocalCluster], accounting_programs: object, tmp_path: Path
+) -> Iterator[Site]:
     """Give a cluster with a QOS in which a user may have two GPUs at once."""
-    if "accounting" not in inspect.signature(LocalCluster.up).parameters:
-        pytest.skip("the local cluster has no slurmdbd")
-    try:
-        cluster = local_cluster("v100:4,v100:4,v100:4", accounting=True)
-    except ClusterError as error:
-        pytest.skip(str(error))
+    cluster = local_cluster("v100:4,v100:4,v100:4", accounting=True)
     with cluster:
         sacctmgr = ["sacctmgr", "--immediate"]
         run = cluster.runner().run
