@@ -98,13 +98,15 @@ def start(
 
 
 def _server_words(directory: Path, user: str) -> list[str]:
-    data = f"--datadir={directory}/database/data"
-    return ["--no-defaults", f"--user={user}", data, *_SERVER_OPTIONS]
+    # A server that starts removes the temporary tables of all others in its directory for them.
+    places = [f"--datadir={directory}/database/data", f"--tmpdir={directory}/database/tmp"]
+    return ["--no-defaults", f"--user={user}", *places, *_SERVER_OPTIONS]
 
 
 def _create_database(directory: Path, mariadbd: str, user: str) -> None:
     """Create the server's own tables and the one user that it admits."""
-    (directory / "database" / "data").mkdir(mode=0o700)
+    for name in ("data", "tmp"):
+        (directory / "database" / name).mkdir(mode=0o700)
     quoted = "'" + user.replace("\\", "\\\\").replace("'", "''") + "'@'localhost'"
     script = (
         "CREATE DATABASE mysql;\nUSE mysql;\n"

@@ -114,6 +114,15 @@ def test_the_database_is_closed_to_others(cluster: LocalCluster) -> None:
     assert stat.S_IMODE((cluster.directory / "slurmdbd.conf").stat().st_mode) == 0o600
 
 
+def test_the_servers_temporary_files_are_in_the_clusters_directory(cluster: LocalCluster) -> None:
+    """Another server that starts would remove them from a directory that both share."""
+    (server,) = [p.pid for p in cluster.processes() if p.program == "mariadbd"]
+    words = Path(f"/proc/{server}/cmdline").read_text().split("\0")
+    assert f"--tmpdir={cluster.directory}/database/tmp" in words
+    own = [os.readlink(entry) for entry in Path(f"/proc/{server}/fd").iterdir()]
+    assert not [path for path in own if path.startswith("/tmp/#sql")]
+
+
 def test_the_commands_start_show_and_stop_accounting(new_directory: Callable[[], Path]) -> None:
     """`status` says that it is up, and that it is down when slurmdbd has ended; `down` ends all."""
     directory = new_directory()
