@@ -27,7 +27,7 @@ from functools import partial
 
 import numpy as np
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 
@@ -81,6 +81,8 @@ class Horizon:
     prices: tuple[float, ...]
     # Only long jobs can exceed the horizon, so only they have an entry.
     planned: Mapping[JobId, Planned]
+    # The cluster's types then, in the order of `prices`.
+    gpu_types: tuple[GpuType, ...] = ()
 
 
 def find_horizon(

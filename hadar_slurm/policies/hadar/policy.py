@@ -29,7 +29,7 @@ its gain is worth most after the price. The paper's own form is `hadar-paper`. H
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
@@ -42,22 +42,24 @@ from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.comparative_advantage import advantages
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_on_nodes, non_preemptible
+from hadar_slurm.policies.hadar.kinds import Kind, Kinds
 from hadar_slurm.policies.hadar.knapsack import Item, refit
+from hadar_slurm.policies.hadar.look_ahead import (
+    Choice,
+    View,
+    choose,
+    expected_arrivals,
+    is_due,
+    remembered,
+)
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
+from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, Way
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits, open_gpus
 
-# A job is critical when its planned time is this share of what is left of the horizon.
-_CRITICAL = 0.95
-# Costs closer than this share are equal: the solver's rounding.
-_SAME_COST = 1e-6
 # The program is solved again after this time, or this share of the horizon, if that is shorter.
 _RENEW_S, _RENEW_SHARE = 1800.0, 0.02
 # Even with the same jobs, plan and progress drift apart.
 _DRIFT_SHARE = 0.2
-# A running critical job is ranked as if this many restart times more were planned for it.
-_RESTARTS_TO_MOVE = 10
-# Ranked by remaining service, a running job counts as shorter by this many restart times.
-_RESTARTS_TO_STOP = 2
 # Jobs may be exchanged to use idle GPUs if at most this share of their worth is lost.
 _WORTH_TO_TRADE = 0.005
 # The queue is crowded when its jobs ask for more than this many times the GPUs. Below, nearly all
@@ -70,22 +72,34 @@ _LONGEST_WAIT_S, _LONGEST_WAIT_HORIZONS = 86400.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class _Memory:
+    """What the policy remembers: the program's last solution, and the last choice of a way."""
+
+    horizon: Horizon | None = None
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Hadar:
-    """The policy; its memory is the program's last solution."""
+    """The policy; with `looks_ahead` it chooses its way by forward plays (`look_ahead.py`)."""
 
     limits: SolverLimits = field(default_factory=SolverLimits)
+    looks_ahead: bool = False
     name: str = "hadar"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(snapshot, round_)
-        throughputs = _throughputs(allocator)
-        horizon, is_new = self._horizon(allocator, throughputs)
-        queue = sorted(
-            map(_Ranking(allocator, throughputs, horizon).entry, count(), allocator.jobs)
-        )
+        memory = round_.memory if isinstance(round_.memory, _Memory) else _Memory()
+        kinds = Kinds(allocator)
+        able = [j for j in snapshot.plannable if j.steps_left > 0 and kinds.of(j).best]
+        horizon, is_new = self._horizon(kinds, able, memory.horizon)
+        kinds.prices = horizon.prices if horizon else None
+        choice, num_ways = self._choice(kinds, able, horizon, memory.choice)
+        way = choice.way if choice else Way(critical_first=True)
+        queue = sorted(map(_Ranking(kinds, horizon, way).entry, count(), allocator.jobs))
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
-        selection = _TypeSelection(allocator, queue, immovable)
+        selection = _TypeSelection(allocator, queue, immovable, way.typing)
         refits = selection.run()
         _reserve(allocator, queue, selection.chosen, immovable)
         for job in assign_nodes(allocator):
@@ -97,33 +111,52 @@ class Hadar:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
             for gpu_type, price in zip(allocator.gpu_types, horizon.prices, strict=True):
                 figures[f"price.{gpu_type}"] = price
-        return allocator.plan(figures=figures, memory=horizon, patient=immovable)
+        if choice:
+            figures["ways"] = float(num_ways)
+        memory = _Memory(horizon, choice)
+        return allocator.plan(figures=figures, memory=memory, patient=immovable)
+
+    def _choice(
+        self, kinds: Kinds, jobs: Sequence[Job], horizon: Horizon | None, known: Choice | None
+    ) -> tuple[Choice | None, int]:
+        """Return the way in use, chosen again where that is due, and the number of ways played."""
+        if not self.looks_ahead:
+            return None, 0
+        now_s, round_s = kinds.allocator.snapshot.now_s, kinds.allocator.round.length_s
+        before = remembered(known, jobs, now_s)
+        if not jobs or not is_due(before, jobs, now_s, round_s):
+            return before, 0
+        view = View.of(kinds, jobs, expected_arrivals(before, now_s), horizon)
+        way, num_ways = choose(view, known.way if known else None, round_s)
+        ids = frozenset(job.job_id for job in jobs)
+        return replace(before, way=way, made_s=now_s, jobs=ids), num_ways
 
     def _horizon(
-        self, allocator: Allocator, throughputs: dict[JobId, _Throughputs]
+        self, kinds: Kinds, able: Sequence[Job], known: Horizon | None
     ) -> tuple[Horizon | None, bool]:
-        """Return the horizon in memory while it is valid, else a new one, and whether it is new."""
-        snapshot, known = allocator.snapshot, allocator.round.memory
-        if not isinstance(known, Horizon) or len(known.prices) != len(allocator.gpu_types):
+        """Return the known horizon while it is valid, else a new one, and whether it is new."""
+        allocator, snapshot = kinds.allocator, kinds.allocator.snapshot
+        if known and known.gpu_types != allocator.gpu_types:
             known = None
-        able = [j for j in snapshot.plannable if j.steps_left > 0 and throughputs[j.job_id].best]
         if known and not _is_stale(known, able, snapshot.now_s):
             return known, False
         capacity = open_gpus(snapshot, allocator.gpu_types)
         demands = []
         for job in able:
-            group, size = throughputs[job.job_id], job.spec.num_gpus
-            pairs = zip(group.steps_per_s, capacity, strict=True)
+            kind, size = kinds.of(job), job.spec.num_gpus
+            pairs = zip(kind.steps_per_s, capacity, strict=True)
             found = tuple(steps_per_s if count >= size else 0.0 for steps_per_s, count in pairs)
             if any(found):
-                demands.append(Demand(job.job_id, group, size, job.steps_left, found))
+                demands.append(Demand(job.job_id, kind, size, job.steps_left, found))
         if not demands:
             return None, False
         try:
-            return find_horizon(demands, capacity, snapshot.now_s, self.limits), True
+            horizon = find_horizon(demands, capacity, snapshot.now_s, self.limits)
         except SolverError:
-            # Without prices every type is free and no job critical: shortest remaining first.
-            return known, False
+            # Without prices every type is free and no job critical.
+            return (known if known and known.ends_s > snapshot.now_s else None), False
+        ids = frozenset(job.job_id for job in able)
+        return replace(horizon, jobs=ids, gpu_types=allocator.gpu_types), True
 
 
 def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
@@ -154,37 +187,6 @@ def _reserve(
             any(allocator.choose(job, gpu_type) for gpu_type in types)
 
 
-@dataclass(eq=False, slots=True)
-class _Throughputs:
-    """Throughputs shared by jobs that are alike except for their steps."""
-
-    # By type, 0 where they may not run.
-    steps_per_s: tuple[float, ...]
-    by_speed: tuple[TypeIndex, ...]
-    best: float
-    # The types at the lowest cost, the fastest first, once prices are known.
-    cheapest: tuple[TypeIndex, ...] | None = None
-
-
-def _throughputs(allocator: Allocator) -> dict[JobId, _Throughputs]:
-    """Return the throughputs of all plannable jobs, one object for jobs alike."""
-    groups: dict[object, _Throughputs] = {}
-    found = {}
-    for job in allocator.snapshot.plannable:
-        spec = job.spec
-        key = (spec.throughputs, spec.num_gpus, spec.shapes, job.allowed_nodes, job.bound_type)
-        if key not in groups:
-            steps_per_s = tuple(
-                allocator.throughput(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
-                for gpu_type in allocator.gpu_types
-            )
-            runs = sorted((-each, index) for index, each in enumerate(steps_per_s) if each > 0)
-            by_speed, best = tuple(index for _, index in runs), max(steps_per_s, default=0.0)
-            groups[key] = _Throughputs(steps_per_s, by_speed, best)
-        found[job.job_id] = groups[key]
-    return found
-
-
 class _Entry(NamedTuple):
     """A job in the queue; entries sort by rank, then by key, the smallest first."""
 
@@ -199,77 +201,54 @@ class _Entry(NamedTuple):
     left_s: float
 
 
-_CRITICAL_RANK, _OVERDUE_RANK, _SHORTEST_RANK, _NOWHERE_RANK = range(4)
-
-
 @dataclass(frozen=True, slots=True)
 class _Ranking:
     """Ranks jobs, and finds for each the types it should take, the first the best."""
 
-    allocator: Allocator
-    throughputs: dict[JobId, _Throughputs]
+    kinds: Kinds
     horizon: Horizon | None
+    way: Way
 
     def entry(self, tie_break: int, job: Job) -> _Entry:
-        """Return a job's entry: critical, overdue, or ranked by remaining service."""
-        found, spec = self.throughputs[job.job_id], job.spec
-        if not found.best:
-            return _Entry(_NOWHERE_RANK, 0.0, tie_break, job, (), 0.0)
-        now_s, left_s = self.allocator.snapshot.now_s, job.steps_left / found.best
+        """Return a job's entry: critical or promoted, overdue, or by remaining work."""
+        kind, spec, way = self.kinds.of(job), job.spec, self.way
+        if not kind.best:
+            return _Entry(NOWHERE, 0.0, tie_break, job, (), 0.0)
+        now_s, left_s = self.kinds.allocator.snapshot.now_s, job.steps_left / kind.best
         horizon_s = max(1.0, self.horizon.ends_s - now_s) if self.horizon else 0.0
         planned = self.horizon.planned.get(job.job_id) if self.horizon else None
-        is_running = job.phase is Phase.RUNNING
-        if planned and (planned_s := planned.left_s(job.steps_left)) >= _CRITICAL * horizon_s:
-            if is_running:
-                planned_s += _RESTARTS_TO_MOVE * spec.restart_cost_s
-            # The planned types may have become unusable.
-            types = tuple(i for i in found.by_speed if planned.seconds[i])
-            types = self._own_first(job, found, types or self._cheapest(found))
-            return _Entry(_CRITICAL_RANK, -planned_s, tie_break, job, types, left_s)
-        types = self._own_first(job, found, self._cheapest(found))
+        stays_s = spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
+        is_priced = way.typing is Typing.PRICED
+        types = self.kinds.cheapest(kind) if is_priced else kind.by_speed
+        if planned:
+            planned_s = planned.left_s(job.steps_left)
+            if critical := way.rank_if_critical(planned_s, horizon_s, stays_s):
+                # The planned types may have become unusable.
+                types = tuple(i for i in kind.by_speed if planned.seconds[i]) or types
+                return _Entry(*critical, tie_break, job, self._own_first(job, kind, types), left_s)
+        types = self._own_first(job, kind, types)
         waited_s = now_s - spec.submitted_s - job.progress.service_gpu_s / spec.num_gpus
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_HORIZONS * horizon_s:
-            return _Entry(_OVERDUE_RANK, -waited_s, tie_break, job, types, left_s)
-        # Preemption for a shorter job costs a restart, and so may the way back.
-        stays_s = _RESTARTS_TO_STOP * spec.restart_cost_s if is_running else 0.0
-        service = spec.num_gpus * max(0.0, left_s - stays_s)
-        if job.fair_share is not None:
-            # A factor of 0.5 means usage equal to the share; the weight is a twentieth at least.
-            service /= max(0.05, 2.0 * job.fair_share)
-        return _Entry(_SHORTEST_RANK, service, tie_break, job, types, left_s)
-
-    def _cheapest(self, found: _Throughputs) -> tuple[TypeIndex, ...]:
-        """Return the types on which a step costs least at the horizon's prices, fastest first."""
-        if found.cheapest is None:
-            costs = self._costs(found)
-            least = min(costs.values()) + _SAME_COST
-            found.cheapest = tuple(i for i in found.by_speed if costs[i] <= least)
-        return found.cheapest
-
-    def _costs(self, found: _Throughputs) -> dict[TypeIndex, float]:
-        """Return by type the price of the work that the fastest type does in one second.
-
-        The unit is the price of one second of the dearest type.
-        """
-        speeds = found.steps_per_s
-        prices = self.horizon.prices if self.horizon else (0.0,) * len(speeds)
-        dearest = max(prices) or 1.0
-        return {i: prices[i] / dearest * found.best / speeds[i] for i in found.by_speed}
+            return _Entry(OVERDUE, -waited_s, tie_break, job, types, left_s)
+        is_promoted = job.job_id in way.promoted
+        rank, key = way.rank(left_s, way.weight(job), stays_s, is_promoted=is_promoted)
+        return _Entry(rank, key, tie_break, job, types, left_s)
 
     def _own_first(
-        self, job: Job, found: _Throughputs, types: tuple[TypeIndex, ...]
+        self, job: Job, kind: Kind, types: tuple[TypeIndex, ...]
     ) -> tuple[TypeIndex, ...]:
         """Return the types, a running job's own first unless moving saves more than one restart.
 
         The saving is in the job's time or in priced time.
         """
-        held, speeds = self.allocator.runs_on(job), found.steps_per_s
-        own = types[0] if held is None else self.allocator.gpu_types.index(held)
+        allocator, speeds = self.kinds.allocator, kind.steps_per_s
+        held = allocator.runs_on(job)
+        own = types[0] if held is None else allocator.gpu_types.index(held)
         if own == types[0] or not speeds[own]:
             return types
-        costs = self._costs(found)
+        costs = kind.costs(self.kinds.prices)
         longer_s = job.steps_left * (1 / speeds[own] - 1 / speeds[types[0]])
-        dearer_s = job.steps_left / found.best * (costs[own] - costs[types[0]])
+        dearer_s = job.steps_left / kind.best * (costs[own] - costs[types[0]])
         if max(longer_s, dearer_s) > job.spec.restart_cost_s:
             return types
         return (own, *(i for i in types if i != own))
@@ -279,9 +258,14 @@ class _TypeSelection:
     """Chooses a GPU type for each job of the queue, in three passes."""
 
     def __init__(
-        self, allocator: Allocator, queue: Sequence[_Entry], immovable: Set[JobId]
+        self,
+        allocator: Allocator,
+        queue: Sequence[_Entry],
+        immovable: Set[JobId],
+        typing: Typing,
     ) -> None:
         self._allocator, self._queue, self._immovable = allocator, queue, immovable
+        self._typing = typing
         self._room = [allocator.room(gpu_type) for gpu_type in allocator.gpu_types]
         # The type of each entry.
         self.chosen: list[TypeIndex | None] = [None] * len(queue)
@@ -310,7 +294,9 @@ class _TypeSelection:
         queue, immovable, gpu_types = self._queue, self._immovable, self._allocator.gpu_types
         left = sum(self._room)
         wanted = sum(entry.job.spec.num_gpus for entry in queue if entry.types)
-        is_crowded = wanted > _CROWDED * left
+        is_crowded = self._typing is Typing.FASTEST or (
+            self._typing is Typing.PRICED and wanted > _CROWDED * left
+        )
         forecast = Forecast(self._allocator, [entry.job for entry in queue] if immovable else [])
         later = []
         for position, (rank, _, _, job, types, _) in enumerate(queue):
@@ -320,7 +306,7 @@ class _TypeSelection:
             if job.job_id in immovable:
                 first = forecast.first_end(job)
                 types = () if first is None else (gpu_types.index(first),)
-            elif not is_crowded and rank == _SHORTEST_RANK and types and size <= left:
+            elif not is_crowded and rank == BY_WORK and types and size <= left:
                 later.append(position)
                 left -= size
                 continue
@@ -347,7 +333,7 @@ class _TypeSelection:
         """Use idle GPUs of a type by exchanging preemptible jobs (knapsack.py)."""
         taken, waiting = [], []
         for position, (rank, _, _, job, types, left_s) in enumerate(self._queue):
-            own, is_shortest = self.chosen[position], rank == _SHORTEST_RANK
+            own, is_shortest = self.chosen[position], rank == BY_WORK
             if job.job_id in self._immovable:
                 continue
             # The share of the job done per second; more than any for critical and overdue jobs.
@@ -366,3 +352,8 @@ class _TypeSelection:
 def make(options: PolicyOptions) -> Hadar:
     """Return the policy (entry point)."""
     return Hadar(limits=options.limits)
+
+
+def make_looking_ahead(options: PolicyOptions) -> Hadar:
+    """Return the policy that chooses its way by forward plays (entry point)."""
+    return Hadar(limits=options.limits, looks_ahead=True, name="hadar-ahead")

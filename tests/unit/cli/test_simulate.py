@@ -112,7 +112,10 @@ def test_a_wrong_trace_is_told_with_line_and_value(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--policy", "gavel"], "--policy 'gavel': expected one of hadar, hadar-paper"),
+        (
+            ["--policy", "gavel"],
+            "--policy 'gavel': expected one of hadar, hadar-ahead, hadar-paper",
+        ),
         (["--utility", "speed"], "--utility 'speed': expected one of throughput, jct, ftf"),
         (["--round-seconds", "0"], "--round-seconds 0: expected a number above 0"),
         (["--round-seconds", "inf"], "--round-seconds inf: expected a number above 0"),

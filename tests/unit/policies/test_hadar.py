@@ -136,7 +136,7 @@ def test_the_program_is_kept_until_somebody_comes() -> None:
     later = replace(ROUND, index=1, start_s=360.0, memory=first.memory)
     second = policy.plan(a_snapshot("1xV100", *jobs, now_s=360.0), later)
     assert dict(second.figures)["solved"] == 0.0
-    assert second.memory is first.memory
+    assert second.memory == first.memory
     newcomer = a_job("9", steps=1000, throughputs=V100)
     much_later = replace(ROUND, index=6, start_s=2160.0, memory=second.memory)
     third = policy.plan(a_snapshot("1xV100", *jobs, newcomer, now_s=2160.0), much_later)

@@ -1,0 +1,103 @@
+"""Jobs that differ only in their steps and their past: one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hadar_slurm.core.cluster import TypeIndex
+from hadar_slurm.core.job import Job, Shape
+from hadar_slurm.placement.allocator import Allocator
+
+# Costs closer than this share are equal: the solver's rounding.
+_SAME_COST = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """The throughputs of jobs of one kind; types by their index."""
+
+    num_gpus: int
+    # Steps/s on each type, 0 where the jobs may not run.
+    steps_per_s: tuple[float, ...]
+    # The types where they may run, the fastest first.
+    by_speed: tuple[TypeIndex, ...]
+    # Steps/s on the fastest type; 0: they run nowhere.
+    best: float
+    # The throughputs relative to the fastest type's.
+    speeds: tuple[float, ...]
+    # The same for gangs of several types, over several nodes, and these types by speed.
+    mixed_speeds: tuple[float, ...]
+    mixed_by_speed: tuple[TypeIndex, ...]
+    # The layouts of the gang, the fewest nodes first.
+    shapes: tuple[Shape, ...]
+
+    @classmethod
+    def of(cls, allocator: Allocator, job: Job) -> Kind:
+        """Return the kind of a job."""
+        spec, gpu_types = job.spec, allocator.gpu_types
+        steps_per_s = tuple(
+            allocator.throughput(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
+            for gpu_type in gpu_types
+        )
+        mixed = [
+            spec.throughputs.on(gpu_type, spec.num_gpus, is_spread=True) for gpu_type in gpu_types
+        ]
+        best = max(steps_per_s, default=0.0)
+        unit = best or 1.0
+        return cls(
+            spec.num_gpus,
+            steps_per_s,
+            _descending(steps_per_s),
+            best,
+            tuple(each / unit for each in steps_per_s),
+            tuple(each / unit for each in mixed),
+            _descending(mixed),
+            spec.shapes,
+        )
+
+    def costs(self, prices: tuple[float, ...] | None) -> dict[TypeIndex, float]:
+        """Return by type the price of the work that the fastest type does in one second.
+
+        The unit is the price of one second of the dearest type.
+        """
+        prices = prices or (0.0,) * len(self.steps_per_s)
+        dearest = max(prices) or 1.0
+        return {i: prices[i] / dearest * self.best / self.steps_per_s[i] for i in self.by_speed}
+
+    def cheapest(self, prices: tuple[float, ...] | None) -> tuple[TypeIndex, ...]:
+        """Return the types on which a step costs least at these prices, the fastest first."""
+        costs = self.costs(prices)
+        least = min(costs.values()) + _SAME_COST
+        return tuple(index for index in self.by_speed if costs[index] <= least)
+
+
+def _descending(steps_per_s: Sequence[float]) -> tuple[TypeIndex, ...]:
+    """Return the types with a throughput, the fastest first."""
+    runs = sorted((-each, index) for index, each in enumerate(steps_per_s) if each > 0)
+    return tuple(index for _, index in runs)
+
+
+@dataclass(slots=True)
+class Kinds:
+    """The kinds of the jobs of one snapshot, each made once."""
+
+    allocator: Allocator
+    # By type, in seconds of the horizon per GPU-second; None: all GPUs are free of cost.
+    prices: tuple[float, ...] | None = None
+    _found: dict[object, Kind] = field(default_factory=dict)
+    _cheapest: dict[Kind, tuple[TypeIndex, ...]] = field(default_factory=dict)
+
+    def of(self, job: Job) -> Kind:
+        """Return the kind of a job, which need not be in the snapshot."""
+        like = self.allocator.like(job)
+        found = self._found.get(like)
+        if found is None:
+            found = self._found[like] = Kind.of(self.allocator, job)
+        return found
+
+    def cheapest(self, kind: Kind) -> tuple[TypeIndex, ...]:
+        """Return the types on which a step of `kind` costs least, the fastest first."""
+        if kind not in self._cheapest:
+            self._cheapest[kind] = kind.cheapest(self.prices)
+        return self._cheapest[kind]

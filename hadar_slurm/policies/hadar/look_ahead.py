@@ -1,0 +1,252 @@
+"""Chooses the way to rank and type jobs by playing each candidate forward.
+
+From the jobs in view and the arrivals to be expected, every candidate is played to the end
+(`forward_play.py`). The one with the least (mean completion time) * (makespan) ** `_MAKESPAN`
+is taken, both relative to the best candidate's. Candidates are the orders of the peers (shortest
+remaining service, shortest remaining time, and the mean of both) with types by comparative
+advantage; the makespan program's critical jobs first; the way in use; and variants of the best
+in which the jobs that end last go first.
+
+Our own. The choice among rules by simulating each from the present state is that of rollout
+algorithms (Bertsekas, Rollout, Policy Iteration, and Distributed Reinforcement Learning, 2020).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.policies.hadar.forward_play import Pace, Play, PlayedJob, Pools
+from hadar_slurm.policies.hadar.kinds import Kinds
+from hadar_slurm.policies.hadar.makespan_lp import Horizon
+from hadar_slurm.policies.hadar.ways import Typing, Way
+
+# The weight of the makespan beside the mean completion time.
+_MAKESPAN = 0.25
+_ORDERS = (0.5, 1.0, 0.0)
+# How many of the jobs that end last go first, in variants of this many of the best candidates.
+_PROMOTED, _LEADING = (1, 2, 4, 8), 3
+# The arrivals of this last stretch of time are expected once more.
+_WINDOW_S = 7200.0
+# The way is chosen again after arrivals or ends, and anyway after a time, in rounds.
+_LEAST_ROUNDS, _MOST_ROUNDS = 2.0, 5.0
+# Rounds of a play grow by a share of the time played: the larger, the more jobs are played.
+_GROWTH, _GROWTH_PER_JOB = 0.01, 1e-4
+# At most this many jobs are played: of more, every second, third ... on as much less of each type.
+_MOST_JOBS = 1000
+# Jobs considered in all plays of one choice: about half a second.
+_MOST_STEPS = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The way in use, and what is remembered for the next choice."""
+
+    way: Way
+    made_s: float
+    # The jobs in view then.
+    jobs: frozenset[JobId]
+    # Since when arrivals have been observed, and those of the last stretch of time.
+    since_s: float
+    recent: tuple[Job, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a way comes to: mean completion time and last end from now, in seconds."""
+
+    mean_jct_s: float
+    makespan_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is played."""
+
+    kinds: Kinds
+    # The jobs in the queue and on GPUs, of which every one can run somewhere.
+    jobs: Sequence[Job]
+    # Expected arrivals: in how many seconds, and a job like it.
+    expected: Sequence[tuple[float, Job]]
+    pools: Pools
+    horizon: Horizon | None = None
+
+    @classmethod
+    def of(
+        cls,
+        kinds: Kinds,
+        jobs: Sequence[Job],
+        expected: Sequence[tuple[float, Job]],
+        horizon: Horizon | None,
+    ) -> View:
+        """Return the view of a snapshot, thinned where jobs are many."""
+        allocator = kinds.allocator
+        capacity = allocator.snapshot.plannable_capacity
+        step = math.ceil(max(1, len(jobs) + len(expected)) / _MOST_JOBS)
+        nodes = [
+            [
+                capacity[slot]
+                for node in allocator.snapshot.cluster.nodes
+                for slot, _ in node.slots
+                if node.is_schedulable and slot.gpu_type == gpu_type
+            ][::step]
+            for gpu_type in allocator.gpu_types
+        ]
+        by_length = sorted(jobs, key=lambda job: job.steps_left / kinds.of(job).best)
+        return cls(kinds, by_length[::step], expected[::step], Pools(nodes), horizon)
+
+    def play(self, way: Way, pace: Pace) -> tuple[Outlook | None, list[PlayedJob], int]:
+        """Return a way's outlook, None if the steps did not suffice; the jobs; the steps taken."""
+        jobs = [self._played(job, way) for job in self.jobs]
+        jobs += [self._expected(in_s, job, way) for in_s, job in self.expected]
+        now_s = self.kinds.allocator.snapshot.now_s
+        horizon_s = self.horizon.ends_s - now_s if self.horizon else 0.0
+
+        def rank(job: PlayedJob, played_s: float) -> None:
+            stays_s = job.restart_s if job.parts else 0.0
+            critical = None
+            if job.planned:
+                left_s = job.planned * job.left_s
+                critical = way.rank_if_critical(left_s, horizon_s - played_s, stays_s)
+            job.types = job.planned_types if critical else job.own_types
+            job.rank, job.key = critical or way.rank(
+                job.left_s, job.weight, stays_s, is_promoted=job.is_promoted
+            )
+
+        play = Play(
+            jobs,
+            self.pools,
+            rank,
+            pace,
+            self.kinds.allocator.rules.may_mix_types,
+            by_advantage=way.typing is Typing.ADVANTAGE,
+        )
+        is_whole = play.run()
+        ends = [(job.end_s, job.submitted_s) for job in jobs if job.end_s < math.inf]
+        if not (is_whole and ends):
+            return None, jobs, play.steps
+        mean_s = sum(end_s - submitted_s for end_s, submitted_s in ends) / len(ends)
+        return Outlook(mean_s, max(ends)[0]), jobs, play.steps
+
+    def _played(self, job: Job, way: Way) -> PlayedJob:
+        """Return a job as it is now."""
+        allocator, kind, spec = self.kinds.allocator, self.kinds.of(job), job.spec
+        played = self._expected(min(0.0, spec.submitted_s - allocator.snapshot.now_s), job, way)
+        played.left_s = job.steps_left / kind.best
+        played.has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
+        played.is_promoted = job.job_id in way.promoted
+        if job.phase is not Phase.QUEUED and job.allocation:
+            self._hold(played, job)
+        planned = self.horizon.planned.get(job.job_id) if self.horizon else None
+        if planned and way.critical_first and played.left_s > 0:
+            played.planned = planned.left_s(job.steps_left) / played.left_s
+            types = tuple(index for index in kind.by_speed if planned.seconds[index])
+            played.planned_types = types or played.own_types
+        return played
+
+    def _expected(self, in_s: float, job: Job, way: Way) -> PlayedJob:
+        """Return a job like `job` that arrives in `in_s` seconds."""
+        kind, spec = self.kinds.of(job), job.spec
+        is_priced = way.typing is Typing.PRICED
+        return PlayedJob(
+            kind,
+            submitted_s=in_s,
+            left_s=spec.total_steps / kind.best,
+            restart_s=spec.restart_cost_s,
+            can_move=spec.can_checkpoint,
+            weight=way.weight(job),
+            own_types=self.kinds.cheapest(kind) if is_priced else kind.by_speed,
+        )
+
+    def _hold(self, played: PlayedJob, job: Job) -> None:
+        """Give a job the GPUs that it holds; of a forked job, those of its first copy."""
+        allocator, gang = self.kinds.allocator, job.allocation.gangs[0]
+        index = {gpu_type: at for at, gpu_type in enumerate(allocator.gpu_types)}
+        counts = Counter((index[slot.gpu_type], count) for slot, count in gang.slots)
+        speed = allocator.rules.throughput(gang, job.spec.throughputs) / played.kind.best
+        if speed <= 0:
+            return
+        played.parts = tuple((at, nodes, gpus) for (at, gpus), nodes in sorted(counts.items()))
+        played.speed = speed
+        types = {at for at, _, _ in played.parts}
+        played.held = types.pop() if len(types) == 1 else None
+        played.mixed = played.parts if played.held is None else ()
+
+
+def remembered(known: Choice | None, jobs: Sequence[Job], now_s: float) -> Choice:
+    """Return what is known, with the arrivals since; those at the first sight do not count."""
+    if known is None:
+        return Choice(Way(), -math.inf, frozenset(), now_s)
+    seen = {job.job_id for job in known.recent}
+    came = (job for job in jobs if job.job_id not in seen and job.spec.submitted_s > known.since_s)
+    recent = tuple(
+        job for job in (*known.recent, *came) if now_s - job.spec.submitted_s < _WINDOW_S
+    )
+    return replace(known, recent=recent)
+
+
+def expected_arrivals(known: Choice, now_s: float) -> list[tuple[float, Job]]:
+    """Return the arrivals to be expected: those of the last stretch of time, once more."""
+    window_s = min(_WINDOW_S, now_s - known.since_s)
+    ages = [(now_s - job.spec.submitted_s, job) for job in known.recent]
+    return sorted(
+        ((window_s - age_s, job) for age_s, job in ages if age_s < window_s),
+        key=lambda pair: (pair[0], pair[1].job_id),
+    )
+
+
+def is_due(known: Choice, jobs: Sequence[Job], now_s: float, round_s: float) -> bool:
+    """Return whether the way is to be chosen again."""
+    age_rounds = (now_s - known.made_s) / round_s
+    if age_rounds >= _MOST_ROUNDS:
+        return True
+    return age_rounds >= _LEAST_ROUNDS and known.jobs != {job.job_id for job in jobs}
+
+
+def choose(view: View, incumbent: Way | None, round_s: float) -> tuple[Way, int]:
+    """Return the best way, and the number of ways played."""
+    outlooks: dict[Way, Outlook] = {}
+    played: dict[Way, list[PlayedJob]] = {}
+    left = _MOST_STEPS
+    growth = max(_GROWTH, _GROWTH_PER_JOB * (len(view.jobs) + len(view.expected)))
+
+    def attempt(way: Way) -> None:
+        nonlocal left
+        if way not in outlooks and left > 0:
+            outlook, jobs, steps = view.play(way, Pace(round_s, growth, left))
+            left -= steps
+            if outlook:
+                outlooks[way], played[way] = outlook, jobs
+
+    if incumbent:
+        present = frozenset(job.job_id for job in view.jobs)
+        attempt(replace(incumbent, promoted=incumbent.promoted & present))
+    bases = [Way(exponent, Typing.ADVANTAGE) for exponent in _ORDERS]
+    for way in (bases[0], Way(critical_first=True), *bases[1:]):
+        attempt(way)
+    if not outlooks:
+        return incumbent or bases[0], 0
+    scores = _scores(outlooks)
+    for way in sorted((way for way in bases if way in scores), key=scores.__getitem__)[:_LEADING]:
+        last = sorted(zip(played[way], view.jobs, strict=False), key=lambda each: -each[0].end_s)
+        for count in _PROMOTED:
+            if count <= len(last):
+                first = frozenset(job.job_id for _, job in last[:count])
+                attempt(replace(way, promoted=first))
+    scores = _scores(outlooks)
+    return min(scores, key=scores.__getitem__), len(outlooks)
+
+
+def _scores(outlooks: Mapping[Way, Outlook]) -> dict[Way, float]:
+    """Return the score of each way; the least is the best."""
+    least_jct_s = min(outlook.mean_jct_s for outlook in outlooks.values())
+    least_span_s = min(outlook.makespan_s for outlook in outlooks.values())
+    return {
+        way: (outlook.mean_jct_s / max(1e-9, least_jct_s))
+        * (outlook.makespan_s / max(1e-9, least_span_s)) ** _MAKESPAN
+        for way, outlook in outlooks.items()
+    }

@@ -1,0 +1,78 @@
+"""Ways to rank and type jobs: complete rules, of which the policy uses one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Job
+
+# A job is critical when its planned time is this share of what is left of the horizon.
+_CRITICAL = 0.95
+# A running job that goes first goes before another that is later by less than this.
+_RESTARTS_TO_MOVE = 10
+# Any other running job goes before another that is shorter by less than this.
+_RESTARTS_TO_STOP = 2
+# Ranks, the first served first: critical or promoted, overdue, by remaining work, able to run
+# nowhere.
+FIRST, OVERDUE, BY_WORK, NOWHERE = range(4)
+
+
+class Typing(StrEnum):
+    """How a way gives GPU types to jobs."""
+
+    # The fastest type with room.
+    FASTEST = "fastest"
+    # To the jobs that the order lets run, by comparative advantage.
+    ADVANTAGE = "advantage"
+    # One of the types that do the work at the least cost, at the prices of the makespan program;
+    # by comparative advantage among these while nearly all jobs can run.
+    PRICED = "priced"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A rule for the order and the types of all jobs."""
+
+    # Jobs go by rising (number of GPUs) ** exponent * (time left on the fastest type): 1 is the
+    # shortest remaining service first, 0 the shortest remaining time.
+    exponent: float = 1.0
+    typing: Typing = Typing.PRICED
+    # Jobs that go before all others, the longest first.
+    promoted: frozenset[JobId] = frozenset()
+    # Whether the critical jobs of the makespan program go first, on the types planned for them.
+    critical_first: bool = False
+
+    def __str__(self) -> str:
+        words = [f"exponent {self.exponent:g}", str(self.typing)]
+        words += [f"{len(self.promoted)} promoted"] if self.promoted else []
+        return ", ".join([*words, *(["critical first"] if self.critical_first else [])])
+
+    def weight(self, job: Job) -> float:
+        """Return the factor on a job's time left, by its gang and its user's fair share."""
+        weight = float(job.spec.num_gpus**self.exponent)
+        if job.fair_share is not None:
+            # A factor of 0.5 means usage equal to the share; the weight is a twentieth at least.
+            weight /= max(0.05, 2.0 * job.fair_share)
+        return weight
+
+    def rank(
+        self, left_s: float, weight: float, stays_s: float, *, is_promoted: bool = False
+    ) -> tuple[int, float]:
+        """Return the rank and the key of a job, the smallest first.
+
+        `left_s` is the time left on the fastest type; `stays_s` the restart time of a job with
+        GPUs, else 0: preemption for a shorter job costs a restart, and so may the way back.
+        """
+        if is_promoted:
+            return FIRST, -left_s - _RESTARTS_TO_MOVE * stays_s
+        return BY_WORK, weight * max(0.0, left_s - _RESTARTS_TO_STOP * stays_s)
+
+    def rank_if_critical(
+        self, planned_s: float, horizon_s: float, stays_s: float
+    ) -> tuple[int, float] | None:
+        """Return the rank and the key of a job that fills the horizon; None for any other."""
+        if not self.critical_first or planned_s < _CRITICAL * max(1.0, horizon_s):
+            return None
+        return FIRST, -planned_s - _RESTARTS_TO_MOVE * stays_s

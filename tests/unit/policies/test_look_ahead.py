@@ -1,0 +1,103 @@
+"""The choice of a way by forward plays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from builders import ROUND, a_job, a_snapshot, placed_by, some_rates
+
+from hadar_slurm.core.job import Job
+from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.policies.hadar.forward_play import Pace
+from hadar_slurm.policies.hadar.kinds import Kinds
+from hadar_slurm.policies.hadar.look_ahead import (
+    Choice,
+    View,
+    choose,
+    expected_arrivals,
+    is_due,
+    remembered,
+)
+from hadar_slurm.policies.hadar.policy import Hadar
+from hadar_slurm.policies.hadar.ways import Typing, Way
+
+V100 = some_rates(V100=10.0)
+AHEAD = Hadar(looks_ahead=True)
+ROUND_PACE = Pace(360.0, 0.0)
+
+
+def view(cluster: str, *jobs: Job) -> View:
+    """Return the view of jobs on a cluster, without expected arrivals."""
+    return View.of(Kinds(Allocator(a_snapshot(cluster, *jobs), ROUND)), jobs, (), None)
+
+
+def test_short_jobs_go_before_a_long_one() -> None:
+    """One long job first would save no makespan and cost every short one its time."""
+    jobs = [a_job("9", steps=100_000, throughputs=V100)]
+    jobs += [a_job(str(number), steps=1000, throughputs=V100) for number in range(4)]
+    plan = AHEAD.plan(a_snapshot("1xV100", *jobs), ROUND)
+    assert set(placed_by(plan)) <= {"0", "1", "2", "3"}
+    assert dict(plan.figures)["ways"] >= 4
+
+
+def test_the_job_that_ends_last_goes_first_where_that_shortens_the_whole() -> None:
+    """After 80 short jobs on 16 GPUs a long job ends at 15,000 s; first, at 10,000 s."""
+    long = a_job("99", steps=100_000, throughputs=V100)
+    short = [a_job(str(number), steps=10_000, throughputs=V100) for number in range(80)]
+    way, _ = choose(view(",".join(["4xV100"] * 4), long, *short), None, 360.0)
+    assert way.promoted == {"99"}
+
+
+def test_a_way_is_kept_while_nothing_changes() -> None:
+    """It is chosen again two rounds after a job came, and after five rounds anyway."""
+    jobs = (a_job("1"), a_job("2"))
+    choice = Choice(Way(), 0.0, frozenset({"1", "2"}), 0.0)  # type: ignore[arg-type]
+    assert not is_due(choice, jobs, 720.0, 360.0)
+    assert not is_due(choice, jobs[:1], 360.0, 360.0)
+    assert is_due(choice, jobs[:1], 720.0, 360.0)
+    assert is_due(choice, jobs, 1800.0, 360.0)
+
+
+def test_recent_arrivals_are_expected_once_more() -> None:
+    """Jobs that were there at the first sight do not count; others come again, as far apart."""
+    first = remembered(None, [a_job("1", submitted_s=900.0)], 1000.0)
+    assert expected_arrivals(first, 1000.0) == []
+    came = a_job("2", submitted_s=1100.0)
+    later = remembered(first, [a_job("1", submitted_s=900.0), came], 1400.0)
+    assert expected_arrivals(later, 1400.0) == [(100.0, came)]
+    assert remembered(later, [], 1100.0 + 7200.0).recent == ()
+
+
+def test_the_choice_is_remembered_and_may_be_lost() -> None:
+    """With its memory a policy plays nothing again at once; without, it chooses again."""
+    jobs = [a_job(str(number), steps=5000 + number, throughputs=V100) for number in range(3)]
+    snapshot = a_snapshot("2xV100", *jobs)
+    plan = AHEAD.plan(snapshot, ROUND)
+    again = AHEAD.plan(snapshot, replace(ROUND, memory=plan.memory))
+    assert (dict(plan.figures)["ways"] > 0, dict(again.figures)["ways"]) == (True, 0.0)
+    assert again.allocations == plan.allocations
+    assert AHEAD.plan(snapshot, replace(ROUND, memory="lost")).allocations == plan.allocations
+
+
+def test_many_jobs_are_thinned() -> None:
+    """Of 2,500 jobs every third is played, on every third node."""
+    jobs = [a_job(str(number), steps=1000 + number, throughputs=V100) for number in range(2500)]
+    thin = view(",".join(["4xV100"] * 30), *jobs)
+    assert (len(thin.jobs), thin.pools.room) == (834, [40])
+
+
+def test_jobs_that_hold_gpus_are_played_from_there() -> None:
+    """A running job that cannot move keeps its GPUs in every play."""
+    fixed = a_job("1", on="n1:V100:1", steps=100_000, throughputs=V100, can_checkpoint=False)
+    found = view("1xV100", fixed, a_job("2", steps=1000, throughputs=V100))
+    outlook, jobs, _ = found.play(Way(0.5, Typing.ADVANTAGE), ROUND_PACE)
+    assert outlook is not None
+    assert sorted(job.end_s for job in jobs) == [10_000.0, 10_100.0]
+
+
+def test_a_user_above_the_share_waits_a_little_in_the_play_too() -> None:
+    """The fair share weighs the order of a way."""
+    heavy = replace(a_job("1", steps=1000, throughputs=V100), fair_share=0.05)
+    other = replace(a_job("2", steps=2000, throughputs=V100), fair_share=0.5)
+    way = Way(1.0)
+    assert way.rank(100.0, way.weight(heavy), 0.0) > way.rank(200.0, way.weight(other), 0.0)
