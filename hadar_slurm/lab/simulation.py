@@ -110,6 +110,7 @@ def show(result: Result, least: Bounds, is_forked: bool) -> None:
     for name, text in (
         ("finish-time fairness, mean / worst", f"{result.mean_ftf:.2f} / {result.max_ftf:.2f}"),
         ("slow-down, mean / p99", f"{result.mean_slowdown:.2f} / {result.p99_slowdown:.1f}"),
+        *_of_users(result),
         ("GPU time held", f"{result.cru:.1%}"),
         ("GPU time training", f"{result.utilization:.1%}"),
         *((f"{name} held", f"{share:.1%}") for name, share in result.utilization_by_type.items()),
@@ -120,3 +121,11 @@ def show(result: Result, least: Bounds, is_forked: bool) -> None:
     ):
         table.add_row(name, text)
     Console().print(table)
+
+
+def _of_users(result: Result) -> list[tuple[str, str]]:
+    """Return the row of the users' slow-downs; none if no job has a user."""
+    mean, worst = result.mean_user_slowdown, result.max_user_slowdown
+    if mean is None or worst is None:
+        return []
+    return [("slow-down of users, mean / worst", f"{mean:.2f} / {worst:.2f}")]

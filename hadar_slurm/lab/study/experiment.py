@@ -98,6 +98,9 @@ class Result:
     # Slow-down: JCT over the time alone on the fastest type, on as few nodes as possible.
     mean_slowdown: float
     p99_slowdown: float
+    # Mean slow-down of each user's jobs: mean and largest over the users. None: no job has a user.
+    mean_user_slowdown: float | None
+    max_user_slowdown: float | None
     # Fraction of GPU time until TTD in which steps were trained.
     utilization: float
     # Fraction of each type's time until TTD that jobs held.
@@ -219,6 +222,7 @@ def _result(
     p50_jct_s, p95_jct_s, p99_jct_s = (float(np.percentile(times_s, q)) for q in (50, 95, 99))
     ftf = finish_time_fairness(jcts, specs, cluster) if jcts else np.zeros(1)
     slow = slowdowns(jcts, specs, cluster, world.rules) if jcts else np.ones(1)
+    by_user = list(user_slowdowns(jcts, specs, slow).values()) if jcts else []
     queued_s, longest_s = waits_s(segments, specs)
     by_type: defaultdict[str, float] = defaultdict(float)
     for job in world.sim_jobs.values():
@@ -242,6 +246,8 @@ def _result(
         max_ftf=float(ftf.max()),
         mean_slowdown=float(slow.mean()),
         p99_slowdown=float(np.percentile(slow, 99)),
+        mean_user_slowdown=float(np.mean(by_user)) if by_user else None,
+        max_user_slowdown=max(by_user, default=None),
         utilization=sum(job.productive_gpu_s for job in world.sim_jobs.values()) / whole_s,
         utilization_by_type={str(name): by_type[name] / (n * span_s) for name, n in counts},
         cru=sum(by_type.values()) / whole_s,
@@ -329,6 +335,22 @@ def slowdowns(
             )
         found.append(done.jct_s / (alone_s[key] * spec.total_steps))
     return np.array(found)
+
+
+def user_slowdowns(
+    jcts: Sequence[Completion],
+    specs: Mapping[JobId, JobSpec],
+    slow: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> dict[str, float]:
+    """Return, by user, the mean of the jobs' slow-downs; `slow` has one for each of `jcts`.
+
+    Jobs without a user are left out.
+    """
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for done, slowdown in zip(jcts, slow, strict=True):
+        if user := specs[done.job_id].user:
+            found[user].append(float(slowdown))
+    return {user: sum(values) / len(values) for user, values in found.items()}
 
 
 def forked(specs: Sequence[JobSpec], *, max_copies: int, aggregation_s: float) -> list[JobSpec]:

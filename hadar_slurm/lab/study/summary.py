@@ -60,6 +60,20 @@ def _held(gpu_type: str) -> Column:
     return _percent(f"held_{gpu_type}", f"{gpu_type} %", note, 0, source, gpu_type)
 
 
+USER_COLUMNS: tuple[Column, ...] = (
+    Column(
+        "mean_user_slowdown",
+        "user slow-down",
+        "Mean slow-down of each user's jobs, mean over users.",
+        2,
+    ),
+    Column(
+        "max_user_slowdown",
+        "worst user",
+        "Mean slow-down of the jobs of the user for whom it is largest.",
+        2,
+    ),
+)
 COLUMNS: tuple[Column, ...] = (
     _hours("ttd_h", "TTD h", "Time from the first submission to the last end."),
     Column(
@@ -110,6 +124,7 @@ COLUMNS: tuple[Column, ...] = (
         2,
     ),
     Column("p99_slowdown", "p99 slow-down", "99 % of the jobs had at most this slow-down."),
+    *USER_COLUMNS,
     _percent(
         "utilization",
         "trained %",
@@ -171,8 +186,12 @@ class Group:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns of the group's table, including those of its GPU types."""
-        return (*COLUMNS, *map(_held, self.gpu_types), *LAST_COLUMNS)
+        """Return the columns of the table, with those of GPU types and, where known, of users."""
+        has_users = any(
+            c.get(r) is not None for c in USER_COLUMNS for e in self.done for r in e.records
+        )
+        known = [column for column in COLUMNS if has_users or column not in USER_COLUMNS]
+        return (*known, *map(_held, self.gpu_types), *LAST_COLUMNS)
 
     def column(self, name: str) -> Column:
         """Return the column with this name."""

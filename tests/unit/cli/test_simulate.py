@@ -182,3 +182,15 @@ def test_failing_nodes_cost_time(
         for chosen in (words, failing, failing, [*failing, "--seed", "1"])
     ]
     assert spans[0] < spans[1] == spans[2] != spans[3]
+
+
+def test_users_have_a_row_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], trace: Path
+) -> None:
+    """A trace with users shows their slow-downs; one without users has no such row."""
+    history = Path(__file__).resolve().parents[2] / "data" / "traces" / "history.sacct"
+    words = [str(history), "--cluster", "8xv100,8xa100", "--gpu-speeds", "a100=2"]
+    _, out, _ = simulate([*words, "--leave-out-unfit"], monkeypatch, capsys)
+    assert "slow-down of users, mean / worst" in out
+    _, out, _ = simulate([str(trace), "--cluster", "1xv100,1xk80"], monkeypatch, capsys)
+    assert "slow-down of users" not in out

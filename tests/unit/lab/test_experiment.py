@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import FirstFit, a_cluster, a_spec, some_rates
 
@@ -34,3 +36,22 @@ def test_alone_a_gang_has_as_few_nodes_as_the_cluster_allows() -> None:
     assert run("1xV100,1xV100", gpus=2).mean_slowdown == 1.5
     # The first gang has the node of two, the second two nodes at 0.8 of the speed.
     assert run("2xV100,1xV100,1xV100", gpus=2).mean_slowdown == (1.0 + 1.25) / 2
+
+
+def test_users_slow_downs_are_means_over_their_jobs() -> None:
+    """Three jobs follow each other: ana's have 1 and 3, ben's 2; a job without user is left out."""
+    users = {"1": "ana", "2": "ben", "3": "ana", "4": ""}
+    jobs = [a_spec(name, steps=1000, throughputs=BOTH, user=user) for name, user in users.items()]
+    result = run_experiment(jobs, a_cluster("1xV100"), FirstFit())
+    assert result.mean_slowdown == 2.5
+    assert (result.mean_user_slowdown, result.max_user_slowdown) == (2.0, 2.0)
+    uneven = run_experiment(
+        [*jobs[:2], replace(jobs[3], user="ben")], a_cluster("1xV100"), FirstFit()
+    )
+    assert (uneven.mean_user_slowdown, uneven.max_user_slowdown) == (1.75, 2.5)
+
+
+def test_without_users_there_is_no_slow_down_of_users() -> None:
+    """The figures are None, not 0."""
+    result = run("1xV100")
+    assert (result.mean_user_slowdown, result.max_user_slowdown) == (None, None)

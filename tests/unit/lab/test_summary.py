@@ -64,3 +64,12 @@ def test_loads_make_a_series_where_there_are_several() -> None:
     found = groups([a_record(load=70.0), a_record(load=90.0), a_record(load=70.0, restart="0")])
     (series,) = load_series(found)
     assert [load for load, _ in series.points] == [70.0, 90.0]
+
+
+def test_columns_of_users_are_shown_where_users_are_known() -> None:
+    """A group without users has no columns of theirs."""
+    known = {"mean_user_slowdown": 2.0, "max_user_slowdown": 3.0}
+    unknown = dict.fromkeys(known)
+    names = [{c.name for c in only([a_record(**r)]).columns} for r in (known, unknown)]
+    assert names[0] - names[1] == set(known)
+    assert names[1] < names[0]
