@@ -13,18 +13,17 @@ The case of GPU types does not matter; all nodes get the first spelling.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
 
-import yaml
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from hadar_slurm.core.cluster import Cluster, Node
 from hadar_slurm.errors import ConfigError
+from hadar_slurm.lab.traces.yaml_file import Section, YamlFile, parse_yaml
 
 MAX_GPUS = 1_000_000
 MAX_NODES = 100_000
@@ -33,21 +32,16 @@ _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 # Patterns of names have no groups and no set operation except the comma.
 _PATTERN = re.compile(r"[A-Za-z0-9._,/\[\]-]+")
 _RANGES = re.compile(r"\[([^\]]*)\]")
-_MAX_FAULTS = 10
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class NodeEntry(_Section):
+class NodeEntry(Section):
     """Nodes with equal GPUs: a name or pattern of names, and the GPUs of each by type."""
 
     name: str = Field(min_length=1)
     gpus: dict[str, int] = Field(min_length=1)
 
 
-class ClusterFile(_Section):
+class ClusterFile(Section):
     """A cluster file."""
 
     nodes: list[NodeEntry] = Field(min_length=1)
@@ -87,33 +81,18 @@ def parse_cluster_file(text: str, origin: str) -> Cluster:
 
     Raises ConfigError with line, key, value and the values accepted.
     """
-    try:
-        # BaseLoader keeps scalars as text, so that `on` and 1e5 are names.
-        root = yaml.compose(text, Loader=yaml.BaseLoader)
-        tree = _tree(root, origin)
-    except RecursionError as error:
-        raise ConfigError(f"{origin}: nested too deeply for a cluster file") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(tree, dict):
-        example = "`- {name: n[1-5], gpus: {V100: 4}}`"
-        raise ConfigError(f"{origin}: expected `nodes:` and a list, such as {example}")
-    try:
-        file = ClusterFile.model_validate(tree)
-    except ValidationError as error:
-        found = error.errors(include_url=False)[:_MAX_FAULTS]
-        faults = (_fault(fault["loc"], fault, root, origin) for fault in found)
-        raise ConfigError("; ".join(faults)) from error
-    return Cluster.of(_nodes(file, root, origin))
+    example = "`nodes:` and a list, such as `- {name: n[1-5], gpus: {V100: 4}}`"
+    file = parse_yaml(text, origin, ClusterFile, NodeEntry, what="cluster file", expected=example)
+    return Cluster.of(_nodes(file))
 
 
-def _nodes(file: ClusterFile, root: yaml.Node | None, origin: str) -> Iterable[Node]:
+def _nodes(file: YamlFile[ClusterFile]) -> Iterable[Node]:
     spellings: dict[str, str] = {}
     places: dict[str, str] = {}
     num_gpus = 0
-    for index, entry in enumerate(file.nodes):
-        gpus = _gpus(entry.gpus, spellings, f"{origin}:{_line(root, ('nodes', index, 'gpus'))}")
-        place = f"{origin}:{_line(root, ('nodes', index, 'name'))}"
+    for index, entry in enumerate(file.value.nodes):
+        gpus = _gpus(entry.gpus, spellings, file.place("nodes", index, "gpus"))
+        place = file.place("nodes", index, "name")
         for name in _names(entry.name, place):
             if name in places:
                 fault = f"is already listed in {places[name]}; list it once, with all its GPUs"
@@ -163,49 +142,3 @@ def _num_values(ranges: str) -> int:
         return MAX_NODES + 1
     bounds = [list(map(int, re.findall("[0-9]+", part)[:2])) for part in ranges.split(",")]
     return sum(max(pair) - min(pair) + 1 if len(pair) == 2 else 1 for pair in bounds)
-
-
-def _tree(node: yaml.Node | None, origin: str) -> object:
-    """Return a YAML node as values, all scalars as text; a key given twice is an error."""
-    if isinstance(node, yaml.SequenceNode):
-        return [_tree(item, origin) for item in node.value]
-    if not isinstance(node, yaml.MappingNode):
-        return None if node is None else node.value
-    tree: dict[str, object] = {}
-    for key, value in node.value:
-        here = f"{origin}:{key.start_mark.line + 1}"
-        if not isinstance(key, yaml.ScalarNode):
-            raise ConfigError(f"{here}: expected a name as key")
-        if key.value in tree:
-            raise ConfigError(f"{here}: {key.value!r} is given twice; keep one")
-        tree[key.value] = _tree(value, origin)
-    return tree
-
-
-def _fault(place: tuple[int | str, ...], fault: object, root: yaml.Node | None, origin: str) -> str:
-    assert isinstance(fault, dict)
-    key = ".".join(str(step + 1) if isinstance(step, int) else step for step in place)
-    here = f"{origin}:{_line(root, place)}"
-    if fault["type"] == "missing":
-        return f"{here}: key {key!r} is missing"
-    if fault["type"] != "extra_forbidden":
-        return f"{here}: {key}: {fault['msg']}, not {reprlib.repr(fault['input'])}"
-    section = NodeEntry if len(place) > 1 else ClusterFile
-    near = difflib.get_close_matches(str(place[-1]), section.model_fields, n=1, cutoff=0.0)
-    return f"{here}: unknown key {key!r}; the nearest known one is {near[0]!r}"
-
-
-def _line(root: yaml.Node | None, place: tuple[int | str, ...]) -> int:
-    """Return the line, from 1, of the node at `place`, or of its nearest parent."""
-    node, line = root, 1
-    for step in place:
-        if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-            node = node.value[step]
-            line = node.start_mark.line + 1
-            continue
-        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        found = next((pair for pair in pairs if pair[0].value == str(step)), None)
-        if found is None:
-            break
-        node, line = found[1], found[0].start_mark.line + 1
-    return line
