@@ -64,6 +64,17 @@ class StudyWorkload:
     seed: int | None = None
     # The cost of a migration, as given by the user.
     restart: str = "30"
+    # Workloads of the same origin; "" where that is not of interest.
+    family: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterWorkload:
+    """Jobs, and the cluster on which they run."""
+
+    workload: StudyWorkload
+    cluster: Cluster
+    cluster_name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +100,7 @@ class Cell:
     def labels(self) -> Record:
         """Return the labels of the run in tables."""
         return {
+            **({"family": self.workload.family} if self.workload.family else {}),
             "trace": self.workload.name,
             "jobs": len(self.workload.specs),
             "load": self.workload.load,

@@ -11,7 +11,7 @@ from hadar_slurm.lab.study.compare import Record
 
 HOUR_S = 3600.0
 # Labels that comparable runs have in common; results are averaged over seeds.
-GROUP_LABELS = ("trace", "jobs", "load", "cluster", "rules", "restart", "round_s")
+GROUP_LABELS = ("family", "trace", "jobs", "load", "cluster", "rules", "restart", "round_s")
 
 
 _LEAST = "least"

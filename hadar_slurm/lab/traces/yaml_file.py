@@ -57,7 +57,9 @@ def parse_yaml(
         raise ConfigError(f"{origin}: nested too deeply for a {what}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(tree, list if issubclass(whole, RootModel) else dict):
+    if not (
+        isinstance(tree, list) and tree if issubclass(whole, RootModel) else isinstance(tree, dict)
+    ):
         raise ConfigError(f"{origin}: expected {expected}")
     try:
         return YamlFile(whole.model_validate(tree), origin, root)
