@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hadar_slurm.lab.study import occupancy
-from hadar_slurm.lab.study.summary import HOUR_S, Group, PolicyRecords, Series
+from hadar_slurm.lab.study.summary import HOUR_S, Group, Matrix, PolicyRecords, Series
 from hadar_slurm.policies.solver import Floats
 
 if TYPE_CHECKING:
@@ -203,6 +203,24 @@ def gantt(entry: PolicyRecords, slug: str, *, until_h: float) -> str:
         title = f"{entry.policy}: {num_gpus} GPUs over time, the last job ends after {ttd_h:.1f} h"
         said = f"One row per GPU, jobs coloured by size, {share:.0f} % of the area held by jobs."
         return _svg(figure, slug, title, said)
+
+
+def heat_map(matrix: Matrix, slug: str) -> str:
+    """Return a heat map of ratios, blue below 1 and red above, with the ratios as text."""
+    with _figure(0.5 + 0.27 * len(matrix.rows)) as figure:
+        from hadar_slurm.lab.study.heatmap import draw
+
+        draw(figure.subplots(), matrix)
+        lines = zip(matrix.rows, matrix.values, strict=True)
+        said = "; ".join(
+            f"{row}: "
+            + ", ".join(
+                f"{column} {'unknown' if value is None else f'{value:.2f}'}"
+                for column, value in zip(matrix.columns, values, strict=True)
+            )
+            for row, values in lines
+        )
+        return _svg(figure, slug, matrix.heading, said + ".")
 
 
 @contextmanager

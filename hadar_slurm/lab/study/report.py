@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -38,6 +38,8 @@ class Comparison:
     # Number of groups with plots, and index of the group with Gantt charts.
     num_plotted: int = 6
     charted: int = 0
+    # Further keys of the JSON.
+    tree: Mapping[str, object] = field(default_factory=dict)
 
 
 def csv_text(records: Sequence[Record]) -> str:
@@ -57,7 +59,11 @@ def json_text(comparison: Comparison) -> str:
         "title": comparison.title,
         "command": comparison.command,
         "runs": [_short(record) for record in comparison.records],
-        "notes": [asdict(note) for note in comparison.notes],
+        "notes": [
+            {"heading": note.heading, "paragraphs": note.paragraphs, "table": note.table}
+            for note in comparison.notes
+        ],
+        **comparison.tree,
     }
     return json.dumps(tree, indent=2) + "\n"
 

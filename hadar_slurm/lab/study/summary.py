@@ -240,12 +240,26 @@ def groups(records: Sequence[Record]) -> list[Group]:
 
 
 @dataclass(frozen=True, slots=True)
+class Matrix:
+    """Ratios by row and column for a heat map; None where unknown, 1 is neutral, less is better."""
+
+    heading: str
+    words: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    # One tuple for each row.
+    values: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A discussion of the runs, with an optional table whose first row is its heading."""
 
     heading: str
     paragraphs: tuple[str, ...]
     table: tuple[tuple[str, ...], ...] = ()
+    # Drawn above the table.
+    matrix: Matrix | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ import pytest
 from studies import CLUSTER, a_cell, some_jobs
 
 from hadar_slurm.lab.study.compare import Record, run_cell, scale_to_load
+from hadar_slurm.lab.study.heatmap import colour_of
 from hadar_slurm.lab.study.plots import STYLES
 from hadar_slurm.lab.study.report import Comparison, csv_text, json_text, page, write_all
-from hadar_slurm.lab.study.summary import Note, groups, load_series
+from hadar_slurm.lab.study.summary import Matrix, Note, groups, load_series
 from hadar_slurm.policies.registry import POLICY_NAMES
 
 PAPER, NIGHT = "#ffffff", "#15181d"
@@ -169,6 +170,32 @@ def _luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_matrix_of_a_note_is_drawn_and_told() -> None:
+    """A heat map shows its ratios as text, has a description, and is not in the JSON."""
+    matrix = Matrix("Ratios & all", "Words.", ("a", "b"), ("x", "y"), ((1.0, 0.5), (None, 2.25)))
+    note = Note("N", (), (("h",), ("r",)), matrix)
+    found = groups(some_records()[:1])
+    comparison = Comparison("T", "c", some_records()[:1], found, [note], tree={"more": [1]})
+    text = page(replace(comparison, num_plotted=0))
+    seen = Page(text)
+    assert len(seen.plots) == 1 + 1
+    assert "a: x 1.00, y 0.50; b: x unknown, y 2.25." in seen.words
+    assert "Ratios &amp; all" in text
+    assert Counter(re.findall(r">(0\.50|2\.25)<", text)) == {"0.50": 1, "2.25": 1}
+    tree = json.loads(json_text(comparison))
+    assert tree["notes"] == [{"heading": "N", "paragraphs": [], "table": [["h"], ["r"]]}]
+    assert tree["more"] == [1]
+
+
+def test_the_colour_of_a_ratio_is_fuller_the_further_from_1() -> None:
+    """1 has no colour, less is another colour than more, and 2 and 1/2 are equally full."""
+    assert colour_of(1.0)[1] == 0.0
+    (better, half), (worse, double) = colour_of(0.5), colour_of(2.0)
+    assert better != worse
+    assert half == double == colour_of(40.0)[1] == colour_of(0.0)[1]
+    assert 0.0 < colour_of(1.2)[1] < double
 
 
 def test_the_csv_has_a_line_a_run() -> None:
