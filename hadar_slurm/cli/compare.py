@@ -35,13 +35,14 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="TRACE...",
-            help="Workloads: files, or generate:NAME for a built-in generator.",
+            help="Workloads: files, or generate:NAME for a built-in generator; with --scenario "
+            "generality: lists of workloads, YAML files or directories with workloads.yaml.",
             autocompletion=complete_workload,
         ),
     ] = None,
     scenario: Annotated[
         str | None,
-        one_of(SCENARIOS, f"A paper's experiment, in place of traces: {', '.join(SCENARIOS)}."),
+        one_of(SCENARIOS, f"An experiment, in place of traces: {', '.join(SCENARIOS)}."),
     ] = None,
     policy: Annotated[
         str | None,

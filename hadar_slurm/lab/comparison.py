@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -30,6 +30,7 @@ from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices, Scenario
 from hadar_slurm.lab.study.summary import groups, load_series
 from hadar_slurm.lab.traces.load import parse_gpu_speeds
 from hadar_slurm.lab.traces.restart import parse_restart_costs
+from hadar_slurm.lab.workload_list import read_workload_lists
 from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.sim.backend import GAVEL_RULES
 
@@ -60,13 +61,17 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...]:
 
 
 def scenario_by(name: str | None, traces: Sequence[str]) -> Scenario | None:
-    """Return the scenario, None for traces."""
-    if bool(traces) == bool(name):
-        raise UsageError("give traces, or a scenario with --scenario, and not both")
-    if name is None:
-        return None
-    check_choice("--scenario", name, tuple(SCENARIOS))
-    return SCENARIOS[name]
+    """Return the scenario, None for traces; some scenarios take lists of workloads as well."""
+    if name is not None:
+        check_choice("--scenario", name, tuple(SCENARIOS))
+    scenario = SCENARIOS[name] if name else None
+    if bool(traces) == bool(scenario) and not (scenario and scenario.takes_lists):
+        able = ", ".join(each.name for each in SCENARIOS.values() if each.takes_lists)
+        raise UsageError(
+            "give traces, or a scenario with --scenario, and not both; only these scenarios take "
+            f"lists of workloads as well: {able}"
+        )
+    return scenario
 
 
 def cells_of(
@@ -89,19 +94,22 @@ def cells_of(
     aggregation_seconds: float,
 ) -> list[Cell]:
     """Return the runs of a scenario, or of traces with the command's options; print notes."""
-    if scenario:
-        return scenario.cells(choices, read_table(throughputs))
+    table, say = read_table(throughputs), partial(_say, console)
     nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
     chosen_rules = choices_of("--rules", rules, RULES)
     reading = TraceOptions(
-        read_table(throughputs),
+        table,
         nodes,
         reference=reference,
         gpu_speeds=parse_gpu_speeds(gpu_speeds),
         leaves_out_unfit=leave_out_unfit,
         rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
     )
-    drawn = list(_drawn(traces, reading, choices, console))
+    if scenario:
+        own_rules = replace(reading, rules=(GangRules(),))
+        given = read_workload_lists(traces, own_rules, first=choices.first, say=say)
+        return scenario.cells(replace(choices, workloads=given), table)
+    drawn = list(_drawn(traces, reading, choices, say))
     max_copies = at_least_one("--copies", copies) or len(nodes.nodes)
     averaging_s = number_of("--aggregation-seconds", aggregation_seconds)
     round_s = number_of("--round-seconds", round_seconds, above=True)
@@ -122,8 +130,12 @@ def cells_of(
     return cells
 
 
+def _say(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
 def _drawn(
-    traces: Sequence[str], reading: TraceOptions, choices: Choices, console: Console
+    traces: Sequence[str], reading: TraceOptions, choices: Choices, say: Callable[[str], None]
 ) -> Iterator[StudyWorkload]:
     """Yield the jobs of every trace and seed; print the reader's notes."""
     if choices.seeds and not any(is_generated(text) for text in traces):
@@ -133,7 +145,7 @@ def _drawn(
             draw = partial(read_workload, seed=seed or 0, has_arrivals=choices.loads is not None)
             specs, said = draw(text, reading, first=choices.first)
             for part in said:
-                console.print(part, soft_wrap=True, highlight=False, markup=False)
+                say(part)
             yield StudyWorkload(name=workload_label(text), specs=tuple(specs), seed=seed)
 
 
@@ -158,10 +170,13 @@ def comparison_of(
     if scenario:
         notes, series = scenario.notes(found), scenario.series(found)
         drawn = scenario.num_plotted, scenario.charted
-        comparison = Comparison(scenario.title, command, records, found, notes, series, *drawn)
+        comparison = Comparison(
+            scenario.title, command, records, found, notes, series, *drawn, scenario.tree(found)
+        )
     if not has_pictures:
         plain = groups([{**record, "occupancy": None} for record in records])
-        comparison = replace(comparison, groups=plain, series=(), num_plotted=0)
+        notes = [replace(note, matrix=None) for note in comparison.notes]
+        comparison = replace(comparison, groups=plain, notes=notes, series=(), num_plotted=0)
     return comparison
 
 

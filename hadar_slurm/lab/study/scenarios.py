@@ -1,4 +1,4 @@
-"""The papers' experiments by name: reconstructed runs, and the papers' claims.
+"""Experiments by name: the papers', with their claims, and `generality`.
 
 Only titles and abstracts of the papers were available, and only their figures are quoted: arXiv
 2503.10918 (Hadar and HadarE) and IPDPS 2024, doi 10.1109/ipdps57955.2024.00066 (Hadar). Workloads,
@@ -18,7 +18,8 @@ from random import Random
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
-from hadar_slurm.lab.study.compare import Cell, StudyWorkload, scale_to_load
+from hadar_slurm.lab.study import generality
+from hadar_slurm.lab.study.compare import Cell, ClusterWorkload, StudyWorkload, scale_to_load
 from hadar_slurm.lab.study.experiment import ExperimentSettings
 from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series, load_series
 from hadar_slurm.lab.traces.cluster import parse_cluster
@@ -48,6 +49,8 @@ class Choices:
     seeds: tuple[int, ...] | None = None
     loads: tuple[float, ...] | None = None
     first: int | None = None
+    # Further workloads, for a scenario that takes lists of them.
+    workloads: tuple[ClusterWorkload, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,10 @@ class Scenario:
     # Number of groups with plots, and index of the group with Gantt charts.
     num_plotted: int = 6
     charted: int = 0
+    # Whether workloads of the user can be added.
+    takes_lists: bool = False
+    # Further keys of the JSON.
+    tree: Callable[[Sequence[Group]], Mapping[str, object]] = lambda _: {}
 
 
 def mix(k: int, rng: Random) -> list[JobSpec]:
@@ -303,6 +310,12 @@ def _mixes(name: str, title: str, draw: Callable[[int, Random], list[JobSpec]]) 
     return Scenario(name, title, cells, _mix_notes, _mix_series, num_plotted=0, charted=3)
 
 
+def _generality_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
+    seeds, loads, first = choices.seeds, choices.loads, choices.first
+    ours = generality.generated(table, seeds=seeds, loads=loads, first=first)
+    return generality.cells([*ours, *choices.workloads], choices.policies)
+
+
 _SCENARIOS = (
     Scenario(
         name="hadar480",
@@ -313,5 +326,15 @@ _SCENARIOS = (
     ),
     _mixes("hadare-mixes", "After HadarE's mixes: M-1 to M-12 on five unequal nodes", mix),
     _mixes("hadare-even-mixes", "Mixes M-1 to M-12 of more equal jobs", even_mix),
+    Scenario(
+        name="generality",
+        title="Generality: families of workloads, and ratios to the best peer",
+        cells=_generality_cells,
+        notes=generality.notes,
+        series=load_series,
+        num_plotted=0,
+        takes_lists=True,
+        tree=generality.tree,
+    ),
 )
 SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _SCENARIOS}

@@ -107,6 +107,35 @@ def test_a_generated_workload_has_seeds(
     assert len(list((tmp_path / "cells").glob("*.json"))) == 2
 
 
+def test_generality_takes_lists_of_workloads(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory's workload is played beside the generated ones; page and JSON have the ratios."""
+    entry = f"- {{traces: [{trace.name}], family: ours, cluster: '1xv100,1xk80'}}"
+    (trace.parent / "workloads.yaml").write_text(entry, encoding="utf-8")
+    words = [
+        "--scenario",
+        "generality",
+        str(trace.parent),
+        "--policy",
+        "e-las,srsf",
+        "--first",
+        "9",
+    ]
+    words += ["--load", "70", "--seed", "2", "--output", str(trace.parent / "out")]
+    status, out, _ = compare(words, monkeypatch, capsys)
+    assert status == 0
+    for said in ("Where e-las loses", "e-las over all workloads", "ours: few", "sweeps9 at 70 %"):
+        assert said in out
+    page = (trace.parent / "out" / "report.html").read_text(encoding="utf-8")
+    assert "mean JCT h over that of the best peer" in page
+    tree = json.loads(compare([*words, "--json"], monkeypatch, capsys)[1])
+    assert len(tree["runs"]) == 10
+    assert [w["family"] for w in tree["generality"]["workloads"]] == [
+        "hadar", "gavel", "sweeps", "bursts", "ours",
+    ]  # fmt: skip
+
+
 def test_jobs_that_never_fit_are_told_or_left_out(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +157,7 @@ def test_jobs_that_never_fit_are_told_or_left_out(
     [
         ([], "give traces, or a scenario with --scenario, and not both"),
         (["{trace}", "--scenario", "hadar480"], "and not both"),
+        (["{trace}", "--scenario", "generality"], "few.trace': expected a list of workloads"),
         (
             ["--scenario", "mine"],
             "--scenario 'mine': expected one of hadar480, hadare-mixes, hadare-even",

@@ -11,7 +11,8 @@ from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.inputs import TraceOptions, read_table
 from hadar_slurm.lab.study.compare import ClusterWorkload
 from hadar_slurm.lab.traces.cluster import parse_cluster
-from hadar_slurm.lab.workload_list import read_workload_lists
+from hadar_slurm.lab.traces.yaml_file import parse_yaml
+from hadar_slurm.lab.workload_list import WorkloadEntry, WorkloadList, read_workload_lists
 
 # A3C makes 7.1758 steps/s on a V100 in the shipped table.
 JOB = "A3C\t\t\t\t0\t{steps}\t{gang}\t1\t-1\t{arrival}\n"
@@ -181,6 +182,15 @@ def test_what_is_no_list_is_told(tmp_path: Path) -> None:
         read(tmp_path / "a.trace")
     with pytest.raises(UsageError, match=r"no.yaml: cannot be read"):
         read(tmp_path / "no.yaml")
+
+
+def test_the_list_on_the_page_can_be_read() -> None:
+    """The list in docs/compare.md has two valid entries, the first with every key."""
+    page = (EXAMPLE.parents[1] / "docs" / "compare.md").read_text(encoding="utf-8")
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    file = parse_yaml(text, "page", WorkloadList, WorkloadEntry, what="list", expected="a list")
+    assert [entry.family for entry in file.value.root] == ["ours", "history"]
+    assert file.value.root[0].model_fields_set == set(WorkloadEntry.model_fields)
 
 
 @pytest.mark.skipif(
