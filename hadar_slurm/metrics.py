@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.engine.actions import Start, Status, Stop
+from hadar_slurm.engine.actions import Renew, Status, Stop
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Line, gang_from_tree
 
@@ -70,17 +70,21 @@ class Segments:
         now_s = record.snapshot.now_s
         for end in record.snapshot.ended:
             self.stop_all(end.job_id, end.end_s)
-        jobs = record.snapshot.by_id
+        jobs, done = record.snapshot.by_id, Status.DONE
         for job_id, copies in list(self.open.items()):
             # A copy that holds its gang no longer lost it with its node.
-            held = dict(jobs[job_id].allocation.copies) if job_id in jobs else {}
-            for copy in [copy for copy in copies if copy not in held]:
+            held = jobs[job_id].allocation.copies if job_id in jobs else ()
+            if len(copies) == 1 and held and held[0][0] in copies:
+                continue
+            for copy in [copy for copy in copies if copy not in dict(held)]:
                 self.stop(job_id, copy, now_s)
         for outcome in record.outcomes:
             action = outcome.action
-            if outcome.status is Status.DONE and isinstance(action, Stop):
+            if outcome.status is not done or isinstance(action, Renew):
+                continue
+            if isinstance(action, Stop):
                 self.stop(action.job_id, action.copy, now_s)
-            elif outcome.status is Status.DONE and isinstance(action, Start):
+            else:
                 self.start(action.job_id, action.copy, action.gang, now_s)
 
     def all(self) -> list[Segment]:

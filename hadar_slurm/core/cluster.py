@@ -96,6 +96,20 @@ class Cluster:
         total = summed((slot.gpu_type, count) for slot, count in self.capacity.items())
         return dict(sorted(total.items()))
 
+    @cached_property
+    def open_by_type(self) -> Mapping[GpuType, tuple[tuple[Node, Slot], ...]]:
+        """Return, by type, the nodes that take work and have such GPUs, with their slots."""
+        found: dict[GpuType, list[tuple[Node, Slot]]] = {name: [] for name in self.gpus_by_type}
+        for node in self.nodes:
+            for slot, _ in node.slots if node.is_schedulable else ():
+                found[slot.gpu_type].append((node, slot))
+        return {gpu_type: tuple(pairs) for gpu_type, pairs in found.items()}
+
+    @cached_property
+    def open_names(self) -> frozenset[NodeName]:
+        """Return the names of the nodes that take work."""
+        return frozenset(node.name for node in self.nodes if node.is_schedulable)
+
     def largest_node(self, gpu_type: GpuType) -> int:
         """Return the most GPUs of one type that a single node has."""
         return self._largest.get(gpu_type, 0)
@@ -112,10 +126,10 @@ class Cluster:
 
 def summed(pairs: Iterable[tuple[K, int]]) -> Counter[K]:
     """Return the sum of the numbers of each key."""
-    total: Counter[K] = Counter()
+    total: dict[K, int] = {}
     for key, number in pairs:
-        total[key] += number
-    return total
+        total[key] = total.get(key, 0) + number
+    return Counter(total)
 
 
 def natural_key(name: str) -> tuple[int, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,6 +47,8 @@ class Gang:
     def throughput(self, throughputs: Throughputs, *, counts_spread: bool = True) -> float:
         """Return the gang's steps/s; without `counts_spread`, as if it were on one node."""
         is_spread = counts_spread and self.is_spread
+        if len(self.gpus_by_type) == 1:
+            return throughputs.on(self.slots[0][0].gpu_type, self.num_gpus, is_spread=is_spread)
         return throughputs.of_gang(self.gpus_by_type, self.num_gpus, is_spread=is_spread)
 
     def __str__(self) -> str:
@@ -75,8 +77,10 @@ class Allocation:
         return tuple(gang for _, gang in self.copies)
 
     @property
-    def slots(self) -> list[tuple[Slot, int]]:
+    def slots(self) -> Sequence[tuple[Slot, int]]:
         """Return the slots of all gangs with their numbers of GPUs."""
+        if len(self.copies) == 1:
+            return self.copies[0][1].slots
         return [pair for _, gang in self.copies for pair in gang.slots]
 
     def __bool__(self) -> bool:

@@ -103,15 +103,18 @@ class Phase(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether the job has ended for good."""
-        return not PHASE_MOVES[self]
+        return self in _FINAL
 
     @property
     def is_plannable(self) -> bool:
         """Whether a policy may give the job GPUs in this round."""
-        return self in (Phase.QUEUED, Phase.STARTING, Phase.RUNNING)
+        return self in _PLANNABLE
 
 
-_ENDS = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
+# Tuples: a search by identity is faster than the hash of an enumeration's member.
+_PLANNABLE = (Phase.QUEUED, Phase.RUNNING, Phase.STARTING)
+_FINAL = (Phase.DONE, Phase.FAILED, Phase.CANCELLED)
+_ENDS = frozenset(_FINAL)
 
 # Every legal transition; any other is a bug here or in the parsing of Slurm.
 PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {

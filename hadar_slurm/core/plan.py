@@ -49,9 +49,10 @@ class Plan:
         memory: object = None,
     ) -> Plan:
         """Return a plan with its parts in canonical order."""
+        # The key is `natural_key`, without a call for every job.
         return cls(
-            tuple(sorted(allocations.items(), key=lambda item: natural_key(item[0]))),
-            tuple(sorted(waiting.items(), key=lambda item: natural_key(item[0]))),
+            tuple(sorted(allocations.items(), key=lambda item: (len(item[0]), item[0]))),
+            tuple(sorted(waiting.items(), key=lambda item: (len(item[0]), item[0]))),
             tuple(sorted((figures or {}).items())),
             memory,
         )
@@ -84,6 +85,8 @@ def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
             continue
         if job_id in waiting:
             yield f"job {job_id} is both placed and waiting"
+        if _is_kept(jobs[job_id], allocation):
+            continue
         for fault in _broken_by_allocation(snapshot, jobs[job_id], allocation):
             yield f"job {job_id} {fault}"
     placed = plan.by_id
@@ -97,6 +100,17 @@ def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
             yield f"job {job_id} has neither an allocation nor a reason to wait"
         if job.is_pinned_in_place and job.phase.is_plannable:
             yield f"job {job.job_id} cannot be moved now and must keep its GPUs"
+
+
+def _is_kept(job: Job, allocation: Allocation) -> bool:
+    """Return whether a job just keeps its only gang: the usual case, which breaks no rule."""
+    return (
+        allocation is job.allocation
+        and len(allocation.copies) == 1
+        and allocation.copies[0][0] == 0
+        and job.phase.is_plannable
+        and not job.left_out
+    )
 
 
 def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) -> Iterator[str]:
@@ -156,7 +170,6 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
 def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     capacity = snapshot.plannable_capacity
     used = summed(pair for _, allocation in plan.allocations for pair in allocation.slots)
-    for slot, count in sorted(used.items()):
-        free = capacity.get(slot, 0)
-        if count > free:
-            yield f"{slot.node} is to give {count} {slot.gpu_type} and has {free}"
+    over = (item for item in used.items() if item[1] > capacity.get(item[0], 0))
+    for slot, count in sorted(over):
+        yield f"{slot.node} is to give {count} {slot.gpu_type} and has {capacity.get(slot, 0)}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
-from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key
+from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key, summed
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.throughput import Throughputs
@@ -118,7 +117,7 @@ class Snapshot:
     @cached_property
     def by_id(self) -> Mapping[JobId, Job]:
         """Return the jobs by id."""
-        return {job.job_id: job for job in self.jobs}
+        return {job.spec.job_id: job for job in self.jobs}
 
     @cached_property
     def plannable(self) -> tuple[Job, ...]:
@@ -144,8 +143,9 @@ class Snapshot:
         GPUs of unmanaged and of stopping jobs are taken off. Nodes that take no new work are
         included, for the jobs already on them.
         """
-        free = Counter(self.cluster.capacity)
-        stopping = [job.allocation.slots for job in self.jobs if job.phase is Phase.STOPPING]
-        for slot, count in chain(self.occupied, *stopping):
-            free[slot] -= count
-        return {slot: max(0, count) for slot, count in free.items()}
+        free, is_stopping = dict(self.cluster.capacity), Phase.STOPPING
+        stopping = [job.allocation.slots for job in self.jobs if job.phase is is_stopping]
+        taken = summed(chain(self.occupied, *stopping))
+        for slot, count in taken.items():
+            free[slot] = max(0, free.get(slot, 0) - count)
+        return free

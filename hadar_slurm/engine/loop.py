@@ -117,6 +117,17 @@ def run_rounds(
 
 def _log(record: RoundRecord) -> None:
     """Write one summary line a round, and one for every refused action and error."""
+    if log.isEnabledFor(logging.INFO):
+        _log_summary(record)
+    refused = Status.REFUSED
+    for outcome in record.outcomes:
+        if outcome.status is refused:
+            log.warning("refused: %s: %s", outcome.action, outcome.detail)
+    for error in record.errors:
+        log.error("round=%d %s", record.round.index, error)
+
+
+def _log_summary(record: RoundRecord) -> None:
     log.info(
         "round=%d wake=%r jobs=%d start=%d stop=%d observe_s=%.3f plan_s=%.3f apply_s=%.3f",
         record.round.index,
@@ -126,8 +137,3 @@ def _log(record: RoundRecord) -> None:
         sum(isinstance(outcome.action, Stop) for outcome in record.outcomes),
         *(record.durations.get(part, 0.0) for part in ("observe", "plan", "apply")),
     )
-    for outcome in record.outcomes:
-        if outcome.status is Status.REFUSED:
-            log.warning("refused: %s: %s", outcome.action, outcome.detail)
-    for error in record.errors:
-        log.error("round=%d %s", record.round.index, error)

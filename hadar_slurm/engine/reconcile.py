@@ -14,17 +14,26 @@ def reconcile(snapshot: Snapshot, plan: Plan) -> tuple[Action, ...]:
     A migration is a stop and a start of the same copy. Once all are applied and observed,
     reconciling again gives only renewals.
     """
-    actions: list[Action] = []
-    planned = plan.by_id
+    stops: list[Action] = []
+    renewals: list[Action] = []
+    starts: list[Action] = []
+    planned, queued = plan.by_id, Phase.QUEUED
     for job in snapshot.plannable:
-        if job.phase is Phase.QUEUED and job.spec.job_id not in planned:
+        job_id = job.spec.job_id
+        allocation, is_queued = planned.get(job_id), job.phase is queued
+        if is_queued and allocation is None:
+            continue
+        if allocation is job.allocation and not is_queued:
+            renewals += [Renew(job_id, copy, gang) for copy, gang in allocation.copies]
             continue
         # A queued job's old gang is history.
-        held = {} if job.phase is Phase.QUEUED else dict(job.allocation.copies)
-        wanted = dict(planned[job.job_id].copies) if job.job_id in planned else {}
+        held = {} if is_queued else dict(job.allocation.copies)
+        wanted = dict(allocation.copies) if allocation else {}
         for copy, gang in held.items():
-            action = Renew if wanted.get(copy) == gang else Stop
-            actions.append(action(job.job_id, copy, gang))
+            if wanted.get(copy) == gang:
+                renewals.append(Renew(job_id, copy, gang))
+            else:
+                stops.append(Stop(job_id, copy, gang))
         new = [(copy, gang) for copy, gang in wanted.items() if held.get(copy) != gang]
-        actions += [Start(job.job_id, copy, gang) for copy, gang in new]
-    return tuple(sorted(actions, key=lambda action: (Stop, Renew, Start).index(type(action))))
+        starts += [Start(job_id, copy, gang) for copy, gang in new]
+    return (*stops, *renewals, *starts)

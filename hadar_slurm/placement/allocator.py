@@ -39,31 +39,32 @@ class Allocator:
         self.placed: dict[JobId, Allocation] = {}
         self.free: dict[Slot, int] = snapshot.plannable_capacity
         self._eligibility = Eligibility(snapshot)
-        self._open = {node.name for node in snapshot.cluster.nodes if node.is_schedulable}
-        self._indexes = {
-            gpu_type: NodeIndex(
-                (node, self.free.get(Slot(node.name, gpu_type), 0))
-                for node in snapshot.cluster.nodes
-                if node.name in self._open and gpu_type in node.by_type
-            )
-            for gpu_type in self.gpu_types
-        }
+        self._open = snapshot.cluster.open_names
         self._reserved = dict.fromkeys(self.gpu_types, 0)
         self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
         self._facts: dict[object, _SharedFacts] = {}
-        self.jobs: tuple[Job, ...] = tuple(
-            job
-            for job in snapshot.jobs
-            if job.phase is Phase.QUEUED
-            or (job.phase.is_plannable and not self._keep_in_place(job, round_))
-        )
+        self._facts_by_job: dict[int, tuple[Job, _SharedFacts]] = {}
+        self.jobs: tuple[Job, ...] = tuple(self._keep_in_place())
+        self._indexes = {
+            gpu_type: NodeIndex((node, self.free[slot]) for node, slot in nodes)
+            for gpu_type, nodes in snapshot.cluster.open_by_type.items()
+        }
 
-    def _keep_in_place(self, job: Job, round_: Round) -> bool:
-        """Place a job that must keep its GPUs, if they are free; return whether it is placed."""
-        is_held = job.is_pinned_in_place or (not round_.may_move and job.phase is Phase.RUNNING)
-        if is_held and self.fits(job.allocation):
-            self.put(job, job.allocation)
-        return job.job_id in self.placed
+    def _keep_in_place(self) -> Iterator[Job]:
+        """Place the jobs that must keep their GPUs, if they are free; yield those to decide on."""
+        free, queued, running = self.free, Phase.QUEUED, Phase.RUNNING
+        keeps_running = not self.round.may_move
+        for job in self.snapshot.jobs:
+            if job.phase is queued:
+                yield job
+            elif job.phase.is_plannable:
+                is_held = (keeps_running and job.phase is running) or job.is_pinned_in_place
+                if is_held and self.fits(job.allocation):
+                    for slot, count in job.allocation.slots:
+                        free[slot] -= count
+                    self.placed[job.spec.job_id] = job.allocation
+                else:
+                    yield job
 
     def room(self, gpu_type: GpuType) -> int:
         """Return the GPUs of a type on open nodes that are neither given out nor reserved."""
@@ -101,13 +102,17 @@ class Allocator:
 
     def fits(self, allocation: Allocation) -> bool:
         """Return whether all GPUs of an allocation are free."""
-        return all(self.free.get(slot, 0) >= count for slot, count in allocation.slots)
+        free = self.free
+        return all([free.get(slot, 0) >= count for slot, count in allocation.slots])
 
     def runs_on(self, job: Job) -> GpuType | None:
         """Return the GPU type a job holds; None if it holds none or several."""
         if job.phase is Phase.QUEUED or not job.allocation:
             return None
-        gpu_types = {slot.gpu_type for slot, _ in job.allocation.slots}
+        slots = job.allocation.slots
+        if len(slots) == 1:
+            return slots[0][0].gpu_type
+        gpu_types = {slot.gpu_type for slot, _ in slots}
         return gpu_types.pop() if len(gpu_types) == 1 else None
 
     def put(self, job: Job, allocation: Allocation) -> None:
@@ -115,7 +120,7 @@ class Allocator:
         for slot, count in allocation.slots:
             self.free[slot] -= count
             self._indexes[slot.gpu_type].change(slot.node, -count)
-        self.placed[job.job_id] = allocation
+        self.placed[job.spec.job_id] = allocation
 
     def take_back(self, job: Job) -> None:
         """Free the GPUs given to a job."""
@@ -153,10 +158,14 @@ class Allocator:
         """Leave a job where it runs, in those of its copies whose GPUs are free; say whether."""
         if job.phase is Phase.QUEUED:
             return False
-        free = {n: g for n, g in job.allocation.copies if self.fits(Allocation.rigid(g))}
-        if free:
-            self.put(job, Allocation.of(free))
-        return bool(free)
+        if self.fits(job.allocation):
+            kept = job.allocation
+        else:
+            copies = job.allocation.copies
+            kept = Allocation.of({n: g for n, g in copies if self.fits(Allocation.rigid(g))})
+        if kept:
+            self.put(job, kept)
+        return bool(kept)
 
     def start(self, job: Job, gpu_types: Sequence[GpuType]) -> bool:
         """Place a job on the first of `gpu_types` with nodes for it, or mix them; say whether.
@@ -179,9 +188,14 @@ class Allocator:
         """
         if not any(self.free.values()):
             return
+        # Starts that failed: with fewer GPUs they fail again.
+        hopeless: set[tuple[object, ...]] = set()
         for job in jobs:
-            if job.job_id not in self.placed and not self.stay(job):
-                self.start(job, (types_for or self.by_speed)(job))
+            if job.spec.job_id not in self.placed and not self.stay(job):
+                gpu_types = (types_for or self.by_speed)(job)
+                start = (self.like(job), *gpu_types)
+                if start not in hopeless and not self.start(job, gpu_types):
+                    hopeless.add(start)
 
     def by_speed(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the fastest first."""
@@ -210,11 +224,11 @@ class Allocator:
         patient: Collection[JobId] = (),
     ) -> Plan:
         """Return the plan; `patient` jobs may wait although they could start."""
+        placed = self.placed
         waiting = {
             job.spec.job_id: self._reason(job, is_patient=job.spec.job_id in patient)
             for job in self.snapshot.jobs
-            if job.spec.job_id not in self.placed
-            and (job.phase is Phase.QUEUED or not job.phase.is_final)
+            if job.spec.job_id not in placed and not job.phase.is_final
         }
         return Plan.of(self.placed, waiting, figures, memory)
 
@@ -281,6 +295,9 @@ class Allocator:
 
     def _facts_of(self, job: Job) -> _SharedFacts:
         """Return what is known of all jobs that could run in the same places as `job`."""
+        known = self._facts_by_job.get(id(job))
+        if known is not None:
+            return known[1]
         spec = job.spec
         limits = (job.allowed_nodes, job.bound_type, spec.can_checkpoint)
         key = (spec.throughputs, spec.num_gpus, spec.shapes, *limits)
@@ -288,6 +305,8 @@ class Allocator:
         if found is None:
             by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
             found = self._facts[key] = _SharedFacts(job, by_speed)
+        # With the job, so that no other job gets its id.
+        self._facts_by_job[id(job)] = (job, found)
         return found
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from hadar_slurm.core.cluster import Node, NodeName
 
@@ -22,9 +22,14 @@ class NodeIndex:
         # A heap of ranks for each number of free GPUs; outdated entries are dropped when met.
         self._levels: list[list[tuple[bool, int, NodeName]]] = []
         for index, (node, free) in enumerate(nodes):
-            self._rank[node.name] = (not node.has_one_type, index, node.name)
-            self._free[node.name] = 0
-            self.change(node.name, free)
+            rank = self._rank[node.name] = (len(node.gpus) != 1, index, node.name)
+            self._free[node.name] = free
+            self.total += free
+            if free >= len(self._levels):
+                self._levels += [[] for _ in range(len(self._levels), free + 1)]
+            self._levels[free].append(rank)
+        for level in self._levels:
+            heapify(level)
 
     def change(self, name: NodeName, by: int) -> None:
         """Add to the free GPUs of a node; nodes outside the index are ignored."""

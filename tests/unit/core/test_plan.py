@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import a_cluster, a_gang, a_job, a_plan, a_snapshot, some_rates
 
@@ -147,6 +149,19 @@ def test_a_stopping_job_is_not_placed() -> None:
     assert "job 1 is stopping and cannot be placed" in broken_by(
         a_snapshot("1xV100,1xV100", leaving), a_plan({"1": "n2:V100:1"})
     )
+
+
+def test_a_job_that_keeps_its_gpus_is_checked_like_any_other() -> None:
+    """Its phase, its copies and whether it is left out count also where nothing changes."""
+    copies = Allocation.of({0: a_gang("n1:V100:1"), 1: a_gang("n2:V100:1")})
+    jobs = [
+        (a_job("1", on="n1:V100:1", phase=Phase.STOPPING), "is stopping and cannot be placed"),
+        (replace(a_job("1", on="n1:V100:1"), left_out=True), "is left out and cannot be placed"),
+        (replace(a_job("1", on="n1:V100:1"), allocation=copies), "has 2 copies and may have 1"),
+    ]
+    for job, rule in jobs:
+        plan = Plan.of({job.job_id: job.allocation}, {})
+        assert f"job 1 {rule}" in broken_by(a_snapshot("1xV100,1xV100", job), plan)
 
 
 def test_an_unknown_job_is_refused() -> None:

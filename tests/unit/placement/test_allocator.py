@@ -184,6 +184,17 @@ def test_what_is_left_goes_to_whoever_can_use_it() -> None:
     assert placed_by(board.plan()) == {"1": "n3:K80:1", "2": "n2:P100:1", "3": "n1:V100:1"}
 
 
+def test_a_start_that_failed_is_not_tried_for_jobs_alike_but_for_all_others() -> None:
+    """Of jobs in line behind one that finds no room, each that fits on what is left starts."""
+    jobs = [a_job("1", 4), a_job("2", 4), a_job("3", 2), a_job("4", 2), a_job("5")]
+    board = a_board("3xV100", *jobs)
+    board.fill(board.jobs)
+    assert placed_by(board.plan()) == {"3": "n1:V100:2", "5": "n1:V100:1"}
+    board = a_board("3xV100", *jobs)
+    board.fill(board.jobs, lambda job: [] if job.job_id == "3" else board.by_speed(job))
+    assert placed_by(board.plan()) == {"4": "n1:V100:2", "5": "n1:V100:1"}
+
+
 def test_a_gang_mixes_types_where_no_single_one_has_room() -> None:
     """A gang mixes the first types of its list, if gangs may mix types."""
     job = a_job("1", 2)
