@@ -11,8 +11,8 @@ whole steps; a gang is as fast over several nodes as on one.
 from __future__ import annotations
 
 import math
-from bisect import insort
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -20,9 +20,10 @@ from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot, natur
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import JobSpec, Phase
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
-from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
+from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import HadarError
+from hadar_slurm.sim.columns import Columns
 from hadar_slurm.sim.job import SimJob
 
 GAVEL_RULES = GangRules(is_uniform=False, may_mix_types=False, counts_spread=False)
@@ -53,10 +54,13 @@ class SimBackend:
     failures: Sequence[Failure] = ()
     now_s: float = 0.0
     num_unfinished: int = field(init=False)
-    sim_jobs: dict[JobId, SimJob] = field(init=False)
+    _jobs: dict[JobId, SimJob] = field(init=False)
     _arrivals: list[JobSpec] = field(init=False)
     _present: list[tuple[tuple[int, str], SimJob]] = field(default_factory=list)
     _running: dict[JobId, SimJob] = field(default_factory=dict)
+    # The running jobs, those with one copy and the others.
+    _lone: Columns = field(init=False)
+    _forked: dict[JobId, SimJob] = field(default_factory=dict)
     _free: dict[Slot, int] = field(init=False)
     _changes: list[tuple[float, bool, NodeName]] = field(init=False)
     _down: dict[NodeName, int] = field(default_factory=dict)
@@ -65,7 +69,8 @@ class SimBackend:
 
     def __post_init__(self) -> None:
         self.num_unfinished = len(self.jobs)
-        self.sim_jobs = {spec.job_id: SimJob(spec) for spec in self.jobs}
+        self._jobs = {spec.job_id: SimJob(spec) for spec in self.jobs}
+        self._lone = Columns(tuple(self.cluster.gpus_by_type))
         # In reverse order: the next arrival, or change of a node, is the last item.
         self._arrivals = sorted(
             self.jobs, key=lambda spec: (spec.submitted_s, natural_key(spec.job_id)), reverse=True
@@ -95,7 +100,7 @@ class SimBackend:
         ]
         world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules)
         for job in jobs:
-            found = world.sim_jobs[job.job_id]
+            found = world._jobs[job.job_id]
             found.resume(job.progress)
             if job.phase in (Phase.STARTING, Phase.RUNNING):
                 found.has_run = False  # what it holds it need not start again
@@ -106,9 +111,16 @@ class SimBackend:
 
     def observe(self) -> Snapshot:
         """Return the jobs in the cluster, and those that ended during the last wait."""
-        jobs = tuple(job.as_job() for _, job in self._present)
+        self._lone.show()
+        jobs = tuple([job.as_job() for _, job in self._present])
         ended = tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id)))
         return Snapshot(self.now_s, self.cluster, jobs, rules=self.rules, ended=ended)
+
+    @property
+    def sim_jobs(self) -> Mapping[JobId, SimJob]:
+        """Return the jobs' states at this time."""
+        self._lone.give_all()
+        return self._jobs
 
     @property
     def is_busy(self) -> bool:
@@ -120,12 +132,13 @@ class SimBackend:
         outcomes = [self._apply(action) for action in actions]
         for action in actions:
             if isinstance(action, Start):
-                job = self.sim_jobs[action.job_id]
+                job = self._jobs[action.job_id]
                 job.has_run = job.has_run or bool(job.copies)
         return outcomes
 
     def measured(self) -> Iterator[tuple[JobSpec, Gang, float]]:
         """Yield the job, the gang and the true steps/s of each training copy."""
+        self._lone.give_all()
         for job in self._running.values():
             for copy in job.copies.values():
                 if copy.ready_s < self.now_s:
@@ -145,11 +158,14 @@ class SimBackend:
             until_s = max(until_s, self._arrivals[-1].submitted_s)
         if self.rounds_end_together:
             return self._play_round(until_s)
-        events = [job.finish_s(self.now_s) for job in self._running.values()]
+        lone_ends_s = self._lone.ends_s(self.now_s)
+        events = [job.finish_s(self.now_s) for job in self._forked.values()]
+        events.append(float(lone_ends_s.min(initial=math.inf)))
         events += [spec.submitted_s for spec in self._arrivals[-1:]]
         events += [time_s for time_s, _, _ in self._changes[-1:]]
         next_s = max(self.now_s, min([until_s, *events]))
-        ended = [job for job in self._running.values() if job.advance(self.now_s, next_s)]
+        ended = [job for job, _ in self._lone.advance(self.now_s, next_s, lone_ends_s)]
+        ended += [job for job in self._forked.values() if job.advance(self.now_s, next_s)]
         self.now_s = next_s
         for job in ended:
             self._end(job, next_s)
@@ -157,76 +173,86 @@ class SimBackend:
         self._admit_arrivals()
         if next_s < until_s:
             return Wake.CHANGE
-        for job in self._running.values():
-            job.save(next_s)
+        self._save()
         return Wake.ROUND_END
+
+    def _save(self) -> None:
+        self._lone.save(self.now_s)
+        for job in self._forked.values():
+            job.save(self.now_s)
 
     def _play_round(self, until_s: float) -> Wake:
         """Advance to the end of the round's last job, or to the end of the round."""
-        trains_until = {
-            job_id: self._whole_steps_until_s(job, until_s) for job_id, job in self._running.items()
-        }
-        end_s = min(until_s, max(trains_until.values(), default=until_s))
-        ends: list[tuple[SimJob, float]] = []
-        for job_id, job in self._running.items():
-            end_of_training_s = job.finish_s(self.now_s)
-            if job.advance(self.now_s, end_s, trains_until_s=trains_until[job_id]):
-                ends.append((job, end_of_training_s))
+        lone_ends_s = self._lone.ends_s(self.now_s)
+        lone_until_s = self._lone.whole_steps_s(self.now_s, until_s, lone_ends_s)
+        forked = [(job, job.finish_s(self.now_s)) for job in self._forked.values()]
+        trains_until_s = [*lone_until_s.tolist(), *(min(end_s, until_s) for _, end_s in forked)]
+        end_s = min(until_s, max(trains_until_s, default=until_s))
+        ends = self._lone.advance(self.now_s, end_s, lone_ends_s, lone_until_s)
+        for job, finish_s in forked:
+            if job.advance(self.now_s, end_s, trains_until_s=min(finish_s, until_s)):
+                ends.append((job, finish_s))
         self.now_s = end_s
         for job, ended_s in ends:
             self._end(job, ended_s)
-        for job in self._running.values():
-            job.save(end_s)
+        self._save()
         self._admit_arrivals()
         return Wake.ROUND_END
-
-    def _whole_steps_until_s(self, job: SimJob, until_s: float) -> float:
-        """Return when a job has trained the last whole step that fits in the round."""
-        finish_s = job.finish_s(self.now_s)
-        if finish_s <= until_s or len(job.copies) != 1:
-            return min(finish_s, until_s)
-        (copy,) = job.copies.values()
-        begins_s = max(self.now_s, copy.ready_s)
-        steps = math.floor(copy.throughput * (until_s - begins_s) + 1e-9)
-        # A job too slow for one step a round would otherwise never progress.
-        return begins_s + steps / copy.throughput if steps >= 1 else until_s
 
     def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
             job_id = self._arrivals.pop().job_id
-            insort(self._present, (natural_key(job_id), self.sim_jobs[job_id]), key=itemgetter(0))
+            insort(self._present, (natural_key(job_id), self._jobs[job_id]), key=itemgetter(0))
 
     def _apply(self, action: Action) -> Outcome:
-        job = self.sim_jobs[action.job_id]
+        job = self._jobs[action.job_id]
         held = job.copies.get(action.copy)
-        if isinstance(action, Stop) and held:
-            self._stop(job, action.copy, keeps_steps=True)
+        if isinstance(action, Renew):
+            gang = action.gang
+            if held is None or (held.gang is not gang and held.gang != gang):
+                return Outcome(action, Status.REFUSED, f"it is not on {gang}")
         elif isinstance(action, Start):
             if any(self._free[slot] < count for slot, count in action.gang.slots):
                 return Outcome(action, Status.DEFERRED, f"{action.gang} is not free yet")
             self._start(job, action)
-        elif isinstance(action, Renew) and (held is None or held.gang != action.gang):
-            return Outcome(action, Status.REFUSED, f"it is not on {action.gang}")
+        elif held:
+            self._stop(job, action.copy, keeps_steps=True)
         return Outcome(action, Status.DONE)
 
     def _start(self, job: SimJob, action: Start) -> None:
         cost_s = job.spec.restart_cost_s if job.has_run else 0.0
         throughput = self.rules.throughput(action.gang, job.spec.throughputs)
+        self._take_out(job)
         job.start(action.copy, action.gang, throughput, ready_s=self.now_s + cost_s)
         self._running[action.job_id] = job
+        self._put_in(job)
         for slot, count in action.gang.slots:
             self._free[slot] -= count
 
     def _stop(self, job: SimJob, number: int, *, keeps_steps: bool) -> None:
+        self._take_out(job)
         self._release(job.stop(number, keeps_steps=keeps_steps))
-        if not job.copies:
+        if job.copies:
+            self._put_in(job)
+        else:
             del self._running[job.spec.job_id]
 
+    def _take_out(self, job: SimJob) -> None:
+        """Before a change of its copies, take a job out of those that train."""
+        if not self._lone.take(job):
+            self._forked.pop(job.spec.job_id, None)
+
+    def _put_in(self, job: SimJob) -> None:
+        if not self._lone.put(job):
+            self._forked[job.spec.job_id] = job
+
     def _end(self, job: SimJob, end_s: float) -> None:
+        self._take_out(job)
         for gang in job.end():
             self._release(gang)
         del self._running[job.spec.job_id]
-        self._present = [pair for pair in self._present if pair[1] is not job]
+        key = natural_key(job.spec.job_id)
+        del self._present[bisect_left(self._present, key, key=itemgetter(0))]
         self._ended.append(Ended(job.spec.job_id, Phase.DONE, end_s))
         self.num_unfinished -= 1
 

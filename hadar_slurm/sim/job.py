@@ -24,9 +24,17 @@ class SimCopy:
     unsaved: float = 0.0
 
 
-@dataclass(slots=True)
+def least_steps(throughput: float) -> float:
+    """Return the steps below which a job of this throughput has none left."""
+    return _FRACTION * max(1.0, throughput)
+
+
+@dataclass(slots=True, eq=False)
 class SimJob:
-    """One job's state in virtual time."""
+    """One job's state in virtual time.
+
+    While a job is in `Columns`, the numbers there are valid, and those here outdated.
+    """
 
     spec: JobSpec
     phase: Phase = Phase.QUEUED
@@ -43,7 +51,9 @@ class SimJob:
     has_run: bool = False
     # End of a forked job's last averaging, once all its steps are trained.
     aggregates_s: float | None = None
+    # The job for a snapshot, and its allocation, until they change.
     _job: Job | None = None
+    _held: Allocation | None = None
 
     @property
     def steps_done(self) -> float:
@@ -62,10 +72,16 @@ class SimJob:
             if self.aggregates_s is not None:
                 # Until the averaging ends the job has not: keep at least one step left.
                 done = max(0.0, min(done, self.spec.total_steps - 1.0))
-            progress = Progress(done, self.restarts, tuple(sorted(self.service.items())))
-            held = Allocation.of({number: copy.gang for number, copy in self.copies.items()})
-            self._job = Job(self.spec, self.phase, progress, held)
+            self.show(done, tuple(sorted(self.service.items())))
+        assert self._job is not None
         return self._job
+
+    def show(self, steps_done: float, service: tuple[tuple[GpuType, float], ...]) -> None:
+        """Let `as_job` return a job with this progress, until something changes."""
+        if self._held is None:
+            self._held = Allocation.of({n: copy.gang for n, copy in self.copies.items()})
+        progress = Progress(steps_done, self.restarts, service)
+        self._job = Job(self.spec, self.phase, progress, self._held)
 
     def resume(self, progress: Progress) -> None:
         """Continue from a job's progress so far."""
@@ -80,7 +96,7 @@ class SimJob:
             self._move_to(Phase.RUNNING)
         self.restarts += self.has_run
         self.copies[number] = SimCopy(gang, throughput, ready_s)
-        self._job = self.aggregates_s = None
+        self._job = self._held = self.aggregates_s = None
 
     def stop(self, number: int, *, keeps_steps: bool = True) -> Gang:
         """Stop a copy; without `keeps_steps` its steps since the last save are lost."""
@@ -89,7 +105,7 @@ class SimJob:
             self.lost_steps += copy.unsaved
         if not self.copies:
             self._move_to(Phase.QUEUED)
-        self._job = self.aggregates_s = None
+        self._job = self._held = self.aggregates_s = None
         return copy.gang
 
     def finish_s(self, now_s: float) -> float:
@@ -135,7 +151,7 @@ class SimJob:
         self._job = None
         throughput = sum(copy.throughput for copy in self.copies.values())
         left = self.spec.total_steps - self.steps_done
-        if left <= _FRACTION * max(1.0, throughput) and self.aggregates_s is None:
+        if left <= least_steps(throughput) and self.aggregates_s is None:
             self.aggregates_s = until_s + self.aggregation_s
         return self.aggregates_s is not None and self.aggregates_s <= to_s + 1e-9
 
@@ -144,7 +160,7 @@ class SimJob:
         self._move_to(Phase.DONE)
         gangs = [copy.gang for copy in self.copies.values()]
         self.copies.clear()
-        self._job = self.aggregates_s = None
+        self._job = self._held = self.aggregates_s = None
         return gangs
 
     def save(self, now_s: float) -> None:

@@ -1,0 +1,152 @@
+"""The running jobs with one copy, as columns of numbers, so that one step advances all of them.
+
+Each column has one number a job. The arithmetic is that of `SimJob`, operation by operation, so
+every digit is equal. Such a job ends as soon as its last step is trained: it never averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.sim.job import SimJob, least_steps
+
+Floats = npt.NDArray[np.float64]
+
+# Columns that a job brings and takes back: steps, GPU-seconds, and when it trains.
+_STATE = ("trained_steps", "lost_steps", "productive_gpu_s", "unsaved", "ready_s")
+_TRAINED, _LOST, _PRODUCTIVE, _UNSAVED, _READY = range(len(_STATE))
+# Columns that stay as they are while the job runs.
+_TOTAL, _THROUGHPUT, _GPUS, _LEAST = range(len(_STATE), len(_STATE) + 4)
+_FIRST_TYPE = len(_STATE) + 4
+
+
+@dataclass(eq=False)
+class Columns:
+    """The jobs put in, until they are taken out with their numbers."""
+
+    gpu_types: Sequence[GpuType]
+    _jobs: list[SimJob] = field(default_factory=list)
+    _row: dict[SimJob, int] = field(default_factory=dict)
+    # Put in since the last step.
+    _fresh: list[SimJob] = field(default_factory=list)
+    # By column, then job; the last columns are the service received and the GPUs held, by type.
+    _all: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._all = np.zeros((_FIRST_TYPE + 2 * len(self.gpu_types), 16))
+
+    @property
+    def _used(self) -> Floats:
+        return self._all[:, : len(self._jobs)]
+
+    def put(self, job: SimJob) -> bool:
+        """Put in a job that has one copy and trains; return whether it is one."""
+        copy = next(iter(job.copies.values()))
+        if len(job.copies) != 1 or copy.throughput <= 0:
+            return False
+        row = self._row[job] = len(self._jobs)
+        self._jobs.append(job)
+        if row == self._all.shape[1]:
+            self._all = np.concatenate([self._all, np.zeros_like(self._all)], axis=1)
+        gpus = copy.gang.gpus_by_type
+        self._all[:, row] = [
+            job.trained_steps, job.lost_steps, job.productive_gpu_s, copy.unsaved, copy.ready_s,
+            job.spec.total_steps, copy.throughput, copy.gang.num_gpus, least_steps(copy.throughput),
+            *(job.service.get(gpu_type, 0.0) for gpu_type in self.gpu_types),
+            *(gpus.get(gpu_type, 0) for gpu_type in self.gpu_types),
+        ]  # fmt: skip
+        self._fresh.append(job)
+        return True
+
+    def take(self, job: SimJob) -> bool:
+        """Take out a job, and give it its numbers; return whether it was in."""
+        row = self._row.pop(job, None)
+        if row is None:
+            return False
+        self._give(job, self._all[:, row].tolist())
+        last = self._jobs.pop()
+        if last is not job:
+            self._all[:, row] = self._all[:, len(self._jobs)]
+            self._jobs[row], self._row[last] = last, row
+        return True
+
+    def give_all(self) -> None:
+        """Give every job its numbers."""
+        for job, numbers in zip(self._jobs, self._used.T.tolist(), strict=True):
+            self._give(job, numbers)
+
+    def _give(self, job: SimJob, numbers: Sequence[float]) -> None:
+        (copy,) = job.copies.values()
+        job.trained_steps, job.lost_steps = numbers[_TRAINED], numbers[_LOST]
+        job.productive_gpu_s = numbers[_PRODUCTIVE]
+        copy.unsaved, copy.ready_s = numbers[_UNSAVED], numbers[_READY]
+        received = dict(zip(self.gpu_types, numbers[_FIRST_TYPE:], strict=False))
+        job.service = {gpu_type: received[gpu_type] for gpu_type in job.service}
+
+    def show(self) -> None:
+        """Give every job what a snapshot shows of it."""
+        used = self._used
+        done = (used[_TRAINED] - used[_LOST]).tolist()
+        column = {gpu_type: at for at, gpu_type in enumerate(self.gpu_types)}
+        received = used[_FIRST_TYPE : _FIRST_TYPE + len(self.gpu_types)].T.tolist()
+        for job, steps_done, numbers in zip(self._jobs, done, received, strict=True):
+            types = job.service if len(job.service) < 2 else sorted(job.service)
+            job.show(steps_done, tuple([(k, numbers[column[k]]) for k in types]))
+
+    def ends_s(self, now_s: float) -> Floats:
+        """Return when each job ends if it keeps its GPUs."""
+        used = self._used
+        left = np.maximum(0.0, used[_TOTAL] - (used[_TRAINED] - used[_LOST]))
+        ends_s: Floats = np.maximum(used[_READY], now_s) + left / used[_THROUGHPUT]
+        return ends_s
+
+    def whole_steps_s(self, now_s: float, until_s: float, ends_s: Floats) -> Floats:
+        """Return when each job has trained the last whole step that fits in a round."""
+        used = self._used
+        begins_s = np.maximum(now_s, used[_READY])
+        steps = np.floor(used[_THROUGHPUT] * (until_s - begins_s) + 1e-9)
+        # A job too slow for one step a round would otherwise never progress.
+        whole_s = np.where(steps >= 1, begins_s + steps / used[_THROUGHPUT], until_s)
+        return np.where(ends_s <= until_s, ends_s, whole_s)
+
+    def advance(
+        self, now_s: float, to_s: float, ends_s: Floats, trains_until_s: Floats | None = None
+    ) -> list[tuple[SimJob, float]]:
+        """Train from `now_s` to `to_s`, as `SimJob.advance`; return the ended jobs and their ends.
+
+        `ends_s` are those from `now_s` on.
+        """
+        self._note_types()
+        used, num_types = self._used, len(self.gpu_types)
+        held_s = np.maximum(0.0, np.minimum(to_s, ends_s) - now_s)
+        until_s = np.minimum(
+            to_s if trains_until_s is None else np.minimum(to_s, trains_until_s), ends_s
+        )
+        trains_s = np.maximum(0.0, until_s - np.maximum(used[_READY], now_s))
+        steps = trains_s * used[_THROUGHPUT]
+        used[_UNSAVED] += steps
+        used[_TRAINED] += steps
+        used[_PRODUCTIVE] += trains_s * used[_GPUS]
+        used[_FIRST_TYPE : _FIRST_TYPE + num_types] += held_s * used[_FIRST_TYPE + num_types :]
+        left = used[_TOTAL] - (used[_TRAINED] - used[_LOST])
+        ended = np.flatnonzero(left <= used[_LEAST]).tolist()
+        return [(self._jobs[row], float(ends_s[row])) for row in ended]
+
+    def _note_types(self) -> None:
+        """Note on which types the jobs put in receive service from now on, as `SimJob.advance`."""
+        for job in self._fresh:
+            if job in self._row:
+                for gpu_type in job.copies[next(iter(job.copies))].gang.gpus_by_type:
+                    job.service.setdefault(gpu_type, 0.0)
+        self._fresh.clear()
+
+    def save(self, now_s: float) -> None:
+        """End a round: save the steps."""
+        used = self._used
+        used[_READY] = np.maximum(used[_READY], now_s)
+        used[_UNSAVED] = 0.0
