@@ -4,8 +4,8 @@
 
 1,000 GPUs of three types on nodes of four; jobs of a generator arrive with exponential gaps and
 offer `--load` per cent of the cluster's maximum rate. Each simulation has a process of its own:
-CPU seconds are those of `run_experiment`, memory is the peak of the process. `digest` is the same
-as long as no job ends at another time and no segment differs in a digit.
+CPU seconds are those of the simulation itself, memory is the peak of the process. `digest` is the
+same as long as no job ends at another time and no segment differs in a digit.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from random import Random
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.lab.inputs import read_cluster, read_table
+from hadar_slurm.lab.simulation import rare_collections
 from hadar_slurm.lab.study.bounds import forking_bound_s
 from hadar_slurm.lab.study.experiment import run_experiment
 from hadar_slurm.lab.traces.workload import generate
@@ -45,7 +46,8 @@ def measure(
     """Return the figures of one simulation."""
     cluster = read_cluster(CLUSTER, gpus_per_node=4)
     specs = workload(generator, number, cluster, load, seed)
-    result = run_experiment(specs, cluster, make_policy(policy))
+    with rare_collections():
+        result = run_experiment(specs, cluster, make_policy(policy))
     exact = repr((result.jcts, result.segments)).encode()
     return {
         "policy": policy,

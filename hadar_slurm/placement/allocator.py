@@ -52,7 +52,7 @@ class Allocator:
 
     def _keep_in_place(self) -> Iterator[Job]:
         """Place the jobs that must keep their GPUs, if they are free; yield those to decide on."""
-        free, queued, running = self.free, Phase.QUEUED, Phase.RUNNING
+        free, placed, queued, running = self.free, self.placed, Phase.QUEUED, Phase.RUNNING
         keeps_running = not self.round.may_move
         for job in self.snapshot.jobs:
             if job.phase is queued:
@@ -62,7 +62,7 @@ class Allocator:
                 if is_held and self.fits(job.allocation):
                     for slot, count in job.allocation.slots:
                         free[slot] -= count
-                    self.placed[job.spec.job_id] = job.allocation
+                    placed[job.spec.job_id] = job.allocation
                 else:
                     yield job
 
@@ -102,8 +102,10 @@ class Allocator:
 
     def fits(self, allocation: Allocation) -> bool:
         """Return whether all GPUs of an allocation are free."""
-        free = self.free
-        return all([free.get(slot, 0) >= count for slot, count in allocation.slots])
+        free, slots = self.free, allocation.slots
+        if len(slots) == 1:
+            return free.get(slots[0][0], 0) >= slots[0][1]
+        return all([free.get(slot, 0) >= count for slot, count in slots])
 
     def runs_on(self, job: Job) -> GpuType | None:
         """Return the GPU type a job holds; None if it holds none or several."""

@@ -152,9 +152,9 @@ class _Assignment:
         return self.allocator.rules.throughput(gang, job.spec.throughputs)
 
     def _note(self, job: Job) -> None:
-        slots = self._slots(job)
+        slots = self.allocator.placed[job.spec.job_id].slots
         if len(slots) == 1:
-            self._movable[slots[0]][job.job_id] = job
+            self._movable[slots[0][0]][job.spec.job_id] = job
 
     def _slots(self, job: Job) -> list[Slot]:
         return [slot for slot, _ in self.allocator.placed[job.job_id].slots]

@@ -28,6 +28,8 @@ from hadar_slurm.sim.job import SimJob
 
 GAVEL_RULES = GangRules(is_uniform=False, may_mix_types=False, counts_spread=False)
 
+# An access to a member of an enumeration is slow, and there is one for every running job.
+_DONE = Status.DONE
 # After this many successive rounds without training, no job will ever train.
 _IDLE_ROUNDS = 1000
 
@@ -131,7 +133,8 @@ class SimBackend:
         """Stop and start copies of jobs, in order and without delay."""
         outcomes = [self._apply(action) for action in actions]
         for action in actions:
-            if isinstance(action, Start):
+            # Most actions are renewals.
+            if type(action) is Start:
                 job = self._jobs[action.job_id]
                 job.has_run = job.has_run or bool(job.copies)
         return outcomes
@@ -217,7 +220,7 @@ class SimBackend:
             self._start(job, action)
         elif held:
             self._stop(job, action.copy, keeps_steps=True)
-        return Outcome(action, Status.DONE)
+        return Outcome(action, _DONE)
 
     def _start(self, job: SimJob, action: Start) -> None:
         cost_s = job.spec.restart_cost_s if job.has_run else 0.0
