@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from hadar_slurm.core.cluster import GpuType, NodeName, Slot, summed
@@ -60,6 +60,12 @@ class Allocation:
     """Copy number to gang. A rigid job has the one copy 0; a job that holds nothing has none."""
 
     copies: tuple[tuple[int, Gang], ...] = ()
+    # The slots of all gangs with their numbers of GPUs: read for every job in every round.
+    slots: tuple[tuple[Slot, int], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        slots = [pair for _, gang in self.copies for pair in gang.slots]
+        object.__setattr__(self, "slots", tuple(slots))
 
     @classmethod
     def of(cls, copies: Mapping[int, Gang]) -> Allocation:
@@ -75,13 +81,6 @@ class Allocation:
     def gangs(self) -> tuple[Gang, ...]:
         """Return the gangs of all copies."""
         return tuple(gang for _, gang in self.copies)
-
-    @property
-    def slots(self) -> Sequence[tuple[Slot, int]]:
-        """Return the slots of all gangs with their numbers of GPUs."""
-        if len(self.copies) == 1:
-            return self.copies[0][1].slots
-        return [pair for _, gang in self.copies for pair in gang.slots]
 
     def __bool__(self) -> bool:
         return bool(self.copies)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hadar_slurm.core.cluster import JobId, natural_key, summed
+from hadar_slurm.core.cluster import JobId, Slot, natural_key
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.snapshot import Snapshot, shape_of
@@ -169,7 +169,10 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
 
 def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     capacity = snapshot.plannable_capacity
-    used = summed(pair for _, allocation in plan.allocations for pair in allocation.slots)
+    used: dict[Slot, int] = {}
+    for _, allocation in plan.allocations:
+        for slot, count in allocation.slots:
+            used[slot] = used.get(slot, 0) + count
     over = (item for item in used.items() if item[1] > capacity.get(item[0], 0))
     for slot, count in sorted(over):
         yield f"{slot.node} is to give {count} {slot.gpu_type} and has {capacity.get(slot, 0)}"

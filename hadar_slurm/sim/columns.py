@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.job import Progress
 from hadar_slurm.sim.job import SimJob, least_steps
 
 Floats = npt.NDArray[np.float64]
@@ -96,7 +97,8 @@ class Columns:
         received = used[_FIRST_TYPE : _FIRST_TYPE + len(self.gpu_types)].T.tolist()
         for job, steps_done, numbers in zip(self._jobs, done, received, strict=True):
             types = job.service if len(job.service) < 2 else sorted(job.service)
-            job.show(steps_done, tuple([(k, numbers[column[k]]) for k in types]))
+            service = tuple([(k, numbers[column[k]]) for k in types])
+            job.show(Progress(steps_done, job.restarts, service))
 
     def ends_s(self, now_s: float) -> Floats:
         """Return when each job ends if it keeps its GPUs."""

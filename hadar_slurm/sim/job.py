@@ -72,15 +72,14 @@ class SimJob:
             if self.aggregates_s is not None:
                 # Until the averaging ends the job has not: keep at least one step left.
                 done = max(0.0, min(done, self.spec.total_steps - 1.0))
-            self.show(done, tuple(sorted(self.service.items())))
+            self.show(Progress(done, self.restarts, tuple(sorted(self.service.items()))))
         assert self._job is not None
         return self._job
 
-    def show(self, steps_done: float, service: tuple[tuple[GpuType, float], ...]) -> None:
+    def show(self, progress: Progress) -> None:
         """Let `as_job` return a job with this progress, until something changes."""
         if self._held is None:
             self._held = Allocation.of({n: copy.gang for n, copy in self.copies.items()})
-        progress = Progress(steps_done, self.restarts, service)
         self._job = Job(self.spec, self.phase, progress, self._held)
 
     def resume(self, progress: Progress) -> None:
