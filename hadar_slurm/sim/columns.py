@@ -87,7 +87,8 @@ class Columns:
         job.productive_gpu_s = numbers[_PRODUCTIVE]
         copy.unsaved, copy.ready_s = numbers[_UNSAVED], numbers[_READY]
         received = dict(zip(self.gpu_types, numbers[_FIRST_TYPE:], strict=False))
-        job.service = {gpu_type: received[gpu_type] for gpu_type in job.service}
+        # A type that the cluster does not have any more receives nothing.
+        job.service = {k: received.get(k, service) for k, service in job.service.items()}
 
     def show(self) -> None:
         """Give every job what a snapshot shows of it."""
@@ -97,7 +98,8 @@ class Columns:
         received = used[_FIRST_TYPE : _FIRST_TYPE + len(self.gpu_types)].T.tolist()
         for job, steps_done, numbers in zip(self._jobs, done, received, strict=True):
             types = job.service if len(job.service) < 2 else sorted(job.service)
-            service = tuple([(k, numbers[column[k]]) for k in types])
+            past = job.service
+            service = tuple([(k, numbers[column[k]] if k in column else past[k]) for k in types])
             job.show(Progress(steps_done, job.restarts, service))
 
     def ends_s(self, now_s: float) -> Floats:

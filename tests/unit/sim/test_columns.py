@@ -89,6 +89,19 @@ def test_a_job_that_has_left_does_not_train() -> None:
     assert job.trained_steps == 300.0
 
 
+def test_service_on_a_type_that_has_left_the_cluster_is_kept() -> None:
+    """A job may have run before on GPUs that the cluster does not have any more."""
+    job, columns = SimJob(a_spec("1", steps=1000)), Columns(TYPES)
+    job.service = {GpuType("P100"): 70.0}
+    job.start(0, a_gang("n1:V100:1"), 10.0, ready_s=0.0)
+    assert columns.put(job)
+    columns.advance(0.0, 20.0, columns.ends_s(0.0))
+    columns.show()
+    assert job.as_job().progress.service_by_type == (("P100", 70.0), ("V100", 20.0))
+    assert columns.take(job)
+    assert job.service == {"P100": 70.0, "V100": 20.0}
+
+
 def test_copies_that_share_a_job_and_gangs_that_do_not_train_are_not_put_in() -> None:
     """Both are left to `SimJob`."""
     forked, idle = SimJob(a_spec("1", max_copies=2)), SimJob(a_spec("2"))
