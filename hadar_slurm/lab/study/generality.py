@@ -20,7 +20,7 @@ from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
 
 PEERS = ("srsf", "hlas", "las", "gavel-max-min")
-JUDGED = ("hadar", "hadar-ahead")
+JUDGED = ("hadar",)
 POLICIES = (*JUDGED, *PEERS, "slurm")
 LOADS, SEEDS, NUM_JOBS = (70.0, 90.0), (0, 1), 480
 CLUSTER, _GPUS_PER_NODE = "20xV100,20xP100,20xK80", 4
@@ -160,7 +160,7 @@ def notes(groups: Sequence[Group]) -> list[Note]:
     """Return where each judged policy loses, worst first, and a table for each figure."""
     found, judged = all_ratios(groups), judged_policies(groups)
     if not judged or not any(row.best_peer for each in found for row in each.rows):
-        words = f"Run a policy such as hadar-ahead, and one of {', '.join(PEERS)}, to compare them."
+        words = f"Run a policy such as hadar, and one of {', '.join(PEERS)}, to compare them."
         return [Note("Generality", (words,))]
     told = [note for policy in judged for note in (_losses(policy, found), _whole(policy, found))]
     return [*told, *map(_table, found)]

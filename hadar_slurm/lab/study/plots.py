@@ -38,7 +38,6 @@ _DASH, _DOT = (0, (5.0, 2.0)), (0, (1.2, 1.6))
 _DASH_DOT, _LONG = (0, (6.0, 2.0, 1.5, 2.0)), (0, (9.0, 3.0))
 STYLES: Mapping[str, Style] = {
     "hadar": Style("#d62839", "solid", "o"),
-    "hadar-ahead": Style("#c0600f", _LONG, "3"),
     "hadar-paper": Style("#c2569b", _DASH, "s"),
     "hadare": Style("#d9601a", _DASH_DOT, "D"),
     "gavel-max-min": Style("#2f74d0", "solid", "^"),

@@ -50,6 +50,8 @@ class PlayedJob:
     left_s: float
     restart_s: float
     can_move: bool
+    # All its work on its fastest type, for the slow-down.
+    alone_s: float = 1.0
     # What the way ranks it by: the factor on its time left, and whether it goes first.
     weight: float = 1.0
     is_promoted: bool = False

@@ -1,11 +1,20 @@
 """Chooses the way to rank and type jobs by playing each candidate forward.
 
 From the jobs in view and the arrivals to be expected, every candidate is played to the end
-(`forward_play.py`). The one with the least (mean completion time) * (makespan) ** `_MAKESPAN`
-is taken, both relative to the best candidate's. Candidates are the orders of the peers (shortest
-remaining service, shortest remaining time, and the mean of both) with types by comparative
-advantage; the makespan program's critical jobs first; the way in use; and variants of the best
-in which the jobs that end last go first.
+(`forward_play.py`). Taken is the one with the least
+
+    (mean completion time) * (makespan) ** w * (mean slow-down) ** `_SLOWDOWN`
+
+where w is `_MAKESPAN` if further jobs are expected, else `_LAST_MAKESPAN`: what is idle at the end
+is lost then. The slow-down of a job is its completion
+time over its time alone on its fastest type. A change of the way pays for the restarts that it
+causes, since plays count them; the way in use is kept where another is no better, and while no job
+comes, where another is not better by `_KEEPS`.
+
+Candidates are the orders of the peers (shortest remaining service, shortest remaining time, and
+the mean of both) with types by comparative advantage; service and the mean also with the fastest
+type first; the makespan program's critical jobs first, with its prices; the way in use; and
+variants of the best in which the jobs that end last go first.
 
 Our own. The choice among rules by simulating each from the present state is that of rollout
 algorithms (Bertsekas, Rollout, Policy Iteration, and Distributed Reinforcement Learning, 2020).
@@ -17,27 +26,37 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import truediv
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.policies.hadar.forward_play import Pace, Play, PlayedJob, Pools
 from hadar_slurm.policies.hadar.kinds import Kinds
-from hadar_slurm.policies.hadar.makespan_lp import Horizon
+from hadar_slurm.policies.hadar.makespan_lp import Horizon, Planned
 from hadar_slurm.policies.hadar.ways import Typing, Way
 
-# The weight of the makespan beside the mean completion time.
-_MAKESPAN = 0.25
-_ORDERS = (0.5, 1.0, 0.0)
+# The weights of the makespan and of the slow-down beside the mean completion time.
+_MAKESPAN, _LAST_MAKESPAN, _SLOWDOWN = 0.1, 0.5, 0.15
+# The orders with types by comparative advantage, and with the fastest type first.
+_ORDERS, _FASTEST_ORDERS = (0.5, 1.0, 0.0), (0.5, 1.0)
+# Jobs of less than this many seconds count as that long in the slow-down.
+_SHORTEST_S = 1.0
 # How many of the jobs that end last go first, in variants of this many of the best candidates.
 _PROMOTED, _LEADING = (1, 2, 4, 8), 3
 # The arrivals of this last stretch of time are expected once more.
 _WINDOW_S = 7200.0
-# The way is chosen again after arrivals or ends, and anyway after a time, in rounds.
-_LEAST_ROUNDS, _MOST_ROUNDS = 2.0, 5.0
+# Where no job has come since the way in use was chosen, another must be better by this share: all
+# that has happened since was foreseen then.
+_KEEPS = 0.03
+# The way is chosen again after arrivals or ends, and anyway after a time: so many rounds, or times
+# this share of what the last choice foresaw until the last end.
+_LEAST_ROUNDS, _MOST_ROUNDS, _FORESEEN = 2.0, 5.0, 0.005
 # Rounds of a play grow by a share of the time played: the larger, the more jobs are played.
-_GROWTH, _GROWTH_PER_JOB = 0.01, 1e-4
+_GROWTH, _GROWTH_PER_JOB = 0.03, 1e-4
 # At most this many jobs are played: of more, every second, third ... on as much less of each type.
 _MOST_JOBS = 1000
+# Below this, times are equal.
+_LEAST = 1e-9
 # Jobs considered in all plays of one choice: about half a second.
 _MOST_STEPS = 400_000
 
@@ -48,8 +67,9 @@ class Choice:
 
     way: Way
     made_s: float
-    # The jobs in view then.
+    # The jobs in view then, and the seconds foreseen until the last of them ends.
     jobs: frozenset[JobId]
+    span_s: float
     # Since when arrivals have been observed, and those of the last stretch of time.
     since_s: float
     recent: tuple[Job, ...] = ()
@@ -57,10 +77,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a way comes to: mean completion time and last end from now, in seconds."""
+    """What a way comes to."""
 
     mean_jct_s: float
+    # The last end, in seconds from now.
     makespan_s: float
+    # The mean over all jobs.
+    slowdown: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +134,12 @@ class View:
             critical = None
             if job.planned:
                 left_s = job.planned * job.left_s
-                critical = way.rank_if_critical(left_s, horizon_s - played_s, stays_s)
+                critical = way.rank_if_critical(
+                    left_s,
+                    horizon_s - played_s,
+                    stays_s,
+                    is_on_first=job.held == job.planned_types[0],
+                )
             job.types = job.planned_types if critical else job.own_types
             job.rank, job.key = critical or way.rank(
                 job.left_s, job.weight, stays_s, is_promoted=job.is_promoted
@@ -126,11 +154,17 @@ class View:
             by_advantage=way.typing is Typing.ADVANTAGE,
         )
         is_whole = play.run()
-        ends = [(job.end_s, job.submitted_s) for job in jobs if job.end_s < math.inf]
-        if not (is_whole and ends):
+        ended = [job for job in jobs if job.end_s < math.inf]
+        if not (is_whole and ended):
             return None, jobs, play.steps
-        mean_s = sum(end_s - submitted_s for end_s, submitted_s in ends) / len(ends)
-        return Outlook(mean_s, max(ends)[0]), jobs, play.steps
+        times_s = [job.end_s - job.submitted_s for job in ended]
+        slowdowns = map(truediv, times_s, (job.alone_s for job in ended))
+        outlook = Outlook(
+            mean_jct_s=sum(times_s) / len(ended),
+            makespan_s=max(job.end_s for job in ended),
+            slowdown=sum(slowdowns) / len(ended),
+        )
+        return outlook, jobs, play.steps
 
     def _played(self, job: Job, way: Way) -> PlayedJob:
         """Return a job as it is now."""
@@ -141,12 +175,18 @@ class View:
         played.is_promoted = job.job_id in way.promoted
         if job.phase is not Phase.QUEUED and job.allocation:
             self._hold(played, job)
-        planned = self.horizon.planned.get(job.job_id) if self.horizon else None
-        if planned and way.critical_first and played.left_s > 0:
-            played.planned = planned.left_s(job.steps_left) / played.left_s
-            types = tuple(index for index in kind.by_speed if planned.seconds[index])
-            played.planned_types = types or played.own_types
+        if self.horizon and way.critical_first and played.left_s > 0:
+            self._plan(played, self.horizon.planned.get(job.job_id), job.steps_left)
         return played
+
+    def _plan(self, played: PlayedJob, planned: Planned | None, steps_left: float) -> None:
+        """Give a job its planned time and types; without any, its time on its first type."""
+        types, kind = played.own_types, played.kind
+        played.planned = 1.0 / kind.speeds[types[0]]
+        if planned:
+            played.planned = planned.left_s(steps_left) / played.left_s
+            types = tuple(i for i in kind.by_speed if planned.seconds[i]) or types
+        played.planned_types = types
 
     def _expected(self, in_s: float, job: Job, way: Way) -> PlayedJob:
         """Return a job like `job` that arrives in `in_s` seconds."""
@@ -156,6 +196,7 @@ class View:
             kind,
             submitted_s=in_s,
             left_s=spec.total_steps / kind.best,
+            alone_s=max(_SHORTEST_S, spec.total_steps / kind.best),
             restart_s=spec.restart_cost_s,
             can_move=spec.can_checkpoint,
             weight=way.weight(job),
@@ -180,7 +221,7 @@ class View:
 def remembered(known: Choice | None, jobs: Sequence[Job], now_s: float) -> Choice:
     """Return what is known, with the arrivals since; those at the first sight do not count."""
     if known is None:
-        return Choice(Way(), -math.inf, frozenset(), now_s)
+        return Choice(Way(), -math.inf, frozenset(), 0.0, now_s)
     seen = {job.job_id for job in known.recent}
     came = (job for job in jobs if job.job_id not in seen and job.spec.submitted_s > known.since_s)
     recent = tuple(
@@ -201,14 +242,24 @@ def expected_arrivals(known: Choice, now_s: float) -> list[tuple[float, Job]]:
 
 def is_due(known: Choice, jobs: Sequence[Job], now_s: float, round_s: float) -> bool:
     """Return whether the way is to be chosen again."""
-    age_rounds = (now_s - known.made_s) / round_s
+    age_rounds = (now_s - known.made_s) / max(round_s, _FORESEEN * known.span_s)
     if age_rounds >= _MOST_ROUNDS:
         return True
     return age_rounds >= _LEAST_ROUNDS and known.jobs != {job.job_id for job in jobs}
 
 
-def choose(view: View, incumbent: Way | None, round_s: float) -> tuple[Way, int]:
-    """Return the best way, and the number of ways played."""
+def choose(
+    view: View, incumbent: Way | None, round_s: float, *, is_news: bool = True
+) -> tuple[Way, float, int]:
+    """Return the best way, the seconds until its last end, and the number of ways played.
+
+    `is_news`: whether jobs have come since the incumbent was chosen. Where most jobs cannot
+    migrate, it is always the shortest remaining service first: plays do not tell how the few that
+    start now keep all later ones from their GPUs.
+    """
+    fixed = sum(not job.spec.can_checkpoint for job in view.jobs)
+    if fixed > len(view.jobs) / 2:
+        return Way(), 0.0, 0
     outlooks: dict[Way, Outlook] = {}
     played: dict[Way, list[PlayedJob]] = {}
     left = _MOST_STEPS
@@ -224,29 +275,34 @@ def choose(view: View, incumbent: Way | None, round_s: float) -> tuple[Way, int]
 
     if incumbent:
         present = frozenset(job.job_id for job in view.jobs)
-        attempt(replace(incumbent, promoted=incumbent.promoted & present))
+        incumbent = replace(incumbent, promoted=incumbent.promoted & present)
+        attempt(incumbent)
     bases = [Way(exponent, Typing.ADVANTAGE) for exponent in _ORDERS]
+    bases += [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
     for way in (bases[0], Way(critical_first=True), *bases[1:]):
         attempt(way)
     if not outlooks:
-        return incumbent or bases[0], 0
-    scores = _scores(outlooks)
+        return incumbent or bases[0], 0.0, 0
+    scores = _scores(outlooks, view)
     for way in sorted((way for way in bases if way in scores), key=scores.__getitem__)[:_LEADING]:
         last = sorted(zip(played[way], view.jobs, strict=False), key=lambda each: -each[0].end_s)
         for count in _PROMOTED:
             if count <= len(last):
                 first = frozenset(job.job_id for _, job in last[:count])
                 attempt(replace(way, promoted=first))
-    scores = _scores(outlooks)
-    return min(scores, key=scores.__getitem__), len(outlooks)
+    scores = _scores(outlooks, view)
+    if incumbent in scores and not is_news:
+        scores[incumbent] -= _KEEPS
+    best = min(scores, key=scores.__getitem__)
+    return best, outlooks[best].makespan_s, len(outlooks)
 
 
-def _scores(outlooks: Mapping[Way, Outlook]) -> dict[Way, float]:
+def _scores(outlooks: Mapping[Way, Outlook], view: View) -> dict[Way, float]:
     """Return the score of each way; the least is the best."""
-    least_jct_s = min(outlook.mean_jct_s for outlook in outlooks.values())
-    least_span_s = min(outlook.makespan_s for outlook in outlooks.values())
+    weight = _MAKESPAN if view.expected else _LAST_MAKESPAN
     return {
-        way: (outlook.mean_jct_s / max(1e-9, least_jct_s))
-        * (outlook.makespan_s / max(1e-9, least_span_s)) ** _MAKESPAN
+        way: math.log(max(_LEAST, outlook.mean_jct_s))
+        + weight * math.log(max(_LEAST, outlook.makespan_s))
+        + _SLOWDOWN * math.log(max(_LEAST, outlook.slowdown))
         for way, outlook in outlooks.items()
     }

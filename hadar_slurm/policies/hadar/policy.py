@@ -1,25 +1,22 @@
-"""Policy `hadar`, the default: prices from a linear program, critical jobs first, then short ones.
+"""Policy `hadar`, the default: the order and the types that do best when played forward.
 
-Like Hadar (IPDPS'24) it is primal-dual: GPU types have prices, and a job takes the type on which
-its gain is worth most after the price. The paper's own form is `hadar-paper`. Here:
+Like Hadar (IPDPS'24) it is primal-dual: GPU types have prices, and a job may take the types on
+which its work costs least. The paper's own form is `hadar-paper`. Here:
 
+* A *way* is a complete rule for the order and the types of all jobs (`ways.py`). Every few rounds
+  the candidates are played forward from the present queue, and the best is used
+  (`look_ahead.py`).
 * Prices are the duals of the makespan program over all jobs in view (`makespan_lp.py`), exact for
-  the horizon; the paper's rise with use. A job may take any type that does its work at the lowest
-  priced cost, the fastest of them with room. Where GPUs cost nothing, that is its fastest.
-* Jobs whose planned time fills the horizon are critical and go first, on the types planned for
-  them: delaying any of these jobs delays the makespan.
-* Starvation guard: jobs that have spent in total more than 1 day + 10 horizons without GPUs go
-  next.
-* All others go by the shortest remaining service (GPU-seconds on the fastest type), which is best
-  for the mean completion time, weighted by Slurm's fair-share factor where it is known.
+  the horizon; the paper's rise with use. Under a priced way a job may take any type that does its
+  work at the lowest priced cost. Where GPUs cost nothing, that is its fastest.
+* Jobs whose planned time fills the horizon are critical; there are ways under which they go first,
+  on the types planned for them: delaying any of these jobs delays the makespan.
+* Starvation guard: jobs that have spent in total more than 2 days and 20 times their time alone
+  without GPUs go before all others, under every way.
 * A running job keeps its type and nodes unless another type saves more than a restart. It is
-  ranked as if two restart times less were left of it; if it is critical, as if ten more were
-  planned.
+  ranked as if two restart times less were left of it; if it goes first, as if ten more were.
 * The program is solved again after jobs came or went, at most every half hour, and more often as
   the horizon comes near.
-* Where nearly all jobs can run at once, those neither critical nor overdue share the types that
-  cost them least by comparative advantage, which raises the total throughput: a short job that
-  hardly gains from a fast GPU leaves it to a longer one that does.
 * A non-preemptible job takes the type on which it ends first, the wait included, and does not start
   elsewhere meanwhile (`completion_forecast.py`): it could not migrate afterwards.
 * Where all queued gangs exceed what is left of a type, jobs of nearly the same worth are exchanged
@@ -62,17 +59,15 @@ _RENEW_S, _RENEW_SHARE = 1800.0, 0.02
 _DRIFT_SHARE = 0.2
 # Jobs may be exchanged to use idle GPUs if at most this share of their worth is lost.
 _WORTH_TO_TRADE = 0.005
-# The queue is crowded when its jobs ask for more than this many times the GPUs. Below, nearly all
-# jobs run, and which job has which type matters more than the order.
-_CROWDED = 1.2
 # The worth of a critical or overdue job: above that of any other.
 _URGENT = 1e6
-# The longest total time without GPUs: this, plus this many times what is left of the horizon.
-_LONGEST_WAIT_S, _LONGEST_WAIT_HORIZONS = 86400.0, 10.0
+# The longest total time without GPUs before a job goes first: this, plus this many times its time
+# alone on its fastest type.
+_LONGEST_WAIT_S, _LONGEST_WAIT_TIMES = 172800.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class Memory:
     """What the policy remembers: the program's last solution, and the last choice of a way."""
 
     horizon: Horizon | None = None
@@ -81,22 +76,21 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class Hadar:
-    """The policy; with `looks_ahead` it chooses its way by forward plays (`look_ahead.py`)."""
+    """The policy."""
 
     limits: SolverLimits = field(default_factory=SolverLimits)
-    looks_ahead: bool = False
     name: str = "hadar"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         allocator = Allocator(snapshot, round_)
-        memory = round_.memory if isinstance(round_.memory, _Memory) else _Memory()
+        memory = round_.memory if isinstance(round_.memory, Memory) else Memory()
         kinds = Kinds(allocator)
         able = [j for j in snapshot.plannable if j.steps_left > 0 and kinds.of(j).best]
         horizon, is_new = self._horizon(kinds, able, memory.horizon)
         kinds.prices = horizon.prices if horizon else None
         choice, num_ways = self._choice(kinds, able, horizon, memory.choice)
-        way = choice.way if choice else Way(critical_first=True)
+        way = choice.way
         queue = sorted(map(_Ranking(kinds, horizon, way).entry, count(), allocator.jobs))
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
         selection = _TypeSelection(allocator, queue, immovable, way.typing)
@@ -111,25 +105,23 @@ class Hadar:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
             for gpu_type, price in zip(allocator.gpu_types, horizon.prices, strict=True):
                 figures[f"price.{gpu_type}"] = price
-        if choice:
-            figures["ways"] = float(num_ways)
-        memory = _Memory(horizon, choice)
+        figures["ways"] = float(num_ways)
+        memory = Memory(horizon, choice)
         return allocator.plan(figures=figures, memory=memory, patient=immovable)
 
     def _choice(
         self, kinds: Kinds, jobs: Sequence[Job], horizon: Horizon | None, known: Choice | None
-    ) -> tuple[Choice | None, int]:
+    ) -> tuple[Choice, int]:
         """Return the way in use, chosen again where that is due, and the number of ways played."""
-        if not self.looks_ahead:
-            return None, 0
         now_s, round_s = kinds.allocator.snapshot.now_s, kinds.allocator.round.length_s
         before = remembered(known, jobs, now_s)
         if not jobs or not is_due(before, jobs, now_s, round_s):
             return before, 0
         view = View.of(kinds, jobs, expected_arrivals(before, now_s), horizon)
-        way, num_ways = choose(view, known.way if known else None, round_s)
         ids = frozenset(job.job_id for job in jobs)
-        return replace(before, way=way, made_s=now_s, jobs=ids), num_ways
+        is_news = not ids <= before.jobs
+        way, span_s, num_ways = choose(view, known.way if known else None, round_s, is_news=is_news)
+        return replace(before, way=way, made_s=now_s, jobs=ids, span_s=span_s), num_ways
 
     def _horizon(
         self, kinds: Kinds, able: Sequence[Job], known: Horizon | None
@@ -210,29 +202,31 @@ class _Ranking:
     way: Way
 
     def entry(self, tie_break: int, job: Job) -> _Entry:
-        """Return a job's entry: critical or promoted, overdue, or by remaining work."""
+        """Return a job's entry: overdue, critical or promoted, or by remaining work."""
         kind, spec, way = self.kinds.of(job), job.spec, self.way
         if not kind.best:
             return _Entry(NOWHERE, 0.0, tie_break, job, (), 0.0)
-        now_s, left_s = self.kinds.allocator.snapshot.now_s, job.steps_left / kind.best
-        horizon_s = max(1.0, self.horizon.ends_s - now_s) if self.horizon else 0.0
-        planned = self.horizon.planned.get(job.job_id) if self.horizon else None
+        allocator, left_s = self.kinds.allocator, job.steps_left / kind.best
         stays_s = spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
-        is_priced = way.typing is Typing.PRICED
-        types = self.kinds.cheapest(kind) if is_priced else kind.by_speed
-        if planned:
-            planned_s = planned.left_s(job.steps_left)
-            if critical := way.rank_if_critical(planned_s, horizon_s, stays_s):
-                # The planned types may have become unusable.
-                types = tuple(i for i in kind.by_speed if planned.seconds[i]) or types
-                return _Entry(*critical, tie_break, job, self._own_first(job, kind, types), left_s)
-        types = self._own_first(job, kind, types)
-        waited_s = now_s - spec.submitted_s - job.progress.service_gpu_s / spec.num_gpus
-        if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_HORIZONS * horizon_s:
+        types = self.kinds.cheapest(kind) if way.typing is Typing.PRICED else kind.by_speed
+        waited_s = _waited_s(job, allocator.snapshot.now_s)
+        if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_TIMES * spec.total_steps / kind.best:
+            types = self._own_first(job, kind, types)
             return _Entry(OVERDUE, -waited_s, tie_break, job, types, left_s)
+        if self.horizon and (planned := self.horizon.planned.get(job.job_id)):
+            # The planned types may have become unusable.
+            its = tuple(i for i in kind.by_speed if planned.seconds[i]) or types
+            critical = way.rank_if_critical(
+                planned.left_s(job.steps_left),
+                max(1.0, self.horizon.ends_s - allocator.snapshot.now_s),
+                stays_s,
+                is_on_first=allocator.runs_on(job) == allocator.gpu_types[its[0]],
+            )
+            if critical:
+                return _Entry(*critical, tie_break, job, self._own_first(job, kind, its), left_s)
         is_promoted = job.job_id in way.promoted
         rank, key = way.rank(left_s, way.weight(job), stays_s, is_promoted=is_promoted)
-        return _Entry(rank, key, tie_break, job, types, left_s)
+        return _Entry(rank, key, tie_break, job, self._own_first(job, kind, types), left_s)
 
     def _own_first(
         self, job: Job, kind: Kind, types: tuple[TypeIndex, ...]
@@ -252,6 +246,11 @@ class _Ranking:
         if max(longer_s, dearer_s) > job.spec.restart_cost_s:
             return types
         return (own, *(i for i in types if i != own))
+
+
+def _waited_s(job: Job, now_s: float) -> float:
+    """Return how long a job has had no GPUs, in total."""
+    return now_s - job.spec.submitted_s - job.progress.service_gpu_s / job.spec.num_gpus
 
 
 class _TypeSelection:
@@ -287,16 +286,12 @@ class _TypeSelection:
     def _in_order(self) -> list[int]:
         """Serve the queue in order; return the positions left for `_by_advantage`.
 
-        A non-preemptible job takes the type on which it ends first. Unless the queue is crowded,
-        jobs ranked by remaining service are left for `_by_advantage`, and only their number of GPUs
-        is reserved; the forecast ignores them, since they may migrate.
+        A non-preemptible job takes the type on which it ends first. Where types go by comparative
+        advantage, jobs ranked by remaining work are left for `_by_advantage`, and only their number
+        of GPUs is reserved; the forecast ignores them, since they may migrate.
         """
         queue, immovable, gpu_types = self._queue, self._immovable, self._allocator.gpu_types
-        left = sum(self._room)
-        wanted = sum(entry.job.spec.num_gpus for entry in queue if entry.types)
-        is_crowded = self._typing is Typing.FASTEST or (
-            self._typing is Typing.PRICED and wanted > _CROWDED * left
-        )
+        left, by_advantage = sum(self._room), self._typing is Typing.ADVANTAGE
         forecast = Forecast(self._allocator, [entry.job for entry in queue] if immovable else [])
         later = []
         for position, (rank, _, _, job, types, _) in enumerate(queue):
@@ -306,7 +301,7 @@ class _TypeSelection:
             if job.job_id in immovable:
                 first = forecast.first_end(job)
                 types = () if first is None else (gpu_types.index(first),)
-            elif not is_crowded and rank == BY_WORK and types and size <= left:
+            elif by_advantage and rank == BY_WORK and types and size <= left:
                 later.append(position)
                 left -= size
                 continue
@@ -352,8 +347,3 @@ class _TypeSelection:
 def make(options: PolicyOptions) -> Hadar:
     """Return the policy (entry point)."""
     return Hadar(limits=options.limits)
-
-
-def make_looking_ahead(options: PolicyOptions) -> Hadar:
-    """Return the policy that chooses its way by forward plays (entry point)."""
-    return Hadar(limits=options.limits, looks_ahead=True, name="hadar-ahead")

@@ -12,11 +12,14 @@ from hadar_slurm.core.job import Job
 _CRITICAL = 0.95
 # A running job that goes first goes before another that is later by less than this.
 _RESTARTS_TO_MOVE = 10
+# So does a critical job on the first of its types, by this share of the horizon more: otherwise
+# jobs that are to share a type one after the other would swap it in every round.
+_SHARE_TO_SWAP = 0.01
 # Any other running job goes before another that is shorter by less than this.
 _RESTARTS_TO_STOP = 2
-# Ranks, the first served first: critical or promoted, overdue, by remaining work, able to run
+# Ranks, the first served first: overdue, critical or promoted, by remaining work, able to run
 # nowhere.
-FIRST, OVERDUE, BY_WORK, NOWHERE = range(4)
+OVERDUE, FIRST, BY_WORK, NOWHERE = range(4)
 
 
 class Typing(StrEnum):
@@ -26,8 +29,8 @@ class Typing(StrEnum):
     FASTEST = "fastest"
     # To the jobs that the order lets run, by comparative advantage.
     ADVANTAGE = "advantage"
-    # One of the types that do the work at the least cost, at the prices of the makespan program;
-    # by comparative advantage among these while nearly all jobs can run.
+    # The fastest with room of the types that do the work at the least cost, at the prices of the
+    # makespan program.
     PRICED = "priced"
 
 
@@ -70,9 +73,15 @@ class Way:
         return BY_WORK, weight * max(0.0, left_s - _RESTARTS_TO_STOP * stays_s)
 
     def rank_if_critical(
-        self, planned_s: float, horizon_s: float, stays_s: float
+        self, planned_s: float, horizon_s: float, stays_s: float, *, is_on_first: bool
     ) -> tuple[int, float] | None:
-        """Return the rank and the key of a job that fills the horizon; None for any other."""
+        """Return the rank and the key of a job that fills the horizon; None for any other.
+
+        `is_on_first`: whether it runs on the first of the types planned for it.
+        """
         if not self.critical_first or planned_s < _CRITICAL * max(1.0, horizon_s):
             return None
-        return FIRST, -planned_s - _RESTARTS_TO_MOVE * stays_s
+        stays_s *= _RESTARTS_TO_MOVE
+        if is_on_first:
+            stays_s += _SHARE_TO_SWAP * horizon_s
+        return FIRST, -planned_s - stays_s

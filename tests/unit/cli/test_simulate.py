@@ -114,7 +114,7 @@ def test_a_wrong_trace_is_told_with_line_and_value(
     [
         (
             ["--policy", "gavel"],
-            "--policy 'gavel': expected one of hadar, hadar-ahead, hadar-paper",
+            "--policy 'gavel': expected one of hadar, hadar-paper",
         ),
         (["--utility", "speed"], "--utility 'speed': expected one of throughput, jct, ftf"),
         (["--round-seconds", "0"], "--round-seconds 0: expected a number above 0"),

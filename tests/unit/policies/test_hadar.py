@@ -7,7 +7,9 @@ from dataclasses import replace
 from builders import ROUND, a_cluster, a_job, a_snapshot, placed_by, some_rates
 
 from hadar_slurm.core.job import Job
-from hadar_slurm.policies.hadar.policy import Hadar
+from hadar_slurm.policies.hadar.look_ahead import Choice
+from hadar_slurm.policies.hadar.policy import Hadar, Memory
+from hadar_slurm.policies.hadar.ways import Typing, Way
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.sim.backend import GAVEL_RULES
 
@@ -15,9 +17,12 @@ V100 = some_rates(V100=10.0)
 DAY_S = 86400.0
 
 
-def plan(cluster: str, *jobs: Job, now_s: float = 0.0) -> dict[str, str]:
-    """Return the placed jobs and their GPUs."""
-    return placed_by(Hadar().plan(a_snapshot(cluster, *jobs, now_s=now_s), ROUND))
+def plan(cluster: str, *jobs: Job, now_s: float = 0.0, way: Way | None = None) -> dict[str, str]:
+    """Return the placed jobs and their GPUs, under a given way if there is one."""
+    ids = frozenset(job.job_id for job in jobs)
+    choice = Choice(way, now_s, ids, span_s=0.0, since_s=now_s) if way else None
+    round_ = replace(ROUND, memory=Memory(choice=choice))
+    return placed_by(Hadar().plan(a_snapshot(cluster, *jobs, now_s=now_s), round_))
 
 
 def test_the_shortest_goes_first_where_nobody_is_critical() -> None:
@@ -31,7 +36,8 @@ def test_the_shortest_goes_first_where_nobody_is_critical() -> None:
 def test_a_critical_job_goes_before_shorter_ones() -> None:
     """Job 9 alone takes as long as the makespan, so it starts at once."""
     short = [a_job(str(i), steps=2000, throughputs=V100) for i in range(4)]
-    placed = plan("1xV100,1xV100", *short, a_job("9", steps=10_000, throughputs=V100))
+    jobs = (*short, a_job("9", steps=10_000, throughputs=V100))
+    placed = plan("1xV100,1xV100", *jobs, way=Way(critical_first=True))
     assert set(placed) == {"0", "9"}
 
 
@@ -41,7 +47,7 @@ def test_service_counts_the_gang() -> None:
     two = a_job("2", 2, steps=600, throughputs=throughputs)
     ones = [a_job(name, 1, steps=500, throughputs=throughputs) for name in ("3", "4")]
     other = a_job("5", 2, steps=5000, throughputs=throughputs)
-    assert set(plan("2xV100", two, *ones, other)) == {"3", "4"}
+    assert set(plan("2xV100", two, *ones, other, way=Way())) == {"3", "4"}
 
 
 def test_gpus_are_not_left_idle_for_the_sake_of_order() -> None:
@@ -79,15 +85,35 @@ def test_a_critical_job_is_not_stopped_for_one_that_is_hardly_later() -> None:
     running = a_job("1", steps=9990, on="n1:V100:1", throughputs=V100, restart_cost_s=30.0)
     later = a_job("2", steps=10_000, throughputs=V100)
     other = a_job("3", steps=10_000, on="n2:V100:1", throughputs=V100, restart_cost_s=30.0)
-    assert plan("1xV100,1xV100", running, later, other)["1"] == "n1:V100:1"
+    placed = plan("1xV100,1xV100", running, later, other, way=Way(critical_first=True))
+    assert placed["1"] == "n1:V100:1"
+
+
+def test_critical_jobs_do_not_swap_the_type_they_share_in_every_round() -> None:
+    """The job on the faster type keeps it until the other is later by 1 % of the horizon."""
+    way, horizon_s = Way(critical_first=True), 100_000.0
+    here = way.rank_if_critical(99_000.0, horizon_s, 30.0, is_on_first=True)
+    little, much = (
+        way.rank_if_critical(99_000.0 + more_s, horizon_s, 30.0, is_on_first=False)
+        for more_s in (990.0, 1010.0)
+    )
+    assert here
+    assert little
+    assert much
+    assert much < here < little
+    assert way.rank_if_critical(90_000.0, horizon_s, 30.0, is_on_first=True) is None
 
 
 def test_nobody_waits_for_ever() -> None:
-    """The starvation guard starts a job after a day and ten horizons without GPUs."""
-    jobs = [a_job(str(i), steps=steps, throughputs=V100) for i, steps in ((1, 5000), (2, 2000))]
-    fresh = replace(jobs[1], spec=replace(jobs[1].spec, submitted_s=2 * DAY_S))
-    assert plan("1xV100", jobs[0], fresh, now_s=2 * DAY_S) == {"1": "n1:V100:1"}
-    assert plan("1xV100", jobs[0], jobs[1], now_s=0.5 * DAY_S) == {"2": "n1:V100:1"}
+    """A job of 500 s goes first after two days and 20 times 500 s without GPUs, not before."""
+    old = a_job("1", steps=5000, throughputs=V100)
+    for now_s, first in ((2 * DAY_S + 9900.0, "2"), (2 * DAY_S + 10_100.0, "1")):
+        fresh = a_job("2", steps=2000, throughputs=V100, submitted_s=now_s)
+        critical = a_job("3", steps=500_000, throughputs=V100, submitted_s=now_s)
+        for jobs in ((old, fresh), (old, critical)):
+            way = Way(critical_first=True)
+            placed = plan("1xV100", *jobs, now_s=now_s, way=way if critical in jobs else Way())
+            assert set(placed) == {first if critical not in jobs or first == "1" else "3"}
 
 
 def test_a_user_far_above_the_share_waits_a_little() -> None:
@@ -95,9 +121,9 @@ def test_a_user_far_above_the_share_waits_a_little() -> None:
     greedy = a_job("1", steps=2000, throughputs=V100)
     modest = a_job("2", steps=3000, throughputs=V100)
     other = a_job("3", steps=4000, throughputs=V100)
-    assert "1" in plan("1xV100", greedy, modest, other)
+    assert "1" in plan("1xV100", greedy, modest, other, way=Way())
     shares = (replace(greedy, fair_share=0.1), replace(modest, fair_share=0.5), other)
-    assert "2" in plan("1xV100", *shares)
+    assert "2" in plan("1xV100", *shares, way=Way())
 
 
 def test_a_gang_mixes_types_where_no_type_has_room() -> None:
@@ -152,7 +178,7 @@ def test_without_a_solution_the_shortest_go_first() -> None:
     }
 
 
-def test_where_all_can_run_types_go_by_comparative_advantage() -> None:
+def test_types_go_by_comparative_advantage() -> None:
     """The shorter job gains little from the V100, so the other job gets it.
 
     A third job, far longer, makes GPUs cost nothing; by size alone the shorter would choose first.
@@ -160,11 +186,12 @@ def test_where_all_can_run_types_go_by_comparative_advantage() -> None:
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     hardly = a_job("2", steps=1000, throughputs=some_rates(V100=10.0, K80=9.0))
     gains = a_job("3", steps=2000, throughputs=some_rates(V100=10.0, K80=1.0))
-    placed = plan("1xV100,1xK80,1xV100", long, hardly, gains)
+    way = Way(typing=Typing.ADVANTAGE)
+    placed = plan("1xV100,1xK80,1xV100", long, hardly, gains, way=way)
     assert placed == {"1": "n3:V100:1", "2": "n2:K80:1", "3": "n1:V100:1"}
 
 
-def test_where_it_is_crowded_the_shortest_choose_first() -> None:
+def test_where_types_cost_the_same_the_shortest_choose_first() -> None:
     """Of four jobs for two GPUs, the shortest chooses first and takes the fastest type."""
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     hardly = a_job("2", steps=1000, throughputs=some_rates(V100=10.0, K80=9.0))
@@ -172,7 +199,7 @@ def test_where_it_is_crowded_the_shortest_choose_first() -> None:
         a_job(name, steps=2000 + int(name), throughputs=some_rates(V100=10.0, K80=1.0))
         for name in ("3", "4", "5")
     ]
-    assert plan("1xV100,1xK80,1xV100", long, hardly, *gains)["2"] == "n1:V100:1"
+    assert plan("1xV100,1xK80,1xV100", long, hardly, *gains, way=Way())["2"] == "n1:V100:1"
 
 
 def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
@@ -180,4 +207,5 @@ def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     here = a_job("2", steps=2000, on="n1:V100:1", throughputs=some_rates(V100=10.0, K80=5.0))
     other = a_job("3", steps=1000, throughputs=some_rates(V100=10.0, K80=4.8))
-    assert plan("1xV100,1xK80,1xV100", long, here, other)["2"] == "n1:V100:1"
+    way = Way(typing=Typing.ADVANTAGE)
+    assert plan("1xV100,1xK80,1xV100", long, here, other, way=way)["2"] == "n1:V100:1"

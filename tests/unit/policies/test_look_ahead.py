@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from builders import ROUND, a_job, a_snapshot, placed_by, some_rates
 
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.policies.hadar import look_ahead
 from hadar_slurm.policies.hadar.forward_play import Pace
 from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.hadar.look_ahead import (
@@ -22,7 +25,7 @@ from hadar_slurm.policies.hadar.policy import Hadar
 from hadar_slurm.policies.hadar.ways import Typing, Way
 
 V100 = some_rates(V100=10.0)
-AHEAD = Hadar(looks_ahead=True)
+AHEAD = Hadar()
 ROUND_PACE = Pace(360.0, 0.0)
 
 
@@ -44,18 +47,62 @@ def test_the_job_that_ends_last_goes_first_where_that_shortens_the_whole() -> No
     """After 80 short jobs on 16 GPUs a long job ends at 15,000 s; first, at 10,000 s."""
     long = a_job("99", steps=100_000, throughputs=V100)
     short = [a_job(str(number), steps=10_000, throughputs=V100) for number in range(80)]
-    way, _ = choose(view(",".join(["4xV100"] * 4), long, *short), None, 360.0)
-    assert way.promoted == {"99"}
+    way, span_s, _ = choose(view(",".join(["4xV100"] * 4), long, *short), None, 360.0)
+    assert "99" in way.promoted
+    assert span_s == pytest.approx(10_000.0)
 
 
 def test_a_way_is_kept_while_nothing_changes() -> None:
     """It is chosen again two rounds after a job came, and after five rounds anyway."""
     jobs = (a_job("1"), a_job("2"))
-    choice = Choice(Way(), 0.0, frozenset({"1", "2"}), 0.0)  # type: ignore[arg-type]
+    choice = Choice(Way(), 0.0, frozenset({JobId("1"), JobId("2")}), span_s=0.0, since_s=0.0)
     assert not is_due(choice, jobs, 720.0, 360.0)
     assert not is_due(choice, jobs[:1], 360.0, 360.0)
     assert is_due(choice, jobs[:1], 720.0, 360.0)
     assert is_due(choice, jobs, 1800.0, 360.0)
+
+
+def test_a_choice_for_long_is_made_less_often() -> None:
+    """Where the last end is 200 h away, a choice is kept for two hours after news."""
+    choice = Choice(Way(), 0.0, frozenset({JobId("1")}), span_s=200 * 3600.0, since_s=0.0)
+    jobs = (a_job("2"),)
+    assert not is_due(choice, jobs, 1.9 * 3600.0, 360.0)
+    assert is_due(choice, jobs, 2.1 * 3600.0, 360.0)
+
+
+def test_the_way_in_use_is_kept_unless_another_is_better() -> None:
+    """Ways that come to the same are not exchanged."""
+    jobs = [a_job(str(number), steps=1000, throughputs=V100) for number in range(3)]
+    for way in (Way(0.0, Typing.ADVANTAGE), Way(0.5, Typing.FASTEST)):
+        assert choose(view("1xV100", *jobs), way, 360.0)[0] == way
+
+
+def test_while_no_job_comes_the_way_is_kept_unless_another_is_better_by_more() -> None:
+    """The longer job first loses 0.7 % here: too little without news, enough with it."""
+    jobs = [a_job("1", steps=100_000, throughputs=V100), a_job("2", steps=98_000, throughputs=V100)]
+    seen = view("1xV100", *jobs)
+    longest_first = Way(0.0, Typing.ADVANTAGE, promoted=frozenset({JobId("1")}))
+    assert choose(seen, longest_first, 360.0, is_news=False)[0] == longest_first
+    assert choose(seen, longest_first, 360.0, is_news=True)[0].promoted == frozenset()
+
+
+def test_a_choice_takes_no_more_steps_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without steps for a whole play the way in use stays; with some, only the first are played."""
+    jobs = [a_job(str(number), steps=5000 + number, throughputs=V100) for number in range(50)]
+    seen, incumbent = view("4xV100", *jobs), Way(critical_first=True)
+    every = choose(seen, incumbent, 360.0)[2]
+    monkeypatch.setattr(look_ahead, "_MOST_STEPS", 10)
+    assert choose(seen, incumbent, 360.0) == (incumbent, 0.0, 0)
+    monkeypatch.setattr(look_ahead, "_MOST_STEPS", 3000)
+    assert 0 < choose(seen, incumbent, 360.0)[2] < every
+
+
+def test_where_most_jobs_cannot_migrate_nothing_is_played() -> None:
+    """Then the shortest remaining service goes first."""
+    fixed = [a_job(str(i), throughputs=V100, can_checkpoint=False) for i in range(3)]
+    others = [a_job(str(i), throughputs=V100) for i in range(3, 5)]
+    assert choose(view("1xV100", *fixed, *others), None, 360.0) == (Way(), 0.0, 0)
+    assert choose(view("1xV100", *fixed[:2], *others), None, 360.0)[2] > 0
 
 
 def test_recent_arrivals_are_expected_once_more() -> None:
