@@ -48,7 +48,7 @@ _WINDOW_S = 7200.0
 # Where no job has come since the way in use was chosen, another must be better by this share: all
 # that has happened since was foreseen then.
 _KEEPS = 0.03
-# The way is chosen again after arrivals or ends, and anyway after a time: so many rounds, or times
+# The way is chosen again after arrivals or ends, and anyway after a time: rounds, or a number of times
 # this share of what the last choice foresaw until the last end.
 _LEAST_ROUNDS, _MOST_ROUNDS, _FORESEEN = 2.0, 5.0, 0.005
 # Rounds of a play grow by a share of the time played: the larger, the more jobs are played.
@@ -254,7 +254,7 @@ def choose(
     """Return the best way, the seconds until its last end, and the number of ways played.
 
     `is_news`: whether jobs have come since the incumbent was chosen. Where most jobs cannot
-    migrate, it is always the shortest remaining service first: plays do not tell how the few that
+    migrate, it is always the shortest remaining service first: plays do not show how the few that
     start now keep all later ones from their GPUs.
     """
     fixed = sum(not job.spec.can_checkpoint for job in view.jobs)
