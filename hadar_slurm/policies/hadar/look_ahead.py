@@ -48,8 +48,8 @@ _WINDOW_S = 7200.0
 # Where no job has come since the way in use was chosen, another must be better by this share: all
 # that has happened since was foreseen then.
 _KEEPS = 0.03
-# The way is chosen again after arrivals or ends, and anyway after a time: rounds, or a number of times
-# this share of what the last choice foresaw until the last end.
+# The way is chosen again after arrivals or ends, and anyway after a time: in rounds or, if that is
+# longer, in this share of the time that the last choice foresaw until the last end.
 _LEAST_ROUNDS, _MOST_ROUNDS, _FORESEEN = 2.0, 5.0, 0.005
 # Rounds of a play grow by a share of the time played: the larger, the more jobs are played.
 _GROWTH, _GROWTH_PER_JOB = 0.03, 1e-4
