@@ -11,14 +11,12 @@ the others, in which jobs end. Memory is the peak of a process of its own.
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import random
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Iterator
+
+from in_processes import measure_each, peak_mib
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
@@ -84,7 +82,7 @@ def measure(policy: str, num_jobs: int, rounds: int) -> dict[str, float | int | 
         "first_ms": round(took_ms[0], 1),
         "later_ms_median": round(statistics.median(took_ms[1:]), 1),
         "later_ms_max": round(max(took_ms[1:]), 1),
-        "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_mib": peak_mib(),
     }
 
 
@@ -96,16 +94,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
-    found = []
-    for policy in options.policy.split(","):
-        for count in options.jobs.split(","):
-            with context.Pool(1) as pool:
-                found.append(pool.apply(measure, (policy, int(count), options.rounds)))
-            if not options.json:
-                print("  ".join(f"{key} {value}" for key, value in found[-1].items()), flush=True)
-    if options.json:
-        json.dump(found, sys.stdout, indent=2)
+    measure_each(measure, options.policy, options.jobs, options.rounds, as_json=options.json)
 
 
 if __name__ == "__main__":

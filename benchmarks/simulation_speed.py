@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import multiprocessing
-import resource
-import sys
 from random import Random
+
+from in_processes import measure_each, peak_mib
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
@@ -58,7 +56,7 @@ def measure(
         "cru": round(result.cru, 3),
         "cpu_s": round(result.cpu_s, 1),
         "ms_per_round": round(1000 * result.cpu_s / result.rounds, 2),
-        "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_mib": peak_mib(),
         "digest": hashlib.sha256(exact).hexdigest()[:12],
     }
 
@@ -73,17 +71,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
-    rest = (options.generator, options.load, options.seed)
-    found = []
-    for policy in options.policy.split(","):
-        for count in options.jobs.split(","):
-            with context.Pool(1) as pool:
-                found.append(pool.apply(measure, (policy, int(count), *rest)))
-            if not options.json:
-                print("  ".join(f"{key} {value}" for key, value in found[-1].items()), flush=True)
-    if options.json:
-        json.dump(found, sys.stdout, indent=2)
+    measure_each(
+        measure,
+        options.policy,
+        options.jobs,
+        options.generator,
+        options.load,
+        options.seed,
+        as_json=options.json,
+    )
 
 
 if __name__ == "__main__":

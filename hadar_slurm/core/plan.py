@@ -49,10 +49,9 @@ class Plan:
         memory: object = None,
     ) -> Plan:
         """Return a plan with its parts in canonical order."""
-        # The key is `natural_key`, without a call for every job.
         return cls(
-            tuple(sorted(allocations.items(), key=lambda item: (len(item[0]), item[0]))),
-            tuple(sorted(waiting.items(), key=lambda item: (len(item[0]), item[0]))),
+            tuple(sorted(allocations.items(), key=lambda item: natural_key(item[0]))),
+            tuple(sorted(waiting.items(), key=lambda item: natural_key(item[0]))),
             tuple(sorted((figures or {}).items())),
             memory,
         )

@@ -13,7 +13,7 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.placement.allocator import Allocator
 
 # Bonus factor for the type on which a job runs: a migration costs a restart.
-_STAYS = 1.1
+STAYS = 1.1
 
 
 def advantages(allocator: Allocator, job: Job) -> Mapping[GpuType, float]:
@@ -22,7 +22,7 @@ def advantages(allocator: Allocator, job: Job) -> Mapping[GpuType, float]:
     mean = sum(speeds.values()) / max(1, len(allocator.gpu_types))
     held = allocator.runs_on(job)
     return {
-        gpu_type: speed / mean * (_STAYS if gpu_type == held else 1.0)
+        gpu_type: speed / mean * (STAYS if gpu_type == held else 1.0)
         for gpu_type, speed in speeds.items()
         if speed > 0
     }

@@ -22,7 +22,7 @@ class NodeIndex:
         # A heap of ranks for each number of free GPUs; outdated entries are dropped when met.
         self._levels: list[list[tuple[bool, int, NodeName]]] = []
         for index, (node, free) in enumerate(nodes):
-            rank = self._rank[node.name] = (len(node.gpus) != 1, index, node.name)
+            rank = self._rank[node.name] = (not node.has_one_type, index, node.name)
             self._free[node.name] = free
             self.total += free
             if free >= len(self._levels):

@@ -25,14 +25,13 @@ from typing import TypeAlias
 
 from hadar_slurm.core.cluster import TypeIndex
 from hadar_slurm.core.job import Shape
+from hadar_slurm.placement.comparative_advantage import STAYS
 from hadar_slurm.policies.hadar.kinds import Kind
 from hadar_slurm.policies.hadar.ways import FIRST
 
 # The gangs of a type on its nodes: type, number of nodes, GPUs on each.
 _Part: TypeAlias = tuple[TypeIndex, int, int]
 
-# The bonus for the type on which a job runs, as in `placement.comparative_advantage`.
-_STAYS = 1.1
 # Far ahead, how often in a round the ends of jobs are looked at.
 _LOOKS_A_ROUND = 4
 # Below this share of a job's time left, or this many seconds, a job has ended.
@@ -288,7 +287,7 @@ class Play:
             left -= kind.num_gpus
             mean = sum(kind.speeds) / len(kind.speeds)
             for gpu_type in job.types:
-                stays = _STAYS if gpu_type == job.held else 1.0
+                stays = STAYS if gpu_type == job.held else 1.0
                 pairs.append((-kind.speeds[gpu_type] / mean * stays, position, gpu_type))
         pairs.sort()
         for _, position, gpu_type in pairs:

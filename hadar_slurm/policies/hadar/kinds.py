@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hadar_slurm.core.cluster import TypeIndex
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.policies.hadar.ways import Typing
 
 # Costs closer than this share are equal: the solver's rounding.
 _SAME_COST = 1e-6
@@ -96,8 +97,10 @@ class Kinds:
             found = self._found[like] = Kind.of(self.allocator, job)
         return found
 
-    def cheapest(self, kind: Kind) -> tuple[TypeIndex, ...]:
-        """Return the types on which a step of `kind` costs least, the fastest first."""
+    def types(self, kind: Kind, typing: Typing) -> tuple[TypeIndex, ...]:
+        """Return the types that `typing` leaves to jobs of `kind`, the fastest first."""
+        if typing is not Typing.PRICED:
+            return kind.by_speed
         if kind not in self._cheapest:
             self._cheapest[kind] = kind.cheapest(self.prices)
         return self._cheapest[kind]

@@ -6,10 +6,9 @@ From the jobs in view and the arrivals to be expected, every candidate is played
     (mean completion time) * (makespan) ** w * (mean slow-down) ** `_SLOWDOWN`
 
 where w is `_MAKESPAN` if further jobs are expected, else `_LAST_MAKESPAN`: what is idle at the end
-is lost then. The slow-down of a job is its completion
-time over its time alone on its fastest type. A change of the way pays for the restarts that it
-causes, since plays count them; the way in use is kept where another is no better, and while no job
-comes, where another is not better by `_KEEPS`.
+is lost then. The slow-down of a job is its completion time over its time alone on its fastest type.
+A change of the way pays for the restarts that it causes, since plays count them; the way in use is
+kept where another is no better, and while no job comes, where another is not better by `_KEEPS`.
 
 Candidates are the orders of the peers (shortest remaining service, shortest remaining time, and
 the mean of both) with types by comparative advantage; service and the mean also with the fastest
@@ -185,13 +184,12 @@ class View:
         played.planned = 1.0 / kind.speeds[types[0]]
         if planned:
             played.planned = planned.left_s(steps_left) / played.left_s
-            types = tuple(i for i in kind.by_speed if planned.seconds[i]) or types
+            types = planned.types(kind.by_speed) or types
         played.planned_types = types
 
     def _expected(self, in_s: float, job: Job, way: Way) -> PlayedJob:
         """Return a job like `job` that arrives in `in_s` seconds."""
         kind, spec = self.kinds.of(job), job.spec
-        is_priced = way.typing is Typing.PRICED
         return PlayedJob(
             kind,
             submitted_s=in_s,
@@ -200,7 +198,7 @@ class View:
             restart_s=spec.restart_cost_s,
             can_move=spec.can_checkpoint,
             weight=way.weight(job),
-            own_types=self.kinds.cheapest(kind) if is_priced else kind.by_speed,
+            own_types=self.kinds.types(kind, way.typing),
         )
 
     def _hold(self, played: PlayedJob, job: Job) -> None:

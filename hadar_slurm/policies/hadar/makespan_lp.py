@@ -27,7 +27,7 @@ from functools import partial
 
 import numpy as np
 
-from hadar_slurm.core.cluster import GpuType, JobId
+from hadar_slurm.core.cluster import GpuType, JobId, TypeIndex
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 
@@ -67,6 +67,10 @@ class Planned:
     def left_s(self, steps_left: float) -> float:
         """Return the seconds still planned on all types when `steps_left` are left."""
         return sum(self.seconds) * steps_left / self.steps_left
+
+    def types(self, usable: Sequence[TypeIndex]) -> tuple[TypeIndex, ...]:
+        """Return those of the `usable` types on which time is planned, in their order."""
+        return tuple(index for index in usable if self.seconds[index])
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,14 +208,14 @@ class _Ranking:
             return _Entry(NOWHERE, 0.0, tie_break, job, (), 0.0)
         allocator, left_s = self.kinds.allocator, job.steps_left / kind.best
         stays_s = spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
-        types = self.kinds.cheapest(kind) if way.typing is Typing.PRICED else kind.by_speed
+        types = self.kinds.types(kind, way.typing)
         waited_s = _waited_s(job, allocator.snapshot.now_s)
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_TIMES * spec.total_steps / kind.best:
             types = self._own_first(job, kind, types)
             return _Entry(OVERDUE, -waited_s, tie_break, job, types, left_s)
         if self.horizon and (planned := self.horizon.planned.get(job.job_id)):
             # The planned types may have become unusable.
-            its = tuple(i for i in kind.by_speed if planned.seconds[i]) or types
+            its = planned.types(kind.by_speed) or types
             critical = way.rank_if_critical(
                 planned.left_s(job.steps_left),
                 max(1.0, self.horizon.ends_s - allocator.snapshot.now_s),

@@ -67,7 +67,7 @@ def test_loads_make_a_series_where_there_are_several() -> None:
 
 
 def test_columns_of_users_are_shown_where_users_are_known() -> None:
-    """A group without users has no columns of theirs."""
+    """A group without users has no columns for users."""
     known = {"mean_user_slowdown": 2.0, "max_user_slowdown": 3.0}
     unknown = dict.fromkeys(known)
     names = [{c.name for c in only([a_record(**r)]).columns} for r in (known, unknown)]

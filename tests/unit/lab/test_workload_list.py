@@ -172,7 +172,7 @@ def test_a_wrong_list_is_told_with_line_value_and_remedy(
 
 
 def test_what_is_no_list_is_told(tmp_path: Path) -> None:
-    """A directory without a list, a trace, and a file that is not there are told apart."""
+    """A directory without a list, a trace, and a missing file have different errors."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"empty: the directory has no workloads.yaml; write one"):
         read(tmp_path / "empty")
