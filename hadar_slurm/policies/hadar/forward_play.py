@@ -229,18 +229,24 @@ class Play:
             if self.steps > self.pace.most_steps:
                 return False
             next_s = min(round_ends_s, coming[-1].submitted_s) if coming else round_ends_s
-            for job in self._running:
-                end_s = max(job.ready_s, self._now_s) + job.left_s / job.speed
-                if end_s < next_s:
-                    next_s = end_s
-            if self.pace.growth * self._now_s > self.pace.round_s:
-                # Far ahead, ends are looked at a few times a round.
-                soon_s = self._now_s + self.pace.growth * self._now_s / _LOOKS_A_ROUND
-                next_s = min(round_ends_s, max(next_s, soon_s))
+            if len(self._running) < len(self._active):
+                next_s = self._next_end_s(next_s, round_ends_s)
             self._advance(next_s)
             while coming and coming[-1].submitted_s <= self._now_s:
                 self._active.append(coming.pop())
         return True
+
+    def _next_end_s(self, next_s: float, round_ends_s: float) -> float:
+        """Return when the next job ends, `next_s` at the latest; far ahead, when to look next."""
+        for job in self._running:
+            end_s = max(job.ready_s, self._now_s) + job.left_s / job.speed
+            if end_s < next_s:
+                next_s = end_s
+        if self.pace.growth * self._now_s > self.pace.round_s:
+            # Far ahead, ends are looked at a few times a round.
+            soon_s = self._now_s + self.pace.growth * self._now_s / _LOOKS_A_ROUND
+            return min(round_ends_s, max(next_s, soon_s))
+        return next_s
 
     def _place_all(self) -> None:
         """Begin a round: place every job that may move again, in the order of the way."""

@@ -14,14 +14,16 @@ own work, so that short jobs get fast GPUs.
 
 Our addition: jobs of one group (same throughputs, same gang) that could not fill the horizon even
 on their slowest type need no row of their own, since sum_r x_jr <= T cannot bind for them; those of
-similar length share one column per type. The first program is the same, the second nearly so.
+similar length share one column per type. The first program is the same, the second nearly so. Of
+more than a thousand long jobs, those of a group whose steps differ by less than 5 % share a column
+and a row, as if each had the mean: T is short by as much at most.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,6 +37,8 @@ from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 _NOTHING = 1e-6
 # A job that could take this share of the horizon is long: it may have to go first.
 _LONG = 0.8
+# More long jobs share columns where their steps differ by less than this share.
+_MANY_LONG, _SAME_STEPS = 1000, 0.05
 # The second program's T may exceed the first's by this share: the solver's rounding.
 _SLACK = 1e-6
 
@@ -108,9 +112,10 @@ def find_horizon(
     duals = -solved.duals[len(columns) : len(columns) + len(capacity)]
     plan[plan <= _NOTHING * length * least_s] = 0.0
     planned = {
-        column.members[0].job_id: Planned(tuple(seconds), column.members[0].steps_left)
+        demand.job_id: Planned(tuple(seconds), column.steps_left)
         for column, seconds in zip(columns, plan.tolist(), strict=True)
         if column.is_long
+        for demand in column.members
     }
     prices = tuple(float(price) for price in np.maximum(duals, 0.0))
     jobs = frozenset(demand.job_id for demand in demands)
@@ -119,30 +124,43 @@ def find_horizon(
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Jobs that share their columns of the program: one long job, or similar short ones."""
+    """Jobs that share their columns of the program: similar short ones, or one or more long."""
 
     members: tuple[Demand, ...]
     is_long: bool
 
     @property
+    def steps_left(self) -> float:
+        """Return the steps of all members."""
+        return sum(demand.steps_left for demand in self.members)
+
+    @property
     def work_s(self) -> float:
         """Return the seconds all members need on their fastest type, one after the other."""
-        steps_left = sum(demand.steps_left for demand in self.members)
-        return steps_left / max(self.members[0].throughputs)
+        return self.steps_left / max(self.members[0].throughputs)
 
 
 def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
-    long: list[_Column] = []
-    short: defaultdict[tuple[object, int], list[Demand]] = defaultdict(list)
+    long, short = [], []
     for demand in demands:
         slowest = min(throughput for throughput in demand.throughputs if throughput > 0)
-        if demand.steps_left / slowest >= _LONG * least_s:
-            long.append(_Column((demand,), is_long=True))
-        else:
-            # Steps left within a factor of two: the second program weighs jobs by their work.
-            scale = int(math.log2(max(1e-9, demand.steps_left)))
-            short[demand.group, scale].append(demand)
-    return [*long, *(_Column(tuple(members), is_long=False) for members in short.values())]
+        is_long = demand.steps_left / slowest >= _LONG * least_s
+        (long if is_long else short).append(demand)
+    found = [_Column((demand,), is_long=True) for demand in long]
+    if len(long) > _MANY_LONG:
+        found = [_Column(members, is_long=True) for members in _alike(long, 1 + _SAME_STEPS)]
+    # Steps left within a factor of two: the second program weighs jobs by their work.
+    return found + [_Column(members, is_long=False) for members in _alike(short, 2.0)]
+
+
+def _alike(demands: Sequence[Demand], factor: float) -> Iterable[tuple[Demand, ...]]:
+    """Return the demands by group and steps left, these within `factor` of each other."""
+    classes: defaultdict[tuple[object, int], list[Demand]] = defaultdict(list)
+    unit = math.log(factor)
+    for demand in demands:
+        scale = int(math.log(max(1e-9, demand.steps_left)) / unit)
+        classes[demand.group, scale].append(demand)
+    return map(tuple, classes.values())
 
 
 def _program(
@@ -154,6 +172,7 @@ def _program(
     gang = np.array([float(column.members[0].num_gpus) for column in columns])
     work_s = np.array([column.work_s for column in columns])
     is_long = np.array([column.is_long for column in columns])
+    members = np.array([float(len(column.members)) for column in columns])
     num, types, num_long = len(columns), len(capacity), int(is_long.sum())
     # Variables: one cell per column of jobs and type, then T. Rows: work, capacity, one place.
     cells, horizon = np.arange(num * types), num * types
@@ -164,11 +183,10 @@ def _program(
     capacity_used = (num + gpu_type, cells, gang[row])
     capacity_given = (num + np.arange(types), horizon, -capacity)
     time_used = (own_row[row[of_long]], cells[of_long], 1.0)
-    time_given = (own_row[is_long], horizon, -1.0)
+    time_given = (own_row[is_long], horizon, -members[is_long])
     cost = np.append(np.zeros(num * types), 1.0)
     if at_most is not None:
         # Members share their column's time in proportion to their work: each counts once.
-        members = np.array([float(len(column.members)) for column in columns])
         weight = members / np.maximum(gang * work_s, 1e-9) * work_s.max()
         cost = np.append((weight * gang)[row], 0.0)
     return LinearProgram.of(
