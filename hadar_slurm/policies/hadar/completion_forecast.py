@@ -34,11 +34,6 @@ class _Release(NamedTuple):
 
 _Pool = list[_Release]  # a heap
 
-# Factor on the wait, for shorter jobs that arrive later and go first. Of 1 to 10, on
-# hadar480_load90 without migrations 1 gave a mean JCT of 39.6 h, 2 36.1, 3 35.3, 5 34.6; on
-# hadar480_static, where no job arrives later, 94.9, 95.6, 99.2 and 99.0.
-_OVERTAKEN = 2.0
-
 
 def non_preemptible(allocator: Allocator, job: Job) -> bool:
     """Return whether a queued job cannot be checkpointed and has a type that holds its gang."""
@@ -49,8 +44,8 @@ def non_preemptible(allocator: Allocator, job: Job) -> bool:
 class Forecast:
     """When the allocator's GPUs become free for `jobs`, which receive them one after the other."""
 
-    def __init__(self, allocator: Allocator, jobs: Iterable[Job]) -> None:
-        self._allocator = allocator
+    def __init__(self, allocator: Allocator, jobs: Iterable[Job], wait_factor: float) -> None:
+        self._allocator, self._wait_factor = allocator, wait_factor
         reaches = {
             (gpu_type, allocator.like(job)): nodes
             for job in jobs
@@ -78,7 +73,7 @@ class Forecast:
         None: it waits, for GPUs now reserved for it, or because no type will ever have enough.
         """
         begins_s = {k: self._begin_s(job, k) for k in self._allocator.by_speed(job)}
-        if (gpu_type := _first_end(self._allocator, job, begins_s)) is None:
+        if (gpu_type := _first_end(self._allocator, job, begins_s, self._wait_factor)) is None:
             return None
         self.give(job, gpu_type)
         return gpu_type if begins_s[gpu_type] <= 0 else None
@@ -114,7 +109,7 @@ class Forecast:
             yield release, pool
 
 
-def first_on_nodes(allocator: Allocator, job: Job) -> GpuType | None:
+def first_on_nodes(allocator: Allocator, job: Job, wait_factor: float) -> GpuType | None:
     """Return the type on which a job ends first, by single nodes, if it could start there now."""
     releases = {slot: sorted(found) for slot, found in _releases(allocator).items()}
     begins_s = {}
@@ -122,7 +117,7 @@ def first_on_nodes(allocator: Allocator, job: Job) -> GpuType | None:
         slots = [releases.get(slot, ()) for slot in allocator.slots_for(job, gpu_type)]
         starts_s = (_begin_on_nodes(slots, s.nodes, s.gpus_per_node) for s in job.spec.shapes)
         begins_s[gpu_type] = min(starts_s, default=math.inf)
-    first = _first_end(allocator, job, begins_s)
+    first = _first_end(allocator, job, begins_s, wait_factor)
     return first if first is not None and begins_s[first] <= 0 else None
 
 
@@ -136,10 +131,12 @@ def _begin_on_nodes(slots: Iterable[Sequence[_Release]], nodes: int, gpus: int) 
     return nsmallest(nodes, begins_s)[-1] if len(begins_s) >= nodes else math.inf
 
 
-def _first_end(allocator: Allocator, job: Job, begins_s: Mapping[GpuType, float]) -> GpuType | None:
+def _first_end(
+    allocator: Allocator, job: Job, begins_s: Mapping[GpuType, float], wait_factor: float
+) -> GpuType | None:
     """Return the type on which a job ends first, the fastest of equals; None: on none ever."""
     ends_s = {
-        gpu_type: _OVERTAKEN * begin_s + _lasts_s(allocator, job, gpu_type)
+        gpu_type: wait_factor * begin_s + _lasts_s(allocator, job, gpu_type)
         for gpu_type, begin_s in begins_s.items()
         if begin_s < math.inf and allocator.may_use(job, gpu_type)
     }

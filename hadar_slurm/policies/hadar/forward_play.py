@@ -18,6 +18,7 @@ makespans within 8 % of the full simulation's, in 5 ms.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -34,6 +35,8 @@ _Part: TypeAlias = tuple[TypeIndex, int, int]
 
 # Far ahead, how often in a round the ends of jobs are looked at.
 _LOOKS_A_ROUND = 4
+# Looking at so many jobs that wait or run on takes as long as placing one.
+_LIGHT = 8
 # Below this share of a job's time left, or this many seconds, a job has ended.
 _ROUNDING, _ROUNDING_S = 1e-9, 1e-6
 
@@ -185,6 +188,45 @@ class Pools:
                 left -= some
 
 
+class _Ends:
+    """When the GPUs of each type become free, for jobs that get them one after the other."""
+
+    def __init__(self, room: Sequence[int], running: Sequence[PlayedJob], now_s: float) -> None:
+        self._pools = [[(0.0, free)] if free else [] for free in room]
+        for job in running:
+            in_s = max(job.ready_s - now_s, 0.0) + job.left_s / job.speed
+            for gpu_type, nodes, gpus in job.parts:
+                self._pools[gpu_type].append((in_s, nodes * gpus))
+        for pool in self._pools:
+            pool.sort()
+        self._known: dict[tuple[TypeIndex, int], float] = {}
+
+    def begin_s(self, gpu_type: TypeIndex, size: int) -> float:
+        """Return in how many seconds `size` GPUs of a type are free; inf: never."""
+        found = self._known.get((gpu_type, size))
+        if found is None:
+            found = math.inf
+            missing = size
+            for in_s, gpus in self._pools[gpu_type]:
+                missing -= gpus
+                if missing <= 0:
+                    found = in_s
+                    break
+            self._known[gpu_type, size] = found
+        return found
+
+    def give(self, gpu_type: TypeIndex, size: int, end_s: float) -> None:
+        """Give the GPUs that become free first to a job that ends in `end_s` seconds."""
+        pool, missing, taken = self._pools[gpu_type], size, 0
+        while missing > 0:
+            missing -= pool[taken][1]
+            taken += 1
+        pool[:taken] = [(pool[taken - 1][0], -missing)] if missing else []
+        insort(pool, (end_s, size))
+        for known in [key for key in self._known if key[0] == gpu_type]:
+            del self._known[known]
+
+
 @dataclass(slots=True)
 class Play:
     """One play of `jobs` on `pools`."""
@@ -197,12 +239,19 @@ class Play:
     may_mix_types: bool = True
     # Whether the jobs that the order lets run share the types by comparative advantage.
     by_advantage: bool = False
+    # Whether the rank of a job without GPUs changes with time.
+    ranks_change: bool = False
+    # The factor on the wait for GPUs of a job that cannot move.
+    wait_factor: float = 1.0
     # Jobs considered so far, in all rounds.
     steps: int = 0
     _now_s: float = 0.0
     _active: list[PlayedJob] = field(default_factory=list)
     _running: list[PlayedJob] = field(default_factory=list)
     _free: Pools = field(default_factory=lambda: Pools(()))
+    _ends: _Ends | None = None
+    # Jobs without GPUs whose rank may have changed.
+    _unranked: list[PlayedJob] = field(default_factory=list)
 
     def run(self) -> bool:
         """Play until all jobs have ended, and set their ends; return whether the steps sufficed.
@@ -212,13 +261,14 @@ class Play:
         coming = [job for job in self.jobs if job.submitted_s > 0]
         coming.sort(key=lambda job: -job.submitted_s)
         self._active = [job for job in self.jobs if job.submitted_s <= 0]
+        self._unranked = self._active[:]
         self._running = [job for job in self._active if job.parts]
         self._free = self.pools.copy()
         round_ends_s = 0.0
         while self._active or coming:
             if not self._active:
                 self._now_s = round_ends_s = coming[-1].submitted_s
-                self._active.append(coming.pop())
+                self._arrive(coming.pop())
             if self._now_s >= round_ends_s:
                 self._place_all()
                 round_ends_s = self._now_s + max(self.pace.round_s, self.pace.growth * self._now_s)
@@ -233,8 +283,12 @@ class Play:
                 next_s = self._next_end_s(next_s, round_ends_s)
             self._advance(next_s)
             while coming and coming[-1].submitted_s <= self._now_s:
-                self._active.append(coming.pop())
+                self._arrive(coming.pop())
         return True
+
+    def _arrive(self, job: PlayedJob) -> None:
+        self.rank(job, self._now_s)
+        insort(self._active, job, key=_order)
 
     def _next_end_s(self, next_s: float, round_ends_s: float) -> float:
         """Return when the next job ends, `next_s` at the latest; far ahead, when to look next."""
@@ -250,47 +304,62 @@ class Play:
 
     def _place_all(self) -> None:
         """Begin a round: place every job that may move again, in the order of the way."""
-        for job in self._active:
+        changed = self._active if self.ranks_change else (*self._running, *self._unranked)
+        for job in changed:
             self.rank(job, self._now_s)
         self._active.sort(key=_order)
-        self.steps += len(self._active)
+        self.steps += len(changed) + len(self._active) // _LIGHT
         before, self._running, self._free = self._running, [], self.pools.copy()
         for job in before:
             if job.can_move:
                 job.parts = ()
             elif self._free.take_again(job.parts):
                 self._running.append(job)
+        self._ends = None
         jobs = [job for job in self._active if not job.parts]
-        if self.by_advantage:
-            first = [job for job in jobs if job.rank == FIRST]
-            for job in first:
-                self._start(job, self._own_first(job))
-            self._place_by_advantage([job for job in jobs if job.rank != FIRST])
+        self._place_by_advantage(self._place_in_order(jobs))
         late, left = [], sum(self._free.room)
         for job in jobs:
+            if not left:
+                break
             if job.parts:
                 continue
             size = job.kind.num_gpus
-            if size <= left and self._start(job, self._own_first(job)):
+            if job.can_move and size <= left and self._start(job, self._own_first(job)):
                 left -= size
             else:
                 late.append(job)
         if left:
             self._place_waiting(late)
-        for job in before:
-            if not job.parts:
-                job.held, job.mixed = None, ()
+        self._unranked = [job for job in before if not job.parts]
+        for job in self._unranked:
+            job.held, job.mixed = None, ()
+
+    def _place_in_order(self, jobs: Sequence[PlayedJob]) -> list[PlayedJob]:
+        """Serve jobs in order; return those left for `_place_by_advantage`.
+
+        Only their number of GPUs is kept for them.
+        """
+        left, later = sum(self._free.room), []
+        for job in jobs:
+            if left <= 0:
+                break
+            if not job.can_move:
+                if self._start_at_first_end(job):
+                    left -= job.kind.num_gpus
+            elif self.by_advantage and job.rank != FIRST:
+                if job.kind.num_gpus <= left:
+                    left -= job.kind.num_gpus
+                    later.append(job)
+            elif self._start(job, self._own_first(job)):
+                left -= job.kind.num_gpus
+        return later
 
     def _place_by_advantage(self, jobs: Sequence[PlayedJob]) -> None:
         """Place the jobs that there are GPUs for, the greatest comparative advantage first."""
-        left, pairs = sum(self._free.room), []
+        pairs = []
         for position, job in enumerate(jobs):
             kind = job.kind
-            if left <= 0:
-                break
-            if kind.num_gpus > left:
-                continue
-            left -= kind.num_gpus
             mean = sum(kind.speeds) / len(kind.speeds)
             for gpu_type in job.types:
                 stays = STAYS if gpu_type == job.held else 1.0
@@ -306,17 +375,39 @@ class Play:
         left = sum(self._free.room)
         if not left:
             return
-        self.steps += len(jobs)
+        self._ends, found_none = None, set[Kind]()
+        self.steps += 1 + len(jobs) // _LIGHT
         for job in jobs:
-            size = job.kind.num_gpus
-            if size > left:
+            kind, size = job.kind, job.kind.num_gpus
+            if not job.can_move:
+                self.steps += 1
+                left -= size if self._start_at_first_end(job) else 0
+            elif size > left or kind in found_none:
                 continue
-            if self._start(job, job.kind.by_speed) or (
+            elif self._start(job, kind.by_speed) or (
                 size > 1 and self.may_mix_types and self._start_mixed(job)
             ):
                 left -= size
-                if not left:
-                    return
+            else:
+                found_none.add(kind)
+            if not left:
+                return
+
+    def _start_at_first_end(self, job: PlayedJob) -> bool:
+        """Give a job the type on which it ends first, now or later; say whether it starts now."""
+        if self._ends is None:
+            self._ends = _Ends(self._free.room, self._running, self._now_s)
+        ends, kind = self._ends, job.kind
+        best_s, first, begins_s = math.inf, -1, 0.0
+        for gpu_type in kind.by_speed:
+            begin_s = ends.begin_s(gpu_type, kind.num_gpus)
+            end_s = self.wait_factor * begin_s + job.left_s / kind.speeds[gpu_type]
+            if end_s < best_s:
+                best_s, first, begins_s = end_s, gpu_type, begin_s
+        if first < 0:
+            return False
+        ends.give(first, kind.num_gpus, begins_s + job.left_s / kind.speeds[first])
+        return begins_s <= 0 and self._start(job, (first,))
 
     def _own_first(self, job: PlayedJob) -> Sequence[TypeIndex]:
         """Return the way's types, its own first unless a migration saves more than a restart."""
@@ -360,6 +451,7 @@ class Play:
     def _advance(self, to_s: float) -> None:
         """Train until `to_s`, and free the GPUs of the jobs that end by then."""
         running, now_s = [], self._now_s
+        self.steps += 1 + len(self._running) // _LIGHT
         for job in self._running:
             begins_s = job.ready_s if job.ready_s > now_s else now_s
             done_s = (to_s - begins_s) * job.speed

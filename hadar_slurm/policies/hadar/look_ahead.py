@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import truediv
 
@@ -38,6 +38,8 @@ from hadar_slurm.policies.hadar.ways import Typing, Way
 _MAKESPAN, _LAST_MAKESPAN, _SLOWDOWN = 0.1, 0.5, 0.15
 # The orders with types by comparative advantage, and with the fastest type first.
 _ORDERS, _FASTEST_ORDERS = (0.5, 1.0, 0.0), (0.5, 1.0)
+# The factors on the wait of jobs that cannot move, beside 2, in variants of as many of the best.
+_WAIT_FACTORS = (1.0, 4.0)
 # Jobs of less than this many seconds count as that long in the slow-down.
 _SHORTEST_S = 1.0
 # How many of the jobs that end last go first, in variants of this many of the best candidates.
@@ -53,11 +55,13 @@ _LEAST_ROUNDS, _MOST_ROUNDS, _FORESEEN = 2.0, 5.0, 0.005
 # Rounds of a play grow by a share of the time played: the larger, the more jobs are played.
 _GROWTH, _GROWTH_PER_JOB = 0.03, 1e-4
 # At most this many jobs are played: of more, every second, third ... on as much less of each type.
-_MOST_JOBS = 1000
+_MOST_JOBS = 600
 # Below this, times are equal.
 _LEAST = 1e-9
-# Jobs considered in all plays of one choice: about half a second.
-_MOST_STEPS = 400_000
+# Jobs considered in all plays of one choice: about a third of a second.
+_MOST_STEPS = 250_000
+# If these do not suffice for so many ways, fewer jobs are played.
+_LEAST_WAYS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ class View:
     jobs: Sequence[Job]
     # Expected arrivals: in how many seconds, and a job like it.
     expected: Sequence[tuple[float, Job]]
-    pools: Pools
+    # For each type, the GPUs that may be used on each node.
+    nodes: Sequence[Sequence[int]]
     horizon: Horizon | None = None
 
     @classmethod
@@ -108,18 +113,26 @@ class View:
         """Return the view of a snapshot, thinned where jobs are many."""
         allocator = kinds.allocator
         capacity = allocator.snapshot.plannable_capacity
-        step = math.ceil(max(1, len(jobs) + len(expected)) / _MOST_JOBS)
         nodes = [
             [
                 capacity[slot]
                 for node in allocator.snapshot.cluster.nodes
                 for slot, _ in node.slots
                 if node.is_schedulable and slot.gpu_type == gpu_type
-            ][::step]
+            ]
             for gpu_type in allocator.gpu_types
         ]
         by_length = sorted(jobs, key=lambda job: job.steps_left / kinds.of(job).best)
-        return cls(kinds, by_length[::step], expected[::step], Pools(nodes), horizon)
+        view = cls(kinds, by_length, expected, nodes, horizon)
+        return view.thinned(math.ceil((len(jobs) + len(expected)) / _MOST_JOBS))
+
+    def thinned(self, step: int) -> View:
+        """Return the view with every `step`th job on every `step`th node of each type."""
+        if step <= 1:
+            return self
+        nodes = [gpus[::step] for gpus in self.nodes]
+        jobs, expected = self.jobs[::step], self.expected[::step]
+        return replace(self, jobs=jobs, expected=expected, nodes=nodes)
 
     def play(self, way: Way, pace: Pace) -> tuple[Outlook | None, list[PlayedJob], int]:
         """Return a way's outlook, None if the steps did not suffice; the jobs; the steps taken."""
@@ -146,11 +159,13 @@ class View:
 
         play = Play(
             jobs,
-            self.pools,
+            Pools(self.nodes),
             rank,
             pace,
             self.kinds.allocator.rules.may_mix_types,
             by_advantage=way.typing is Typing.ADVANTAGE,
+            ranks_change=way.critical_first,
+            wait_factor=way.wait_factor,
         )
         is_whole = play.run()
         ended = [job for job in jobs if job.end_s < math.inf]
@@ -251,56 +266,79 @@ def choose(
 ) -> tuple[Way, float, int]:
     """Return the best way, the seconds until its last end, and the number of ways played.
 
-    `is_news`: whether jobs have come since the incumbent was chosen. Where most jobs cannot
-    migrate, it is always the shortest remaining service first: plays do not show how the few that
-    start now keep all later ones from their GPUs.
+    `is_news`: whether jobs have come since the incumbent was chosen.
     """
-    fixed = sum(not job.spec.can_checkpoint for job in view.jobs)
-    if fixed > len(view.jobs) / 2:
-        return Way(), 0.0, 0
-    outlooks: dict[Way, Outlook] = {}
-    played: dict[Way, list[PlayedJob]] = {}
-    left = _MOST_STEPS
-    growth = max(_GROWTH, _GROWTH_PER_JOB * (len(view.jobs) + len(view.expected)))
-
-    def attempt(way: Way) -> None:
-        nonlocal left
-        if way not in outlooks and left > 0:
-            outlook, jobs, steps = view.play(way, Pace(round_s, growth, left))
-            left -= steps
-            if outlook:
-                outlooks[way], played[way] = outlook, jobs
-
+    trial = _Trial(view, round_s)
     if incumbent:
         present = frozenset(job.job_id for job in view.jobs)
         incumbent = replace(incumbent, promoted=incumbent.promoted & present)
-        attempt(incumbent)
+        trial.play(incumbent)
+    may_move = {job.spec.can_checkpoint for job in view.jobs}
     bases = [Way(exponent, Typing.ADVANTAGE) for exponent in _ORDERS]
-    bases += [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
-    for way in (bases[0], Way(critical_first=True), *bases[1:]):
-        attempt(way)
-    if not outlooks:
+    if True in may_move:
+        bases += [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
+    trial.play(bases[0], Way(critical_first=True), *bases[1:])
+    if False in may_move:
+        for way in trial.best(trial.outlooks):
+            trial.play(*(replace(way, wait_factor=factor) for factor in _WAIT_FACTORS))
+        bases = [way for way in trial.outlooks if not way.promoted]
+    for way in trial.best(bases):
+        trial.play(*(replace(way, promoted=jobs) for jobs in trial.last_jobs(way)))
+    scores = trial.scores()
+    if not scores:
         return incumbent or bases[0], 0.0, 0
-    scores = _scores(outlooks, view)
-    for way in sorted((way for way in bases if way in scores), key=scores.__getitem__)[:_LEADING]:
-        last = sorted(zip(played[way], view.jobs, strict=False), key=lambda each: -each[0].end_s)
-        for count in _PROMOTED:
-            if count <= len(last):
-                first = frozenset(job.job_id for _, job in last[:count])
-                attempt(replace(way, promoted=first))
-    scores = _scores(outlooks, view)
     if incumbent in scores and not is_news:
         scores[incumbent] -= _KEEPS
     best = min(scores, key=scores.__getitem__)
-    return best, outlooks[best].makespan_s, len(outlooks)
+    return best, trial.outlooks[best].makespan_s, len(scores)
 
 
-def _scores(outlooks: Mapping[Way, Outlook], view: View) -> dict[Way, float]:
-    """Return the score of each way; the least is the best."""
-    weight = _MAKESPAN if view.expected else _LAST_MAKESPAN
-    return {
-        way: math.log(max(_LEAST, outlook.mean_jct_s))
-        + weight * math.log(max(_LEAST, outlook.makespan_s))
-        + _SLOWDOWN * math.log(max(_LEAST, outlook.slowdown))
-        for way, outlook in outlooks.items()
-    }
+class _Trial:
+    """Plays of ways, as many as the steps suffice for."""
+
+    def __init__(self, view: View, round_s: float) -> None:
+        self._view = view
+        self._left = _MOST_STEPS
+        growth = max(_GROWTH, _GROWTH_PER_JOB * (len(view.jobs) + len(view.expected)))
+        self._pace = Pace(round_s, growth)
+        self._played: dict[Way, Sequence[PlayedJob]] = {}
+        # The ways played to the end, in the order of their plays.
+        self.outlooks: dict[Way, Outlook] = {}
+
+    def play(self, *ways: Way) -> None:
+        """Play each way that has not been played; thin the view if the first shows it too long."""
+        for way in ways:
+            if way in self.outlooks or self._left <= 0:
+                continue
+            pace = replace(self._pace, most_steps=self._left)
+            outlook, jobs, steps = self._view.play(way, pace)
+            self._left -= steps
+            if not self.outlooks and steps * _LEAST_WAYS > _MOST_STEPS:
+                self._view = self._view.thinned(math.ceil(steps * _LEAST_WAYS / _MOST_STEPS))
+                outlook, jobs, steps = self._view.play(way, pace)
+                self._left -= steps
+            if outlook:
+                self.outlooks[way], self._played[way] = outlook, jobs
+
+    def scores(self) -> dict[Way, float]:
+        """Return the score of each way; the least is the best."""
+        weight = _MAKESPAN if self._view.expected else _LAST_MAKESPAN
+        return {
+            way: math.log(max(_LEAST, outlook.mean_jct_s))
+            + weight * math.log(max(_LEAST, outlook.makespan_s))
+            + _SLOWDOWN * math.log(max(_LEAST, outlook.slowdown))
+            for way, outlook in self.outlooks.items()
+        }
+
+    def best(self, ways: Iterable[Way]) -> list[Way]:
+        """Return the few best of those `ways` that were played, the best first."""
+        scores = self.scores()
+        return sorted((way for way in ways if way in scores), key=scores.__getitem__)[:_LEADING]
+
+    def last_jobs(self, way: Way) -> Iterator[frozenset[JobId]]:
+        """Return several numbers of the jobs that end last in the play of a way."""
+        pairs = zip(self._played[way], self._view.jobs, strict=False)
+        last = sorted(pairs, key=lambda pair: -pair[0].end_s)
+        for number in _PROMOTED:
+            if number <= len(last):
+                yield frozenset(job.job_id for _, job in last[:number])

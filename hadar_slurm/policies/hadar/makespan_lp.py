@@ -141,7 +141,8 @@ class _Column:
 
 
 def _columns(demands: Sequence[Demand], least_s: float) -> list[_Column]:
-    long, short = [], []
+    long: list[Demand] = []
+    short: list[Demand] = []
     for demand in demands:
         slowest = min(throughput for throughput in demand.throughputs if throughput > 0)
         is_long = demand.steps_left / slowest >= _LONG * least_s

@@ -93,11 +93,13 @@ class Hadar:
         way = choice.way
         queue = sorted(map(_Ranking(kinds, horizon, way).entry, count(), allocator.jobs))
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
-        selection = _TypeSelection(allocator, queue, immovable, way.typing)
+        selection = _TypeSelection(allocator, queue, immovable, way)
         refits = selection.run()
         _reserve(allocator, queue, selection.chosen, immovable)
         for job in assign_nodes(allocator):
-            if job.job_id in immovable and (first := first_on_nodes(allocator, job)):
+            if job.job_id in immovable and (
+                first := first_on_nodes(allocator, job, way.wait_factor)
+            ):
                 allocator.start(job, [first])
         allocator.fill(entry.job for entry in queue if entry.job.job_id not in immovable)
         figures = {"solved": float(is_new), "refitted": float(refits)}
@@ -261,10 +263,10 @@ class _TypeSelection:
         allocator: Allocator,
         queue: Sequence[_Entry],
         immovable: Set[JobId],
-        typing: Typing,
+        way: Way,
     ) -> None:
         self._allocator, self._queue, self._immovable = allocator, queue, immovable
-        self._typing = typing
+        self._way = way
         self._room = [allocator.room(gpu_type) for gpu_type in allocator.gpu_types]
         # The type of each entry.
         self.chosen: list[TypeIndex | None] = [None] * len(queue)
@@ -291,8 +293,10 @@ class _TypeSelection:
         of GPUs is reserved; the forecast ignores them, since they may migrate.
         """
         queue, immovable, gpu_types = self._queue, self._immovable, self._allocator.gpu_types
-        left, by_advantage = sum(self._room), self._typing is Typing.ADVANTAGE
-        forecast = Forecast(self._allocator, [entry.job for entry in queue] if immovable else [])
+        left, by_advantage = sum(self._room), self._way.typing is Typing.ADVANTAGE
+        forecast = Forecast(
+            self._allocator, [e.job for e in queue] if immovable else [], self._way.wait_factor
+        )
         later = []
         for position, (rank, _, _, job, types, _) in enumerate(queue):
             if left <= 0:

@@ -61,12 +61,12 @@ def test_who_is_ahead_in_the_queue_is_waited_for_as_well() -> None:
     runs = fixed("1", steps=1000, on="n1:V100:1")
     two, three = fixed("2", steps=3000), fixed("3", steps=3001)
     found = Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND)
-    forecast = Forecast(found, [two, three])
+    forecast = Forecast(found, [two, three], 2.0)
     assert [forecast.first_end(two), forecast.first_end(three)] == [None, None]
     slow = some_rates(V100=10.0, K80=4.0)
     three = replace(three, spec=replace(three.spec, throughputs=slow))
     forecast = Forecast(
-        Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND), [two, three]
+        Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND), [two, three], 2.0
     )
     assert [forecast.first_end(two), forecast.first_end(three)] == [None, "K80"]
 
@@ -76,7 +76,7 @@ def test_a_gang_waits_for_the_last_of_its_gpus() -> None:
     runs = fixed("1", steps=1000, on="n1:V100:1")
     gang = fixed("2", 2, steps=10_000)
     board = Allocator(a_snapshot("2xV100,2xK80", runs, gang), ROUND)
-    forecast = Forecast(board, [gang, one := fixed("3", steps=1000)])
+    forecast = Forecast(board, [gang, one := fixed("3", steps=1000)], 2.0)
     assert forecast.first_end(gang) is None
     # Job 3 would start after the gang; twice that wait exceeds the extra run time on the K80.
     assert forecast.first_end(one) == "K80"
@@ -109,7 +109,7 @@ def test_pools_of_several_groups_of_nodes_are_drawn_from_together() -> None:
     wide = fixed("1", 2, steps=1000)
     narrow = replace(fixed("2", steps=1000), allowed_nodes=frozenset({NodeName("n2")}))
     board = Allocator(a_snapshot("1xV100,1xV100,4xK80", wide, narrow), ROUND)
-    forecast = Forecast(board, [wide, narrow])
+    forecast = Forecast(board, [wide, narrow], 2.0)
     assert forecast.first_end(wide) == "V100"
     assert forecast.first_end(narrow) is None
 
@@ -125,7 +125,7 @@ def test_where_no_nodes_are_found_single_nodes_decide() -> None:
     never = fixed("1", steps=1_000_000, on="n1:V100:1")
     assert plan("2xV100,2xV100,2xK80", never, late, job)["3"] == "n3:K80:2"
     board = Allocator(a_snapshot("2xV100,2xV100,2xK80", never, late, job), ROUND)
-    assert first_on_nodes(board, job) == "K80"
+    assert first_on_nodes(board, job, 2.0) == "K80"
 
 
 def test_a_gang_that_no_type_could_hold_has_no_choice() -> None:
@@ -144,6 +144,6 @@ def test_who_can_be_moved_or_runs_does_not_settle(job: Job) -> None:
 def test_a_cluster_without_what_it_needs_lets_it_wait() -> None:
     job = replace(fixed("1", steps=9), allowed_nodes=frozenset())
     board = Allocator(a_snapshot("1xV100", job), ROUND)
-    assert Forecast(board, [job]).first_end(job) is None
-    assert first_on_nodes(board, job) is None
+    assert Forecast(board, [job], 2.0).first_end(job) is None
+    assert first_on_nodes(board, job, 2.0) is None
     assert plan("1xV100", job) == {}

@@ -87,6 +87,20 @@ def test_a_job_that_cannot_move_stays() -> None:
     assert ends([[1], [1]], fixed, job(100.0, both, at_s=10.0)) == [1000.0, 210.0]
 
 
+def test_jobs_that_cannot_move_are_placed_once_where_they_end_first() -> None:
+    """The second job waits 100 s for the fast type; the third finds the slow one sooner.
+
+    It would begin on the fast type at 600 s. A job that comes later and is shorter goes before it.
+    """
+    both = kind(speeds=(1.0, 0.5))
+    fixed = [job(each, both, can_move=False) for each in (100.0, 500.0, 550.0)]
+    assert ends([[1], [1]], *fixed) == [100.0, 600.0, 1100.0]
+    fixed = [job(each, both, can_move=False) for each in (100.0, 500.0)]
+    comes = job(300.0, both, at_s=50.0, can_move=False)
+    # The second would end at 1,050 s on the slow type, which it could have at 50 s.
+    assert ends([[1], [1]], *fixed, comes) == [100.0, 900.0, 400.0]
+
+
 def test_types_by_comparative_advantage() -> None:
     """The job that gains more from the fast type gets it, though the other is shorter."""
     gains, hardly = kind(speeds=(1.0, 0.1)), kind(speeds=(1.0, 0.9))

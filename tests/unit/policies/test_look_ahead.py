@@ -87,22 +87,42 @@ def test_while_no_job_comes_the_way_is_kept_unless_another_is_better_by_more() -
 
 
 def test_a_choice_takes_no_more_steps_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without steps for a whole play the way in use stays; with some, only the first are played."""
+    """Without steps the way in use stays; with some, fewer jobs are played, or fewer ways."""
     jobs = [a_job(str(number), steps=5000 + number, throughputs=V100) for number in range(50)]
     seen, incumbent = view("4xV100", *jobs), Way(critical_first=True)
     every = choose(seen, incumbent, 360.0)[2]
-    monkeypatch.setattr(look_ahead, "_MOST_STEPS", 10)
+    monkeypatch.setattr(look_ahead, "_MOST_STEPS", 0)
     assert choose(seen, incumbent, 360.0) == (incumbent, 0.0, 0)
-    monkeypatch.setattr(look_ahead, "_MOST_STEPS", 3000)
+    monkeypatch.setattr(look_ahead, "_MOST_STEPS", 2000)
+    assert choose(seen, incumbent, 360.0)[2] == every
+    monkeypatch.setattr(look_ahead, "_LEAST_WAYS", 1)
     assert 0 < choose(seen, incumbent, 360.0)[2] < every
 
 
-def test_where_most_jobs_cannot_migrate_nothing_is_played() -> None:
-    """Then the shortest remaining service goes first."""
-    fixed = [a_job(str(i), throughputs=V100, can_checkpoint=False) for i in range(3)]
-    others = [a_job(str(i), throughputs=V100) for i in range(3, 5)]
-    assert choose(view("1xV100", *fixed, *others), None, 360.0) == (Way(), 0.0, 0)
-    assert choose(view("1xV100", *fixed[:2], *others), None, 360.0)[2] > 0
+def test_jobs_that_cannot_move_wait_for_the_type_on_which_they_end_first() -> None:
+    """The other factor on their wait is chosen where it ends the jobs sooner.
+
+    A V100 is free in 1,000 s. On it the job takes 1,000 s, on the free K80 2,500 s: it waits unless
+    its wait counts twice.
+    """
+    both = some_rates(V100=10.0, K80=4.0)
+    runs = a_job("1", on="n1:V100:1", steps=10_000, throughputs=both, can_checkpoint=False)
+    waits = a_job("2", steps=10_000, throughputs=both, can_checkpoint=False)
+    seen = view("1xV100,1xK80", runs, waits)
+    ends = {}
+    for factor in (1.0, 2.0):
+        way = Way(1.0, Typing.ADVANTAGE, wait_factor=factor)
+        ends[factor] = [round(job.end_s) for job in seen.play(way, ROUND_PACE)[1]]
+    assert ends == {1.0: [1000, 2000], 2.0: [1000, 2500]}
+    assert choose(seen, None, 360.0)[0].wait_factor == 1.0
+
+
+def test_where_all_jobs_can_move_the_wait_factor_is_not_varied() -> None:
+    """It is for jobs that cannot."""
+    jobs = [a_job(str(number), throughputs=V100) for number in range(3)]
+    fixed = [a_job(str(number), throughputs=V100, can_checkpoint=False) for number in range(3)]
+    assert choose(view("1xV100", *jobs), None, 360.0)[0].wait_factor == 2.0
+    assert choose(view("1xV100", *fixed), None, 360.0)[2] > 8
 
 
 def test_recent_arrivals_are_expected_once_more() -> None:
@@ -127,10 +147,11 @@ def test_the_choice_is_remembered_and_may_be_lost() -> None:
 
 
 def test_many_jobs_are_thinned() -> None:
-    """Of 2,500 jobs every third is played, on every third node."""
+    """Of 2,500 jobs every fifth is played, on every fifth node."""
     jobs = [a_job(str(number), steps=1000 + number, throughputs=V100) for number in range(2500)]
     thin = view(",".join(["4xV100"] * 30), *jobs)
-    assert (len(thin.jobs), thin.pools.room) == (834, [40])
+    assert (len(thin.jobs), thin.nodes) == (500, [[4] * 6])
+    assert (len(thin.thinned(5).jobs), thin.thinned(5).nodes) == (100, [[4, 4]])
 
 
 def test_jobs_that_hold_gpus_are_played_from_there() -> None:
