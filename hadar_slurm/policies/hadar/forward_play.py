@@ -380,7 +380,7 @@ class Play:
         for job in jobs:
             kind, size = job.kind, job.kind.num_gpus
             if not job.can_move:
-                self.steps += 1
+                self.steps += 2
                 left -= size if self._start_at_first_end(job) else 0
             elif size > left or kind in found_none:
                 continue

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import truediv
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.policies.hadar.forward_play import Pace, Play, PlayedJob, Pools
 from hadar_slurm.policies.hadar.kinds import Kinds
@@ -136,7 +136,8 @@ class View:
 
     def play(self, way: Way, pace: Pace) -> tuple[Outlook | None, list[PlayedJob], int]:
         """Return a way's outlook, None if the steps did not suffice; the jobs; the steps taken."""
-        jobs = [self._played(job, way) for job in self.jobs]
+        decided = dict(way.decided)
+        jobs = [self._played(job, way, decided.get(job.job_id)) for job in self.jobs]
         jobs += [self._expected(in_s, job, way) for in_s, job in self.expected]
         now_s = self.kinds.allocator.snapshot.now_s
         horizon_s = self.horizon.ends_s - now_s if self.horizon else 0.0
@@ -180,13 +181,15 @@ class View:
         )
         return outlook, jobs, play.steps
 
-    def _played(self, job: Job, way: Way) -> PlayedJob:
-        """Return a job as it is now."""
+    def _played(self, job: Job, way: Way, decided: TypeIndex | None) -> PlayedJob:
+        """Return a job as it is now; `decided`: the type on which it goes first."""
         allocator, kind, spec = self.kinds.allocator, self.kinds.of(job), job.spec
         played = self._expected(min(0.0, spec.submitted_s - allocator.snapshot.now_s), job, way)
         played.left_s = job.steps_left / kind.best
         played.has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
-        played.is_promoted = job.job_id in way.promoted
+        played.is_promoted = decided is not None or job.job_id in way.promoted
+        if decided is not None:
+            played.own_types = (decided,)
         if job.phase is not Phase.QUEUED and job.allocation:
             self._hold(played, job)
         if self.horizon and way.critical_first and played.left_s > 0:
@@ -262,11 +265,17 @@ def is_due(known: Choice, jobs: Sequence[Job], now_s: float, round_s: float) -> 
 
 
 def choose(
-    view: View, incumbent: Way | None, round_s: float, *, is_news: bool = True
+    view: View,
+    incumbent: Way | None,
+    round_s: float,
+    *,
+    decided: frozenset[tuple[JobId, TypeIndex]] = frozenset(),
+    is_news: bool = True,
 ) -> tuple[Way, float, int]:
     """Return the best way, the seconds until its last end, and the number of ways played.
 
-    `is_news`: whether jobs have come since the incumbent was chosen.
+    `decided`: the jobs that the primal-dual decision runs now, and their types. `is_news`: whether
+    jobs have come since the incumbent was chosen.
     """
     trial = _Trial(view, round_s)
     if incumbent:
@@ -282,6 +291,8 @@ def choose(
         for way in trial.best(trial.outlooks):
             trial.play(*(replace(way, wait_factor=factor) for factor in _WAIT_FACTORS))
         bases = [way for way in trial.outlooks if not way.promoted]
+    if decided:
+        trial.play(*(replace(way, decided=decided) for way in trial.best(bases)[:1]))
     for way in trial.best(bases):
         trial.play(*(replace(way, promoted=jobs) for jobs in trial.last_jobs(way)))
     scores = trial.scores()

@@ -25,7 +25,7 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
@@ -51,6 +51,7 @@ from hadar_slurm.policies.hadar.look_ahead import (
 )
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
 from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, Way
+from hadar_slurm.policies.hadar_paper.policy import HadarPaper
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits, open_gpus
 
 # The program is solved again after this time, or this share of the horizon, if that is shorter.
@@ -61,6 +62,8 @@ _DRIFT_SHARE = 0.2
 _WORTH_TO_TRADE = 0.005
 # The worth of a critical or overdue job: above that of any other.
 _URGENT = 1e6
+# The primal-dual decision is a candidate for at most so many jobs: its ILP takes most of the time.
+_MOST_DECIDED = 200
 # The longest total time without GPUs before a job goes first: this, plus this many times its time
 # alone on its fastest type.
 _LONGEST_WAIT_S, _LONGEST_WAIT_TIMES = 172800.0, 20.0
@@ -91,7 +94,9 @@ class Hadar:
         kinds.prices = horizon.prices if horizon else None
         choice, num_ways = self._choice(kinds, able, horizon, memory.choice)
         way = choice.way
-        queue = sorted(map(_Ranking(kinds, horizon, way).entry, count(), allocator.jobs))
+        queue = sorted(
+            map(_Ranking(kinds, horizon, way, dict(way.decided)).entry, count(), allocator.jobs)
+        )
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
         selection = _TypeSelection(allocator, queue, immovable, way)
         refits = selection.run()
@@ -122,8 +127,22 @@ class Hadar:
         view = View.of(kinds, jobs, expected_arrivals(before, now_s), horizon)
         ids = frozenset(job.job_id for job in jobs)
         is_news = not ids <= before.jobs
-        way, span_s, num_ways = choose(view, known.way if known else None, round_s, is_news=is_news)
+        incumbent = known.way if known else None
+        decided = self._decided(kinds.allocator, len(jobs))
+        way, span_s, num_ways = choose(view, incumbent, round_s, decided=decided, is_news=is_news)
         return replace(before, way=way, made_s=now_s, jobs=ids, span_s=span_s), num_ways
+
+    def _decided(self, allocator: Allocator, num_jobs: int) -> frozenset[tuple[JobId, TypeIndex]]:
+        """Return what `hadar-paper` would run now, and on which types; nothing of many jobs."""
+        if num_jobs > _MOST_DECIDED:
+            return frozenset()
+        plan = HadarPaper(limits=self.limits).plan(allocator.snapshot, allocator.round)
+        found = set()
+        for job_id, allocation in plan.allocations:
+            types = {slot.gpu_type for gang in allocation.gangs for slot, _ in gang.slots}
+            if len(types) == 1:
+                found.add((job_id, allocator.gpu_types.index(types.pop())))
+        return frozenset(found)
 
     def _horizon(
         self, kinds: Kinds, able: Sequence[Job], known: Horizon | None
@@ -202,6 +221,7 @@ class _Ranking:
     kinds: Kinds
     horizon: Horizon | None
     way: Way
+    decided: Mapping[JobId, TypeIndex]
 
     def entry(self, tie_break: int, job: Job) -> _Entry:
         """Return a job's entry: overdue, critical or promoted, or by remaining work."""
@@ -211,6 +231,7 @@ class _Ranking:
         allocator, left_s = self.kinds.allocator, job.steps_left / kind.best
         stays_s = spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         types = self.kinds.types(kind, way.typing)
+        decided = self.decided.get(job.job_id)
         waited_s = _waited_s(job, allocator.snapshot.now_s)
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_TIMES * spec.total_steps / kind.best:
             types = self._own_first(job, kind, types)
@@ -226,7 +247,9 @@ class _Ranking:
             )
             if critical:
                 return _Entry(*critical, tie_break, job, self._own_first(job, kind, its), left_s)
-        is_promoted = job.job_id in way.promoted
+        is_promoted = decided is not None or job.job_id in way.promoted
+        if decided in kind.by_speed:
+            types = (decided,)
         rank, key = way.rank(left_s, way.weight(job), stays_s, is_promoted=is_promoted)
         return _Entry(rank, key, tie_break, job, self._own_first(job, kind, types), left_s)
 

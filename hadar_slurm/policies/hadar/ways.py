@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job
 
 # A job is critical when its planned time is this share of what is left of the horizon.
@@ -44,6 +44,8 @@ class Way:
     typing: Typing = Typing.PRICED
     # Jobs that go before all others, the longest first.
     promoted: frozenset[JobId] = frozenset()
+    # Jobs that go first as well, each on a type: those that the primal-dual decision runs.
+    decided: frozenset[tuple[JobId, TypeIndex]] = frozenset()
     # Whether the critical jobs of the makespan program go first, on the types planned for them.
     critical_first: bool = False
     # What a job that cannot move multiplies its forecast wait for GPUs by, when it compares types:
@@ -53,6 +55,7 @@ class Way:
     def __str__(self) -> str:
         words = [f"exponent {self.exponent:g}", str(self.typing)]
         words += [f"{len(self.promoted)} promoted"] if self.promoted else []
+        words += [f"{len(self.decided)} by primal-dual decision"] if self.decided else []
         words += ["critical first"] if self.critical_first else []
         return ", ".join([*words, f"waits times {self.wait_factor:g}"])
 
