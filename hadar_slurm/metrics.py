@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.gang import Gang
-from hadar_slurm.engine.actions import Renew, Status, Stop
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.engine.actions import Renew, Start, Status, Stop
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Line, gang_from_tree
 
@@ -70,21 +70,28 @@ class Segments:
         now_s = record.snapshot.now_s
         for end in record.snapshot.ended:
             self.stop_all(end.job_id, end.end_s)
-        jobs, done = record.snapshot.by_id, Status.DONE
-        for job_id, copies in list(self.open.items()):
+        running, others = record.snapshot.running, record.snapshot.others_by_id
+        done, nothing = Status.DONE, Allocation()
+        # First the usual case: a running job has its only copy.
+        unclear = [
+            (job_id, copies)
+            for job_id, copies in self.open.items()
+            if not running.get(job_id, nothing).is_rigid or len(copies) > 1 or 0 not in copies
+        ]
+        for job_id, copies in unclear:
             # A copy that holds its gang no longer lost it with its node.
-            held = jobs[job_id].allocation.copies if job_id in jobs else ()
-            if len(copies) == 1 and held and held[0][0] in copies:
-                continue
-            for copy in [copy for copy in copies if copy not in dict(held)]:
+            other = others[job_id].allocation if job_id in others else nothing
+            held = running.get(job_id, other)
+            for copy in [copy for copy in copies if copy not in dict(held.copies)]:
                 self.stop(job_id, copy, now_s)
-        for outcome in record.outcomes:
+        changes = [out for out in record.outcomes if type(out.action) is not Renew]
+        for outcome in changes:
             action = outcome.action
-            if outcome.status is not done or isinstance(action, Renew):
+            if outcome.status is not done:
                 continue
             if isinstance(action, Stop):
                 self.stop(action.job_id, action.copy, now_s)
-            else:
+            elif isinstance(action, Start):
                 self.start(action.job_id, action.copy, action.gang, now_s)
 
     def all(self) -> list[Segment]:

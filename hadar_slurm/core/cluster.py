@@ -19,6 +19,7 @@ GpuType = NewType("GpuType", str)
 TypeIndex: TypeAlias = int
 
 K = TypeVar("K")
+N = TypeVar("N", bound=str)
 
 
 class Slot(NamedTuple):
@@ -110,6 +111,11 @@ class Cluster:
         """Return the names of the nodes that take work."""
         return frozenset(node.name for node in self.nodes if node.is_schedulable)
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether every node has a single GPU type."""
+        return all(node.has_one_type for node in self.nodes)
+
     def largest_node(self, gpu_type: GpuType) -> int:
         """Return the most GPUs of one type that a single node has."""
         return self._largest.get(gpu_type, 0)
@@ -130,6 +136,12 @@ def summed(pairs: Iterable[tuple[K, int]]) -> Counter[K]:
     for key, number in pairs:
         total[key] = total.get(key, 0) + number
     return Counter(total)
+
+
+def naturally_sorted(names: Iterable[N]) -> list[N]:
+    """Return names sorted by `natural_key`."""
+    # Both sorts are stable, and faster than one with a key of two parts.
+    return sorted(sorted(names), key=len)
 
 
 def natural_key(name: str) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hadar_slurm.core.cluster import JobId, Slot, natural_key
+from hadar_slurm.core.cluster import JobId, Slot, natural_key, naturally_sorted
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.snapshot import Snapshot, shape_of
@@ -50,8 +50,8 @@ class Plan:
     ) -> Plan:
         """Return a plan with its parts in canonical order."""
         return cls(
-            tuple(sorted(allocations.items(), key=lambda item: natural_key(item[0]))),
-            tuple(sorted(waiting.items(), key=lambda item: natural_key(item[0]))),
+            tuple([(job_id, allocations[job_id]) for job_id in naturally_sorted(allocations)]),
+            tuple([(job_id, waiting[job_id]) for job_id in naturally_sorted(waiting)]),
             tuple(sorted((figures or {}).items())),
             memory,
         )
@@ -70,9 +70,43 @@ class Plan:
 
 def check_plan(snapshot: Snapshot, plan: Plan) -> None:
     """Raise InvalidPlan with every rule that `plan` breaks on `snapshot`."""
+    if _only_starts(snapshot, plan):
+        return
     broken = [*_broken_by_jobs(snapshot, plan), *_broken_by_capacity(snapshot, plan)]
     if broken:
         raise InvalidPlan(broken)
+
+
+def _only_starts(snapshot: Snapshot, plan: Plan) -> bool:
+    """Return whether `plan` leaves running jobs where they are, starts others, and breaks no rule.
+
+    The usual case, with little to check: the running jobs have their GPUs already.
+    """
+    placed, waiting, running = plan.by_id, dict(plan.waiting), snapshot.running
+    others, left = snapshot.others_by_id, dict(snapshot.spare)
+    changed = [
+        (job_id, allocation)
+        for job_id, allocation in plan.allocations
+        if running.get(job_id) is not allocation or not allocation.is_rigid
+    ]
+    if (
+        len(placed) != len(plan.allocations)
+        or len(placed) - len(changed) != len(running)
+        or not placed.keys().isdisjoint(waiting)
+    ):
+        return False
+    for job_id, allocation in changed:
+        job = others.get(job_id)
+        if job is None or next(_broken_by_allocation(snapshot, job, allocation), None):
+            return False
+        for slot, count in allocation.slots:
+            left[slot] = left.get(slot, 0) - count
+    # What a job holds that is neither running nor to be placed takes part in no sum here.
+    is_done = all([
+        job_id in placed or (job_id in waiting and not job.allocation.copies) or job.phase.is_final
+        for job_id, job in others.items()
+    ])  # fmt: skip
+    return is_done and min(left.values(), default=0) >= 0
 
 
 def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
@@ -105,8 +139,7 @@ def _is_kept(job: Job, allocation: Allocation) -> bool:
     """Return whether a job just keeps its only gang: the usual case, which breaks no rule."""
     return (
         allocation is job.allocation
-        and len(allocation.copies) == 1
-        and allocation.copies[0][0] == 0
+        and allocation.is_rigid
         and job.phase.is_plannable
         and not job.left_out
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, Slot
 from hadar_slurm.core.gang import Allocation, Gang
@@ -21,6 +21,9 @@ from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.placement.eligibility import Eligibility
 from hadar_slurm.placement.node_index import NodeIndex
+
+# Jobs and kinds of jobs known of a cluster: beyond this, all are forgotten.
+_MOST_KNOWN = 20_000
 
 
 class Allocator:
@@ -37,22 +40,36 @@ class Allocator:
         self.rules: GangRules = snapshot.rules
         self.gpu_types: tuple[GpuType, ...] = tuple(snapshot.cluster.gpus_by_type)
         self.placed: dict[JobId, Allocation] = {}
-        self.free: dict[Slot, int] = snapshot.plannable_capacity
+        self.free: dict[Slot, int] = {}
         self._eligibility = Eligibility(snapshot)
         self._open = snapshot.cluster.open_names
         self._reserved = dict.fromkeys(self.gpu_types, 0)
         self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
-        self._facts: dict[object, _SharedFacts] = {}
-        self._facts_by_job: dict[int, tuple[Job, _SharedFacts]] = {}
-        self.jobs: tuple[Job, ...] = tuple(self._keep_in_place())
-        self._indexes = {
-            gpu_type: NodeIndex((node, self.free[slot]) for node, slot in nodes)
-            for gpu_type, nodes in snapshot.cluster.open_by_type.items()
-        }
+        self._known = _known(snapshot.cluster, self.rules)
+        self._known.limit()
+        # Whether a start on the GPUs left at the end would bind a job to their type.
+        self._ties: dict[_SharedFacts, bool] = {}
+        # Made when first needed.
+        self._indexes: dict[GpuType, NodeIndex] = {}
+        kept = None if round_.may_move else self._keep_running()
+        self.jobs: tuple[Job, ...] = tuple(self._keep_in_place()) if kept is None else kept
+
+    def _keep_running(self) -> tuple[Job, ...] | None:
+        """Place all running jobs and return the queued ones, or do nothing and return None.
+
+        None if the running jobs do not all fit, or any other job holds GPUs.
+        """
+        snapshot, queued = self.snapshot, Phase.QUEUED
+        jobs = tuple([job for job in snapshot.others if job.phase is queued])
+        if len(jobs) < len(snapshot.others) or min(snapshot.spare.values(), default=0) < 0:
+            return None
+        self.free, self.placed = dict(snapshot.spare), dict(snapshot.running)
+        return jobs
 
     def _keep_in_place(self) -> Iterator[Job]:
         """Place the jobs that must keep their GPUs, if they are free; yield those to decide on."""
-        free, placed, queued, running = self.free, self.placed, Phase.QUEUED, Phase.RUNNING
+        free = self.free = self.snapshot.plannable_capacity
+        placed, queued, running = self.placed, Phase.QUEUED, Phase.RUNNING
         keeps_running = not self.round.may_move
         for job in self.snapshot.jobs:
             if job.phase is queued:
@@ -68,7 +85,14 @@ class Allocator:
 
     def room(self, gpu_type: GpuType) -> int:
         """Return the GPUs of a type on open nodes that are neither given out nor reserved."""
-        return self._indexes[gpu_type].total - self._reserved[gpu_type]
+        return self._index(gpu_type).total - self._reserved[gpu_type]
+
+    def _index(self, gpu_type: GpuType) -> NodeIndex:
+        index = self._indexes.get(gpu_type)
+        if index is None:
+            index = NodeIndex.open_nodes(self.snapshot.cluster, gpu_type, self.free)
+            self._indexes[gpu_type] = index
+        return index
 
     @property
     def has_room(self) -> bool:
@@ -120,15 +144,19 @@ class Allocator:
     def put(self, job: Job, allocation: Allocation) -> None:
         """Give a job exactly these GPUs, which must be free."""
         for slot, count in allocation.slots:
-            self.free[slot] -= count
-            self._indexes[slot.gpu_type].change(slot.node, -count)
+            self._change(slot, -count)
         self.placed[job.spec.job_id] = allocation
 
     def take_back(self, job: Job) -> None:
         """Free the GPUs given to a job."""
         for slot, count in self.placed.pop(job.job_id).slots:
-            self.free[slot] += count
-            self._indexes[slot.gpu_type].change(slot.node, count)
+            self._change(slot, count)
+
+    def _change(self, slot: Slot, by: int) -> None:
+        self.free[slot] += by
+        index = self._indexes.get(slot.gpu_type)
+        if index is not None:
+            index.change(slot.node, by)
 
     def choose(self, job: Job, gpu_type: GpuType) -> bool:
         """Reserve GPUs of a type for a job if there is room and it runs there; say whether."""
@@ -227,16 +255,19 @@ class Allocator:
     ) -> Plan:
         """Return the plan; `patient` jobs may wait although they could start."""
         placed = self.placed
+        snapshot = self.snapshot
+        # Of the jobs, only those in a plan's usual case: every running job has its GPUs.
+        jobs = snapshot.others if snapshot.running.keys() <= placed.keys() else snapshot.jobs
         waiting = {
             job.spec.job_id: self._reason(job, is_patient=job.spec.job_id in patient)
-            for job in self.snapshot.jobs
+            for job in jobs
             if job.spec.job_id not in placed and not job.phase.is_final
         }
         return Plan.of(self.placed, waiting, figures, memory)
 
     def gang_on(self, job: Job, gpu_type: GpuType) -> Gang | None:
         """Return free GPUs of one type for a job's gang, on the fewest nodes, or None."""
-        has_too_few = self._indexes[gpu_type].total < job.spec.num_gpus
+        has_too_few = self._index(gpu_type).total < job.spec.num_gpus
         if has_too_few or job.bound_type not in (None, gpu_type):
             return None
         return self._gang_among(job, gpu_type, self._restriction(job, gpu_type, is_mixed=False))
@@ -246,7 +277,7 @@ class Allocator:
     ) -> Gang | None:
         """Return free GPUs of one type for a job's gang on some of these nodes, or None."""
         size, throughputs = job.spec.num_gpus, job.spec.throughputs
-        index = self._indexes[gpu_type]
+        index = self._index(gpu_type)
         if not self.rules.is_uniform:
             counts = index.scatter(size, among) if throughputs.on(gpu_type, size) > 0 else None
             return Gang.of({(node, gpu_type): n for node, n in counts.items()}) if counts else None
@@ -271,7 +302,7 @@ class Allocator:
         size, taken = shape.gpus_per_node, dict[NodeName, GpuType]()
         for gpu_type in gpu_types:
             among = self._restriction(job, gpu_type, is_mixed=True)
-            names = self._indexes[gpu_type].with_room(size, among, shape.nodes + len(taken))
+            names = self._index(gpu_type).with_room(size, among, shape.nodes + len(taken))
             new = [name for name in names if name not in taken][: shape.nodes - len(taken)]
             taken |= dict.fromkeys(new, gpu_type)
         return Gang.of(dict.fromkeys(taken.items(), size)) if len(taken) == shape.nodes else None
@@ -281,7 +312,9 @@ class Allocator:
     ) -> frozenset[NodeName] | None:
         """Return the nodes on which a job may start on `gpu_type`, None for all that are open."""
         is_free = job.allowed_nodes is None and job.bound_type in (None, gpu_type)
-        if is_free and (self._all_plain or not (is_mixed or self.rules.naming_binds)):
+        if is_free and (
+            self.snapshot.cluster.is_plain or not (is_mixed or self.rules.naming_binds)
+        ):
             return None
         return frozenset(n.name for n in self._eligibility.nodes(job, gpu_type, is_mixed=is_mixed))
 
@@ -297,23 +330,17 @@ class Allocator:
 
     def _facts_of(self, job: Job) -> _SharedFacts:
         """Return what is known of all jobs that could run in the same places as `job`."""
-        known = self._facts_by_job.get(id(job))
-        if known is not None:
-            return known[1]
-        spec = job.spec
-        limits = (job.allowed_nodes, job.bound_type, spec.can_checkpoint)
-        key = (spec.throughputs, spec.num_gpus, spec.shapes, *limits)
-        found = self._facts.get(key)
+        spec, allowed, bound = job.spec, job.allowed_nodes, job.bound_type
+        known = self._known.by_job.get(spec.job_id)
+        if known and known[0] is spec and known[1] is allowed and known[2] is bound:
+            return known[3]
+        key = (spec.throughputs, spec.num_gpus, spec.shapes, allowed, bound, spec.can_checkpoint)
+        found = self._known.facts.get(key)
         if found is None:
             by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
-            found = self._facts[key] = _SharedFacts(job, by_speed)
-        # With the job, so that no other job gets its id.
-        self._facts_by_job[id(job)] = (job, found)
+            found = self._known.facts[key] = _SharedFacts(by_speed)
+        self._known.by_job[spec.job_id] = (spec, allowed, bound, found)
         return found
-
-    @cached_property
-    def _all_plain(self) -> bool:
-        return all(node.has_one_type for node in self.snapshot.cluster.nodes)
 
     def _reason(self, job: Job, *, is_patient: bool) -> WaitReason:
         if not (job.phase is Phase.QUEUED or job.phase.is_plannable):
@@ -325,21 +352,20 @@ class Allocator:
             facts.reason = WaitReason.INSUFFICIENT if fits else never
         if is_patient and any(self.gang_on(job, gpu_type) for gpu_type in facts.by_speed):
             return WaitReason.BETTER_LATER
-        if facts.reason is WaitReason.INSUFFICIENT and self._would_tie(facts):
+        if facts.reason is WaitReason.INSUFFICIENT and self._would_tie(job, facts):
             return WaitReason.WOULD_TIE
         return facts.reason
 
-    def _would_tie(self, facts: _SharedFacts) -> bool:
+    def _would_tie(self, job: Job, facts: _SharedFacts) -> bool:
         """Return whether a job waits only because a start would tie it to a GPU type."""
-        job = facts.job
         is_free = job.spec.can_checkpoint and job.bound_type is None
-        if not (self.rules.naming_binds and is_free) or self._all_plain:
+        if not (self.rules.naming_binds and is_free) or self.snapshot.cluster.is_plain:
             return False
-        if facts.would_tie is None:
+        if facts not in self._ties:
             among = job.allowed_nodes and job.allowed_nodes & self._open
             gangs = (self._gang_among(job, gpu_type, among) for gpu_type in facts.by_speed)
-            facts.would_tie = any(gangs)
-        return facts.would_tie
+            self._ties[facts] = any(gangs)
+        return self._ties[facts]
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
         if any(self.may_use(job, gpu_type) for gpu_type in self.gpu_types):
@@ -354,17 +380,39 @@ class Allocator:
 
 @dataclass(eq=False, slots=True)
 class _SharedFacts:
-    """Facts shared by all jobs that could run in the same places, computed when first needed."""
+    """Facts shared by all jobs that could run in the same places, computed when first needed.
 
-    # One of these jobs.
-    job: Job
+    They follow from the cluster and the rules alone, whatever the jobs hold.
+    """
+
     by_speed: Sequence[GpuType]
     # Whether the open nodes have enough GPUs of a type.
     usable: dict[GpuType, bool] = field(default_factory=dict)
     could_start: bool | None = None
     reason: WaitReason | None = None
-    # Whether a start on the GPUs left at the end would bind the job to their type.
-    would_tie: bool | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Known:
+    """What is known of jobs on one cluster under one set of rules, for all rounds."""
+
+    facts: dict[object, _SharedFacts] = field(default_factory=dict)
+    # By job, with its spec, its allowed nodes and its bound type at that time.
+    by_job: dict[
+        JobId, tuple[JobSpec, frozenset[NodeName] | None, GpuType | None, _SharedFacts]
+    ] = field(default_factory=dict)
+
+    def limit(self) -> None:
+        """Forget all if there is much of it: most jobs and estimates are of the past."""
+        if len(self.by_job) > _MOST_KNOWN or len(self.facts) > _MOST_KNOWN:
+            self.by_job.clear()
+            self.facts.clear()
+
+
+@lru_cache(maxsize=16)
+def _known(cluster: Cluster, rules: GangRules) -> _Known:
+    """Return the knowledge, empty at first, that all allocators of a cluster share."""
+    return _Known()
 
 
 @lru_cache(maxsize=4096)

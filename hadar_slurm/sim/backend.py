@@ -14,12 +14,14 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import itemgetter
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot, natural_key
-from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.job import JobSpec, Phase
-from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, JobSpec, Phase
+from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot, UnreadSnapshot
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import HadarError
@@ -41,6 +43,15 @@ class Failure:
     down_s: float
     up_s: float
     node: NodeName
+
+
+class _Roster(NamedTuple):
+    """The parts of a snapshot that stay as they are until a job arrives, starts, stops or ends."""
+
+    job_ids: Sequence[JobId]
+    running: Mapping[JobId, Allocation]
+    others: tuple[Job, ...]
+    spare: Mapping[Slot, int]
 
 
 @dataclass
@@ -68,6 +79,10 @@ class SimBackend:
     _down: dict[NodeName, int] = field(default_factory=dict)
     _ended: list[Ended] = field(default_factory=list)
     _idle_rounds: int = 0
+    # None after a change.
+    _roster: _Roster | None = None
+    # The outcomes of the last renewals of jobs that have not changed since.
+    _renewed: dict[JobId, Outcome] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.num_unfinished = len(self.jobs)
@@ -113,10 +128,34 @@ class SimBackend:
 
     def observe(self) -> Snapshot:
         """Return the jobs in the cluster, and those that ended during the last wait."""
-        self._lone.show()
-        jobs = tuple([job.as_job() for _, job in self._present])
         ended = tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id)))
-        return Snapshot(self.now_s, self.cluster, jobs, rules=self.rules, ended=ended)
+        roster = self._roster = self._roster or self._list_present()
+        forked = [job.as_job() for job in self._forked.values()]
+        read_lone = self._lone.reader()
+
+        def read() -> tuple[Job, ...]:
+            jobs = {job.spec.job_id: job for job in chain(read_lone(), forked, roster.others)}
+            return tuple(map(jobs.__getitem__, roster.job_ids))
+
+        return UnreadSnapshot.of_parts(
+            self.now_s,
+            self.cluster,
+            read,
+            running=roster.running,
+            others=roster.others,
+            spare=roster.spare,
+            rules=self.rules,
+            ended=ended,
+        )
+
+    def _list_present(self) -> _Roster:
+        present = [job for _, job in self._present]
+        return _Roster(
+            [job.spec.job_id for job in present],
+            {job.spec.job_id: job.allocation for job in present if job.copies},
+            tuple([job.as_job() for job in present if not job.copies]),
+            dict(self._free),
+        )
 
     @property
     def sim_jobs(self) -> Mapping[JobId, SimJob]:
@@ -131,12 +170,17 @@ class SimBackend:
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Stop and start copies of jobs, in order and without delay."""
-        outcomes = [self._apply(action) for action in actions]
-        for action in actions:
-            # Most actions are renewals.
-            if type(action) is Start:
-                job = self._jobs[action.job_id]
-                job.has_run = job.has_run or bool(job.copies)
+        known = self._renewed.get
+        outcomes = [
+            # Most actions are renewals, and those of the previous round.
+            outcome
+            if (outcome := known(action.job_id)) is not None and outcome.action is action
+            else self._apply(action)
+            for action in actions
+        ]
+        for action in [action for action in actions if type(action) is Start]:
+            job = self._jobs[action.job_id]
+            job.has_run = job.has_run or bool(job.copies)
         return outcomes
 
     def measured(self) -> Iterator[tuple[JobSpec, Gang, float]]:
@@ -204,6 +248,7 @@ class SimBackend:
 
     def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
+            self._roster = None
             job_id = self._arrivals.pop().job_id
             insort(self._present, (natural_key(job_id), self._jobs[job_id]), key=itemgetter(0))
 
@@ -214,6 +259,8 @@ class SimBackend:
             gang = action.gang
             if held is None or (held.gang is not gang and held.gang != gang):
                 return Outcome(action, Status.REFUSED, f"it is not on {gang}")
+            outcome = self._renewed[action.job_id] = Outcome(action, _DONE)
+            return outcome
         elif isinstance(action, Start):
             if any(self._free[slot] < count for slot, count in action.gang.slots):
                 return Outcome(action, Status.DEFERRED, f"{action.gang} is not free yet")
@@ -242,6 +289,8 @@ class SimBackend:
 
     def _take_out(self, job: SimJob) -> None:
         """Before a change of its copies, take a job out of those that train."""
+        self._roster = None
+        self._renewed.pop(job.spec.job_id, None)
         if not self._lone.take(job):
             self._forked.pop(job.spec.job_id, None)
 
