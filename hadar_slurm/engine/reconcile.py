@@ -30,10 +30,9 @@ def reconcile(
     for job_id, allocation in plan.allocations:
         held = running.get(job_id)
         if held is allocation and allocation.is_rigid:
-            gang = allocation.copies[0][1]
             renewal = before.get(job_id)
-            if renewal is None or renewal.gang is not gang:
-                renewal = Renew(job_id, 0, gang)
+            if renewal is None or renewal.gang is not allocation.copies[0][1]:
+                renewal = Renew(job_id, 0, allocation.copies[0][1])
             kept[job_id] = renewal
             renews.append(renewal)
             continue

@@ -72,7 +72,9 @@ class Allocator:
         placed, queued, running = self.placed, Phase.QUEUED, Phase.RUNNING
         keeps_running = not self.round.may_move
         for job in self.snapshot.jobs:
-            if job.phase is queued:
+            # First the usual cases.
+            may_go = job.phase is running and job.spec.can_checkpoint and not keeps_running
+            if job.phase is queued or may_go:
                 yield job
             elif job.phase.is_plannable:
                 is_held = (keeps_running and job.phase is running) or job.is_pinned_in_place
@@ -97,7 +99,7 @@ class Allocator:
     @property
     def has_room(self) -> bool:
         """Whether any GPU of an open node is neither given out nor reserved."""
-        return any(self.room(gpu_type) > 0 for gpu_type in self.gpu_types)
+        return any([self.room(gpu_type) > 0 for gpu_type in self.gpu_types])
 
     def throughput(self, job: Job, gpu_type: GpuType) -> float:
         """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
@@ -107,14 +109,17 @@ class Allocator:
 
     def may_use(self, job: Job, gpu_type: GpuType) -> bool:
         """Return whether a job could run on one type if all of it were free on the open nodes."""
-        usable = self._facts_of(job).usable
-        if gpu_type not in usable:
-            usable[gpu_type] = (
+        return self._may_use(job, gpu_type, self._facts_of(job))
+
+    def _may_use(self, job: Job, gpu_type: GpuType, facts: _SharedFacts) -> bool:
+        is_usable = facts.usable.get(gpu_type)
+        if is_usable is None:
+            is_usable = facts.usable[gpu_type] = (
                 job.spec.throughputs.on(gpu_type, job.spec.num_gpus) > 0
                 and job.bound_type in (None, gpu_type)
                 and self._has_nodes(job, gpu_type)
             )
-        return usable[gpu_type]
+        return is_usable
 
     def nodes_for(self, job: Job, gpu_type: GpuType) -> tuple[Node, ...]:
         """Return where a job could be given GPUs of one type: one object for jobs alike in that."""
@@ -143,29 +148,40 @@ class Allocator:
 
     def put(self, job: Job, allocation: Allocation) -> None:
         """Give a job exactly these GPUs, which must be free."""
+        free, indexes = self.free, self._indexes
         for slot, count in allocation.slots:
-            self._change(slot, -count)
+            free[slot] -= count
+            index = indexes.get(slot.gpu_type)
+            if index is not None:
+                index.change(slot.node, -count)
         self.placed[job.spec.job_id] = allocation
 
     def take_back(self, job: Job) -> None:
         """Free the GPUs given to a job."""
         for slot, count in self.placed.pop(job.job_id).slots:
-            self._change(slot, count)
+            self.free[slot] += count
+            index = self._indexes.get(slot.gpu_type)
+            if index is not None:
+                index.change(slot.node, count)
 
-    def _change(self, slot: Slot, by: int) -> None:
-        self.free[slot] += by
-        index = self._indexes.get(slot.gpu_type)
-        if index is not None:
-            index.change(slot.node, by)
+    def choose_first(self, job: Job, gpu_types: Iterable[GpuType] | None = None) -> bool:
+        """Reserve GPUs of the first of `gpu_types` with room, else of none; say whether.
+
+        Without `gpu_types`, of those on which the job trains at all, the fastest first.
+        """
+        facts, size, reserved = self._facts_of(job), job.spec.num_gpus, self._reserved
+        for gpu_type in facts.by_speed if gpu_types is None else gpu_types:
+            index = self._indexes.get(gpu_type) or self._index(gpu_type)
+            has_room = index.total - reserved[gpu_type] >= size
+            if has_room and self._may_use(job, gpu_type, facts):
+                reserved[gpu_type] += size
+                self._chosen[job.spec.job_id] = (job, gpu_type)
+                return True
+        return False
 
     def choose(self, job: Job, gpu_type: GpuType) -> bool:
         """Reserve GPUs of a type for a job if there is room and it runs there; say whether."""
-        size = job.spec.num_gpus
-        if self.room(gpu_type) < size or not self.may_use(job, gpu_type):
-            return False
-        self._reserved[gpu_type] += size
-        self._chosen[job.job_id] = (job, gpu_type)
-        return True
+        return self.choose_first(job, (gpu_type,))
 
     def take_reservations(self) -> list[tuple[Job, GpuType]]:
         """Return the reservations in the order in which they were made, and clear them."""
@@ -188,14 +204,14 @@ class Allocator:
         """Leave a job where it runs, in those of its copies whose GPUs are free; say whether."""
         if job.phase is Phase.QUEUED:
             return False
-        if self.fits(job.allocation):
-            kept = job.allocation
-        else:
-            copies = job.allocation.copies
+        kept = job.allocation
+        if not self.fits(kept):
+            copies = kept.copies
             kept = Allocation.of({n: g for n, g in copies if self.fits(Allocation.rigid(g))})
-        if kept:
-            self.put(job, kept)
-        return bool(kept)
+        if not kept.copies:
+            return False
+        self.put(job, kept)
+        return True
 
     def start(self, job: Job, gpu_types: Sequence[GpuType]) -> bool:
         """Place a job on the first of `gpu_types` with nodes for it, or mix them; say whether.

@@ -50,8 +50,14 @@ class _Assignment:
 
     def place(self, chosen: Iterable[tuple[Job, GpuType]]) -> list[Job]:
         """Place the jobs; return those without a place."""
-        failed = []
-        moving = [(job, gpu_type) for job, gpu_type in chosen if not self._stays(job, gpu_type)]
+        failed, moving, staying = [], [], []
+        for job, gpu_type in chosen:
+            if self._stays(job, gpu_type):
+                staying.append(job)
+            else:
+                moving.append((job, gpu_type))
+        for job in staying if moving else ():
+            self._note(job)
         moving.sort(key=_largest_first)
         while moving:
             job, gpu_type = moving.pop(0)
@@ -71,14 +77,14 @@ class _Assignment:
 
     def _stays(self, job: Job, gpu_type: GpuType) -> bool:
         """Leave a job that keeps its type in its place unless it is slowed there; say whether."""
-        allocator, held = self.allocator, job.allocation.gangs
-        stays = allocator.runs_on(job) == gpu_type
+        allocator, slots = self.allocator, job.allocation.slots
+        if len(slots) == 1 and slots[0][1] == job.spec.num_gpus:
+            # A whole gang on one node is not slowed.
+            return slots[0][0].gpu_type == gpu_type and allocator.stay(job)
+        stays, held = allocator.runs_on(job) == gpu_type, job.allocation.gangs
         if stays and allocator.rules.counts_spread and len(held) == 1:
             stays = self._throughput(job, held[0]) >= allocator.throughput(job, gpu_type)
-        stays = stays and allocator.stay(job)
-        if stays:
-            self._note(job)
-        return stays
+        return stays and allocator.stay(job)
 
     def _best_seat(self, job: Job, gpu_type: GpuType) -> _Seat | None:
         """Return the cheapest of the present gang, free GPUs, and GPUs of displaced jobs."""

@@ -23,12 +23,9 @@ class NodeIndex:
         self._rank = ranks
         self._free = dict(free)
         self.total = sum(self._free.values())
-        # A heap of ranks for each number of free GPUs; outdated entries are dropped when met. Lists
-        # in rising order are heaps.
-        self._levels: list[list[Rank]]
-        self._levels = [[] for _ in range(max(self._free.values(), default=-1) + 1)]
-        for name, rank in ranks.items():
-            self._levels[self._free[name]].append(rank)
+        # A heap of ranks for each number of free GPUs; outdated entries are dropped when met. Made
+        # when first needed: until then, changes are cheap.
+        self._levels: list[list[Rank]] = []
 
     @classmethod
     def open_nodes(cls, cluster: Cluster, gpu_type: GpuType, free: Mapping[Slot, int]) -> NodeIndex:
@@ -42,9 +39,9 @@ class NodeIndex:
             return
         free = self._free[name] = self._free[name] + by
         self.total += by
-        if free >= len(self._levels):
+        if self._levels:
             self._levels += [[] for _ in range(len(self._levels), free + 1)]
-        heappush(self._levels[free], self._rank[name])
+            heappush(self._levels[free], self._rank[name])
 
     def tightest(
         self, gpus: int, num_nodes: int, among: Collection[NodeName] | None = None
@@ -64,6 +61,8 @@ class NodeIndex:
                 if self._free.get(name, 0) >= gpus
             )
             return [rank[2] for _, _, rank in fits[:most]]
+        if not self._levels:
+            self._fill_levels()
         found: list[NodeName] = []
         for is_mixed in (False, True):
             for level in range(gpus, len(self._levels)):
@@ -71,6 +70,12 @@ class NodeIndex:
                     return found
                 found += self._first(level, most - len(found), is_mixed=is_mixed)
         return found
+
+    def _fill_levels(self) -> None:
+        """Put each node where its free GPUs are; lists in rising order are heaps."""
+        self._levels = [[] for _ in range(max(self._free.values(), default=0) + 1)]
+        for name, rank in self._rank.items():
+            self._levels[self._free[name]].append(rank)
 
     def _first(self, level: int, most: int, *, is_mixed: bool) -> list[NodeName]:
         """Return the first nodes of one level in order, without removing them."""
