@@ -35,10 +35,14 @@ class Segments:
 
     found: list[Segment] = field(default_factory=list)
     open: dict[JobId, dict[int, tuple[Gang, float]]] = field(default_factory=dict)
+    # The jobs that have ever had another copy than 0.
+    _forked: set[JobId] = field(default_factory=set)
 
     def start(self, job_id: JobId, copy: int, gang: Gang, start_s: float) -> None:
         """Begin a segment."""
         self.open.setdefault(job_id, {})[copy] = (gang, start_s)
+        if copy:
+            self._forked.add(job_id)
 
     def stop(self, job_id: JobId, copy: int, end_s: float) -> None:
         """End a copy's segment if it has one."""
@@ -71,18 +75,14 @@ class Segments:
         for end in record.snapshot.ended:
             self.stop_all(end.job_id, end.end_s)
         running, others = record.snapshot.running, record.snapshot.others_by_id
-        done, nothing = Status.DONE, Allocation()
-        # First the usual case: a running job has its only copy.
-        unclear = [
-            (job_id, copies)
-            for job_id, copies in self.open.items()
-            if not running.get(job_id, nothing).is_rigid or len(copies) > 1 or 0 not in copies
-        ]
-        for job_id, copies in unclear:
+        done = Status.DONE
+        # Running jobs have the one copy 0, and so have those of `open` that were never forked.
+        unclear = (self.open.keys() - running.keys()) | (self.open.keys() & self._forked)
+        for job_id in [job_id for job_id in self.open if job_id in unclear] if unclear else ():
             # A copy that holds its gang no longer lost it with its node.
-            other = others[job_id].allocation if job_id in others else nothing
-            held = running.get(job_id, other)
-            for copy in [copy for copy in copies if copy not in dict(held.copies)]:
+            other = others[job_id].allocation if job_id in others else Allocation()
+            held = dict(running.get(job_id, other).copies)
+            for copy in [copy for copy in self.open[job_id] if copy not in held]:
                 self.stop(job_id, copy, now_s)
         changes = [out for out in record.outcomes if type(out.action) is not Renew]
         for outcome in changes:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import compress
+from operator import is_not, itemgetter
 
 from hadar_slurm.core.cluster import JobId, Slot, natural_key, naturally_sorted
 from hadar_slurm.core.gang import Allocation, Gang
@@ -61,6 +63,12 @@ class Plan:
         """Return the allocations by job."""
         return dict(self.allocations)
 
+    def changes(self, held: Mapping[JobId, Allocation]) -> list[tuple[JobId, Allocation]]:
+        """Return the allocations, in order, except those that are the very ones in `held`."""
+        before = map(held.get, map(itemgetter(0), self.allocations))
+        differs = map(is_not, map(itemgetter(1), self.allocations), before)
+        return list(compress(self.allocations, differs))
+
     def with_waiting(self, jobs: Iterable[JobId], reason: WaitReason) -> Plan:
         """Return the plan with more jobs that wait for one reason."""
         more = [(job, reason) for job in jobs]
@@ -84,11 +92,7 @@ def _only_starts(snapshot: Snapshot, plan: Plan) -> bool:
     """
     placed, waiting, running = plan.by_id, dict(plan.waiting), snapshot.running
     others, left = snapshot.others_by_id, dict(snapshot.spare)
-    changed = [
-        (job_id, allocation)
-        for job_id, allocation in plan.allocations
-        if running.get(job_id) is not allocation or not allocation.is_rigid
-    ]
+    changed = plan.changes(running)
     if (
         len(placed) != len(plan.allocations)
         or len(placed) - len(changed) != len(running)

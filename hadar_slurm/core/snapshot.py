@@ -122,12 +122,15 @@ class Snapshot:
 
     @cached_property
     def running(self) -> Mapping[JobId, Allocation]:
-        """Return what each running job holds, in the order of `jobs`; none of them is left out."""
+        """Return what each running job holds, in the order of `jobs`.
+
+        Of jobs with one gang only, and none that is left out.
+        """
         is_running = Phase.RUNNING
         return {
             job.spec.job_id: job.allocation
             for job in self.jobs
-            if job.phase is is_running and not job.left_out
+            if job.phase is is_running and job.allocation.is_rigid and not job.left_out
         }
 
     @cached_property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Phase
@@ -9,8 +12,29 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.actions import Action, Renew, Start, Stop
 
-# By job, the renewal of a job that keeps its only copy.
-Renewals = dict[JobId, Renew]
+
+@dataclass(slots=True)
+class Renewals:
+    """The renewals of running jobs with one gang, made once for as long as a job keeps it."""
+
+    _allocations: dict[JobId, Allocation] = field(default_factory=dict)
+    _actions: dict[JobId, Renew] = field(default_factory=dict)
+
+    def of(self, plan: Plan, kept: Iterable[JobId]) -> list[Renew]:
+        """Return the renewals of the jobs `kept`, which have their gangs in `plan`."""
+        for job_id, allocation in plan.changes(self._allocations):
+            if allocation.is_rigid:
+                self._allocations[job_id] = allocation
+                self._actions[job_id] = Renew(job_id, 0, allocation.copies[0][1])
+        found = list(map(self._actions.__getitem__, kept))
+        if len(self._actions) > 2 * len(found) + _MOST_IN_VAIN:
+            self._allocations.clear()
+            self._actions.clear()
+        return found
+
+
+# Renewals of jobs that have ended: beyond this and those in use, all are made again.
+_MOST_IN_VAIN = 1000
 
 
 def reconcile(
@@ -19,23 +43,15 @@ def reconcile(
     """Return the actions that turn `snapshot` into `plan`: stops, then renewals, then starts.
 
     A migration is a stop and a start of the same copy. Once all are applied and observed,
-    reconciling again gives only renewals. `renewals` are those of the previous rounds, which are
-    used again where they are the same, and changed to those of this round.
+    reconciling again gives only renewals. `renewals` are those of the previous rounds.
     """
     stops: list[Stop] = []
-    renews: list[Renew] = []
     starts: list[Start] = []
+    more: list[Renew] = []
     running, others, queued = snapshot.running, snapshot.others_by_id, Phase.QUEUED
-    before, kept = {} if renewals is None else renewals, Renewals()
-    for job_id, allocation in plan.allocations:
+    changes = dict(plan.changes(running))
+    for job_id, allocation in changes.items():
         held = running.get(job_id)
-        if held is allocation and allocation.is_rigid:
-            renewal = before.get(job_id)
-            if renewal is None or renewal.gang is not allocation.copies[0][1]:
-                renewal = Renew(job_id, 0, allocation.copies[0][1])
-            kept[job_id] = renewal
-            renews.append(renewal)
-            continue
         if held is None:
             job = others.get(job_id)
             if job is None or not job.phase.is_plannable:
@@ -45,17 +61,22 @@ def reconcile(
         has, wanted = dict(held.copies), dict(allocation.copies)
         for copy, gang in has.items():
             if wanted.get(copy) == gang:
-                renews.append(Renew(job_id, copy, gang))
+                more.append(Renew(job_id, copy, gang))
             else:
                 stops.append(Stop(job_id, copy, gang))
         new = [(copy, gang) for copy, gang in wanted.items() if has.get(copy) != gang]
         starts += [Start(job_id, copy, gang) for copy, gang in new]
     stops += _preemptions(snapshot, plan)
-    if renewals is not None:
-        renewals.clear()
-        renewals |= kept
-    stops.sort(key=lambda stop: natural_key(stop.job_id))
+    stops.sort(key=_by_job)
+    kept = [job_id for job_id, _ in plan.allocations if job_id not in changes]
+    renews = (renewals or Renewals()).of(plan, kept)
+    if more:
+        renews = sorted(renews + more, key=_by_job)
     return (*stops, *renews, *starts)
+
+
+def _by_job(action: Action) -> tuple[int, str]:
+    return natural_key(action.job_id)
 
 
 def _preemptions(snapshot: Snapshot, plan: Plan) -> list[Stop]:

@@ -61,9 +61,9 @@ class Columns:
         return self._all[:, : len(self._jobs)]
 
     def put(self, job: SimJob) -> bool:
-        """Put in a job that has one copy and trains; return whether it is one."""
-        copy = next(iter(job.copies.values()))
-        if len(job.copies) != 1 or copy.throughput <= 0:
+        """Put in a job that has the copy 0 only and trains; return whether it is one."""
+        copy = job.copies.get(0)
+        if copy is None or len(job.copies) != 1 or copy.throughput <= 0:
             return False
         row = self._row[job] = len(self._jobs)
         self._jobs.append(job)
@@ -179,7 +179,7 @@ class Columns:
         for job in self._fresh:
             row = self._row.get(job)
             if row is not None:
-                for gpu_type in job.copies[next(iter(job.copies))].gang.gpus_by_type:
+                for gpu_type in job.copies[0].gang.gpus_by_type:
                     job.service.setdefault(gpu_type, 0.0)
                 self._shown[row] = self._to_show(job)
         self._fresh.clear()
