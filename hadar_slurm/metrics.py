@@ -77,8 +77,10 @@ class Segments:
         running, others = record.snapshot.running, record.snapshot.others_by_id
         done = Status.DONE
         # Running jobs have the one copy 0, and so have those of `open` that were never forked.
-        unclear = (self.open.keys() - running.keys()) | (self.open.keys() & self._forked)
-        for job_id in [job_id for job_id in self.open if job_id in unclear] if unclear else ():
+        are_clear = not self._forked and self.open.keys() <= running.keys()
+        for job_id in () if are_clear else list(self.open):
+            if job_id in running and job_id not in self._forked:
+                continue
             # A copy that holds its gang no longer lost it with its node.
             other = others[job_id].allocation if job_id in others else Allocation()
             held = dict(running.get(job_id, other).copies)

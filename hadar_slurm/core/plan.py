@@ -78,39 +78,44 @@ class Plan:
 
 def check_plan(snapshot: Snapshot, plan: Plan) -> None:
     """Raise InvalidPlan with every rule that `plan` breaks on `snapshot`."""
-    if _only_starts(snapshot, plan):
+    if _is_plain(snapshot, plan):
         return
     broken = [*_broken_by_jobs(snapshot, plan), *_broken_by_capacity(snapshot, plan)]
     if broken:
         raise InvalidPlan(broken)
 
 
-def _only_starts(snapshot: Snapshot, plan: Plan) -> bool:
-    """Return whether `plan` leaves running jobs where they are, starts others, and breaks no rule.
+def _is_plain(snapshot: Snapshot, plan: Plan) -> bool:
+    """Return whether `plan` breaks no rule, for what can be told from its changes alone.
 
-    The usual case, with little to check: the running jobs have their GPUs already.
+    The running jobs that keep their GPUs, most of all, need no check of their own.
     """
     placed, waiting, running = plan.by_id, dict(plan.waiting), snapshot.running
     others, left = snapshot.others_by_id, dict(snapshot.spare)
-    changed = plan.changes(running)
-    if (
-        len(placed) != len(plan.allocations)
-        or len(placed) - len(changed) != len(running)
-        or not placed.keys().isdisjoint(waiting)
-    ):
+    if len(placed) != len(plan.allocations) or not placed.keys().isdisjoint(waiting):
         return False
-    for job_id, allocation in changed:
-        job = others.get(job_id)
+    if not running.keys() <= placed.keys():
+        for job_id in running.keys() - placed.keys():
+            if job_id not in waiting or snapshot.by_id[job_id].is_pinned_in_place:
+                return False
+            _add(left, running[job_id], 1)
+    for job_id, allocation in plan.changes(running):
+        job = others.get(job_id) or snapshot.by_id.get(job_id)
         if job is None or next(_broken_by_allocation(snapshot, job, allocation), None):
             return False
-        for slot, count in allocation.slots:
-            left[slot] = left.get(slot, 0) - count
-    # What a job holds that is neither running nor to be placed takes part in no sum here.
-    is_done = all([
+        _add(left, running.get(job_id, Allocation()), 1)
+        _add(left, allocation, -1)
+    # Jobs that hold GPUs and are neither running nor to be placed need a closer look.
+    are_well = all([
         job_id in placed or (job_id in waiting and not job.allocation.copies) or job.phase.is_final
         for job_id, job in others.items()
     ])  # fmt: skip
-    return is_done and min(left.values(), default=0) >= 0
+    return are_well and min(left.values(), default=0) >= 0
+
+
+def _add(gpus: dict[Slot, int], allocation: Allocation, times: int) -> None:
+    for slot, count in allocation.slots:
+        gpus[slot] = gpus.get(slot, 0) + times * count
 
 
 def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:

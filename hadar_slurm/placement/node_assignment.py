@@ -47,17 +47,17 @@ class _Assignment:
     allocator: Allocator
     # Jobs that may be displaced, by the one slot that holds all of their GPUs.
     _movable: defaultdict[Slot, dict[JobId, Job]] = field(default_factory=lambda: defaultdict(dict))
+    # Jobs placed that are not yet in `_movable`, which is seldom needed.
+    _placed: list[Job] = field(default_factory=list)
 
     def place(self, chosen: Iterable[tuple[Job, GpuType]]) -> list[Job]:
         """Place the jobs; return those without a place."""
-        failed, moving, staying = [], [], []
+        failed, moving = [], []
         for job, gpu_type in chosen:
             if self._stays(job, gpu_type):
-                staying.append(job)
+                self._placed.append(job)
             else:
                 moving.append((job, gpu_type))
-        for job in staying if moving else ():
-            self._note(job)
         moving.sort(key=_largest_first)
         while moving:
             job, gpu_type = moving.pop(0)
@@ -67,12 +67,12 @@ class _Assignment:
                 continue
             for other in seat.makes_room:
                 for slot in self._slots(other):
-                    self._movable[slot].pop(other.job_id, None)
+                    self._movable_on(slot).pop(other.job_id, None)
                 self.allocator.take_back(other)
                 insort(moving, (other, gpu_type), key=_largest_first)
             stays = job.phase is not Phase.QUEUED and job.allocation.gangs == (seat.gang,)
             self.allocator.put(job, job.allocation if stays else Allocation.rigid(seat.gang))
-            self._note(job)
+            self._placed.append(job)
         return failed
 
     def _stays(self, job: Job, gpu_type: GpuType) -> bool:
@@ -135,7 +135,7 @@ class _Assignment:
         missing = gpus - self.allocator.free[slot]
         if missing <= 0:
             return []
-        smaller = [job for job in self._movable[slot].values() if job.spec.num_gpus < below]
+        smaller = [job for job in self._movable_on(slot).values() if job.spec.num_gpus < below]
         if sum(job.spec.num_gpus for job in smaller) < missing:
             return None
         leaving, passed_over = [], []
@@ -157,10 +157,13 @@ class _Assignment:
     def _throughput(self, job: Job, gang: Gang) -> float:
         return self.allocator.rules.throughput(gang, job.spec.throughputs)
 
-    def _note(self, job: Job) -> None:
-        slots = self.allocator.placed[job.spec.job_id].slots
-        if len(slots) == 1:
-            self._movable[slots[0][0]][job.spec.job_id] = job
+    def _movable_on(self, slot: Slot) -> dict[JobId, Job]:
+        for job in self._placed:
+            slots = self.allocator.placed[job.spec.job_id].slots
+            if len(slots) == 1:
+                self._movable[slots[0][0]][job.spec.job_id] = job
+        self._placed.clear()
+        return self._movable[slot]
 
     def _slots(self, job: Job) -> list[Slot]:
         return [slot for slot, _ in self.allocator.placed[job.job_id].slots]

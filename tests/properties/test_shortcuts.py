@@ -119,6 +119,6 @@ def test_a_plan_that_passes_at_once_breaks_no_rule(snapshot: Snapshot, data: st.
         *plans._broken_by_jobs(snapshot, damaged),
         *plans._broken_by_capacity(snapshot, damaged),
     ]
-    passes = plans._only_starts(snapshot, damaged)
+    passes = plans._is_plain(snapshot, damaged)
     event(f"passes: {passes}, faults: {bool(faults)}")
     assert not (passes and faults)
