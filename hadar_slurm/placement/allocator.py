@@ -173,7 +173,8 @@ class Allocator:
         for gpu_type in facts.by_speed if gpu_types is None else gpu_types:
             index = self._indexes.get(gpu_type) or self._index(gpu_type)
             has_room = index.total - reserved[gpu_type] >= size
-            if has_room and self._may_use(job, gpu_type, facts):
+            # First what is known, without a call.
+            if has_room and (facts.usable.get(gpu_type) or self._may_use(job, gpu_type, facts)):
                 reserved[gpu_type] += size
                 self._chosen[job.spec.job_id] = (job, gpu_type)
                 return True
@@ -205,13 +206,16 @@ class Allocator:
         if job.phase is Phase.QUEUED:
             return False
         kept = job.allocation
-        if not self.fits(kept):
+        if len(kept.slots) == 1:
+            slot, count = kept.slots[0]
+            if self.free.get(slot, 0) < count:
+                return False
+        elif not self.fits(kept):
             copies = kept.copies
             kept = Allocation.of({n: g for n, g in copies if self.fits(Allocation.rigid(g))})
-        if not kept.copies:
-            return False
-        self.put(job, kept)
-        return True
+        if kept.copies:
+            self.put(job, kept)
+        return bool(kept.copies)
 
     def start(self, job: Job, gpu_types: Sequence[GpuType]) -> bool:
         """Place a job on the first of `gpu_types` with nodes for it, or mix them; say whether.

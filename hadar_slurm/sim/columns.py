@@ -34,9 +34,10 @@ class _Shown(NamedTuple):
     spec: JobSpec
     restarts: int
     allocation: Allocation
-    # The types on which it has received service, each with its column; outside the cluster, with
-    # the service instead.
-    received: tuple[tuple[GpuType, int | None, float], ...]
+    # The types on which it has received service, each with its column.
+    types: tuple[tuple[GpuType, int], ...]
+    # The service received on types that the cluster does not have any more.
+    past: tuple[tuple[GpuType, float], ...]
 
 
 @dataclass(eq=False)
@@ -116,15 +117,10 @@ class Columns:
         def read() -> list[Job]:
             running, jobs = Phase.RUNNING, []
             numbers = zip(shown, done.tolist(), received.T.tolist(), strict=True)
-            for (spec, restarts, allocation, types), steps_done, by_column in numbers:
-                if len(types) == 1 and types[0][1] is not None:
-                    service: tuple[tuple[GpuType, float], ...] = (
-                        (types[0][0], by_column[types[0][1]]),
-                    )
-                else:
-                    service = tuple(
-                        [(k, past if at is None else by_column[at]) for k, at, past in types]
-                    )
+            for (spec, restarts, allocation, types, past), steps_done, by_column in numbers:
+                service = tuple([(gpu_type, by_column[at]) for gpu_type, at in types])
+                if past:
+                    service = tuple(sorted(service + past))
                 jobs.append(Job(spec, running, Progress(steps_done, restarts, service), allocation))
             return jobs
 
@@ -132,8 +128,9 @@ class Columns:
 
     def _to_show(self, job: SimJob) -> _Shown:
         column = {gpu_type: at for at, gpu_type in enumerate(self.gpu_types)}
-        received = sorted((k, column.get(k), past) for k, past in job.service.items())
-        return _Shown(job.spec, job.restarts, job.allocation, tuple(received))
+        types = tuple([(k, column[k]) for k in sorted(job.service) if k in column])
+        past = tuple([(k, service) for k, service in job.service.items() if k not in column])
+        return _Shown(job.spec, job.restarts, job.allocation, types, past)
 
     def ends_s(self, now_s: float) -> Floats:
         """Return when each job ends if it keeps its GPUs."""
