@@ -106,11 +106,11 @@ def _is_plain(snapshot: Snapshot, plan: Plan) -> bool:
         _add(left, running.get(job_id, Allocation()), 1)
         _add(left, allocation, -1)
     # Jobs that hold GPUs and are neither running nor to be placed need a closer look.
-    are_well = all([
+    are_sound = all([
         job_id in placed or (job_id in waiting and not job.allocation.copies) or job.phase.is_final
         for job_id, job in others.items()
     ])  # fmt: skip
-    return are_well and min(left.values(), default=0) >= 0
+    return are_sound and min(left.values(), default=0) >= 0
 
 
 def _add(gpus: dict[Slot, int], allocation: Allocation, times: int) -> None:

@@ -27,14 +27,14 @@ class Renewals:
                 self._allocations[job_id] = allocation
                 self._actions[job_id] = Renew(job_id, 0, allocation.copies[0][1])
         found = list(map(self._actions.__getitem__, kept))
-        if len(self._actions) > 2 * len(found) + _MOST_IN_VAIN:
+        if len(self._actions) > 2 * len(found) + _MOST_UNUSED:
             self._allocations.clear()
             self._actions.clear()
         return found
 
 
-# Renewals of jobs that have ended: beyond this and those in use, all are made again.
-_MOST_IN_VAIN = 1000
+# Renewals of jobs that have ended: beyond these and as many as are in use, all are made again.
+_MOST_UNUSED = 1000
 
 
 def reconcile(

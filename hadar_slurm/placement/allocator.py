@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, Slot
@@ -18,12 +17,9 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
-from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.placement.eligibility import Eligibility
+from hadar_slurm.placement.job_facts import JobFacts, SharedFacts
 from hadar_slurm.placement.node_index import NodeIndex
-
-# Jobs and kinds of jobs known of a cluster: beyond this, all are forgotten.
-_MOST_KNOWN = 20_000
 
 
 class Allocator:
@@ -45,10 +41,9 @@ class Allocator:
         self._open = snapshot.cluster.open_names
         self._reserved = dict.fromkeys(self.gpu_types, 0)
         self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
-        self._known = _known(snapshot.cluster, self.rules)
-        self._known.limit()
+        self._facts = JobFacts.about(snapshot.cluster, self.rules)
         # Whether a start on the GPUs left at the end would bind a job to their type.
-        self._ties: dict[_SharedFacts, bool] = {}
+        self._ties: dict[SharedFacts, bool] = {}
         # Made when first needed.
         self._indexes: dict[GpuType, NodeIndex] = {}
         kept = None if round_.may_move else self._keep_running()
@@ -109,9 +104,9 @@ class Allocator:
 
     def may_use(self, job: Job, gpu_type: GpuType) -> bool:
         """Return whether a job could run on one type if all of it were free on the open nodes."""
-        return self._may_use(job, gpu_type, self._facts_of(job))
+        return self._may_use(job, gpu_type, self._facts.of(job))
 
-    def _may_use(self, job: Job, gpu_type: GpuType, facts: _SharedFacts) -> bool:
+    def _may_use(self, job: Job, gpu_type: GpuType, facts: SharedFacts) -> bool:
         is_usable = facts.usable.get(gpu_type)
         if is_usable is None:
             is_usable = facts.usable[gpu_type] = (
@@ -169,7 +164,7 @@ class Allocator:
 
         Without `gpu_types`, of those on which the job trains at all, the fastest first.
         """
-        facts, size, reserved = self._facts_of(job), job.spec.num_gpus, self._reserved
+        facts, size, reserved = self._facts.of(job), job.spec.num_gpus, self._reserved
         for gpu_type in facts.by_speed if gpu_types is None else gpu_types:
             index = self._indexes.get(gpu_type) or self._index(gpu_type)
             has_room = index.total - reserved[gpu_type] >= size
@@ -249,7 +244,7 @@ class Allocator:
 
     def by_speed(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the fastest first."""
-        return self._facts_of(job).by_speed
+        return self._facts.of(job).by_speed
 
     def by_room(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the one with most room first."""
@@ -257,14 +252,14 @@ class Allocator:
 
     def could_start(self, job: Job) -> bool:
         """Return whether a job could start on the open nodes if nothing else ran."""
-        facts = self._facts_of(job)
+        facts = self._facts.of(job)
         if facts.could_start is None:
             facts.could_start = self._fits_alone(job, only_open=True)
         return facts.could_start
 
     def like(self, job: Job) -> object:
         """Return the same object for jobs of which each could run wherever the other could."""
-        return self._facts_of(job)
+        return self._facts.of(job)
 
     def plan(
         self,
@@ -348,24 +343,10 @@ class Allocator:
             for shape in job.spec.shapes
         )
 
-    def _facts_of(self, job: Job) -> _SharedFacts:
-        """Return what is known of all jobs that could run in the same places as `job`."""
-        spec, allowed, bound = job.spec, job.allowed_nodes, job.bound_type
-        known = self._known.by_job.get(spec.job_id)
-        if known and known[0] is spec and known[1] is allowed and known[2] is bound:
-            return known[3]
-        key = (spec.throughputs, spec.num_gpus, spec.shapes, allowed, bound, spec.can_checkpoint)
-        found = self._known.facts.get(key)
-        if found is None:
-            by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
-            found = self._known.facts[key] = _SharedFacts(by_speed)
-        self._known.by_job[spec.job_id] = (spec, allowed, bound, found)
-        return found
-
     def _reason(self, job: Job, *, is_patient: bool) -> WaitReason:
         if not (job.phase is Phase.QUEUED or job.phase.is_plannable):
             return WaitReason.STOPPING
-        facts = self._facts_of(job)
+        facts = self._facts.of(job)
         if facts.reason is None:
             fits = bool(facts.by_speed) and self._fits_alone(job, only_open=False)
             never = WaitReason.INFEASIBLE if facts.by_speed else WaitReason.NO_THROUGHPUT
@@ -376,7 +357,7 @@ class Allocator:
             return WaitReason.WOULD_TIE
         return facts.reason
 
-    def _would_tie(self, job: Job, facts: _SharedFacts) -> bool:
+    def _would_tie(self, job: Job, facts: SharedFacts) -> bool:
         """Return whether a job waits only because a start would tie it to a GPU type."""
         is_free = job.spec.can_checkpoint and job.bound_type is None
         if not (self.rules.naming_binds and is_free) or self.snapshot.cluster.is_plain:
@@ -396,52 +377,6 @@ class Allocator:
         )  # fmt: skip
         alike = Job(spec, allowed_nodes=job.allowed_nodes, bound_type=job.bound_type)
         return _fits(self.snapshot.cluster, self.rules, alike, only_open=only_open)
-
-
-@dataclass(eq=False, slots=True)
-class _SharedFacts:
-    """Facts shared by all jobs that could run in the same places, computed when first needed.
-
-    They follow from the cluster and the rules alone, whatever the jobs hold.
-    """
-
-    by_speed: Sequence[GpuType]
-    # Whether the open nodes have enough GPUs of a type.
-    usable: dict[GpuType, bool] = field(default_factory=dict)
-    could_start: bool | None = None
-    reason: WaitReason | None = None
-
-
-@dataclass(eq=False, slots=True)
-class _Known:
-    """What is known of jobs on one cluster under one set of rules, for all rounds."""
-
-    facts: dict[object, _SharedFacts] = field(default_factory=dict)
-    # By job, with its spec, its allowed nodes and its bound type at that time.
-    by_job: dict[
-        JobId, tuple[JobSpec, frozenset[NodeName] | None, GpuType | None, _SharedFacts]
-    ] = field(default_factory=dict)
-
-    def limit(self) -> None:
-        """Forget all if there is much of it: most jobs and estimates are of the past."""
-        if len(self.by_job) > _MOST_KNOWN or len(self.facts) > _MOST_KNOWN:
-            self.by_job.clear()
-            self.facts.clear()
-
-
-@lru_cache(maxsize=16)
-def _known(cluster: Cluster, rules: GangRules) -> _Known:
-    """Return the knowledge, empty at first, that all allocators of a cluster share."""
-    return _Known()
-
-
-@lru_cache(maxsize=4096)
-def speeds(
-    throughputs: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]
-) -> tuple[GpuType, ...]:
-    """Return the types of `gpu_types` on which such a gang trains at all, the fastest first."""
-    ordered = sorted((-throughputs.on(gpu_type, num_gpus), gpu_type) for gpu_type in gpu_types)
-    return tuple(gpu_type for speed, gpu_type in ordered if speed < 0)
 
 
 @lru_cache(maxsize=4096)
