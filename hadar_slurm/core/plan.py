@@ -86,9 +86,9 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> None:
 
 
 def _is_plain(snapshot: Snapshot, plan: Plan) -> bool:
-    """Return whether `plan` breaks no rule, for what can be told from its changes alone.
+    """Return whether `plan` breaks no rule, as far as its changes alone show that; else False.
 
-    The running jobs that keep their GPUs, most of all, need no check of their own.
+    Most jobs run and keep their GPUs: they need no check of their own.
     """
     placed, waiting, running = plan.by_id, dict(plan.waiting), snapshot.running
     others, left = snapshot.others_by_id, dict(snapshot.spare)
