@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.gang import Gang
-from hadar_slurm.engine.actions import Renew, Status, Stop
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.engine.actions import Renew, Start, Status, Stop
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Line, gang_from_tree
 
@@ -35,10 +35,14 @@ class Segments:
 
     found: list[Segment] = field(default_factory=list)
     open: dict[JobId, dict[int, tuple[Gang, float]]] = field(default_factory=dict)
+    # The jobs that have ever had another copy than 0.
+    _forked: set[JobId] = field(default_factory=set)
 
     def start(self, job_id: JobId, copy: int, gang: Gang, start_s: float) -> None:
         """Begin a segment."""
         self.open.setdefault(job_id, {})[copy] = (gang, start_s)
+        if copy:
+            self._forked.add(job_id)
 
     def stop(self, job_id: JobId, copy: int, end_s: float) -> None:
         """End a copy's segment if it has one."""
@@ -70,21 +74,26 @@ class Segments:
         now_s = record.snapshot.now_s
         for end in record.snapshot.ended:
             self.stop_all(end.job_id, end.end_s)
-        jobs, done = record.snapshot.by_id, Status.DONE
-        for job_id, copies in list(self.open.items()):
-            # A copy that holds its gang no longer lost it with its node.
-            held = jobs[job_id].allocation.copies if job_id in jobs else ()
-            if len(copies) == 1 and held and held[0][0] in copies:
+        running, others = record.snapshot.running, record.snapshot.others_by_id
+        done = Status.DONE
+        # Running jobs have the one copy 0, and so have those of `open` that were never forked.
+        are_clear = not self._forked and self.open.keys() <= running.keys()
+        for job_id in () if are_clear else list(self.open):
+            if job_id in running and job_id not in self._forked:
                 continue
-            for copy in [copy for copy in copies if copy not in dict(held)]:
+            # A copy that holds its gang no longer lost it with its node.
+            other = others[job_id].allocation if job_id in others else Allocation()
+            held = dict(running.get(job_id, other).copies)
+            for copy in [copy for copy in self.open[job_id] if copy not in held]:
                 self.stop(job_id, copy, now_s)
-        for outcome in record.outcomes:
+        changes = [out for out in record.outcomes if type(out.action) is not Renew]
+        for outcome in changes:
             action = outcome.action
-            if outcome.status is not done or isinstance(action, Renew):
+            if outcome.status is not done:
                 continue
             if isinstance(action, Stop):
                 self.stop(action.job_id, action.copy, now_s)
-            else:
+            elif isinstance(action, Start):
                 self.start(action.job_id, action.copy, action.gang, now_s)
 
     def all(self) -> list[Segment]:

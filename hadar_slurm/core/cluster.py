@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple, NewType, TypeAlias, TypeVar
 
 JobId = NewType("JobId", str)
@@ -19,6 +20,7 @@ GpuType = NewType("GpuType", str)
 TypeIndex: TypeAlias = int
 
 K = TypeVar("K")
+N = TypeVar("N", bound=str)
 
 
 class Slot(NamedTuple):
@@ -110,6 +112,11 @@ class Cluster:
         """Return the names of the nodes that take work."""
         return frozenset(node.name for node in self.nodes if node.is_schedulable)
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether every node has a single GPU type."""
+        return all(node.has_one_type for node in self.nodes)
+
     def largest_node(self, gpu_type: GpuType) -> int:
         """Return the most GPUs of one type that a single node has."""
         return self._largest.get(gpu_type, 0)
@@ -130,6 +137,13 @@ def summed(pairs: Iterable[tuple[K, int]]) -> Counter[K]:
     for key, number in pairs:
         total[key] = total.get(key, 0) + number
     return Counter(total)
+
+
+def naturally_sorted(names: Iterable[N]) -> list[N]:
+    """Return names sorted by `natural_key`."""
+    # Without a key of two parts; almost sorted names, the usual case, take little time.
+    by_length = groupby(sorted(names, key=len), key=len)
+    return [name for _, alike in by_length for name in sorted(alike)]
 
 
 def natural_key(name: str) -> tuple[int, str]:

@@ -62,10 +62,13 @@ class Allocation:
     copies: tuple[tuple[int, Gang], ...] = ()
     # The slots of all gangs with their numbers of GPUs: read for every job in every round.
     slots: tuple[tuple[Slot, int], ...] = field(init=False, repr=False, compare=False)
+    # Whether it has the copy 0 and no other.
+    is_rigid: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         slots = [pair for _, gang in self.copies for pair in gang.slots]
         object.__setattr__(self, "slots", tuple(slots))
+        object.__setattr__(self, "is_rigid", len(self.copies) == 1 and self.copies[0][0] == 0)
 
     @classmethod
     def of(cls, copies: Mapping[int, Gang]) -> Allocation:

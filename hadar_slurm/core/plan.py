@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import compress
+from operator import is_not, itemgetter
 
-from hadar_slurm.core.cluster import JobId, Slot, natural_key
+from hadar_slurm.core.cluster import JobId, Slot, natural_key, naturally_sorted
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.snapshot import Snapshot, shape_of
@@ -50,8 +52,8 @@ class Plan:
     ) -> Plan:
         """Return a plan with its parts in canonical order."""
         return cls(
-            tuple(sorted(allocations.items(), key=lambda item: natural_key(item[0]))),
-            tuple(sorted(waiting.items(), key=lambda item: natural_key(item[0]))),
+            tuple([(job_id, allocations[job_id]) for job_id in naturally_sorted(allocations)]),
+            tuple([(job_id, waiting[job_id]) for job_id in naturally_sorted(waiting)]),
             tuple(sorted((figures or {}).items())),
             memory,
         )
@@ -60,6 +62,12 @@ class Plan:
     def by_id(self) -> dict[JobId, Allocation]:
         """Return the allocations by job."""
         return dict(self.allocations)
+
+    def changes(self, held: Mapping[JobId, Allocation]) -> list[tuple[JobId, Allocation]]:
+        """Return the allocations, in order, except those that are the very ones in `held`."""
+        before = map(held.get, map(itemgetter(0), self.allocations))
+        differs = map(is_not, map(itemgetter(1), self.allocations), before)
+        return list(compress(self.allocations, differs))
 
     def with_waiting(self, jobs: Iterable[JobId], reason: WaitReason) -> Plan:
         """Return the plan with more jobs that wait for one reason."""
@@ -70,9 +78,44 @@ class Plan:
 
 def check_plan(snapshot: Snapshot, plan: Plan) -> None:
     """Raise InvalidPlan with every rule that `plan` breaks on `snapshot`."""
+    if _is_plain(snapshot, plan):
+        return
     broken = [*_broken_by_jobs(snapshot, plan), *_broken_by_capacity(snapshot, plan)]
     if broken:
         raise InvalidPlan(broken)
+
+
+def _is_plain(snapshot: Snapshot, plan: Plan) -> bool:
+    """Return whether `plan` breaks no rule, as far as its changes alone show that; else False.
+
+    Most jobs run and keep their GPUs: they need no check of their own.
+    """
+    placed, waiting, running = plan.by_id, dict(plan.waiting), snapshot.running
+    others, left = snapshot.others_by_id, dict(snapshot.spare)
+    if len(placed) != len(plan.allocations) or not placed.keys().isdisjoint(waiting):
+        return False
+    if not running.keys() <= placed.keys():
+        for job_id in running.keys() - placed.keys():
+            if job_id not in waiting or snapshot.by_id[job_id].is_pinned_in_place:
+                return False
+            _add(left, running[job_id], 1)
+    for job_id, allocation in plan.changes(running):
+        job = others.get(job_id) or snapshot.by_id.get(job_id)
+        if job is None or next(_broken_by_allocation(snapshot, job, allocation), None):
+            return False
+        _add(left, running.get(job_id, Allocation()), 1)
+        _add(left, allocation, -1)
+    # Jobs that hold GPUs and are neither running nor to be placed need a closer look.
+    are_sound = all([
+        job_id in placed or (job_id in waiting and not job.allocation.copies) or job.phase.is_final
+        for job_id, job in others.items()
+    ])  # fmt: skip
+    return are_sound and min(left.values(), default=0) >= 0
+
+
+def _add(gpus: dict[Slot, int], allocation: Allocation, times: int) -> None:
+    for slot, count in allocation.slots:
+        gpus[slot] = gpus.get(slot, 0) + times * count
 
 
 def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
@@ -105,8 +148,7 @@ def _is_kept(job: Job, allocation: Allocation) -> bool:
     """Return whether a job just keeps its only gang: the usual case, which breaks no rule."""
     return (
         allocation is job.allocation
-        and len(allocation.copies) == 1
-        and allocation.copies[0][0] == 0
+        and allocation.is_rigid
         and job.phase.is_plannable
         and not job.left_out
     )

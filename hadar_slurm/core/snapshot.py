@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key, summed
-from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.throughput import Throughputs
 
@@ -120,6 +121,39 @@ class Snapshot:
         return {job.spec.job_id: job for job in self.jobs}
 
     @cached_property
+    def running(self) -> Mapping[JobId, Allocation]:
+        """Return what each running job holds, in the order of `jobs`.
+
+        Of jobs with one gang only, and none that is left out.
+        """
+        is_running = Phase.RUNNING
+        return {
+            job.spec.job_id: job.allocation
+            for job in self.jobs
+            if job.phase is is_running and job.allocation.is_rigid and not job.left_out
+        }
+
+    @cached_property
+    def others(self) -> tuple[Job, ...]:
+        """Return the jobs that are not in `running`."""
+        running = self.running
+        return tuple([job for job in self.jobs if job.spec.job_id not in running])
+
+    @cached_property
+    def others_by_id(self) -> Mapping[JobId, Job]:
+        """Return the jobs that are not in `running`, by id."""
+        return {job.spec.job_id: job for job in self.others}
+
+    @cached_property
+    def spare(self) -> Mapping[Slot, int]:
+        """Return what `running` leaves of `plannable_capacity`; below 0 where they hold more."""
+        spare = self.plannable_capacity
+        for allocation in self.running.values():
+            for slot, count in allocation.slots:
+                spare[slot] = spare.get(slot, 0) - count
+        return spare
+
+    @cached_property
     def plannable(self) -> tuple[Job, ...]:
         """Return the queued, starting and running jobs, also those that must keep their GPUs."""
         return tuple(job for job in self.jobs if job.phase.is_plannable)
@@ -127,7 +161,7 @@ class Snapshot:
     @cached_property
     def left_out(self) -> tuple[JobId, ...]:
         """Return the jobs that are not to be planned; they hold nothing."""
-        return tuple(job.job_id for job in self.jobs if job.left_out)
+        return tuple([job.spec.job_id for job in self.others if job.left_out])
 
     @property
     def for_policies(self) -> Snapshot:
@@ -144,8 +178,61 @@ class Snapshot:
         included, for the jobs already on them.
         """
         free, is_stopping = dict(self.cluster.capacity), Phase.STOPPING
-        stopping = [job.allocation.slots for job in self.jobs if job.phase is is_stopping]
+        stopping = [job.allocation.slots for job in self.others if job.phase is is_stopping]
         taken = summed(chain(self.occupied, *stopping))
         for slot, count in taken.items():
             free[slot] = max(0, free.get(slot, 0) - count)
         return free
+
+    def with_progress(self, change: Callable[[Job], Job]) -> Snapshot:
+        """Return the snapshot with each job changed in its spec and progress only."""
+        return UnreadSnapshot.of_parts(
+            self.now_s,
+            self.cluster,
+            lambda: tuple([change(job) for job in self.jobs]),
+            running=self.running,
+            others=tuple([change(job) for job in self.others]),
+            spare=self.spare,
+            occupied=self.occupied,
+            rules=self.rules,
+            ended=self.ended,
+        )
+
+
+class UnreadSnapshot(Snapshot):
+    """A snapshot whose `jobs` are made when they are first read.
+
+    In most rounds within a round's length nothing but the queue is read.
+    """
+
+    @classmethod
+    def of_parts(
+        cls,
+        now_s: float,
+        cluster: Cluster,
+        read: Callable[[], tuple[Job, ...]],
+        *,
+        running: Mapping[JobId, Allocation],
+        others: tuple[Job, ...],
+        spare: Mapping[Slot, int],
+        occupied: tuple[tuple[Slot, int], ...] = (),
+        rules: GangRules,
+        ended: tuple[Ended, ...],
+    ) -> Snapshot:
+        """Return the snapshot with the jobs that `read` returns, at any later time.
+
+        `running`, `others` and `spare` are what the properties would return for these jobs.
+        """
+        snapshot = cls.__new__(cls)
+        snapshot.__dict__.update(
+            now_s=now_s, cluster=cluster, occupied=occupied, rules=rules, ended=ended,
+            running=running, others=others, spare=spare, _read=read,
+        )  # fmt: skip
+        return snapshot
+
+    if not TYPE_CHECKING:
+
+        @cached_property
+        def jobs(self) -> tuple[Job, ...]:
+            """Return the jobs, in canonical order."""
+            return self._read()

@@ -15,7 +15,7 @@ from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Backend, Wake
-from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.engine.reconcile import Renewals, reconcile
 from hadar_slurm.errors import HadarError, SlurmError
 from hadar_slurm.policies.policy import Policy
 
@@ -50,9 +50,15 @@ def _timed(part: str, durations: dict[str, float], clock: Callable[[], float]) -
 
 
 def run_round(
-    backend: Backend, policy: Policy, round_: Round, *, wake: str, clock: Callable[[], float]
+    backend: Backend,
+    policy: Policy,
+    round_: Round,
+    *,
+    wake: str,
+    clock: Callable[[], float],
+    renewals: Renewals | None = None,
 ) -> RoundRecord:
-    """Observe, plan, check, reconcile and apply once."""
+    """Observe, plan, check, reconcile and apply once; `renewals` goes to `reconcile`."""
     durations: dict[str, float] = {}
     snapshot: Snapshot | None = None
     plan: Plan | None = None
@@ -68,7 +74,7 @@ def run_round(
         with _timed("check", durations, clock):
             check_plan(snapshot, proposed)
         plan = proposed
-        actions = reconcile(snapshot, plan)
+        actions = reconcile(snapshot, plan, renewals)
         with _timed("apply", durations, clock):
             outcomes = backend.apply(actions)
     except SlurmError as error:
@@ -100,13 +106,14 @@ def run_rounds(
     wake: str = "start"
     ends_s = now_s()
     memory: object = None
+    renewals = Renewals()
     while True:
         begun_s = now_s()
         # A backend may end a round early when no job runs.
         may_move = begun_s >= ends_s or wake == Wake.ROUND_END
         ends_s = begun_s + length_s if may_move else ends_s
         round_ = Round(index, begun_s, length_s, may_move, memory)
-        result = run_round(backend, policy, round_, wake=str(wake), clock=clock)
+        result = run_round(backend, policy, round_, wake=str(wake), clock=clock, renewals=renewals)
         memory = result.plan.memory if result.plan else memory
         _log(result)
         record(result)

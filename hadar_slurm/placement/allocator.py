@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, Slot
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
-from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.placement.eligibility import Eligibility
+from hadar_slurm.placement.job_facts import JobFacts, SharedFacts
 from hadar_slurm.placement.node_index import NodeIndex
 
 
@@ -37,25 +36,40 @@ class Allocator:
         self.rules: GangRules = snapshot.rules
         self.gpu_types: tuple[GpuType, ...] = tuple(snapshot.cluster.gpus_by_type)
         self.placed: dict[JobId, Allocation] = {}
-        self.free: dict[Slot, int] = snapshot.plannable_capacity
+        self.free: dict[Slot, int] = {}
         self._eligibility = Eligibility(snapshot)
         self._open = snapshot.cluster.open_names
         self._reserved = dict.fromkeys(self.gpu_types, 0)
         self._chosen: dict[JobId, tuple[Job, GpuType]] = {}
-        self._facts: dict[object, _SharedFacts] = {}
-        self._facts_by_job: dict[int, tuple[Job, _SharedFacts]] = {}
-        self.jobs: tuple[Job, ...] = tuple(self._keep_in_place())
-        self._indexes = {
-            gpu_type: NodeIndex((node, self.free[slot]) for node, slot in nodes)
-            for gpu_type, nodes in snapshot.cluster.open_by_type.items()
-        }
+        self._facts = JobFacts.about(snapshot.cluster, self.rules)
+        # Whether a start on the GPUs left at the end would bind a job to their type.
+        self._ties: dict[SharedFacts, bool] = {}
+        # Made when first needed.
+        self._indexes: dict[GpuType, NodeIndex] = {}
+        kept = None if round_.may_move else self._keep_running()
+        self.jobs: tuple[Job, ...] = tuple(self._keep_in_place()) if kept is None else kept
+
+    def _keep_running(self) -> tuple[Job, ...] | None:
+        """Place all running jobs and return the queued ones, or do nothing and return None.
+
+        None if the running jobs do not all fit, or any other job holds GPUs.
+        """
+        snapshot, queued = self.snapshot, Phase.QUEUED
+        jobs = tuple([job for job in snapshot.others if job.phase is queued])
+        if len(jobs) < len(snapshot.others) or min(snapshot.spare.values(), default=0) < 0:
+            return None
+        self.free, self.placed = dict(snapshot.spare), dict(snapshot.running)
+        return jobs
 
     def _keep_in_place(self) -> Iterator[Job]:
         """Place the jobs that must keep their GPUs, if they are free; yield those to decide on."""
-        free, placed, queued, running = self.free, self.placed, Phase.QUEUED, Phase.RUNNING
+        free = self.free = self.snapshot.plannable_capacity
+        placed, queued, running = self.placed, Phase.QUEUED, Phase.RUNNING
         keeps_running = not self.round.may_move
         for job in self.snapshot.jobs:
-            if job.phase is queued:
+            # First the usual cases.
+            may_go = job.phase is running and job.spec.can_checkpoint and not keeps_running
+            if job.phase is queued or may_go:
                 yield job
             elif job.phase.is_plannable:
                 is_held = (keeps_running and job.phase is running) or job.is_pinned_in_place
@@ -68,12 +82,19 @@ class Allocator:
 
     def room(self, gpu_type: GpuType) -> int:
         """Return the GPUs of a type on open nodes that are neither given out nor reserved."""
-        return self._indexes[gpu_type].total - self._reserved[gpu_type]
+        return self._index(gpu_type).total - self._reserved[gpu_type]
+
+    def _index(self, gpu_type: GpuType) -> NodeIndex:
+        index = self._indexes.get(gpu_type)
+        if index is None:
+            index = NodeIndex.open_nodes(self.snapshot.cluster, gpu_type, self.free)
+            self._indexes[gpu_type] = index
+        return index
 
     @property
     def has_room(self) -> bool:
         """Whether any GPU of an open node is neither given out nor reserved."""
-        return any(self.room(gpu_type) > 0 for gpu_type in self.gpu_types)
+        return any([self.room(gpu_type) > 0 for gpu_type in self.gpu_types])
 
     def throughput(self, job: Job, gpu_type: GpuType) -> float:
         """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
@@ -83,14 +104,17 @@ class Allocator:
 
     def may_use(self, job: Job, gpu_type: GpuType) -> bool:
         """Return whether a job could run on one type if all of it were free on the open nodes."""
-        usable = self._facts_of(job).usable
-        if gpu_type not in usable:
-            usable[gpu_type] = (
+        return self._may_use(job, gpu_type, self._facts.of(job))
+
+    def _may_use(self, job: Job, gpu_type: GpuType, facts: SharedFacts) -> bool:
+        is_usable = facts.usable.get(gpu_type)
+        if is_usable is None:
+            is_usable = facts.usable[gpu_type] = (
                 job.spec.throughputs.on(gpu_type, job.spec.num_gpus) > 0
                 and job.bound_type in (None, gpu_type)
                 and self._has_nodes(job, gpu_type)
             )
-        return usable[gpu_type]
+        return is_usable
 
     def nodes_for(self, job: Job, gpu_type: GpuType) -> tuple[Node, ...]:
         """Return where a job could be given GPUs of one type: one object for jobs alike in that."""
@@ -119,25 +143,41 @@ class Allocator:
 
     def put(self, job: Job, allocation: Allocation) -> None:
         """Give a job exactly these GPUs, which must be free."""
+        free, indexes = self.free, self._indexes
         for slot, count in allocation.slots:
-            self.free[slot] -= count
-            self._indexes[slot.gpu_type].change(slot.node, -count)
+            free[slot] -= count
+            index = indexes.get(slot.gpu_type)
+            if index is not None:
+                index.change(slot.node, -count)
         self.placed[job.spec.job_id] = allocation
 
     def take_back(self, job: Job) -> None:
         """Free the GPUs given to a job."""
         for slot, count in self.placed.pop(job.job_id).slots:
             self.free[slot] += count
-            self._indexes[slot.gpu_type].change(slot.node, count)
+            index = self._indexes.get(slot.gpu_type)
+            if index is not None:
+                index.change(slot.node, count)
+
+    def choose_first(self, job: Job, gpu_types: Iterable[GpuType] | None = None) -> bool:
+        """Reserve GPUs of the first of `gpu_types` with room, else of none; say whether.
+
+        Without `gpu_types`, of those on which the job trains at all, the fastest first.
+        """
+        facts, size, reserved = self._facts.of(job), job.spec.num_gpus, self._reserved
+        for gpu_type in facts.by_speed if gpu_types is None else gpu_types:
+            index = self._indexes.get(gpu_type) or self._index(gpu_type)
+            has_room = index.total - reserved[gpu_type] >= size
+            # First what is known, without a call.
+            if has_room and (facts.usable.get(gpu_type) or self._may_use(job, gpu_type, facts)):
+                reserved[gpu_type] += size
+                self._chosen[job.spec.job_id] = (job, gpu_type)
+                return True
+        return False
 
     def choose(self, job: Job, gpu_type: GpuType) -> bool:
         """Reserve GPUs of a type for a job if there is room and it runs there; say whether."""
-        size = job.spec.num_gpus
-        if self.room(gpu_type) < size or not self.may_use(job, gpu_type):
-            return False
-        self._reserved[gpu_type] += size
-        self._chosen[job.job_id] = (job, gpu_type)
-        return True
+        return self.choose_first(job, (gpu_type,))
 
     def take_reservations(self) -> list[tuple[Job, GpuType]]:
         """Return the reservations in the order in which they were made, and clear them."""
@@ -160,14 +200,17 @@ class Allocator:
         """Leave a job where it runs, in those of its copies whose GPUs are free; say whether."""
         if job.phase is Phase.QUEUED:
             return False
-        if self.fits(job.allocation):
-            kept = job.allocation
-        else:
-            copies = job.allocation.copies
+        kept = job.allocation
+        if len(kept.slots) == 1:
+            slot, count = kept.slots[0]
+            if self.free.get(slot, 0) < count:
+                return False
+        elif not self.fits(kept):
+            copies = kept.copies
             kept = Allocation.of({n: g for n, g in copies if self.fits(Allocation.rigid(g))})
-        if kept:
+        if kept.copies:
             self.put(job, kept)
-        return bool(kept)
+        return bool(kept.copies)
 
     def start(self, job: Job, gpu_types: Sequence[GpuType]) -> bool:
         """Place a job on the first of `gpu_types` with nodes for it, or mix them; say whether.
@@ -201,7 +244,7 @@ class Allocator:
 
     def by_speed(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the fastest first."""
-        return self._facts_of(job).by_speed
+        return self._facts.of(job).by_speed
 
     def by_room(self, job: Job) -> Sequence[GpuType]:
         """Return the GPU types on which a job trains at all, the one with most room first."""
@@ -209,14 +252,14 @@ class Allocator:
 
     def could_start(self, job: Job) -> bool:
         """Return whether a job could start on the open nodes if nothing else ran."""
-        facts = self._facts_of(job)
+        facts = self._facts.of(job)
         if facts.could_start is None:
             facts.could_start = self._fits_alone(job, only_open=True)
         return facts.could_start
 
     def like(self, job: Job) -> object:
         """Return the same object for jobs of which each could run wherever the other could."""
-        return self._facts_of(job)
+        return self._facts.of(job)
 
     def plan(
         self,
@@ -227,16 +270,19 @@ class Allocator:
     ) -> Plan:
         """Return the plan; `patient` jobs may wait although they could start."""
         placed = self.placed
+        snapshot = self.snapshot
+        # Of the jobs, only those in a plan's usual case: every running job has its GPUs.
+        jobs = snapshot.others if snapshot.running.keys() <= placed.keys() else snapshot.jobs
         waiting = {
             job.spec.job_id: self._reason(job, is_patient=job.spec.job_id in patient)
-            for job in self.snapshot.jobs
+            for job in jobs
             if job.spec.job_id not in placed and not job.phase.is_final
         }
         return Plan.of(self.placed, waiting, figures, memory)
 
     def gang_on(self, job: Job, gpu_type: GpuType) -> Gang | None:
         """Return free GPUs of one type for a job's gang, on the fewest nodes, or None."""
-        has_too_few = self._indexes[gpu_type].total < job.spec.num_gpus
+        has_too_few = self._index(gpu_type).total < job.spec.num_gpus
         if has_too_few or job.bound_type not in (None, gpu_type):
             return None
         return self._gang_among(job, gpu_type, self._restriction(job, gpu_type, is_mixed=False))
@@ -246,7 +292,7 @@ class Allocator:
     ) -> Gang | None:
         """Return free GPUs of one type for a job's gang on some of these nodes, or None."""
         size, throughputs = job.spec.num_gpus, job.spec.throughputs
-        index = self._indexes[gpu_type]
+        index = self._index(gpu_type)
         if not self.rules.is_uniform:
             counts = index.scatter(size, among) if throughputs.on(gpu_type, size) > 0 else None
             return Gang.of({(node, gpu_type): n for node, n in counts.items()}) if counts else None
@@ -271,7 +317,7 @@ class Allocator:
         size, taken = shape.gpus_per_node, dict[NodeName, GpuType]()
         for gpu_type in gpu_types:
             among = self._restriction(job, gpu_type, is_mixed=True)
-            names = self._indexes[gpu_type].with_room(size, among, shape.nodes + len(taken))
+            names = self._index(gpu_type).with_room(size, among, shape.nodes + len(taken))
             new = [name for name in names if name not in taken][: shape.nodes - len(taken)]
             taken |= dict.fromkeys(new, gpu_type)
         return Gang.of(dict.fromkeys(taken.items(), size)) if len(taken) == shape.nodes else None
@@ -281,7 +327,9 @@ class Allocator:
     ) -> frozenset[NodeName] | None:
         """Return the nodes on which a job may start on `gpu_type`, None for all that are open."""
         is_free = job.allowed_nodes is None and job.bound_type in (None, gpu_type)
-        if is_free and (self._all_plain or not (is_mixed or self.rules.naming_binds)):
+        if is_free and (
+            self.snapshot.cluster.is_plain or not (is_mixed or self.rules.naming_binds)
+        ):
             return None
         return frozenset(n.name for n in self._eligibility.nodes(job, gpu_type, is_mixed=is_mixed))
 
@@ -295,51 +343,30 @@ class Allocator:
             for shape in job.spec.shapes
         )
 
-    def _facts_of(self, job: Job) -> _SharedFacts:
-        """Return what is known of all jobs that could run in the same places as `job`."""
-        known = self._facts_by_job.get(id(job))
-        if known is not None:
-            return known[1]
-        spec = job.spec
-        limits = (job.allowed_nodes, job.bound_type, spec.can_checkpoint)
-        key = (spec.throughputs, spec.num_gpus, spec.shapes, *limits)
-        found = self._facts.get(key)
-        if found is None:
-            by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
-            found = self._facts[key] = _SharedFacts(job, by_speed)
-        # With the job, so that no other job gets its id.
-        self._facts_by_job[id(job)] = (job, found)
-        return found
-
-    @cached_property
-    def _all_plain(self) -> bool:
-        return all(node.has_one_type for node in self.snapshot.cluster.nodes)
-
     def _reason(self, job: Job, *, is_patient: bool) -> WaitReason:
         if not (job.phase is Phase.QUEUED or job.phase.is_plannable):
             return WaitReason.STOPPING
-        facts = self._facts_of(job)
+        facts = self._facts.of(job)
         if facts.reason is None:
             fits = bool(facts.by_speed) and self._fits_alone(job, only_open=False)
             never = WaitReason.INFEASIBLE if facts.by_speed else WaitReason.NO_THROUGHPUT
             facts.reason = WaitReason.INSUFFICIENT if fits else never
         if is_patient and any(self.gang_on(job, gpu_type) for gpu_type in facts.by_speed):
             return WaitReason.BETTER_LATER
-        if facts.reason is WaitReason.INSUFFICIENT and self._would_tie(facts):
+        if facts.reason is WaitReason.INSUFFICIENT and self._would_tie(job, facts):
             return WaitReason.WOULD_TIE
         return facts.reason
 
-    def _would_tie(self, facts: _SharedFacts) -> bool:
+    def _would_tie(self, job: Job, facts: SharedFacts) -> bool:
         """Return whether a job waits only because a start would tie it to a GPU type."""
-        job = facts.job
         is_free = job.spec.can_checkpoint and job.bound_type is None
-        if not (self.rules.naming_binds and is_free) or self._all_plain:
+        if not (self.rules.naming_binds and is_free) or self.snapshot.cluster.is_plain:
             return False
-        if facts.would_tie is None:
+        if facts not in self._ties:
             among = job.allowed_nodes and job.allowed_nodes & self._open
             gangs = (self._gang_among(job, gpu_type, among) for gpu_type in facts.by_speed)
-            facts.would_tie = any(gangs)
-        return facts.would_tie
+            self._ties[facts] = any(gangs)
+        return self._ties[facts]
 
     def _fits_alone(self, job: Job, *, only_open: bool) -> bool:
         if any(self.may_use(job, gpu_type) for gpu_type in self.gpu_types):
@@ -350,30 +377,6 @@ class Allocator:
         )  # fmt: skip
         alike = Job(spec, allowed_nodes=job.allowed_nodes, bound_type=job.bound_type)
         return _fits(self.snapshot.cluster, self.rules, alike, only_open=only_open)
-
-
-@dataclass(eq=False, slots=True)
-class _SharedFacts:
-    """Facts shared by all jobs that could run in the same places, computed when first needed."""
-
-    # One of these jobs.
-    job: Job
-    by_speed: Sequence[GpuType]
-    # Whether the open nodes have enough GPUs of a type.
-    usable: dict[GpuType, bool] = field(default_factory=dict)
-    could_start: bool | None = None
-    reason: WaitReason | None = None
-    # Whether a start on the GPUs left at the end would bind the job to their type.
-    would_tie: bool | None = None
-
-
-@lru_cache(maxsize=4096)
-def speeds(
-    throughputs: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]
-) -> tuple[GpuType, ...]:
-    """Return the types of `gpu_types` on which such a gang trains at all, the fastest first."""
-    ordered = sorted((-throughputs.on(gpu_type, num_gpus), gpu_type) for gpu_type in gpu_types)
-    return tuple(gpu_type for speed, gpu_type in ordered if speed < 0)
 
 
 @lru_cache(maxsize=4096)

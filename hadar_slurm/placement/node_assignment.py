@@ -47,11 +47,17 @@ class _Assignment:
     allocator: Allocator
     # Jobs that may be displaced, by the one slot that holds all of their GPUs.
     _movable: defaultdict[Slot, dict[JobId, Job]] = field(default_factory=lambda: defaultdict(dict))
+    # Jobs placed that are not yet in `_movable`, which is seldom needed.
+    _placed: list[Job] = field(default_factory=list)
 
     def place(self, chosen: Iterable[tuple[Job, GpuType]]) -> list[Job]:
         """Place the jobs; return those without a place."""
-        failed = []
-        moving = [(job, gpu_type) for job, gpu_type in chosen if not self._stays(job, gpu_type)]
+        failed, moving = [], []
+        for job, gpu_type in chosen:
+            if self._stays(job, gpu_type):
+                self._placed.append(job)
+            else:
+                moving.append((job, gpu_type))
         moving.sort(key=_largest_first)
         while moving:
             job, gpu_type = moving.pop(0)
@@ -61,24 +67,24 @@ class _Assignment:
                 continue
             for other in seat.makes_room:
                 for slot in self._slots(other):
-                    self._movable[slot].pop(other.job_id, None)
+                    self._movable_on(slot).pop(other.job_id, None)
                 self.allocator.take_back(other)
                 insort(moving, (other, gpu_type), key=_largest_first)
             stays = job.phase is not Phase.QUEUED and job.allocation.gangs == (seat.gang,)
             self.allocator.put(job, job.allocation if stays else Allocation.rigid(seat.gang))
-            self._note(job)
+            self._placed.append(job)
         return failed
 
     def _stays(self, job: Job, gpu_type: GpuType) -> bool:
         """Leave a job that keeps its type in its place unless it is slowed there; say whether."""
-        allocator, held = self.allocator, job.allocation.gangs
-        stays = allocator.runs_on(job) == gpu_type
+        allocator, slots = self.allocator, job.allocation.slots
+        if len(slots) == 1 and slots[0][1] == job.spec.num_gpus:
+            # A whole gang on one node is not slowed.
+            return slots[0][0].gpu_type == gpu_type and allocator.stay(job)
+        stays, held = allocator.runs_on(job) == gpu_type, job.allocation.gangs
         if stays and allocator.rules.counts_spread and len(held) == 1:
             stays = self._throughput(job, held[0]) >= allocator.throughput(job, gpu_type)
-        stays = stays and allocator.stay(job)
-        if stays:
-            self._note(job)
-        return stays
+        return stays and allocator.stay(job)
 
     def _best_seat(self, job: Job, gpu_type: GpuType) -> _Seat | None:
         """Return the cheapest of the present gang, free GPUs, and GPUs of displaced jobs."""
@@ -129,7 +135,7 @@ class _Assignment:
         missing = gpus - self.allocator.free[slot]
         if missing <= 0:
             return []
-        smaller = [job for job in self._movable[slot].values() if job.spec.num_gpus < below]
+        smaller = [job for job in self._movable_on(slot).values() if job.spec.num_gpus < below]
         if sum(job.spec.num_gpus for job in smaller) < missing:
             return None
         leaving, passed_over = [], []
@@ -151,10 +157,13 @@ class _Assignment:
     def _throughput(self, job: Job, gang: Gang) -> float:
         return self.allocator.rules.throughput(gang, job.spec.throughputs)
 
-    def _note(self, job: Job) -> None:
-        slots = self.allocator.placed[job.spec.job_id].slots
-        if len(slots) == 1:
-            self._movable[slots[0][0]][job.spec.job_id] = job
+    def _movable_on(self, slot: Slot) -> dict[JobId, Job]:
+        for job in self._placed:
+            slots = self.allocator.placed[job.spec.job_id].slots
+            if len(slots) == 1:
+                self._movable[slots[0][0]][job.spec.job_id] = job
+        self._placed.clear()
+        return self._movable[slot]
 
     def _slots(self, job: Job) -> list[Slot]:
         return [slot for slot, _ in self.allocator.placed[job.job_id].slots]

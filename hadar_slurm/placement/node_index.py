@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from heapq import heapify, heappop, heappush
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+from heapq import heappop, heappush
 
-from hadar_slurm.core.cluster import Node, NodeName
+from hadar_slurm.core.cluster import Cluster, GpuType, Node, NodeName, Slot
+
+# Sorts nodes: those of a single type first, among equals the cluster's order.
+Rank = tuple[bool, int, NodeName]
 
 
 class NodeIndex:
@@ -15,21 +19,19 @@ class NodeIndex:
     equals the order is the cluster's.
     """
 
-    def __init__(self, nodes: Iterable[tuple[Node, int]]) -> None:
-        self.total = 0
-        self._free: dict[NodeName, int] = {}
-        self._rank: dict[NodeName, tuple[bool, int, NodeName]] = {}
-        # A heap of ranks for each number of free GPUs; outdated entries are dropped when met.
-        self._levels: list[list[tuple[bool, int, NodeName]]] = []
-        for index, (node, free) in enumerate(nodes):
-            rank = self._rank[node.name] = (not node.has_one_type, index, node.name)
-            self._free[node.name] = free
-            self.total += free
-            if free >= len(self._levels):
-                self._levels += [[] for _ in range(len(self._levels), free + 1)]
-            self._levels[free].append(rank)
-        for level in self._levels:
-            heapify(level)
+    def __init__(self, ranks: Mapping[NodeName, Rank], free: Mapping[NodeName, int]) -> None:
+        self._rank = ranks
+        self._free = dict(free)
+        self.total = sum(self._free.values())
+        # A heap of ranks for each number of free GPUs; outdated entries are dropped when met. Made
+        # when first needed: until then, changes are cheap.
+        self._levels: list[list[Rank]] = []
+
+    @classmethod
+    def open_nodes(cls, cluster: Cluster, gpu_type: GpuType, free: Mapping[Slot, int]) -> NodeIndex:
+        """Return the index of a cluster's open nodes, with the free GPUs of each slot."""
+        slots, ranks = _open_ranks(cluster, gpu_type)
+        return cls(ranks, dict(zip(ranks, map(free.__getitem__, slots), strict=True)))
 
     def change(self, name: NodeName, by: int) -> None:
         """Add to the free GPUs of a node; nodes outside the index are ignored."""
@@ -37,8 +39,9 @@ class NodeIndex:
             return
         free = self._free[name] = self._free[name] + by
         self.total += by
-        self._levels += [[] for _ in range(len(self._levels), free + 1)]
-        heappush(self._levels[free], self._rank[name])
+        if self._levels:
+            self._levels += [[] for _ in range(len(self._levels), free + 1)]
+            heappush(self._levels[free], self._rank[name])
 
     def tightest(
         self, gpus: int, num_nodes: int, among: Collection[NodeName] | None = None
@@ -58,6 +61,8 @@ class NodeIndex:
                 if self._free.get(name, 0) >= gpus
             )
             return [rank[2] for _, _, rank in fits[:most]]
+        if not self._levels:
+            self._fill_levels()
         found: list[NodeName] = []
         for is_mixed in (False, True):
             for level in range(gpus, len(self._levels)):
@@ -66,10 +71,16 @@ class NodeIndex:
                 found += self._first(level, most - len(found), is_mixed=is_mixed)
         return found
 
+    def _fill_levels(self) -> None:
+        """Put each node where its free GPUs are; lists in rising order are heaps."""
+        self._levels = [[] for _ in range(max(self._free.values(), default=0) + 1)]
+        for name, rank in self._rank.items():
+            self._levels[self._free[name]].append(rank)
+
     def _first(self, level: int, most: int, *, is_mixed: bool) -> list[NodeName]:
         """Return the first nodes of one level in order, without removing them."""
         heap = self._levels[level]
-        kept: list[tuple[bool, int, NodeName]] = []
+        kept: list[Rank] = []
         names: list[NodeName] = []
         while heap and len(names) < most:
             rank = heappop(heap)
@@ -97,3 +108,18 @@ class NodeIndex:
                 counts[name] = min(gpus, self._free[name])
                 gpus -= counts[name]
         return counts if gpus <= 0 else None
+
+
+def ranked(nodes: Iterable[Node]) -> dict[NodeName, Rank]:
+    """Return the rank of each node, in rising order."""
+    ranks = ((not node.has_one_type, index, node.name) for index, node in enumerate(nodes))
+    return {rank[2]: rank for rank in sorted(ranks)}
+
+
+@lru_cache(maxsize=64)
+def _open_ranks(
+    cluster: Cluster, gpu_type: GpuType
+) -> tuple[tuple[Slot, ...], dict[NodeName, Rank]]:
+    """Return the slots of a type on open nodes, and the nodes' ranks in the same order."""
+    ranks = ranked(node for node, _ in cluster.open_by_type[gpu_type])
+    return tuple(Slot(name, gpu_type) for name in ranks), ranks

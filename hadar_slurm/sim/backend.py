@@ -11,19 +11,26 @@ whole steps; a gang is as fast over several nodes as on one.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
-from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot, natural_key
-from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.job import JobSpec, Phase
-from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
+from hadar_slurm.core.cluster import (
+    Cluster,
+    JobId,
+    Node,
+    NodeName,
+    Slot,
+    natural_key,
+    naturally_sorted,
+)
+from hadar_slurm.core.gang import Allocation, Gang
+from hadar_slurm.core.job import Job, JobSpec, Phase
+from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot, UnreadSnapshot
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import HadarError
 from hadar_slurm.sim.columns import Columns
+from hadar_slurm.sim.in_order import InOrder
 from hadar_slurm.sim.job import SimJob
 
 GAVEL_RULES = GangRules(is_uniform=False, may_mix_types=False, counts_spread=False)
@@ -58,7 +65,10 @@ class SimBackend:
     num_unfinished: int = field(init=False)
     _jobs: dict[JobId, SimJob] = field(init=False)
     _arrivals: list[JobSpec] = field(init=False)
-    _present: list[tuple[tuple[int, str], SimJob]] = field(default_factory=list)
+    # The jobs in the cluster; of these, those that wait, and those that run with one gang only.
+    _present: InOrder[SimJob] = field(default_factory=InOrder)
+    _queued: InOrder[Job] = field(default_factory=InOrder)
+    _alone: InOrder[Allocation] = field(default_factory=InOrder)
     _running: dict[JobId, SimJob] = field(default_factory=dict)
     # The running jobs, those with one copy and the others.
     _lone: Columns = field(init=False)
@@ -68,6 +78,8 @@ class SimBackend:
     _down: dict[NodeName, int] = field(default_factory=dict)
     _ended: list[Ended] = field(default_factory=list)
     _idle_rounds: int = 0
+    # The outcomes of the last renewals of jobs that have not changed since.
+    _renewed: dict[JobId, Outcome] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.num_unfinished = len(self.jobs)
@@ -104,6 +116,7 @@ class SimBackend:
         for job in jobs:
             found = world._jobs[job.job_id]
             found.resume(job.progress)
+            world._queued.put(job.job_id, found.as_job())
             if job.phase in (Phase.STARTING, Phase.RUNNING):
                 found.has_run = False  # what it holds it need not start again
                 for number, gang in job.allocation.copies:
@@ -113,10 +126,29 @@ class SimBackend:
 
     def observe(self) -> Snapshot:
         """Return the jobs in the cluster, and those that ended during the last wait."""
-        self._lone.show()
-        jobs = tuple([job.as_job() for _, job in self._present])
         ended = tuple(sorted(self._ended, key=lambda end: natural_key(end.job_id)))
-        return Snapshot(self.now_s, self.cluster, jobs, rules=self.rules, ended=ended)
+        read_lone, job_ids = self._lone.reader(), self._present.ids.copy()
+        # Those that are not in columns.
+        forked = {job_id: job.as_job() for job_id, job in self._forked.items()}
+        running, others = self._alone.copy(), self._queued.copy()
+        if not forked.keys() <= running.keys():
+            others |= {job_id: job for job_id, job in forked.items() if job_id not in running}
+            others = {job_id: others[job_id] for job_id in naturally_sorted(others)}
+
+        def read() -> tuple[Job, ...]:
+            jobs = {job.spec.job_id: job for job in read_lone()} | others | forked
+            return tuple(map(jobs.__getitem__, job_ids))
+
+        return UnreadSnapshot.of_parts(
+            self.now_s,
+            self.cluster,
+            read,
+            running=running,
+            others=tuple(others.values()),
+            spare=self._free.copy(),
+            rules=self.rules,
+            ended=ended,
+        )
 
     @property
     def sim_jobs(self) -> Mapping[JobId, SimJob]:
@@ -131,12 +163,17 @@ class SimBackend:
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Stop and start copies of jobs, in order and without delay."""
-        outcomes = [self._apply(action) for action in actions]
-        for action in actions:
-            # Most actions are renewals.
-            if type(action) is Start:
-                job = self._jobs[action.job_id]
-                job.has_run = job.has_run or bool(job.copies)
+        known = self._renewed.get
+        outcomes = [
+            # Most actions are renewals, and those of the previous round.
+            outcome
+            if (outcome := known(action.job_id)) is not None and outcome.action is action
+            else self._apply(action)
+            for action in actions
+        ]
+        for action in [action for action in actions if type(action) is Start]:
+            job = self._jobs[action.job_id]
+            job.has_run = job.has_run or bool(job.copies)
         return outcomes
 
     def measured(self) -> Iterator[tuple[JobSpec, Gang, float]]:
@@ -156,7 +193,7 @@ class SimBackend:
             return Wake.STOP
         self._ended.clear()
         self._check_progress()
-        if not self._running and not self._present and self._arrivals:
+        if not self._running and not self._present.ids and self._arrivals:
             # Skip rounds of an empty cluster up to the next arrival.
             until_s = max(until_s, self._arrivals[-1].submitted_s)
         if self.rounds_end_together:
@@ -205,7 +242,8 @@ class SimBackend:
     def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
             job_id = self._arrivals.pop().job_id
-            insort(self._present, (natural_key(job_id), self._jobs[job_id]), key=itemgetter(0))
+            self._present.put(job_id, self._jobs[job_id])
+            self._queued.put(job_id, self._jobs[job_id].as_job())
 
     def _apply(self, action: Action) -> Outcome:
         job = self._jobs[action.job_id]
@@ -214,6 +252,8 @@ class SimBackend:
             gang = action.gang
             if held is None or (held.gang is not gang and held.gang != gang):
                 return Outcome(action, Status.REFUSED, f"it is not on {gang}")
+            outcome = self._renewed[action.job_id] = Outcome(action, _DONE)
+            return outcome
         elif isinstance(action, Start):
             if any(self._free[slot] < count for slot, count in action.gang.slots):
                 return Outcome(action, Status.DEFERRED, f"{action.gang} is not free yet")
@@ -239,23 +279,30 @@ class SimBackend:
             self._put_in(job)
         else:
             del self._running[job.spec.job_id]
+            self._queued.put(job.spec.job_id, job.as_job())
 
     def _take_out(self, job: SimJob) -> None:
         """Before a change of its copies, take a job out of those that train."""
+        job_id = job.spec.job_id
+        self._renewed.pop(job_id, None)
+        self._queued.drop(job_id)
+        self._alone.drop(job_id)
         if not self._lone.take(job):
-            self._forked.pop(job.spec.job_id, None)
+            self._forked.pop(job_id, None)
 
     def _put_in(self, job: SimJob) -> None:
+        job_id = job.spec.job_id
         if not self._lone.put(job):
-            self._forked[job.spec.job_id] = job
+            self._forked[job_id] = job
+        if job.allocation.is_rigid:
+            self._alone.put(job_id, job.allocation)
 
     def _end(self, job: SimJob, end_s: float) -> None:
         self._take_out(job)
         for gang in job.end():
             self._release(gang)
         del self._running[job.spec.job_id]
-        key = natural_key(job.spec.job_id)
-        del self._present[bisect_left(self._present, key, key=itemgetter(0))]
+        self._present.drop(job.spec.job_id)
         self._ended.append(Ended(job.spec.job_id, Phase.DONE, end_s))
         self.num_unfinished -= 1
 
@@ -284,7 +331,7 @@ class SimBackend:
         can_progress = bool(self._running or self._arrivals or self._changes)
         self._idle_rounds = 0 if can_progress else self._idle_rounds + 1
         if self._idle_rounds >= _IDLE_ROUNDS:
-            left = [str(job.spec.job_id) for _, job in self._present]
+            left = list(map(str, self._present.ids))
             raise HadarError(
                 f"nothing has trained for {_IDLE_ROUNDS} rounds; jobs that never start: "
                 f"{', '.join(left[:20])}"

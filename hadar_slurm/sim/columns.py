@@ -6,14 +6,16 @@ every digit is equal. Such a job ends as soon as its last step is trained: it ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hadar_slurm.core.cluster import GpuType
-from hadar_slurm.core.job import Progress
+from hadar_slurm.core.gang import Allocation
+from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.sim.job import SimJob, least_steps
 
 Floats = npt.NDArray[np.float64]
@@ -26,6 +28,18 @@ _TOTAL, _THROUGHPUT, _GPUS, _LEAST = range(len(_STATE), len(_STATE) + 4)
 _FIRST_TYPE = len(_STATE) + 4
 
 
+class _Shown(NamedTuple):
+    """What a snapshot shows of a job and that stays as it is while the job runs."""
+
+    spec: JobSpec
+    restarts: int
+    allocation: Allocation
+    # The types on which it has received service, each with its column.
+    types: tuple[tuple[GpuType, int], ...]
+    # The service received on types that the cluster does not have any more.
+    past: tuple[tuple[GpuType, float], ...]
+
+
 @dataclass(eq=False)
 class Columns:
     """The jobs put in, until they are taken out with their numbers."""
@@ -33,6 +47,8 @@ class Columns:
     gpu_types: Sequence[GpuType]
     _jobs: list[SimJob] = field(default_factory=list)
     _row: dict[SimJob, int] = field(default_factory=dict)
+    # By row.
+    _shown: list[_Shown] = field(default_factory=list)
     # Put in since the last step.
     _fresh: list[SimJob] = field(default_factory=list)
     # By column, then job; the last columns are the service received and the GPUs held, by type.
@@ -46,12 +62,13 @@ class Columns:
         return self._all[:, : len(self._jobs)]
 
     def put(self, job: SimJob) -> bool:
-        """Put in a job that has one copy and trains; return whether it is one."""
-        copy = next(iter(job.copies.values()))
-        if len(job.copies) != 1 or copy.throughput <= 0:
+        """Put in a job that has the copy 0 only and trains; return whether it is one."""
+        copy = job.copies.get(0)
+        if copy is None or len(job.copies) != 1 or copy.throughput <= 0:
             return False
         row = self._row[job] = len(self._jobs)
         self._jobs.append(job)
+        self._shown.append(self._to_show(job))
         if row == self._all.shape[1]:
             self._all = np.concatenate([self._all, np.zeros_like(self._all)], axis=1)
         gpus = copy.gang.gpus_by_type
@@ -70,8 +87,9 @@ class Columns:
         if row is None:
             return False
         self._give(job, self._all[:, row].tolist())
-        last = self._jobs.pop()
+        last, shown = self._jobs.pop(), self._shown.pop()
         if last is not job:
+            self._shown[row] = shown
             self._all[:, row] = self._all[:, len(self._jobs)]
             self._jobs[row], self._row[last] = last, row
         return True
@@ -90,17 +108,29 @@ class Columns:
         # A type that the cluster does not have any more receives nothing.
         job.service = {k: received.get(k, service) for k, service in job.service.items()}
 
-    def show(self) -> None:
-        """Give every job what a snapshot shows of it."""
-        used = self._used
-        done = (used[_TRAINED] - used[_LOST]).tolist()
+    def reader(self) -> Callable[[], list[Job]]:
+        """Return a function that makes the jobs of a snapshot as they are now, whenever called."""
+        used, shown = self._used, self._shown.copy()
+        done = used[_TRAINED] - used[_LOST]
+        received = used[_FIRST_TYPE : _FIRST_TYPE + len(self.gpu_types)].copy()
+
+        def read() -> list[Job]:
+            running, jobs = Phase.RUNNING, []
+            numbers = zip(shown, done.tolist(), received.T.tolist(), strict=True)
+            for (spec, restarts, allocation, types, past), steps_done, by_column in numbers:
+                service = tuple([(gpu_type, by_column[at]) for gpu_type, at in types])
+                if past:
+                    service = tuple(sorted(service + past))
+                jobs.append(Job(spec, running, Progress(steps_done, restarts, service), allocation))
+            return jobs
+
+        return read
+
+    def _to_show(self, job: SimJob) -> _Shown:
         column = {gpu_type: at for at, gpu_type in enumerate(self.gpu_types)}
-        received = used[_FIRST_TYPE : _FIRST_TYPE + len(self.gpu_types)].T.tolist()
-        for job, steps_done, numbers in zip(self._jobs, done, received, strict=True):
-            types = job.service if len(job.service) < 2 else sorted(job.service)
-            past = job.service
-            service = tuple([(k, numbers[column[k]] if k in column else past[k]) for k in types])
-            job.show(Progress(steps_done, job.restarts, service))
+        types = tuple([(k, column[k]) for k in sorted(job.service) if k in column])
+        past = tuple([(k, service) for k, service in job.service.items() if k not in column])
+        return _Shown(job.spec, job.restarts, job.allocation, types, past)
 
     def ends_s(self, now_s: float) -> Floats:
         """Return when each job ends if it keeps its GPUs."""
@@ -144,9 +174,11 @@ class Columns:
     def _note_types(self) -> None:
         """Note on which types the jobs put in receive service from now on, as `SimJob.advance`."""
         for job in self._fresh:
-            if job in self._row:
-                for gpu_type in job.copies[next(iter(job.copies))].gang.gpus_by_type:
+            row = self._row.get(job)
+            if row is not None:
+                for gpu_type in job.copies[0].gang.gpus_by_type:
                     job.service.setdefault(gpu_type, 0.0)
+                self._shown[row] = self._to_show(job)
         self._fresh.clear()
 
     def save(self, now_s: float) -> None:

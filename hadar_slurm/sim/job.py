@@ -52,8 +52,8 @@ class SimJob:
     # End of a forked job's last averaging, once all its steps are trained.
     aggregates_s: float | None = None
     # The job for a snapshot, and its allocation, until they change.
-    _job: Job | None = None
-    _held: Allocation | None = None
+    _job: Job | None = field(default=None, init=False)
+    _held: Allocation | None = field(default=None, init=False)
 
     @property
     def steps_done(self) -> float:
@@ -72,15 +72,16 @@ class SimJob:
             if self.aggregates_s is not None:
                 # Until the averaging ends the job has not: keep at least one step left.
                 done = max(0.0, min(done, self.spec.total_steps - 1.0))
-            self.show(Progress(done, self.restarts, tuple(sorted(self.service.items()))))
-        assert self._job is not None
+            progress = Progress(done, self.restarts, tuple(sorted(self.service.items())))
+            self._job = Job(self.spec, self.phase, progress, self.allocation)
         return self._job
 
-    def show(self, progress: Progress) -> None:
-        """Let `as_job` return a job with this progress, until something changes."""
+    @property
+    def allocation(self) -> Allocation:
+        """Return what the job holds."""
         if self._held is None:
             self._held = Allocation.of({n: copy.gang for n, copy in self.copies.items()})
-        self._job = Job(self.spec, self.phase, progress, self._held)
+        return self._held
 
     def resume(self, progress: Progress) -> None:
         """Continue from a job's progress so far."""

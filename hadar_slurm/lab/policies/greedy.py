@@ -60,9 +60,8 @@ class Greedy:
         # The sort is stable: ties keep the allocator's canonical order.
         order = sorted(allocator.jobs, key=lambda job: self.key(job, allocator.gpu_types))
         for job in order:
-            if not allocator.has_room:
+            if not allocator.choose_first(job) and not allocator.has_room:
                 break
-            any(allocator.choose(job, gpu_type) for gpu_type in allocator.by_speed(job))
         assign_nodes(allocator)
         allocator.fill(order)
         return allocator.plan()

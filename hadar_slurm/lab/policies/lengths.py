@@ -39,8 +39,7 @@ def unknown_lengths(snapshot: Snapshot) -> Snapshot:
     usual for heavy-tailed durations. Single-GPU jobs, which are never spread, are unchanged.
     """
     gpu_types = tuple(snapshot.cluster.gpus_by_type)
-    jobs = tuple(_with_assumed_length(job, gpu_types) for job in snapshot.jobs)
-    return replace(snapshot, jobs=jobs)
+    return snapshot.with_progress(lambda job: _with_assumed_length(job, gpu_types))
 
 
 def _with_assumed_length(job: Job, gpu_types: Sequence[GpuType]) -> Job:

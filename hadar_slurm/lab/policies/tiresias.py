@@ -45,7 +45,7 @@ class Tiresias:
                 break
             held = allocator.runs_on(job)
             if not (held and allocator.choose(job, held)) and not allocator.keep(job):
-                any(allocator.choose(job, gpu_type) for gpu_type in allocator.by_room(job))
+                allocator.choose_first(job, allocator.by_room(job))
         assign_nodes(allocator)
         allocator.fill(order, allocator.by_room)
         return allocator.plan()

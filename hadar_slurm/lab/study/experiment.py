@@ -289,10 +289,17 @@ def finish_time_fairness(
     came = np.sort(np.array([done.submitted_s for done in jcts]))
     ended = np.sort(np.array([done.end_s for done in jcts]))
 
+    past_s = np.empty(len(came))
+
+    def seconds_since(moments_s: np.ndarray, time_s: float) -> float:
+        """Return the sum of the seconds that have passed since all sorted moments up to a time."""
+        number = int(np.searchsorted(moments_s, time_s, side="right"))
+        np.subtract(time_s, moments_s[:number], out=past_s[:number])
+        return float(past_s[:number].sum())
+
     def job_seconds_until(time_s: float) -> float:
         """Return the integral of the number of jobs present, from the start, in job-seconds."""
-        arrived, gone = came[came <= time_s], ended[ended <= time_s]
-        return float((time_s - arrived).sum() - (time_s - gone).sum())
+        return seconds_since(came, time_s) - seconds_since(ended, time_s)
 
     rho = []
     for done in jcts:

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import GpuType, NodeName
-from hadar_slurm.placement.node_index import NodeIndex
+from hadar_slurm.placement.node_index import NodeIndex, ranked
 
 V100 = GpuType("V100")
 
 
 def a_shelf(text: str) -> NodeIndex:
     """Return an index of all V100s of a cluster, all free."""
-    return NodeIndex((node, node.by_type.get(V100, 0)) for node in a_cluster(text).nodes)
+    nodes = a_cluster(text).nodes
+    return NodeIndex(ranked(nodes), {node.name: node.by_type.get(V100, 0) for node in nodes})
 
 
 @st.composite
@@ -24,7 +25,7 @@ def shelves(draw: st.DrawFn) -> tuple[NodeIndex, dict[NodeName, int], dict[NodeN
     nodes = a_cluster(",".join(parts)).nodes if parts else ()
     free = {node.name: node.by_type[V100] for node in nodes}
     most = dict(free)
-    shelf = NodeIndex((node, free[node.name]) for node in nodes)
+    shelf = NodeIndex(ranked(nodes), free)
     for _ in range(draw(st.integers(0, 12)) if nodes else 0):
         name = draw(st.sampled_from(sorted(free)))
         now = draw(st.integers(0, most[name]))

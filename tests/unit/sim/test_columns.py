@@ -8,7 +8,8 @@ from builders import a_gang, a_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.cluster import GpuType, JobId
+from hadar_slurm.core.job import Job
 from hadar_slurm.sim.columns import Columns
 from hadar_slurm.sim.job import SimJob
 
@@ -44,6 +45,7 @@ def test_jobs_in_columns_train_as_jobs_alone(
     left = [job for job in jobs if columns.put(job)]
     assert left == jobs
     now_s = 0.0
+    shown = []
     for gap_s in gaps_s:
         to_s, ends_s = now_s + gap_s, columns.ends_s(now_s)
         own_s = {job_id: job.finish_s(now_s) for job_id, job in alone.items()}
@@ -61,10 +63,17 @@ def test_jobs_in_columns_train_as_jobs_alone(
             columns.save(now_s)
             for job in alone.values():
                 job.save(now_s)
-        columns.show()
-        assert [job.as_job() for job in left] == [job.as_job() for job in alone.values()]
+        shown.append((columns.reader(), [job.as_job() for job in alone.values()]))
+    # What is read late is what was there.
+    for read, jobs_then in shown:
+        assert sorted(read(), key=job_id_of) == sorted(jobs_then, key=job_id_of)
     columns.give_all()
     assert [state(job) for job in left] == [state(job) for job in alone.values()]
+
+
+def job_id_of(job: Job) -> JobId:
+    """Return the id of a job, to sort by."""
+    return job.job_id
 
 
 def state(job: SimJob) -> tuple[object, ...]:
@@ -96,8 +105,8 @@ def test_service_on_a_type_that_has_left_the_cluster_is_kept() -> None:
     job.start(0, a_gang("n1:V100:1"), 10.0, ready_s=0.0)
     assert columns.put(job)
     columns.advance(0.0, 20.0, columns.ends_s(0.0))
-    columns.show()
-    assert job.as_job().progress.service_by_type == (("P100", 70.0), ("V100", 20.0))
+    (shown,) = columns.reader()()
+    assert shown.progress.service_by_type == (("P100", 70.0), ("V100", 20.0))
     assert columns.take(job)
     assert job.service == {"P100": 70.0, "V100": 20.0}
 
