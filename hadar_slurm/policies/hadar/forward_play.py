@@ -274,13 +274,15 @@ class Play:
                 round_ends_s = self._now_s + max(self.pace.round_s, self.pace.growth * self._now_s)
             elif len(self._running) < len(self._active):
                 self._place_waiting([job for job in self._active if not job.parts])
-            if not (self._running or coming):
+            if not (self._running or coming) or self._now_s == math.inf:
                 return True
             if self.steps > self.pace.most_steps:
                 return False
             next_s = min(round_ends_s, coming[-1].submitted_s) if coming else round_ends_s
             if len(self._running) < len(self._active):
                 next_s = self._next_end_s(next_s, round_ends_s)
+            elif not coming and all(job.held == job.kind.by_speed[0] for job in self._running):
+                next_s = math.inf
             self._advance(next_s)
             while coming and coming[-1].submitted_s <= self._now_s:
                 self._arrive(coming.pop())

@@ -187,9 +187,9 @@ class View:
         played = self._expected(min(0.0, spec.submitted_s - allocator.snapshot.now_s), job, way)
         played.left_s = job.steps_left / kind.best
         played.has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
-        played.is_promoted = decided is not None or job.job_id in way.promoted
-        if decided is not None:
-            played.own_types = (decided,)
+        played.is_promoted = job.job_id in way.promoted
+        if decided in kind.by_speed:
+            played.is_promoted, played.own_types = True, (decided,)
         if job.phase is not Phase.QUEUED and job.allocation:
             self._hold(played, job)
         if self.horizon and way.critical_first and played.left_s > 0:
@@ -283,10 +283,11 @@ def choose(
         incumbent = replace(incumbent, promoted=incumbent.promoted & present)
         trial.play(incumbent)
     may_move = {job.spec.can_checkpoint for job in view.jobs}
-    bases = [Way(exponent, Typing.ADVANTAGE) for exponent in _ORDERS]
+    first, *others = bases = [Way(exponent, Typing.ADVANTAGE) for exponent in _ORDERS]
     if True in may_move:
-        bases += [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
-    trial.play(bases[0], Way(critical_first=True), *bases[1:])
+        fastest = [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
+        others, bases = others + fastest, bases + fastest
+    trial.play(first, Way(critical_first=True), *others)
     if False in may_move:
         for way in trial.best(trial.outlooks):
             trial.play(*(replace(way, wait_factor=factor) for factor in _WAIT_FACTORS))
@@ -297,7 +298,7 @@ def choose(
         trial.play(*(replace(way, promoted=jobs) for jobs in trial.last_jobs(way)))
     scores = trial.scores()
     if not scores:
-        return incumbent or bases[0], 0.0, 0
+        return incumbent or first, 0.0, 0
     if incumbent in scores and not is_news:
         scores[incumbent] -= _KEEPS
     best = min(scores, key=scores.__getitem__)

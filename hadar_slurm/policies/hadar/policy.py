@@ -247,9 +247,9 @@ class _Ranking:
             )
             if critical:
                 return _Entry(*critical, tie_break, job, self._own_first(job, kind, its), left_s)
-        is_promoted = decided is not None or job.job_id in way.promoted
+        is_promoted = job.job_id in way.promoted
         if decided in kind.by_speed:
-            types = (decided,)
+            is_promoted, types = True, (decided,)
         rank, key = way.rank(left_s, way.weight(job), stays_s, is_promoted=is_promoted)
         return _Entry(rank, key, tie_break, job, self._own_first(job, kind, types), left_s)
 

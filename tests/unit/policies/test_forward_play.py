@@ -72,6 +72,13 @@ def test_a_gang_that_never_fits_has_no_end() -> None:
     assert ends([[4]], job(100.0, kind(8)), job(50.0)) == [math.inf, 50.0]
 
 
+def test_a_play_ends_though_a_job_never_starts_again() -> None:
+    """A restart without end keeps the job from ending, not the play."""
+    never = job(100.0, restart_s=math.inf)
+    never.has_run = True
+    assert ends([[1]], never) == [math.inf]
+
+
 def test_a_job_moves_to_a_faster_type_when_that_saves_more_than_a_restart() -> None:
     """The second job begins at half the speed, and moves when the first has ended."""
     both = kind(speeds=(1.0, 0.5))

@@ -125,6 +125,26 @@ def test_where_all_jobs_can_move_the_wait_factor_is_not_varied() -> None:
     assert choose(view("1xV100", *fixed), None, 360.0)[2] > 8
 
 
+def test_the_primal_dual_decision_goes_first_on_its_types() -> None:
+    """A job decided for a type takes it and goes first; one that cannot run there is as others."""
+    both, fast = some_rates(V100=10.0, K80=5.0), some_rates(V100=10.0, K80=0.0)
+    long, short = a_job("1", steps=9000, throughputs=both), a_job("2", steps=1000, throughputs=fast)
+    seen = view("1xV100,1xK80", long, short)
+    k80 = seen.kinds.allocator.gpu_types.index("K80")
+    decided = frozenset({(JobId("1"), k80), (JobId("2"), k80)})
+    way = Way(1.0, Typing.FASTEST, decided=decided)
+    jobs = seen.play(way, Pace(10_000.0, 0.0))[1]
+    assert [(job.end_s, job.is_promoted) for job in jobs] == [(100.0, False), (1800.0, True)]
+    assert choose(seen, None, 360.0, decided=decided)[2] > choose(seen, None, 360.0)[2]
+
+
+def test_without_any_outlook_the_first_way_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also among jobs that cannot move, for which more ways are made of those played."""
+    monkeypatch.setattr(look_ahead, "_MOST_STEPS", 0)
+    job = a_job("1", throughputs=V100, can_checkpoint=False)
+    assert choose(view("1xV100", job), None, 360.0) == (Way(0.5, Typing.ADVANTAGE), 0.0, 0)
+
+
 def test_recent_arrivals_are_expected_once_more() -> None:
     """Jobs that were there at the first sight do not count; others come again, as far apart."""
     first = remembered(None, [a_job("1", submitted_s=900.0)], 1000.0)
