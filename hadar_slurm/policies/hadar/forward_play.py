@@ -35,7 +35,7 @@ _Part: TypeAlias = tuple[TypeIndex, int, int]
 
 # Far ahead, how often in a round the ends of jobs are looked at.
 _LOOKS_A_ROUND = 4
-# Looking at so many jobs that wait or run on takes as long as placing one.
+# Looking at this many jobs that wait or run on takes as long as placing one.
 _LIGHT = 8
 # Below this share of a job's time left, or this many seconds, a job has ended.
 _ROUNDING, _ROUNDING_S = 1e-9, 1e-6

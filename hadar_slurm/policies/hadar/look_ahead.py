@@ -12,8 +12,10 @@ kept where another is no better, and while no job comes, where another is not be
 
 Candidates are the orders of the peers (shortest remaining service, shortest remaining time, and
 the mean of both) with types by comparative advantage; service and the mean also with the fastest
-type first; the makespan program's critical jobs first, with its prices; the way in use; and
-variants of the best in which the jobs that end last go first.
+type first; the makespan program's critical jobs first, with its prices; the way in use; variants
+of the best in which the jobs that end last go first, or those that the primal-dual decision runs
+now, on its types; and where jobs cannot move, variants in which these wait longer or less long for
+a better type.
 
 Our own. The choice among rules by simulating each from the present state is that of rollout
 algorithms (Bertsekas, Rollout, Policy Iteration, and Distributed Reinforcement Learning, 2020).
@@ -60,7 +62,7 @@ _MOST_JOBS = 600
 _LEAST = 1e-9
 # Jobs considered in all plays of one choice: about a third of a second.
 _MOST_STEPS = 250_000
-# If these do not suffice for so many ways, fewer jobs are played.
+# If these do not suffice for this number of ways, fewer jobs are played.
 _LEAST_WAYS = 8
 
 

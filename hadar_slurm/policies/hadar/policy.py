@@ -62,7 +62,7 @@ _DRIFT_SHARE = 0.2
 _WORTH_TO_TRADE = 0.005
 # The worth of a critical or overdue job: above that of any other.
 _URGENT = 1e6
-# The primal-dual decision is a candidate for at most so many jobs: its ILP takes most of the time.
+# The primal-dual decision is a candidate for at most this many jobs: its ILP is slow.
 _MOST_DECIDED = 200
 # The longest total time without GPUs before a job goes first: this, plus this many times its time
 # alone on its fastest type.
