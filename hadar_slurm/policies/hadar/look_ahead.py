@@ -6,9 +6,16 @@ From the jobs in view and the arrivals to be expected, every candidate is played
     (mean completion time) * (makespan) ** w * (mean slow-down) ** `_SLOWDOWN`
 
 where w is `_MAKESPAN` if further jobs are expected, else `_LAST_MAKESPAN`: what is idle at the end
-is lost then. The slow-down of a job is its completion time over its time alone on its fastest type.
-A change of the way pays for the restarts that it causes, since plays count them; the way in use is
-kept where another is no better, and while no job comes, where another is not better by `_KEEPS`.
+is lost then. Mean and makespan are meant of the whole workload, of which a play shows the rest. The
+sum of all completion times is the mean number L of jobs times the makespan (Little's law), so to
+first order one second of makespan weighs as much as w * L seconds of completion times: with N jobs
+in the play and the mean m of the first way played, the logarithm of the above is
+
+    log(mean) + w * L / (N * m) * makespan + `_SLOWDOWN` * log(mean slow-down).
+
+The slow-down of a job is its completion time over its time alone on its fastest type. A change of
+the way pays for the restarts that it causes, since plays count them; the way in use is kept where
+another is no better, and while no job comes, where another is not better by `_KEEPS`.
 
 Candidates are the orders of the peers (shortest remaining service, shortest remaining time, and
 the mean of both) with types by comparative advantage; service and the mean also with the fastest
@@ -32,6 +39,7 @@ from operator import truediv
 from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.policies.hadar.forward_play import Pace, Play, PlayedJob, Pools
+from hadar_slurm.policies.hadar.history import History
 from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.hadar.makespan_lp import Horizon, Planned
 from hadar_slurm.policies.hadar.ways import Typing, Way
@@ -46,8 +54,6 @@ _WAIT_FACTORS = (1.0, 4.0)
 _SHORTEST_S = 1.0
 # How many of the jobs that end last go first, in variants of this many of the best candidates.
 _PROMOTED, _LEADING = (1, 2, 4, 8), 3
-# The arrivals of this last stretch of time are expected once more.
-_WINDOW_S = 7200.0
 # Where no job has come since the way in use was chosen, another must be better by this share: all
 # that has happened since was foreseen then.
 _KEEPS = 0.03
@@ -68,16 +74,13 @@ _LEAST_WAYS = 8
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way in use, and what is remembered for the next choice."""
+    """The way in use, and when and for what it was chosen."""
 
     way: Way
     made_s: float
     # The jobs in view then, and the seconds foreseen until the last of them ends.
     jobs: frozenset[JobId]
     span_s: float
-    # Since when arrivals have been observed, and those of the last stretch of time.
-    since_s: float
-    recent: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,9 @@ class Outlook:
     makespan_s: float
     # The mean over all jobs.
     slowdown: float
+    num_jobs: int
+    # The sum over all jobs of the time from now, or from arrival, to the end.
+    job_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +108,17 @@ class View:
     expected: Sequence[tuple[float, Job]]
     # For each type, the GPUs that may be used on each node.
     nodes: Sequence[Sequence[int]]
+    history: History
     horizon: Horizon | None = None
+    # Every `step`th job is played.
+    step: int = 1
 
     @classmethod
     def of(
         cls,
         kinds: Kinds,
         jobs: Sequence[Job],
-        expected: Sequence[tuple[float, Job]],
+        history: History,
         horizon: Horizon | None,
     ) -> View:
         """Return the view of a snapshot, thinned where jobs are many."""
@@ -125,7 +134,8 @@ class View:
             for gpu_type in allocator.gpu_types
         ]
         by_length = sorted(jobs, key=lambda job: job.steps_left / kinds.of(job).best)
-        view = cls(kinds, by_length, expected, nodes, horizon)
+        expected = history.expected()
+        view = cls(kinds, by_length, expected, nodes, history, horizon)
         return view.thinned(math.ceil((len(jobs) + len(expected)) / _MOST_JOBS))
 
     def thinned(self, step: int) -> View:
@@ -134,7 +144,7 @@ class View:
             return self
         nodes = [gpus[::step] for gpus in self.nodes]
         jobs, expected = self.jobs[::step], self.expected[::step]
-        return replace(self, jobs=jobs, expected=expected, nodes=nodes)
+        return replace(self, jobs=jobs, expected=expected, nodes=nodes, step=self.step * step)
 
     def play(self, way: Way, pace: Pace) -> tuple[Outlook | None, list[PlayedJob], int]:
         """Return a way's outlook, None if the steps did not suffice; the jobs; the steps taken."""
@@ -180,6 +190,8 @@ class View:
             mean_jct_s=sum(times_s) / len(ended),
             makespan_s=max(job.end_s for job in ended),
             slowdown=sum(slowdowns) / len(ended),
+            num_jobs=len(ended),
+            job_seconds=sum(job.end_s - max(0.0, job.submitted_s) for job in ended),
         )
         return outlook, jobs, play.steps
 
@@ -234,28 +246,6 @@ class View:
         types = {at for at, _, _ in played.parts}
         played.held = types.pop() if len(types) == 1 else None
         played.mixed = played.parts if played.held is None else ()
-
-
-def remembered(known: Choice | None, jobs: Sequence[Job], now_s: float) -> Choice:
-    """Return what is known, with the arrivals since; those at the first sight do not count."""
-    if known is None:
-        return Choice(Way(), -math.inf, frozenset(), 0.0, now_s)
-    seen = {job.job_id for job in known.recent}
-    came = (job for job in jobs if job.job_id not in seen and job.spec.submitted_s > known.since_s)
-    recent = tuple(
-        job for job in (*known.recent, *came) if now_s - job.spec.submitted_s < _WINDOW_S
-    )
-    return replace(known, recent=recent)
-
-
-def expected_arrivals(known: Choice, now_s: float) -> list[tuple[float, Job]]:
-    """Return the arrivals to be expected: those of the last stretch of time, once more."""
-    window_s = min(_WINDOW_S, now_s - known.since_s)
-    ages = [(now_s - job.spec.submitted_s, job) for job in known.recent]
-    return sorted(
-        ((window_s - age_s, job) for age_s, job in ages if age_s < window_s),
-        key=lambda pair: (pair[0], pair[1].job_id),
-    )
 
 
 def is_due(known: Choice, jobs: Sequence[Job], now_s: float, round_s: float) -> bool:
@@ -336,13 +326,22 @@ class _Trial:
 
     def scores(self) -> dict[Way, float]:
         """Return the score of each way; the least is the best."""
-        weight = _MAKESPAN if self._view.expected else _LAST_MAKESPAN
+        per_s = self._makespan_per_s()
         return {
             way: math.log(max(_LEAST, outlook.mean_jct_s))
-            + weight * math.log(max(_LEAST, outlook.makespan_s))
+            + per_s * outlook.makespan_s
             + _SLOWDOWN * math.log(max(_LEAST, outlook.slowdown))
             for way, outlook in self.outlooks.items()
         }
+
+    def _makespan_per_s(self) -> float:
+        """Return what one second of makespan adds to a score."""
+        first = next(iter(self.outlooks.values()), None)
+        if first is None:
+            return 0.0
+        view, weight = self._view, _MAKESPAN if self._view.expected else _LAST_MAKESPAN
+        num_jobs = view.history.mean_num_jobs(view.step * first.job_seconds, first.makespan_s)
+        return weight * num_jobs / max(_LEAST, view.step * first.num_jobs * first.mean_jct_s)
 
     def best(self, ways: Iterable[Way]) -> list[Way]:
         """Return the few best of those `ways` that were played, the best first."""

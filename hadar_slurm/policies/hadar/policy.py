@@ -39,16 +39,10 @@ from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.comparative_advantage import advantages
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_on_nodes, non_preemptible
+from hadar_slurm.policies.hadar.history import History
 from hadar_slurm.policies.hadar.kinds import Kind, Kinds
 from hadar_slurm.policies.hadar.knapsack import Item, refit
-from hadar_slurm.policies.hadar.look_ahead import (
-    Choice,
-    View,
-    choose,
-    expected_arrivals,
-    is_due,
-    remembered,
-)
+from hadar_slurm.policies.hadar.look_ahead import Choice, View, choose, is_due
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
 from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, Way
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
@@ -62,8 +56,9 @@ _DRIFT_SHARE = 0.2
 _WORTH_TO_TRADE = 0.005
 # The worth of a critical or overdue job: above that of any other.
 _URGENT = 1e6
-# The primal-dual decision is a candidate for at most this many jobs: its ILP is slow.
-_MOST_DECIDED = 200
+# The primal-dual decision is a candidate for at most this many jobs, with gangs of one type, and in
+# these limits at most: its ILP is slow.
+_MOST_DECIDED, _DECIDED_TIME_S, _DECIDED_GAP = 200, 0.3, 0.01
 # The longest total time without GPUs before a job goes first: this, plus this many times its time
 # alone on its fastest type.
 _LONGEST_WAIT_S, _LONGEST_WAIT_TIMES = 172800.0, 20.0
@@ -71,10 +66,11 @@ _LONGEST_WAIT_S, _LONGEST_WAIT_TIMES = 172800.0, 20.0
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the policy remembers: the program's last solution, and the last choice of a way."""
+    """What the policy remembers: the program's last solution, the last choice, and all jobs."""
 
     horizon: Horizon | None = None
     choice: Choice | None = None
+    history: History | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +88,10 @@ class Hadar:
         able = [j for j in snapshot.plannable if j.steps_left > 0 and kinds.of(j).best]
         horizon, is_new = self._horizon(kinds, able, memory.horizon)
         kinds.prices = horizon.prices if horizon else None
-        choice, num_ways = self._choice(kinds, able, horizon, memory.choice)
-        way = choice.way
+        known, now_s = memory.history, snapshot.now_s
+        history = known.after(able, now_s) if known else History.begin(able, now_s)
+        choice, num_ways = self._choice(kinds, able, horizon, memory.choice, history)
+        way = choice.way if choice else Way()
         queue = sorted(
             map(_Ranking(kinds, horizon, way, dict(way.decided)).entry, count(), allocator.jobs)
         )
@@ -113,30 +111,38 @@ class Hadar:
             for gpu_type, price in zip(allocator.gpu_types, horizon.prices, strict=True):
                 figures[f"price.{gpu_type}"] = price
         figures["ways"] = float(num_ways)
-        memory = Memory(horizon, choice)
+        memory = Memory(horizon, choice, history)
         return allocator.plan(figures=figures, memory=memory, patient=immovable)
 
     def _choice(
-        self, kinds: Kinds, jobs: Sequence[Job], horizon: Horizon | None, known: Choice | None
-    ) -> tuple[Choice, int]:
+        self,
+        kinds: Kinds,
+        jobs: Sequence[Job],
+        horizon: Horizon | None,
+        known: Choice | None,
+        history: History,
+    ) -> tuple[Choice | None, int]:
         """Return the way in use, chosen again where that is due, and the number of ways played."""
         now_s, round_s = kinds.allocator.snapshot.now_s, kinds.allocator.round.length_s
-        before = remembered(known, jobs, now_s)
-        if not jobs or not is_due(before, jobs, now_s, round_s):
-            return before, 0
-        view = View.of(kinds, jobs, expected_arrivals(before, now_s), horizon)
+        if not jobs or (known and not is_due(known, jobs, now_s, round_s)):
+            return known, 0
+        view = View.of(kinds, jobs, history, horizon)
         ids = frozenset(job.job_id for job in jobs)
-        is_news = not ids <= before.jobs
-        incumbent = known.way if known else None
+        incumbent, is_news = (known.way, not ids <= known.jobs) if known else (None, True)
         decided = self._decided(kinds.allocator, len(jobs))
         way, span_s, num_ways = choose(view, incumbent, round_s, decided=decided, is_news=is_news)
-        return replace(before, way=way, made_s=now_s, jobs=ids, span_s=span_s), num_ways
+        return Choice(way, now_s, ids, span_s), num_ways
 
     def _decided(self, allocator: Allocator, num_jobs: int) -> frozenset[tuple[JobId, TypeIndex]]:
         """Return what `hadar-paper` would run now, and on which types; nothing of many jobs."""
         if num_jobs > _MOST_DECIDED:
             return frozenset()
-        plan = HadarPaper(limits=self.limits).plan(allocator.snapshot, allocator.round)
+        rules = replace(allocator.snapshot.rules, may_mix_types=False)
+        limits = SolverLimits(
+            min(_DECIDED_TIME_S, self.limits.time_limit_s), max(_DECIDED_GAP, self.limits.gap)
+        )
+        snapshot = replace(allocator.snapshot, rules=rules)
+        plan = HadarPaper(limits=limits).plan(snapshot, allocator.round)
         found = set()
         for job_id, allocation in plan.allocations:
             types = {slot.gpu_type for gang in allocation.gangs for slot, _ in gang.slots}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from builders import ROUND, a_cluster, a_job, a_snapshot, placed_by, some_rates
 
 from hadar_slurm.core.job import Job
+from hadar_slurm.policies.hadar import policy as policy_module
 from hadar_slurm.policies.hadar.look_ahead import Choice
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
 from hadar_slurm.policies.hadar.ways import Typing, Way
+from hadar_slurm.policies.hadar_paper.policy import HadarPaper
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.sim.backend import GAVEL_RULES
 
@@ -20,7 +23,7 @@ DAY_S = 86400.0
 def plan(cluster: str, *jobs: Job, now_s: float = 0.0, way: Way | None = None) -> dict[str, str]:
     """Return the placed jobs and their GPUs, under a given way if there is one."""
     ids = frozenset(job.job_id for job in jobs)
-    choice = Choice(way, now_s, ids, span_s=0.0, since_s=now_s) if way else None
+    choice = Choice(way, now_s, ids, span_s=0.0) if way else None
     round_ = replace(ROUND, memory=Memory(choice=choice))
     return placed_by(Hadar().plan(a_snapshot(cluster, *jobs, now_s=now_s), round_))
 
@@ -162,7 +165,7 @@ def test_the_program_is_kept_until_somebody_comes() -> None:
     later = replace(ROUND, index=1, start_s=360.0, memory=first.memory)
     second = policy.plan(a_snapshot("1xV100", *jobs, now_s=360.0), later)
     assert dict(second.figures)["solved"] == 0.0
-    assert second.memory == first.memory
+    assert second.memory.horizon == first.memory.horizon
     newcomer = a_job("9", steps=1000, throughputs=V100)
     much_later = replace(ROUND, index=6, start_s=2160.0, memory=second.memory)
     third = policy.plan(a_snapshot("1xV100", *jobs, newcomer, now_s=2160.0), much_later)
@@ -209,3 +212,20 @@ def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
     other = a_job("3", steps=1000, throughputs=some_rates(V100=10.0, K80=4.8))
     way = Way(typing=Typing.ADVANTAGE)
     assert plan("1xV100,1xK80,1xV100", long, here, other, way=way)["2"] == "n1:V100:1"
+
+
+def test_the_primal_dual_decision_is_made_in_a_third_of_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is one candidate among many: no more time, no gangs of several types, shorter if asked."""
+    asked = []
+
+    def decision(limits: SolverLimits) -> HadarPaper:
+        asked.append(limits)
+        return HadarPaper(limits=limits)
+
+    monkeypatch.setattr(policy_module, "HadarPaper", decision)
+    jobs = [a_job(str(number), throughputs=V100) for number in range(3)]
+    for limits in (SolverLimits(), SolverLimits(0.1, 0.05)):
+        Hadar(limits=limits).plan(a_snapshot("2xV100", *jobs), ROUND)
+    assert asked == [SolverLimits(0.3, 0.01), SolverLimits(0.1, 0.05)]
