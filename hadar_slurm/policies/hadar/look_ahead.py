@@ -45,7 +45,7 @@ from hadar_slurm.policies.hadar.makespan_lp import Horizon, Planned
 from hadar_slurm.policies.hadar.ways import Typing, Way
 
 # The weights of the makespan and of the slow-down beside the mean completion time.
-_MAKESPAN, _LAST_MAKESPAN, _SLOWDOWN = 0.1, 0.5, 0.15
+_MAKESPAN, _LAST_MAKESPAN, _SLOWDOWN = 0.13, 0.5, 0.15
 # The orders with types by comparative advantage, and with the fastest type first.
 _ORDERS, _FASTEST_ORDERS = (0.5, 1.0, 0.0), (0.5, 1.0)
 # The factors on the wait of jobs that cannot move, beside 2, in variants of as many of the best.
