@@ -263,11 +263,11 @@ def _part(part: Part, work: Path, data: str) -> str:
             for note in tree["notes"]:
                 for paragraph in note["paragraphs"]:
                     lines += [wrapped(paragraph), ""]
-                lines += [*_table(note["table"]), ""]
+                lines += [*table(note["table"]), ""]
         else:
             for group in groups(tree["runs"]):
                 lines += _group(group, part, data)
-        lines += [_origin(tree["runs"]), ""]
+        lines += [origin(tree["runs"]), ""]
     return "\n".join(lines)
 
 
@@ -288,7 +288,7 @@ def _group(group: Group, part: Part, data: str) -> list[str]:
             text = column.text(entry.mean(column))
             row.append(f"**{text}**" if entry.policy in best[column.name] else text)
         rows.append([*row, *(_peer_cells(entry, peers.get(entry.policy)) if peers else [])])
-    return [f"{group.title}.", "", *_table(rows), ""]
+    return [f"{group.title}.", "", *table(rows), ""]
 
 
 def _peers(group: Group, data: str) -> dict[str, tuple[float, float]]:
@@ -312,7 +312,8 @@ def _peer_cells(entry: PolicyRecords, peer: tuple[float, float] | None) -> list[
     return cells or [""] * 4
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table; the first row is its head."""
     if not rows:
         return []
     width = len(rows[0])
@@ -320,7 +321,8 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [head, "|---|" + "---:|" * (width - 1), *body]
 
 
-def _origin(runs: Sequence[Mapping[str, Any]]) -> str:
+def origin(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return when, on which machines and with which versions runs were made."""
     made = sorted(str(run["made"])[:10] for run in runs if "made" in run)
     machines = sorted({str(run["machine"]) for run in runs if "machine" in run})
     versions = sorted({f"{k} {v}" for run in runs for k, v in run.get("versions", {}).items()})
