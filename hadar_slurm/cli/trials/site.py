@@ -14,7 +14,7 @@ from rich.console import Console
 from hadar_slurm.cli.completing import one_of, some_of
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.checks import at_least_one, check_choice, choices_of
-from hadar_slurm.lab.site.results import adoption_table, scenario_table, summary_tree
+from hadar_slurm.lab.site.results import adoption_table, note_lines, scenario_table, summary_tree
 from hadar_slurm.lab.site.run import SiteRun, run_tasks, tasks
 from hadar_slurm.lab.site.scenarios import SCENARIOS
 from hadar_slurm.lab.site.ways import WAYS
@@ -64,6 +64,8 @@ def site(
         console.print(scenario_table(rows))
     if streams:
         console.print(adoption_table(streams))
+    for line in note_lines(rows, streams):
+        console.print(line, highlight=False, soft_wrap=True)
     console.print(f"{time.monotonic() - begun_s:.0f} s in all; {path}", soft_wrap=True)
 
 

@@ -75,6 +75,7 @@ class Work:
     work_s: float
     num_gpus: int = 1
     is_movable: bool = False
+    is_on_one_node: bool = False
     # It takes the same time on each type.
     is_even: bool = False
     time_limit_min: int = 10
@@ -102,9 +103,13 @@ class Work:
                 f"--hadar-steps={self.steps}",
                 f"--hadar-checkpoint={movable}",
             ]
+        gpus = f"--gpus={self.num_gpus}"
+        if self.is_on_one_node:
+            gpus = f"--gpus-per-node={self.num_gpus}"
         return [
             *described,
-            f"--gpus={self.num_gpus}",
+            gpus,
+            *(["--nodes=1"] if self.is_on_one_node else []),
             f"--time={self.time_limit_min}",
             *self.options,
             str(script),

@@ -15,9 +15,9 @@ _FIELD = re.compile(r"(?:^| )(JobId|ArrayTaskId|UserId|JobState|Restarts|Reason)
 _TIME = re.compile(r" (AccrueTime|StartTime|EndTime)=(\d+)")
 _DETAIL = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GPUS = re.compile(r"gpu:([^:(]+):[1-9]\d*\(IDX:([^)]*)\)")
-# `JobId` of all tasks of an array that wait is the same as that of its last task to start.
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
-_STARTED = HOLDING_STATES | {"COMPLETED", "FAILED", "TIMEOUT"}
+# A job that waits for its nodes to boot is CONFIGURING.
+_STARTED = (HOLDING_STATES - {"CONFIGURING"}) | {"COMPLETED", "FAILED", "TIMEOUT"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class JobSeen:
 
     @property
     def has_started(self) -> bool:
-        """Whether the job holds GPUs or has ended by itself."""
+        """Whether the job runs or has ended by itself."""
         return self.state in _STARTED
 
     @property

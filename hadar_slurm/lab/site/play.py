@@ -71,6 +71,8 @@ class Play:
     def __post_init__(self) -> None:
         self.directory = self.site.play_directory()
         self.environment = self.site.environment(self.directory)
+        # Slurm shows the jobs of earlier plays for some minutes.
+        self._earlier = frozenset(parse_jobs(self.site.runner.run(_SHOW)))
         self.ann, self.bob, self.cat, *_ = self.site.users
         self._said_s = self._begun_s = time.monotonic()
 
@@ -129,9 +131,10 @@ class Play:
             raise Interrupted("interrupted")
         counts_idle = any(job not in self.started_s for job in self._all_judged)
         try:
-            self.jobs = parse_jobs(self.site.runner.run(_SHOW))
+            seen_jobs = parse_jobs(self.site.runner.run(_SHOW))
         except SlurmUnavailable:
             return
+        self.jobs = {job: seen for job, seen in seen_jobs.items() if job not in self._earlier}
         now_s = time.monotonic()
         for job, seen in self.jobs.items():
             if seen.has_started:

@@ -100,16 +100,15 @@ def summary_tree(
 
 
 def scenario_table(rows: Sequence[ScenarioRow]) -> Table:
-    """Return the waits of the twins side by side, with the reason of each wait without an end."""
+    """Return the waits of the twins side by side, one row for each group of judged jobs."""
     title = "Wait of the judged jobs, plain and with hadard"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("scenario", no_wrap=True)
     for heading in ("plain", "hadar", "lost GPUs", "idle GPU s"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("note", overflow="fold")
     for row in rows:
         waits = (_seconds(row.plain_wait_s), _seconds(row.hadar_wait_s))
-        table.add_row(row.name, *waits, str(row.lost_gpus), f"{row.idle_gpu_s:.0f}", row.note)
+        table.add_row(row.name, *waits, str(row.lost_gpus), f"{row.idle_gpu_s:.0f}")
     return table
 
 
@@ -119,11 +118,17 @@ def adoption_table(rows: Sequence[AdoptionRow]) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("share", "TTD", "mean JCT", "mean JCT of plain jobs"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("note", overflow="fold")
     for row in rows:
         times = (row.ttd_s, row.mean_jct_s, row.plain_mean_jct_s)
-        table.add_row(f"{row.percent} %", *map(_seconds, times), row.note)
+        table.add_row(f"{row.percent} %", *map(_seconds, times))
     return table
+
+
+def note_lines(scenarios: Sequence[ScenarioRow], adoption: Sequence[AdoptionRow]) -> list[str]:
+    """Return a line for each row with a note, such as why a job did not start."""
+    named = [(row.name, row.note) for row in scenarios]
+    named += [(f"adoption {row.percent} %", row.note) for row in adoption]
+    return [f"{name}: {note}" for name, note in named if note]
 
 
 def _seconds(value: float | None) -> str:

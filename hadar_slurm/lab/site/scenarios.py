@@ -31,7 +31,7 @@ def make_way(play: Play) -> None:
 
 def stream(play: Play) -> None:
     """Keep three plain jobs waiting for 60 s, and submit a job of one GPU and one of four."""
-    waiting = [play.submit_plain(play.bob, Work(2.0 + step)) for step in range(NUM_GPUS + 3)]
+    waiting = [play.submit_plain(play.bob, Work(1.0 + step % 5)) for step in range(NUM_GPUS + 3)]
     ends_s = time.monotonic() + 60.0
 
     def refill() -> None:
@@ -43,7 +43,7 @@ def stream(play: Play) -> None:
     play.on_look.append(refill)
     play.until(lambda: play.num_running(waiting) == NUM_GPUS, _SETUP_S, "a full cluster")
     play.judge("1-gpu", play.submit(play.ann, Work(4.0, time_limit_min=1)))
-    four = Work(4.0, num_gpus=4, time_limit_min=1, options=("--nodes=1",))
+    four = Work(4.0, num_gpus=4, time_limit_min=1, is_on_one_node=True)
     play.judge("4-gpus", play.submit(play.ann, four))
 
 
@@ -84,14 +84,14 @@ def qos_limit(play: Play) -> None:
     """Submit 20 jobs of a QOS that allows a user two GPUs, then another user's job of four."""
     jobs = play.submit(play.ann, *[Work(600.0, options=(f"--qos={LIMITED_QOS}",))] * 20)
     play.until(lambda: play.num_running(jobs) == 2, _SETUP_S, "two jobs of the QOS run")
-    play.judge("", play.submit(play.bob, Work(4.0, num_gpus=4, options=("--nodes=1",))))
+    play.judge("", play.submit(play.bob, Work(4.0, num_gpus=4, is_on_one_node=True)))
 
 
 def array_throttle(play: Play) -> None:
     """Submit an array of which two tasks may run at once, then another user's job of four GPUs."""
     play.submit(play.ann, Work(600.0, options=("--array=1-20%2",)))
     play.until(lambda: len(play.started_s) == 2, _SETUP_S, "two tasks of the array run")
-    play.judge("", play.submit(play.bob, Work(4.0, num_gpus=4, options=("--nodes=1",))))
+    play.judge("", play.submit(play.bob, Work(4.0, num_gpus=4, is_on_one_node=True)))
 
 
 def maintenance(play: Play) -> None:
@@ -126,7 +126,7 @@ def power_saving(play: Play) -> None:
     nodes = ",".join(node.name for node in NODES if node.num_gpus >= 4)
     play.at_end.append(lambda: play.site.power_up(nodes))
     play.site.power_down(nodes)
-    play.judge("", play.submit(play.ann, Work(4.0, num_gpus=4, options=("--nodes=1",))))
+    play.judge("", play.submit(play.ann, Work(4.0, num_gpus=4, is_on_one_node=True)))
 
 
 def dependency(play: Play) -> None:
