@@ -19,15 +19,15 @@ from hadar_slurm.lab.site.run import SiteRun, run_tasks, tasks
 from hadar_slurm.lab.site.scenarios import SCENARIOS
 from hadar_slurm.lab.site.ways import WAYS
 
-_NO_SCENARIO = "none"
+_ALL, _NONE = "all", "none"
 
 
 def site(
     output: Annotated[Path, typer.Option(help="Directory for the results.")] = Path("site-output"),
     *,
     scenario: Annotated[
-        str, some_of((*SCENARIOS, _NO_SCENARIO), "Scenarios, or none, see docs/site.md.")
-    ] = ",".join(SCENARIOS),
+        str, some_of((*SCENARIOS, _ALL, _NONE), "Scenarios by name, all or none, see docs/site.md.")
+    ] = _ALL,
     way: Annotated[str, one_of(WAYS, "How hadard treats waiting jobs.")] = "hold",
     runs: Annotated[int, typer.Option(help="Plays of each; waits are the median.")] = 1,
     adoption: Annotated[
@@ -42,8 +42,8 @@ def site(
 ) -> None:
     """Measure on a real shared Slurm how long jobs wait with hadard and, as twins, without."""
     console = Console(stderr=as_json)
-    names = choices_of("--scenario", scenario, (*SCENARIOS, _NO_SCENARIO))
-    chosen = [SCENARIOS[name] for name in names if name != _NO_SCENARIO]
+    names = choices_of("--scenario", scenario, (*SCENARIOS, _ALL, _NONE))
+    chosen = [each for name, each in SCENARIOS.items() if name in names or _ALL in names]
     check_choice("--way", way, tuple(WAYS))
     at_least_one("--runs", runs)
     percents = percents_of(adoption)

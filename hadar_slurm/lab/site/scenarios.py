@@ -63,9 +63,12 @@ def preempting_qos(play: Play) -> None:
 
 
 def age(play: Play) -> None:
-    """Submit a job to a full cluster, and plain jobs of another user behind it."""
+    """Submit a job to a full cluster, and plain jobs of another user behind it.
+
+    The first GPU is free after more than a minute: Slurm updates ages once a minute.
+    """
     for place in range(NUM_GPUS):
-        play.submit_command(play.bob, f"sleep {10 + place // 2}", "--gpus=1", "--time=5")
+        play.submit_command(play.bob, f"sleep {65 + place / 2}", "--gpus=1", "--time=5")
     play.until(lambda: len(play.started_s) == NUM_GPUS, _SETUP_S, "a full cluster")
     judged = play.submit(play.ann, Work(4.0))
     play.submit_command(play.cat, "sleep 10", "--gpus=1", "--time=5", "--array=1-32")
@@ -138,7 +141,8 @@ def dependency(play: Play) -> None:
 
 def _array(play: Play, *, tasks: int) -> None:
     """Submit an array of plain jobs of 6 to 10 s, and wait until it fills the cluster."""
-    command = "sleep $((6 + SLURM_ARRAY_TASK_ID % 5))"
+    # Few tasks end at the same time.
+    command = "sleep $((6 + SLURM_ARRAY_TASK_ID % 4)).$((SLURM_ARRAY_TASK_ID * 37 % 90 + 10))"
     play.submit_command(play.bob, command, "--gpus=1", "--time=5", f"--array=1-{tasks}")
     play.until(lambda: len(play.started_s) >= NUM_GPUS, _SETUP_S, "a full cluster")
 
@@ -172,7 +176,7 @@ SCENARIOS = {
         Scenario("high-qos", "a job of a high QOS behind another user's array", high_qos, 75.0),
         Scenario("preempting-qos", "a job of a QOS that may preempt, on a full cluster",
               preempting_qos, 45.0),
-        Scenario("age", "a job that is older than another user's waiting jobs", age, 60.0),
+        Scenario("age", "a job that is older than another user's waiting jobs", age, 120.0),
         Scenario("qos-limit", "a job of four GPUs beside 20 jobs of a user limited to two",
               qos_limit, 60.0),
         Scenario("array-throttle", "a job of four GPUs beside an array throttled to two tasks",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 # Rounds and costs at the scale of jobs that last seconds instead of hours.
 _SCALED: Mapping[str, object] = {
     "round_seconds": 5,
-    "poll_seconds": 0.5,
+    "poll_seconds": 1,
     "restart_cost_seconds": 2.5,
     "grace_seconds": 10,
     "pin_timeout_seconds": 10,
