@@ -47,9 +47,10 @@ def site(
     check_choice("--way", way, tuple(WAYS))
     at_least_one("--runs", runs)
     percents = percents_of(adoption)
-    output.mkdir(parents=True, exist_ok=True)
+    logs = output / "hadard"
+    logs.mkdir(parents=True, exist_ok=True)
     begun_s = time.monotonic()
-    run = SiteRun(way, console)
+    run = SiteRun(way, console, logs)
     # Short, since paths of unix sockets in it are limited.
     with tempfile.TemporaryDirectory(prefix="hadar-site-", ignore_cleanup_errors=True) as scratch:
         Path(scratch).chmod(0o755)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,8 @@ class Play:
     name: str
     stop: Event
     say: Callable[[str], None]
+    # Where hadard's log and journal of the play are kept.
+    logs: Path
     directory: Path = field(init=False)
     jobs: dict[JobId, JobSeen] = field(default_factory=dict)
     judged: dict[str, list[JobId]] = field(default_factory=dict)
@@ -78,20 +81,35 @@ class Play:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run hadard during a block unless the play is plain; afterwards clear the cluster."""
-        daemon = None
+        """Run hadard during a block unless the play is plain; afterwards clear the cluster.
+
+        Raises HadarError if hadard has ended by itself.
+        """
         try:
-            if self.way is not None:
-                daemon = self.site.daemon(self.directory, dict(WAYS[self.way]))
-                daemon.start()
-            yield
+            if self.way is None:
+                yield
+            else:
+                with self._daemon(WAYS[self.way]):
+                    yield
         finally:
-            if daemon is not None:
-                daemon.stop()
             for action in reversed(self.at_end):
                 action()
             if not self.stop.is_set():
                 self.site.clear()
+
+    @contextmanager
+    def _daemon(self, config: Mapping[str, object]) -> Iterator[None]:
+        daemon = self.site.daemon(self.directory, dict(config))
+        try:
+            with daemon.running():
+                yield
+                if daemon.process is not None and daemon.process.poll() is not None:
+                    raise HadarError(f"hadard has ended during {self.title}: see {self.logs}")
+        finally:
+            name = f"{self.name}-{self.way}-{self.directory.name}-of-{self.site.scratch.name}"
+            for file in (daemon.log, daemon.journal):
+                if file.exists():
+                    shutil.copy(file, self.logs / f"{name}{file.suffix}")
 
     def submit(self, user: SiteUser, *works: Work) -> list[JobId]:
         """Submit jobs that are hadard's in a play with hadard, else plain ones."""

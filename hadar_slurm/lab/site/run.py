@@ -14,7 +14,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from hadar_slurm.errors import HadarError
+from hadar_slurm.errors import HadarError, SlurmError
 from hadar_slurm.lab.site.adoption import LIMIT_S, draw_stream, play_stream
 from hadar_slurm.lab.site.play import Interrupted, NotReached, Play, Played
 from hadar_slurm.lab.site.results import AdoptionRow, ScenarioRow, adoption_row, scenario_row
@@ -31,6 +31,8 @@ class SiteRun:
 
     way: str
     console: Console
+    # Where hadard's logs and journals are kept.
+    logs: Path
     stop: threading.Event = field(default_factory=threading.Event)
     # By scenario and group; a play each.
     plain: dict[tuple[str, str], list[Played]] = field(default_factory=dict)
@@ -53,19 +55,19 @@ class SiteRun:
                 self.say(f"{scenario.row_name(group)}, {way or 'plain'}: {wait}{note}")
 
     def _play(self, scenario: Scenario, site: SharedSite, way: str | None) -> dict[str, Played]:
-        play = Play(site, way, scenario.name, self.stop, self.say)
+        play = Play(site, way, scenario.name, self.stop, self.say, self.logs)
         with play.running():
             try:
                 scenario.prepare(play)
                 play.watch(scenario.limit_s, scenario.settle_s)
-            except NotReached as error:
+            except (NotReached, SlurmError) as error:
                 return {group: Played(None, 0, 0.0, str(error)) for group in scenario.groups}
             return play.results(scenario.limit_s)
 
     def play_stream(self, percent: int, seed: int, site: SharedSite) -> None:
         """Play a stream with one share of jobs through hadar-sbatch, and add the result."""
         way = self.way if percent else None
-        play = Play(site, way, f"adoption {percent} %", self.stop, self.say)
+        play = Play(site, way, f"adoption-{percent}", self.stop, self.say, self.logs)
         with play.running():
             row = play_stream(play, draw_stream(seed), percent, seed)
         self.streams.setdefault(percent, []).append(row)
