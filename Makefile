@@ -51,10 +51,7 @@ adversary: prepared ## one user's jobs beside another user who does all that a u
 docker-demo: ## the workload of demo on a Slurm in containers, by four users
 	docker/demo $(ARGS)
 
-docker-site: prepared ## measure waits on a shared Slurm, with Hadar and without; as root, some minutes
-	$(BIN)/hadar site $(ARGS)
-
-test: prepared ## run the tests that need the Slurm in containers
+docker-test: prepared ## run the tests that need the Slurm in containers
 	docker/test $(ARGS)
 
 docker-chaos: prepared ## chaos on the Slurm in containers
