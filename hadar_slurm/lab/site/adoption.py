@@ -90,5 +90,5 @@ def play_stream(play: Play, stream: Sequence[StreamJob], percent: int, seed: int
         max(ended_s.values()) - begun_s,
         fmean(jcts_s.values()),
         fmean(plain_s) if plain_s else None,
-        f"{lost} jobs failed" if lost else "",
+        "; ".join([*play.notes, *([f"{lost} jobs failed"] if lost else [])]),
     )

@@ -118,7 +118,8 @@ class Play:
         if self.way is None:
             jobs = [user.sbatch(each, self.environment) for each in words]
         else:
-            jobs = user.hadar_sbatch(words, self.environment)
+            jobs, left = user.hadar_sbatch(words, self.environment)
+            self.notes += [reason for reason in dict.fromkeys(left) if reason not in self.notes]
         self.managed_jobs |= set(jobs)
         self._note_submission(jobs)
         return jobs
@@ -158,13 +159,17 @@ class Play:
             if seen.has_started:
                 self.started_s.setdefault(job, now_s)
         self.record.update(self.jobs, self.managed_jobs, now_s, counts_idle=counts_idle)
-        for action in self.on_look:
+        for action in tuple(self.on_look):
             action()
         if now_s - self._said_s >= _LINE_EVERY_S:
             self._said_s = now_s
             judged = self._all_judged
             done = sum(job in self.started_s for job in judged)
-            state = f"{done} of {len(judged)} judged jobs have started" if judged else "preparing"
+            state = (
+                f"{done} of {len(judged)} judged jobs have started"
+                if judged
+                else f"{len(self.started_s)} jobs have started"
+            )
             self.say(f"{self.title}: {now_s - self._begun_s:.0f} s, {state}")
 
     @property

@@ -48,9 +48,9 @@ def stream(play: Play) -> None:
 
 
 def high_qos(play: Play) -> None:
-    """Let another user's array of 96 tasks wait, and submit a job of a QOS with priority."""
+    """Let another user's array of 96 tasks wait, and submit a job of two GPUs with a high QOS."""
     _array(play, tasks=96)
-    job = Work(4.0, options=(f"--qos={HIGH_QOS}",))
+    job = Work(4.0, num_gpus=2, is_on_one_node=True, options=(f"--qos={HIGH_QOS}",))
     play.judge("", play.submit(play.ann, job))
 
 
@@ -75,8 +75,9 @@ def age(play: Play) -> None:
     play.judge("", judged)
 
     def note() -> None:
-        if judged[0] in play.started_s and not play.notes:
-            seen = play.jobs[judged[0]]
+        seen = play.jobs.get(judged[0])
+        if seen is not None and seen.has_started:
+            play.on_look.remove(note)
             counted_s = seen.started_s - seen.accrue_s if seen.accrue_s else 0.0
             play.notes.append(f"age that Slurm counts at the start: {counted_s:.0f} s")
 
@@ -152,8 +153,6 @@ class Scenario:
     """One row of the table; `limit_s` is how long judged jobs may wait, in seconds."""
 
     name: str
-    # What is judged, for tables.
-    about: str
     prepare: Callable[[Play], None]
     limit_s: float
     # The groups of judged jobs: more than one makes a row of results each.
@@ -169,22 +168,16 @@ class Scenario:
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("make-way", "short jobs come to movable jobs on all GPUs, plain jobs wait",
-              make_way, 75.0, settle_s=5.0),
-        Scenario("stream", "a job of one GPU and one of four in a stream of plain jobs",
-              stream, 90.0, ("1-gpu", "4-gpus")),
-        Scenario("high-qos", "a job of a high QOS behind another user's array", high_qos, 75.0),
-        Scenario("preempting-qos", "a job of a QOS that may preempt, on a full cluster",
-              preempting_qos, 45.0),
-        Scenario("age", "a job that is older than another user's waiting jobs", age, 120.0),
-        Scenario("qos-limit", "a job of four GPUs beside 20 jobs of a user limited to two",
-              qos_limit, 60.0),
-        Scenario("array-throttle", "a job of four GPUs beside an array throttled to two tasks",
-              array_throttle, 60.0),
-        Scenario("maintenance", "a job that ends before a reservation only on a slow node",
-              maintenance, 45.0),
-        Scenario("busy-cores", "a job where only a slow node has free cores", busy_cores, 75.0),
-        Scenario("power-saving", "a job whose nodes are all powered down", power_saving, 45.0),
-        Scenario("dependency", "a job that waits for the end of another", dependency, 90.0),
+        Scenario("make-way", make_way, 75.0, settle_s=5.0),
+        Scenario("stream", stream, 90.0, groups=("1-gpu", "4-gpus")),
+        Scenario("high-qos", high_qos, 75.0),
+        Scenario("preempting-qos", preempting_qos, 45.0),
+        Scenario("age", age, 120.0),
+        Scenario("qos-limit", qos_limit, 60.0),
+        Scenario("array-throttle", array_throttle, 60.0),
+        Scenario("maintenance", maintenance, 45.0),
+        Scenario("busy-cores", busy_cores, 75.0),
+        Scenario("power-saving", power_saving, 45.0),
+        Scenario("dependency", dependency, 90.0),
     )
-}  # fmt: skip
+}

@@ -90,7 +90,6 @@ class SharedSite:
             "LANG": "C.UTF-8",
             "SLURM_CONF": str(self.cluster.slurm_conf),
             "HADAR_RUN_DIR": str(directory / "run"),
-            "HADAR_QUIET": "1",
         }
 
     def daemon(self, directory: Path, config: dict[str, object]) -> Daemon:

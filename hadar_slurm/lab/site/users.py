@@ -21,6 +21,7 @@ from hadar_slurm.errors import HadarError, UsageError
 _NAMES = ("games", "news", "lp", "uucp", "list", "irc", "backup", "mail", "man")
 NUM_USERS = 4
 _SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+_LEFT = re.compile(r"plain Slurm places this job: .*")
 _LIMIT_S = 60.0
 # Submits each job of a list on standard input. Only root may be able to read the interpreter's
 # files, so the program imports every module that it needs before it changes its user.
@@ -78,8 +79,11 @@ class SiteUser:
 
     def hadar_sbatch(
         self, jobs: Sequence[Sequence[str]], environment: Mapping[str, str]
-    ) -> list[JobId]:
-        """Submit jobs by hadar-sbatch, one after another, and return their ids."""
+    ) -> tuple[list[JobId], list[str]]:
+        """Submit jobs by hadar-sbatch, one after another.
+
+        Returns their ids, and the reasons why hadar-sbatch has left jobs to plain Slurm.
+        """
         own = [str(self.uid), str(self.gid), str(self.package)]
         try:
             done = subprocess.run(
@@ -94,7 +98,7 @@ class SiteUser:
             )
         except subprocess.TimeoutExpired:
             raise HadarError(f"hadar-sbatch gave no answer within {_LIMIT_S:g} s") from None
-        return _ids(done, len(jobs))
+        return _ids(done, len(jobs)), _LEFT.findall(done.stderr)
 
 
 def _ids(done: subprocess.CompletedProcess[str], count: int) -> list[JobId]:
