@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,13 @@ LIMIT_S = 240.0
 
 
 @pytest.mark.usefixtures("accounting_programs")
-def test_a_scenario_is_played_beside_its_twin(tmp_path: Path) -> None:
+def test_a_scenario_is_played_beside_its_twin(
+    tmp_path: Path, new_directory: Callable[[], Path]
+) -> None:
     """Both twins of the quickest scenario start and are reported, and nothing is left behind."""
     if os.geteuid() != 0:
         pytest.skip("only root can submit jobs of several users: run this test as root")
-    output, scratch = tmp_path / "out", Path(f"/tmp/hs{os.getpid()}")
+    output, scratch = tmp_path / "out", new_directory()
     scratch.mkdir(mode=0o755)
     command = [sys.executable, "-m", "hadar_slurm.cli.main", "site", "--json"]
     try:
