@@ -1,6 +1,6 @@
 # `make` alone lists the targets. demo and test install what they need first.
 #
-#   ARGS='...'   options for hadar demo, docker/demo or pytest
+#   ARGS='...'   options for hadar demo, hadar site, docker/demo or pytest
 #   SEED=1       the seed of the faults of a chaos run
 #   FAULTS=200   their number
 #   MINUTES=30   duration of the adversary test
@@ -8,7 +8,7 @@
 #   YES=1        allow apt-get although this machine has a Slurm configuration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-clients check fmt lint type golden man chaos adversary docker-demo docker-test docker-chaos clean prepared
+.PHONY: help demo site test test-all test-clients check fmt lint type golden man chaos adversary docker-demo docker-test docker-chaos clean prepared
 
 BIN := .venv/bin
 SEED := 1
@@ -28,6 +28,9 @@ help: ## list the targets
 demo: ## run one workload on a separate Slurm, without and with Hadar
 	@$(PREPARE) demo
 	$(BIN)/hadar demo $(ARGS)
+
+site: prepared ## measure waits on a shared Slurm, with Hadar and without; as root, some minutes
+	$(BIN)/hadar site $(ARGS)
 
 test: prepared ## run the tests that a change has to pass
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS)
@@ -78,7 +81,7 @@ man: prepared ## write the manual pages from the commands' own help texts
 	$(BIN)/python docs/man/generate.py
 
 clean: ## remove the files of make, tests and demo, and .venv
-	rm -rf .venv build dist demo-output .coverage .hypothesis .import_linter_cache \
+	rm -rf .venv build dist demo-output site-output .coverage .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

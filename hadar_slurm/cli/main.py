@@ -32,8 +32,12 @@ COMMANDS: Mapping[str, str] = {
     "simulate": "Simulate TRACE under a policy, with the same loop as hadard, in virtual time.",
     "compare": "Run every policy on every workload, in parallel, and compare the results.",
     "demo": "Run 24 jobs on a real local Slurm, without and with hadard, and compare.",
+    "site": "Measure on a real shared Slurm how long jobs wait with hadard and, as twins, without.",
     "cluster": "Start, show and stop a real Slurm on this machine with simulated GPUs.",
 }
+
+# Those of the package `trials`.
+_TRIALS = ("demo", "site")
 
 
 class _Commands(TyperGroup):
@@ -56,7 +60,8 @@ class _Commands(TyperGroup):
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
     """Import one of `COMMANDS`."""
-    module = import_module(f"hadar_slurm.cli.{name}")
+    room = "hadar_slurm.cli.trials" if name in _TRIALS else "hadar_slurm.cli"
+    module = import_module(f"{room}.{name}")
     group = getattr(module, "app", None)
     if group is None:
         group = typer.Typer(add_completion=False)

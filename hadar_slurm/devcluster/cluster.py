@@ -68,14 +68,16 @@ class LocalCluster:
         accounting: bool = False,
         timeout_s: float = 30.0,
         slurmd_timeout_s: int = 300,
+        settings: str = "",
         choose_ports: Callable[[int], Sequence[int]] = free_ports,
         on_wait: Callable[[int], None] = lambda num_idle: None,
     ) -> LocalCluster:
         """Start a cluster in `directory` and return it when every node is idle.
 
         With `accounting` it has a slurmdbd, in which the calling user belongs to one account. Nodes
-        that do not answer for `slurmd_timeout_s` seconds count as down. `on_wait` gets the number
-        of idle nodes while they start. A failure leaves nothing behind.
+        that do not answer for `slurmd_timeout_s` seconds count as down. `settings` are further
+        lines of slurm.conf. `on_wait` gets the number of idle nodes while they start. A failure
+        leaves nothing behind.
         """
         cluster = cls(layout.absolute(directory), tuple(nodes), accounting)
         layout.check_path(cluster.directory, nodes)
@@ -91,7 +93,9 @@ class LocalCluster:
                 with cluster._removed_on_failure():
                     ports = choose_ports(len(nodes) + (2 if accounting else 1))
                     version = Runner().run([binaries["slurmctld"], "-V"])
-                    layout.fill(cluster.directory, nodes, ports, slurmd_timeout_s, version)
+                    layout.fill(
+                        cluster.directory, nodes, ports, slurmd_timeout_s, version, settings
+                    )
                     cluster._start(binaries, ports[-1] if accounting else None)
                     cluster._wait_until_idle(timeout_s, on_wait)
                 break

@@ -101,11 +101,17 @@ def read_nodes(directory: Path) -> tuple[NodeShape, ...]:
 
 
 def fill(
-    directory: Path, nodes: Nodes, ports: Sequence[int], slurmd_timeout_s: int, version: str
+    directory: Path,
+    nodes: Nodes,
+    ports: Sequence[int],
+    slurmd_timeout_s: int,
+    version: str,
+    settings: str = "",
 ) -> None:
     """Write the configuration for what `slurmctld -V` prints, munge's key and the fake devices.
 
     The ports are those of slurmctld, of the nodes in turn and, with accounting, of slurmdbd.
+    `settings` are further lines of slurm.conf.
     """
     own = [part for node in nodes for part in (f"slurmd/{node.name}", f"log/{node.name}")]
     ports, of_accounting = ports[: len(nodes) + 1], ports[len(nodes) + 1 :]
@@ -131,6 +137,7 @@ def fill(
     for port in of_accounting:
         conf += accounting.slurm_conf_lines(directory, nodes, port)
         accounting.prepare(directory, port, user())
+    conf += settings
     gres, cgroup = config.gres_conf_text(directory, nodes), config.cgroup_conf_text(version)
     for name, text in (("slurm", conf), ("gres", gres), ("cgroup", cgroup)):
         path = directory / f"{name}.conf"

@@ -120,8 +120,7 @@ def start_daemon(
     Its log lies under `name`, by default its node or program; `variables` add to its environment.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
-    environment |= {"SLURM_CONF": str(directory / "slurm.conf"), _DIRECTORY_MARK: str(directory)}
-    environment |= ({_NODE_MARK: node} if node is not None else {}) | dict(variables or {})
+    environment |= daemon_variables(directory, node) | dict(variables or {})
     name = name or node or Path(argv[0]).name
     home = directory / "log" / name
     run = partial(subprocess.run, stdin=subprocess.DEVNULL, start_new_session=True, check=False)
@@ -135,6 +134,12 @@ def start_daemon(
             raise ClusterError(f"{name} did not start {text}") from None
     if status != 0:
         raise ClusterError(f"{name} ended with status {status}: {log_tail(directory, name)}")
+
+
+def daemon_variables(directory: Path, node: str | None = None) -> dict[str, str]:
+    """Return the variables by which a daemon, of `node` if given, belongs to the cluster."""
+    own = {"SLURM_CONF": str(directory / "slurm.conf"), _DIRECTORY_MARK: str(directory)}
+    return own | ({_NODE_MARK: node} if node is not None else {})
 
 
 def log_tail(directory: Path, name: str) -> str:

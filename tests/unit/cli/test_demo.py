@@ -11,8 +11,8 @@ from builders import a_cluster, a_gang
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hadar_slurm.cli.demo import show_results
 from hadar_slurm.cli.main import commands
+from hadar_slurm.cli.trials.demo import show_results
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import UsageError

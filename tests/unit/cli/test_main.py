@@ -80,7 +80,12 @@ def test_hadard_decides_without_what_is_for_studies_and_pictures() -> None:
     """hadard and its default policy import neither matplotlib nor the study nor the demo."""
     seen = imported(DECIDING)
     assert "highspy" in seen
-    unwanted = ("matplotlib", "hadar_slurm.lab.study", "hadar_slurm.lab.demo")
+    unwanted = (
+        "matplotlib",
+        "hadar_slurm.lab.study",
+        "hadar_slurm.lab.demo",
+        "hadar_slurm.lab.site",
+    )
     assert [name for name in seen if name.startswith(unwanted)] == []
 
 

@@ -1,0 +1,1 @@
+"""Commands that start a Slurm of their own and measure on it."""
