@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from results import ROOT, make, origin, table, wrapped
+from results import ROOT, make, note_lines, origin
 
 PAGE = ROOT / "benchmarks" / "results" / "generality.md"
 COMMAND = "--scenario generality benchmarks/generality.yaml"
@@ -32,10 +32,7 @@ def page(folder: Path) -> str:
     tree = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
     lines = [_HEADER]
     for note in tree["notes"]:
-        lines += [f"## {note['heading']}", ""]
-        for paragraph in note["paragraphs"]:
-            lines += [wrapped(paragraph), ""]
-        lines += [*table(note["table"]), ""]
+        lines += [f"## {note['heading']}", "", *note_lines(note)]
     lines += [origin(tree["runs"]), "", "```", f"hadar compare {COMMAND}", "```", ""]
     return "\n".join(lines)
 

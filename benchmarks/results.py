@@ -261,9 +261,7 @@ def _part(part: Part, work: Path, data: str) -> str:
         tree = json.loads(path.read_text(encoding="utf-8"))
         if part.has_notes:
             for note in tree["notes"]:
-                for paragraph in note["paragraphs"]:
-                    lines += [wrapped(paragraph), ""]
-                lines += [*table(note["table"]), ""]
+                lines += note_lines(note)
         else:
             for group in groups(tree["runs"]):
                 lines += _group(group, part, data)
@@ -310,6 +308,12 @@ def _peer_cells(entry: PolicyRecords, peer: tuple[float, float] | None) -> list[
         ours = float(entry.records[0][name]) / 3600.0
         cells += [f"{theirs:.2f}", f"{100 * (ours / theirs - 1):+.2f} %"]
     return cells or [""] * 4
+
+
+def note_lines(note: Mapping[str, Any]) -> list[str]:
+    """Return the paragraphs and the table of a scenario's note."""
+    paragraphs = [line for paragraph in note["paragraphs"] for line in (wrapped(paragraph), "")]
+    return [*paragraphs, *table(note["table"]), ""]
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

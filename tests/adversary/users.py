@@ -14,27 +14,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import hadar_slurm
+from hadar_slurm.lab.site.users import BEFORE_CHANGE_OF_USER
 
 LIMIT_S = 60.0
 # Accounts that exist on every Debian and run no processes.
 NAMES = ("news", "games")
 
-# Only root may be able to read the interpreter's files, so the program imports all modules that it
-# needs before it changes its user.
-_BECOME = """
-import os, sys
-uid, gid, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-sys.path.insert(0, root)
-import errno, fcntl, hashlib, json, random, select, signal, socket, stat, struct, subprocess, time
-import difflib, encodings.idna
-import importlib, pkgutil, hadar_slurm.cli.sbatch, hadar_slurm.submit
-for each in pkgutil.iter_modules(hadar_slurm.submit.__path__):
-    importlib.import_module(f"hadar_slurm.submit.{each.name}")
+_BECOME = (
+    BEFORE_CHANGE_OF_USER
+    + """
 os.setgroups([])
 os.setgid(gid)
 os.setuid(uid)
 sys.argv[1:] = sys.argv[4:]
 """
+)
 _SBATCH = "sys.exit(hadar_slurm.cli.sbatch.main(sys.argv[1:]))"
 
 

@@ -23,9 +23,10 @@ NUM_USERS = 4
 _SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 _LEFT = re.compile(r"plain Slurm places this job: .*")
 _LIMIT_S = 60.0
-# Submits each job of a list on standard input. Only root may be able to read the interpreter's
-# files, so the program imports every module that it needs before it changes its user.
-_HADAR_SBATCH = """
+# The beginning of a program of root's that becomes another user; its arguments are the user id, the
+# group id and the directory of this package. Only root may be able to read the interpreter's files,
+# so it imports every module that hadar-sbatch needs before it changes its user.
+BEFORE_CHANGE_OF_USER = """
 import os, sys
 uid, gid = int(sys.argv[1]), int(sys.argv[2])
 sys.path.insert(0, sys.argv[3])
@@ -34,6 +35,9 @@ import difflib, encodings.idna
 import importlib, pkgutil, hadar_slurm.cli.sbatch, hadar_slurm.submit
 for each in pkgutil.iter_modules(hadar_slurm.submit.__path__):
     importlib.import_module(f"hadar_slurm.submit.{each.name}")
+"""
+# Submits each job of a list on standard input.
+_SUBMIT_ALL = """
 for words in json.load(sys.stdin):
     child = os.fork()
     if child == 0:
@@ -87,7 +91,7 @@ class SiteUser:
         own = [str(self.uid), str(self.gid), str(self.package)]
         try:
             done = subprocess.run(
-                [sys.executable, "-c", _HADAR_SBATCH, *own],
+                [sys.executable, "-c", BEFORE_CHANGE_OF_USER + _SUBMIT_ALL, *own],
                 cwd=self.home,
                 env={**environment, "HOME": str(self.home)},
                 input=json.dumps([list(words) for words in jobs]),
