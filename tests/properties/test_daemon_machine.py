@@ -28,6 +28,7 @@ from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import shows_invented_max_nodes
+from hadar_slurm.slurm.control.claim import State
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.control.release_all import release_all
@@ -428,11 +429,11 @@ class Daemon(RuleBasedStateMachine):
         if job is None or job.state != "PENDING" or job.hold or not ledger.was_read:
             return
         described = decode_or_none(job.comment)
-        entry = ledger[JobId(job.key)]
+        claim = ledger[JobId(job.key)]
         # While a job migrates, its hold is hadard's to release. So is one that is marked as
         # hadar-sbatch's, until hadard has changed the job.
         is_marked = described is not None and described.is_held and JobId(job.key) not in ledger
-        if not entry.is_held and not is_marked:
+        if not claim.holds and not is_marked:
             self.own[job.key].is_held = self.as_owner(job, "scontrol", "hold", job.key)
 
     @rule(number=JOBS)
@@ -442,10 +443,10 @@ class Daemon(RuleBasedStateMachine):
         ledger = self.daemon.backend.ledger
         if job is None or job.state != "RUNNING" or job.hold or not ledger.was_read:
             return
-        entry = ledger[JobId(job.key)]
+        claim = ledger[JobId(job.key)]
         # Killed between recording a hold and setting it, hadard takes this one for its own.
-        is_doubtful = entry.is_held and entry.asked_when_held is not None
-        if not (is_doubtful and set(entry.asked_when_held or ()) == set(job.asked.nodes)):
+        is_doubtful = claim.state in (State.HOLDING, State.PINNING, State.RESTORING)
+        if not (is_doubtful and set(claim.replaced) == set(job.asked.nodes)):
             self.own[job.key].is_held = self.as_owner(job, "scontrol", "hold", job.key)
 
     @rule(number=JOBS)
@@ -490,7 +491,7 @@ class Daemon(RuleBasedStateMachine):
         if job is None or job.state != "PENDING" or job.asked.nodes or not job.asked.all:
             return
         ledger = self.daemon.backend.ledger
-        if not ledger.was_read or ledger[JobId(job.key)].before is not None:
+        if not ledger.was_read or ledger[JobId(job.key)].own is not None:
             return  # nodes count as hadard's choice
         if self.as_owner(job, "scontrol", "update", f"JobId={job.key}", change):
             self.own[job.key].asked.nodes = (node,)
@@ -719,3 +720,45 @@ def test_a_hold_placed_while_a_plan_is_made_stays(steps: Daemon) -> None:
     steps.fake.hold(job, "user")
     steps.daemon.backend.apply(())
     assert (job.hold, job.asked.nodes) == ("user", ())
+
+
+def cut(steps: Daemon) -> FakeJob:
+    """Return a held job, with hadard killed after clearing the request and before setting it."""
+
+    def kill(argv: Sequence[str]) -> None:
+        if any(word.startswith("NumNodes=") for word in argv):
+            raise Killed
+
+    steps.submit("alice", "any", True, "main", False, 0, RATES)
+    steps.runner.before.append(kill)
+    with suppress(Killed):
+        steps.one_round()
+    steps.daemon = steps.new_daemon()
+    [job] = steps.fake.jobs
+    if job.asked.all or not job.hold:
+        raise RuntimeError(f"it is not cut in two: {job}")
+    return job
+
+
+def test_a_job_cut_in_two_gets_its_request_back_when_the_ledger_is_lost(steps: Daemon) -> None:
+    """A described job requests GPUs: without a record, those of its description."""
+    job = cut(steps)
+    steps.ledger_lost()
+    steps.round()
+    steps.released()
+    assert job.asked.all == parse_gpus("gpu:2")
+
+
+def test_nodes_of_the_owner_stay_when_the_ledger_is_lost(steps: Daemon) -> None:
+    """hadard never requests two types a node, so these are not its pin."""
+    steps.round()
+    steps.submit("alice", "two types", False, "main", False, 0, RATES)
+    steps.name_nodes(0, "n1")
+    steps.ledger_lost()
+    steps.released()
+    [job] = steps.fake.jobs
+    assert (job.hold, job.asked.nodes, job.asked.per_node) == (
+        "",
+        ("n1",),
+        parse_gpus("gpu:v100:1,gpu:k80:1"),
+    )
