@@ -282,14 +282,12 @@ class SlurmBackend:
         ]
         events = {row.key: self._requeue_event(row) for row in rows}
         try:
-            wished = self.ledger.intend(events)
+            faults = self.ledger.carry_out(self.slurm, events)
         except LedgerError as error:
             log.warning("%s", error)
             return
-        batch = [update for row in rows for update in wished[row.key]]
-        faults = self.slurm.change(batch) if batch else []
-        for row, fault in zip(rows, faults, strict=True):
-            result = "though it had said that it listens; requeued"
+        for row in rows:
+            fault, result = faults.get(row.key), "though it had said that it listens; requeued"
             if fault is not None:
                 result = f"and it cannot be requeued: {fault}"
             run = row.restarts + 1
@@ -319,10 +317,9 @@ class SlurmBackend:
     def _take_back_raced_holds(self) -> None:
         """Release running jobs whose hold raced with their start; the next round checks it."""
         raced = self.ledger.raced(self._state.queue.values() if self._state else ())
-        batch = [update for updates in raced.values() for update in updates]
-        for fault in self.slurm.change(batch) if batch else ():
-            if fault is not None:
-                log.warning("cannot take back a hold: %s", fault)
+        faults = self.ledger.carry_out(self.slurm, raced, must_be_written=False)
+        for fault in faults.values():
+            log.warning("cannot take back a hold: %s", fault)
 
     def _see(self, queue: Mapping[JobId, QueueRow]) -> None:
         """Record which holds of hadard are gone, so that a later hold counts as the owner's."""

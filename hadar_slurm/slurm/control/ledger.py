@@ -24,13 +24,20 @@ from typing import Any
 
 from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.errors import LedgerError
+from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Request, Update
 from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.state_machine import Event, first_sight, reading, transition
+from hadar_slurm.slurm.control.state_machine import (
+    Event,
+    Kind,
+    changes,
+    first_sight,
+    read_kind,
+    transition,
+)
 from hadar_slurm.state import locks
 
 log = logging.getLogger(__name__)
@@ -122,27 +129,48 @@ class Ledger:
     def _seen(self, slurm: SlurmAdapter, rows: Iterable[QueueRow]) -> dict[JobId, Claim]:
         found: dict[JobId, Claim] = {}
         for row in rows:
-            if (claim := self._claims.get(row.key)) is None:
+            before = claim = self._claims.get(row.key)
+            if claim is None:
                 if (description := decode_or_none(row.comment)) is None:
                     continue
-                first = first_sight(row, description, was_read=self.was_read, version=slurm.version)
+                version, was_read = slurm.version, self.was_read
+                first = first_sight(row, description, was_read=was_read, version=version)
                 claim, _ = transition(Claim(), first)
                 if claim == Claim() and not description.is_held:
                     continue
-            seen, _ = transition(claim, self._reading(claim, row))
-            if row.key not in self._claims or seen != claim:
-                found[row.key] = seen
-        return found
+            kind, now_s = self._kind(claim, row), self.now_s()
+            if changes(claim, kind):
+                event = Event(kind=kind, row=row, now_s=now_s, booted_s=self._booted_s)
+                claim, _ = transition(claim, event)
+            if claim is not before:
+                found[row.key] = claim
+        return {job: claim for job, claim in found.items() if self._claims.get(job) != claim}
 
-    def _reading(self, claim: Claim, row: QueueRow) -> Event:
+    def _kind(self, claim: Claim, row: QueueRow) -> Kind:
         now_s, booted_s, opened_s = self.now_s(), self._booted_s, self.opened_s
-        return reading(claim, row, now_s=now_s, booted_s=booted_s, opened_s=opened_s)
+        return read_kind(claim, row, now_s=now_s, booted_s=booted_s, opened_s=opened_s)
 
-    def raced(self, rows: Iterable[QueueRow]) -> dict[JobId, tuple[Update, ...]]:
-        """Return the updates that take back our holds which raced with the start of their jobs."""
-        claims = {row.key: (self._claims[row.key], row) for row in rows if row.key in self}
-        found = {job: transition(c, self._reading(c, row))[1] for job, (c, row) in claims.items()}
-        return {job: updates for job, updates in found.items() if updates}
+    def raced(self, rows: Iterable[QueueRow]) -> dict[JobId, Event]:
+        """Return the events of our holds that raced with the start of their jobs."""
+        known = [row for row in rows if row.is_held_as_it_runs and row.key in self]
+        raced = [row for row in known if self._kind(self[row.key], row) is Kind.RACED]
+        return {row.key: Event(kind=Kind.RACED, row=row) for row in raced}
+
+    def carry_out(
+        self, slurm: SlurmAdapter, events: Mapping[JobId, Event], *, must_be_written: bool = True
+    ) -> dict[JobId, SlurmError]:
+        """Record events, then send their updates; return the first fault of each job.
+
+        Raises LedgerError, with nothing sent, where they cannot be recorded.
+        """
+        wished = self.intend(events, must_be_written=must_be_written)
+        batch = [(job, update) for job, updates in wished.items() for update in updates]
+        answers = slurm.change([update for _, update in batch]) if batch else ()
+        faults: dict[JobId, SlurmError] = {}
+        for (job, _), fault in zip(batch, answers, strict=True):
+            if fault is not None:
+                faults.setdefault(job, fault)
+        return faults
 
     def intend(
         self, events: Mapping[JobId, Event], *, must_be_written: bool = True

@@ -73,9 +73,7 @@ def release_all(
         queue = slurm.queue()
         ledger.see(slurm, queue.values())
         raced = ledger.raced(queue.values())
-        if raced:
-            # The next reading shows the result.
-            slurm.change([update for updates in raced.values() for update in updates])
+        ledger.carry_out(slurm, raced, must_be_written=False)  # the next reading shows the result
         waiting = changed_jobs(ledger, queue.values())
         # A job that had just started could not be changed, and no longer waits.
         answers = {job: a for job, a in answers.items() if not a.fault or job in waiting}

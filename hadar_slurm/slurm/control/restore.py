@@ -79,14 +79,13 @@ def _attempt(
     if not events:
         return {}, queue
     # The jobs are held or pinned already: an unwritable ledger must not keep them so.
-    wished = ledger.intend({event.row.key: event for event in events}, must_be_written=False)
-    batch = [(job, change) for job, changes in wished.items() for change in changes]
-    answers = slurm.change([change for _, change in batch])
+    wishes = {event.row.key: event for event in events}
+    faults = ledger.carry_out(slurm, wishes, must_be_written=False)
     queue = slurm.queue()
     ledger.see(slurm, queue.values())
     with suppress(LedgerError):
         ledger.note({})
-    return {job: str(f) for (job, _), f in zip(batch, answers, strict=True) if f}, queue
+    return {job: str(fault) for job, fault in faults.items()}, queue
 
 
 def own_request(row: QueueRow, claim: Claim, slurm: SlurmAdapter) -> Request:

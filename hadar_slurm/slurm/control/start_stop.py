@@ -19,7 +19,6 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.errors import LedgerError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, ReportError, read_report
-from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus
@@ -109,12 +108,11 @@ class Mover:
         waiting = [queue[job] for job in jobs if job in queue and not queue[job].is_held]
         holds = {r.key: self._event(Kind.HOLD, r) for r in waiting if r.state == "PENDING"}
         try:
-            wished = self.ledger.intend(holds)
+            faults = self.ledger.carry_out(self.slurm, holds)
         except LedgerError as error:
             log.warning("%s", error)
             return
-        batch = [update for updates in wished.values() for update in updates]
-        for fault in filter(None, self.slurm.change(batch) if batch else ()):
+        for fault in faults.values():
             log.warning("cannot hold: %s", fault)
 
     def _requeue_when_saved(self, saving: dict[Stop, Event]) -> list[Stop]:
@@ -284,23 +282,15 @@ class Mover:
     def _carry_out(self, events: Mapping[Moved, Event]) -> list[Moved]:
         """Record events and make their updates; return the actions that succeeded, defer others."""
         try:
-            wished = self.ledger.intend({a.job_id: event for a, event in events.items()})
+            faults = self.ledger.carry_out(self.slurm, {a.job_id: e for a, e in events.items()})
         except LedgerError as error:
             self._defer(events, str(error))
             return []
-        failed = self._change([(a, update) for a in events for update in wished[a.job_id]])
-        return [action for action in events if action not in failed]
-
-    def _change(self, batch: Sequence[tuple[Moved, updates.Update]]) -> set[Moved]:
-        """Make changes in one batch; return the actions one of whose changes failed."""
-        failed: set[Moved] = set()
-        faults = self.slurm.change([change for _, change in batch]) if batch else ()
-        for (action, _), fault in zip(batch, faults, strict=True):
-            if fault is not None and action not in failed:
-                failed.add(action)
+        for action in events:
+            if fault := faults.get(action.job_id):
                 is_refused = isinstance(fault, SlurmRefused)
                 self._set(action, Status.REFUSED if is_refused else Status.DEFERRED, str(fault))
-        return failed
+        return [action for action in events if action.job_id not in faults]
 
     def _defer(self, actions: Iterable[Action], why: str) -> None:
         for action in actions:

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client import updates
@@ -226,10 +225,8 @@ def _updates(claim: Claim, event: Event, target: State) -> tuple[Update, ...]:
         case Kind.HOLD:
             return (updates.Hold(job),)
         case Kind.PIN:
-            # Hold again: its owner may have released the job since the last read, and Slurm would
-            # then start it without a GPU between the other two changes.
-            ask = updates.SetRequest(job, event.request, begins_soon=row.restarts > 0)
-            return (updates.Hold(job), updates.ClearRequest(job), ask)
+            # Hold again: its owner may have released the job since the last read.
+            return (updates.Hold(job), *_request_updates(event))
         case Kind.RELEASE if target is State.PINNED or row.restarts == 0:
             return (updates.Release(job),)
         case Kind.RELEASE:
@@ -239,38 +236,46 @@ def _updates(claim: Claim, event: Event, target: State) -> tuple[Update, ...]:
         case Kind.REQUEUE | Kind.REQUEUE_HELD:
             return (updates.Requeue(job),)
         case Kind.RESTORE if target is State.FOREIGN_HOLD:
-            return _under_a_foreign_hold(job, event)
+            # Our hold would replace the foreign one, and Slurm does not show which user set a hold.
+            return _request_updates(event)
         case Kind.RESTORE:
-            ask = updates.SetRequest(job, event.request)
-            return (updates.Hold(job), updates.ClearRequest(job), ask)
+            return (updates.Hold(job), *_request_updates(event))
     return ()
 
 
-def _under_a_foreign_hold(job: JobId, event: Event) -> tuple[Update, ...]:
-    """Return the updates that restore a request while the hold stays.
+def _request_updates(event: Event) -> tuple[Update, ...]:
+    """Return the two updates that change a request.
 
-    Our hold would replace the foreign one, and Slurm does not show which user set a hold. If the
-    job is released meanwhile, its begin time prevents a start while it requests no GPU.
+    In between the job requests no GPU. If it is released then, or hadard is killed and its owner
+    releases it, its begin time keeps it from starting until it is restored.
     """
-    clear, row = updates.ClearRequest(job), event.row
-    if row.restarts == 0 and row.started_s > event.now_s:
-        return (clear, updates.SetRequest(job, event.request))  # its owner chose that time
-    ask = updates.SetRequest(job, event.request, begins_soon=True)
-    return (updates.DelayStart(job), clear, ask)
+    job, row = event.row.key, event.row
+    ours_until_s = event.now_s + (updates.DELAY_S if row.request.is_cleared else 0)
+    if row.restarts == 0 and row.started_s > ours_until_s:  # its owner chose that time
+        return (updates.ClearRequest(job), updates.SetRequest(job, event.request))
+    soon_s = 1 if row.restarts > 0 else 0
+    clear = updates.ClearRequest(job, delays_start=True)
+    return (clear, updates.SetRequest(job, event.request, begins_in_s=soon_s))
 
 
-def reading(
+def changes(claim: Claim, kind: Kind) -> bool:
+    """Return whether a reading of this kind may change a claim; most change none."""
+    has_values = bool(claim.replaced or claim.requeued or (claim.since_s and not claim.holds))
+    return has_values or TABLE[kind].get(claim.state) is not claim.state
+
+
+def read_kind(
     claim: Claim, row: QueueRow, *, now_s: float, booted_s: float, opened_s: float
-) -> Event:
+) -> Kind:
     """Return what a reading shows of a live job; `opened_s` is the start of this process."""
     kind = _pending_kind(claim, row) if row.state == "PENDING" else _running_kind(claim, row, now_s)
     if kind is Kind.USER_HOLD and _is_release_lost(claim, now_s, booted_s, opened_s):
-        kind = Kind.RELEASE_LOST
+        return Kind.RELEASE_LOST
     is_free = kind in (Kind.FREE, Kind.RUNNING) and claim.state in (State.RELEASED, State.PLACED)
     if is_free and not (claim.since_s and 0 <= now_s - claim.since_s < SAVED_AFTER_S):
         is_placed = bool(row.requested_nodes) or claim.has_cleared(row)
-        kind = Kind.SAVED_PLACED if is_placed else Kind.SAVED_FREE
-    return Event(kind=kind, row=row, now_s=now_s, booted_s=booted_s)
+        return Kind.SAVED_PLACED if is_placed else Kind.SAVED_FREE
+    return kind
 
 
 def _pending_kind(claim: Claim, row: QueueRow) -> Kind:

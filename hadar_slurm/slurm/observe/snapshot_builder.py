@@ -400,8 +400,9 @@ class SnapshotBuilder:
 
     def _is_for_later(self, row: QueueRow) -> bool:
         """Return whether a pending job waits for another job or for a begin time of its user."""
-        # hadard changes the begin time that a requeue sets.
-        begins_later = row.restarts == 0 and row.started_s > self.now_s()
+        # hadard changes the begin time that a requeue sets, and that of a request which it clears.
+        may_be_own = row.restarts == 0 and not row.request.is_cleared
+        begins_later = may_be_own and row.started_s > self.now_s()
         return bool(row.dependency) or (row.is_held_by_user and begins_later)
 
     def _has_pin_timed_out(self, row: QueueRow, gang: Gang) -> bool:

@@ -21,8 +21,9 @@ from hadar_slurm.slurm.control.state_machine import (
     Event,
     Kind,
     RefusedTransition,
+    changes,
     first_sight,
-    reading,
+    read_kind,
     transition,
 )
 
@@ -55,7 +56,10 @@ def seen(
     claim: Claim, row: QueueRow, *, now_s: float = RELEASED_S + 1, booted_s: float = BOOTED_S
 ) -> Claim:
     """Return the claim after a reading by a hadard that has run since 0 s."""
-    return transition(claim, reading(claim, row, now_s=now_s, booted_s=booted_s, opened_s=0.0))[0]
+    kind = read_kind(claim, row, now_s=now_s, booted_s=booted_s, opened_s=0.0)
+    after, _ = transition(claim, Event(kind=kind, row=row, now_s=now_s, booted_s=booted_s))
+    assert after == claim or changes(claim, kind)
+    return after
 
 
 @pytest.mark.parametrize(("state", "kind"), list(product(State, Kind)), ids=str)
@@ -197,14 +201,14 @@ def test_a_daemon_that_comes_days_later_takes_no_owners_hold() -> None:
     """A hadard that starts long after the release takes a hold for the owner's."""
     for later_s, is_ours in ((300.0, True), (3 * 86_400.0, False)):
         now_s = RELEASED_S + later_s
-        shown = reading(
+        kind = read_kind(
             a_claim(State.RELEASED),
             a_queue_row(**HELD),
             now_s=now_s,
             booted_s=now_s - 100.0,
             opened_s=now_s,
         )
-        assert (shown.kind is Kind.RELEASE_LOST) is is_ours
+        assert (kind is Kind.RELEASE_LOST) is is_ours
 
 
 @pytest.mark.parametrize("state", [State.RELEASED, State.PINNED])
@@ -265,9 +269,8 @@ def test_a_hold_raced_if_the_job_runs_as_it_was_before() -> None:
         (State.HOLDING, OWN, replace(row, reason="JobHeldAdmin"), False),
     ):
         claim = replace(a_claim(state), replaced=request.nodes)
-        after, sent = transition(
-            claim, reading(claim, shown, now_s=1.0, booted_s=0.0, opened_s=0.0)
-        )
+        kind = read_kind(claim, shown, now_s=1.0, booted_s=0.0, opened_s=0.0)
+        after, sent = transition(claim, Event(kind=kind, row=shown))
         assert (sent == (updates.Release(row.key),)) is is_raced
         assert (after == claim) is is_raced
 
