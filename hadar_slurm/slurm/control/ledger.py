@@ -30,14 +30,8 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Request, Update
 from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.state_machine import (
-    Event,
-    Kind,
-    changes,
-    first_sight,
-    read_kind,
-    transition,
-)
+from hadar_slurm.slurm.control.readings import first_sight, read_kind
+from hadar_slurm.slurm.control.state_machine import Event, Kind, changes, transition
 from hadar_slurm.state import locks
 
 log = logging.getLogger(__name__)

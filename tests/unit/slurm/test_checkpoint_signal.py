@@ -20,7 +20,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us
 from hadar_slurm.slurm.control.claim import Claim
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.state_machine import SAVED_AFTER_S
+from hadar_slurm.slurm.control.readings import SAVED_AFTER_S
 from hadar_slurm.slurm.settings import BackendSettings
 
 GRACE_S = 10.0

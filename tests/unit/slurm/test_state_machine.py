@@ -15,15 +15,13 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.control.claim import HOLDS, Claim, State
+from hadar_slurm.slurm.control.readings import SAVED_AFTER_S, first_sight, read_kind
 from hadar_slurm.slurm.control.state_machine import (
-    SAVED_AFTER_S,
     TABLE,
     Event,
     Kind,
     RefusedTransition,
     changes,
-    first_sight,
-    read_kind,
     transition,
 )
 
