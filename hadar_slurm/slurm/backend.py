@@ -337,10 +337,11 @@ class SlurmBackend:
 
     def _names_type(self, action: Start) -> bool:
         state = self._state or self.slurm.read()
-        row, keeps = state.queue.get(action.job_id), self.slurm.abilities.keeps_types
-        if row is None:
+        if (row := state.queue.get(action.job_id)) is None:
             return False
-        return must_name_type(row, action.gang, state.cluster, keeps_types=keeps)
+        keeps_types = self.slurm.abilities.keeps_types
+        named = self.ledger[row.key].named_types(row) if keeps_types else frozenset()
+        return must_name_type(named, action.gang, state.cluster)
 
     def _pause(self, seconds: float) -> None:
         self.on_wait()

@@ -66,6 +66,14 @@ REQUESTS: dict[str, Asked] = {
     "per node, two": Asked(per_node=parse_gpus("gpu:1"), min_nodes=2, max_nodes=2),
     "two types": Asked(per_node=parse_gpus("gpu:v100:1,gpu:k80:1"), min_nodes=1, max_nodes=1),
 }
+# The same as hadar-sbatch writes them into the description.
+ASKS = {
+    "typed": {"gpus": "p100:2"},
+    "two nodes": {"gpus": "4", "nodes": "2"},
+    "per node": {"gpus-per-node": "2", "nodes": "1"},
+    "per node, two": {"gres": "gpu:1", "nodes": "2-2"},
+    "two types": {"gres": "gpu:v100:1,gpu:k80:1", "nodes": "1"},
+}
 SIZES = {"any of 4": 4, "one": 1, "two nodes": 4}
 JOBS = st.integers(0, 30)
 TABLE = parse_table(data_file("throughputs.json").read_text(), "throughputs.json")
@@ -381,7 +389,12 @@ class Daemon(RuleBasedStateMachine):
         """Submit a described job, held if hadard was alive at its submission."""
         gpus = SIZES.get(name, 2)
         described = Description(
-            steps=STEPS, gpus=gpus, throughputs=throughputs, checkpoint=True, is_held=is_held
+            steps=STEPS,
+            gpus=gpus,
+            asks=ASKS.get(name, {}),
+            throughputs=throughputs,
+            checkpoint=True,
+            is_held=is_held,
         )
         try:
             job = self.fake.submit(
@@ -722,14 +735,14 @@ def test_a_hold_placed_while_a_plan_is_made_stays(steps: Daemon) -> None:
     assert (job.hold, job.asked.nodes) == ("user", ())
 
 
-def cut(steps: Daemon) -> FakeJob:
+def cut(steps: Daemon, name: str = "any") -> FakeJob:
     """Return a held job, with hadard killed after clearing the request and before setting it."""
 
     def kill(argv: Sequence[str]) -> None:
         if any(word.startswith("NumNodes=") for word in argv):
             raise Killed
 
-    steps.submit("alice", "any", True, "main", False, 0, RATES)
+    steps.submit("alice", name, True, "main", False, 0, RATES)
     steps.runner.before.append(kill)
     with suppress(Killed):
         steps.one_round()
@@ -781,3 +794,19 @@ def test_the_next_hadard_restores_a_job_cut_in_two_at_once(steps: Daemon) -> Non
     steps.round()
     steps.fake.advance(1.0)
     assert (job.state, job.num_gpus) == ("RUNNING", 2)
+
+
+def test_a_typed_job_cut_in_two_is_placed(steps: Daemon) -> None:
+    """22.05.8 accepts no untyped request of a job that has named a type."""
+    job = cut(steps, "typed")
+    steps.round()
+    steps.fake.advance(1.0)
+    assert (job.state, dict(job.gpus)) == ("RUNNING", {("n3", "p100"): 2})
+
+
+def test_a_typed_job_cut_in_two_is_restored_when_the_ledger_is_lost(steps: Daemon) -> None:
+    job = cut(steps, "typed")
+    steps.ledger_lost()
+    steps.released()
+    steps.fake.advance(3.0)
+    assert (job.state, dict(job.gpus)) == ("RUNNING", {("n3", "p100"): 2})

@@ -68,6 +68,9 @@ class Claim:
     # The nodes that the job requested when our last hold was sent. A job that runs on these under a
     # hold started while that hold was on its way. Empty once the hold is read back.
     replaced: tuple[NodeName, ...] = ()
+    # The GPU types that the job's request named before our last change of it: Slurm before 24.11
+    # keeps them, and does not show them while the request is cleared.
+    named: tuple[str, ...] = ()
     # The features that hadard has made the job prefer.
     preferred: str = ""
     # When our hold was last sent or observed to be gone; 0: unknown, or slurmctld has saved it
@@ -92,6 +95,10 @@ class Claim:
     def pins(self, nodes: Iterable[NodeName]) -> bool:
         """Return whether hadard chose these nodes; other nodes are the owner's later choice."""
         return bool(self.pinned) and set(nodes) == set(self.pinned)
+
+    def named_types(self, row: QueueRow) -> frozenset[str]:
+        """Return the GPU types that the job's request names, or named before it was cleared."""
+        return frozenset(self.named) if row.request.is_cleared else row.named_types
 
     def has_cleared(self, row: QueueRow) -> bool:
         """Return whether the request is cleared, as between the two updates of a change."""

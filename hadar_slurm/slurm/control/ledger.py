@@ -255,6 +255,7 @@ def _claim(tree: Mapping[str, Any]) -> Claim:
         own=None if own is None else Request(**{k: _part(k, v) for k, v in own.items()}),
         pinned=_nodes(tree.get("pinned", ())),
         replaced=_nodes(tree.get("replaced", ())),
+        named=tuple(_nodes(tree.get("named", ()))),
         preferred=_word(tree.get("preferred", "")),
         **numbers,
     )

@@ -13,6 +13,14 @@ from hadar_slurm.slurm.control.state_machine import TABLE, Event, Kind
 SAVED_AFTER_S = 60.0
 # A hadard started after the release assumes a loss for no longer than this after it.
 _UNSEEN_S = 600.0
+# The part of a request that each of sbatch's options sets.
+_KEYS = {
+    "gpus": "per_job",
+    "gpus-per-node": "per_node",
+    "gres": "per_node",
+    "gpus-per-task": "per_task",
+    "gpus-per-socket": "per_socket",
+}
 
 
 def read_kind(
@@ -96,8 +104,28 @@ def first_sight(
 
 def described_request(description: Description, version: tuple[int, int]) -> Request:
     """Return the request that a description stands for, where the original is not known."""
-    gpu = f"{gres_prefix(version)}gpu"
-    if (shape := description.shape) is not None:
-        num_nodes = f"{shape.nodes}-{shape.nodes}"
-        return Request(num_nodes=num_nodes, per_node=f"{gpu}:{shape.gpus_per_node}")
-    return Request(num_nodes=f"1-{description.gpus}", per_job=f"{gpu}:{description.gpus}")
+    gpu, shape, asks = f"{gres_prefix(version)}gpu", description.shape, description.asks
+    least = shape.nodes if shape else 1
+    num_nodes = asks.get("nodes", f"{least}-{least if shape else description.gpus}")
+    if "-" not in num_nodes:
+        num_nodes = f"{num_nodes}-{num_nodes}"
+    given = {_KEYS[name]: _gres(gpu, text) for name, text in asks.items() if name in _KEYS}
+    if not given and shape is not None:
+        given = {"per_node": f"{gpu}:{shape.gpus_per_node}"}
+    elif not given:
+        given = {"per_job": f"{gpu}:{description.gpus}"}
+    parts = ("per_job", "per_node", "per_task", "per_socket")
+    per_job, per_node, per_task, per_socket = (given.get(part, "") for part in parts)
+    return Request(
+        num_nodes=num_nodes,
+        per_job=per_job,
+        per_node=per_node,
+        per_task=per_task,
+        per_socket=per_socket,
+    )
+
+
+def _gres(gpu: str, text: str) -> str:
+    """Return `gres/gpu:v100:2,gres/gpu` for the value `v100:2,gpu` of one of sbatch's options."""
+    parts = (part.removeprefix("gpu").removeprefix(":") for part in text.split(","))
+    return ",".join(f"{gpu}:{part}" if part else gpu for part in parts)

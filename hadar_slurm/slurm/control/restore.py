@@ -98,8 +98,8 @@ def own_request(row: QueueRow, claim: Claim, slurm: SlurmAdapter) -> Request:
     own, asked = claim.own, row.requested_nodes
     if asked and not claim.pins(asked):
         own = replace(own, nodes=asked)  # the owner's later choice
-    if slurm.abilities.keeps_types and len(row.named_types) == 1:
-        (gpu_type,) = row.named_types
+    if slurm.abilities.keeps_types and len(claim.named_types(row)) == 1:
+        (gpu_type,) = claim.named_types(row)
         typed: dict[str, Any] = {
             key: re.sub(r"\bgpu(?=:\d|$)", f"gpu:{gpu_type}", getattr(own, key))
             for key in ("per_node", "per_job", "per_task", "per_socket")

@@ -234,7 +234,8 @@ class Mover:
         pins: dict[Start, Event] = {}
         keeps_types = self.slurm.abilities.keeps_types
         for start, row in rows.items():
-            names_type = must_name_type(row, start.gang, reading.cluster, keeps_types=keeps_types)
+            named = self.ledger[row.key].named_types(row) if keeps_types else frozenset()
+            names_type = must_name_type(named, start.gang, reading.cluster)
             request = request_for(start.gang, self.slurm.version, names_type=names_type)
             names[start] = names_type
             pins[start] = self._event(Kind.PIN, row, own=reading.request(row), request=request)
@@ -304,12 +305,11 @@ def _state_now(row: QueueRow | None) -> str:
     return f"it is {row.state if row else 'not in the queue'} now"
 
 
-def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, *, keeps_types: bool) -> bool:
+def must_name_type(named: frozenset[str], gang: Gang, cluster: Cluster) -> bool:
     """Return whether the request for `gang` has to name its GPU type.
 
     On a node with several types Slurm cannot know it otherwise; and where Slurm keeps types, a
-    request that has named one cannot become untyped again.
+    request that has `named` one cannot become untyped again.
     """
     is_ambiguous = any(not cluster.by_name[name].has_one_type for name in gang.gpus_by_node)
-    is_tied = keeps_types and bool(row.named_types)
-    return len(gang.gpus_by_type) == 1 and (is_ambiguous or is_tied)
+    return len(gang.gpus_by_type) == 1 and (is_ambiguous or bool(named))

@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client import updates
-from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.parse import QueueRow, types_in
 from hadar_slurm.slurm.client.updates import Request, Update
 from hadar_slurm.slurm.control.claim import HOLDS, Claim, State
 
@@ -165,7 +165,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
     row, restarts = event.row, event.row.restarts
     match event.kind:
         case Kind.FOUND_HELD | Kind.FOUND_CHANGED if event.own is not None:
-            return replace(claim, own=event.own, pinned=row.requested_nodes)
+            named = tuple(sorted(types_in(event.own)))
+            return replace(claim, own=event.own, pinned=row.requested_nodes, named=named)
         case Kind.FREE | Kind.RUNNING:
             return replace(_read_back(claim, row), requeued=0)
         case Kind.USER_HOLD if target is State.FOREIGN_HOLD:
@@ -183,7 +184,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
             own, nodes = claim.own or event.own, event.request.nodes
-            return replace(claim, own=own, pinned=nodes, replaced=row.requested_nodes)
+            pinned = replace(claim, own=own, pinned=nodes, replaced=row.requested_nodes)
+            return replace(pinned, named=tuple(sorted(claim.named_types(row))))
         case Kind.RELEASE:
             return replace(claim, replaced=())
         case Kind.SAVE:
@@ -193,7 +195,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(claim, requeued=restarts + 1, ended_run=ended, replaced=())
         case Kind.RESTORE:
             replaced = () if target is State.FOREIGN_HOLD else row.requested_nodes
-            return replace(claim, own=event.request, replaced=replaced)
+            restored = replace(claim, own=event.request, replaced=replaced)
+            return replace(restored, named=tuple(sorted(claim.named_types(row))))
         case Kind.PREFER:
             return replace(claim, preferred=event.features)
     return claim

@@ -256,7 +256,8 @@ class SnapshotBuilder:
 
     def _bound_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that nodes of the job must have."""
-        return row.named_types if self.slurm.abilities.keeps_types else frozenset()
+        keeps_types = self.slurm.abilities.keeps_types
+        return self.ledger[row.key].named_types(row) if keeps_types else frozenset()
 
     def _throughputs(self, row: QueueRow, description: Description) -> Throughputs:
         gpus_by_type = self._state.cluster.gpus_by_type

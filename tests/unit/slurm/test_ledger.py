@@ -23,6 +23,7 @@ ONE, TWO, TASK = JobId("1"), JobId("2"), JobId("3_4")
 PINNED = Claim(
     state=State.PINNING,
     own=Request(num_nodes="1-4", per_job="gres/gpu:v100:2", nodes=(NodeName("n1"),)),
+    named=("v100",),
     preferred="v100",
     replaced=(NodeName("n2"),),
 )

@@ -15,7 +15,12 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.control.claim import HOLDS, Claim, State
-from hadar_slurm.slurm.control.readings import SAVED_AFTER_S, first_sight, read_kind
+from hadar_slurm.slurm.control.readings import (
+    SAVED_AFTER_S,
+    described_request,
+    first_sight,
+    read_kind,
+)
 from hadar_slurm.slurm.control.state_machine import (
     TABLE,
     Event,
@@ -174,6 +179,36 @@ def test_without_a_ledger_a_cleared_request_comes_from_the_description() -> None
     assert held.state is State.HELD
     assert held.own == Request(num_nodes="1-2", per_job="gres/gpu:2")
     assert lost(a_queue_row(**cleared)).has_cleared(a_queue_row(**cleared))
+
+
+@pytest.mark.parametrize(
+    ("asks", "request_"),
+    [
+        ({}, Request(num_nodes="1-2", per_job="gres/gpu:2")),
+        ({"gpus": "v100:2"}, Request(num_nodes="1-2", per_job="gres/gpu:v100:2")),
+        ({"gpus": "2", "nodes": "2"}, Request(num_nodes="2-2", per_job="gres/gpu:2")),
+        (
+            {"gres": "gpu:v100:1,gpu:k80", "nodes": "1-2"},
+            Request(num_nodes="1-2", per_node="gres/gpu:v100:1,gres/gpu:k80"),
+        ),
+        ({"gres": "gpu"}, Request(num_nodes="1-2", per_node="gres/gpu")),
+        ({"gpus-per-task": "1"}, Request(num_nodes="1-2", per_task="gres/gpu:1")),
+        ({"gpus-per-socket": "1"}, Request(num_nodes="1-2", per_socket="gres/gpu:1")),
+    ],
+    ids=str,
+)
+def test_a_description_has_the_owners_own_request(asks: dict[str, str], request_: Request) -> None:
+    """In Slurm's form."""
+    described = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, asks=asks)
+    assert described_request(described, (24, 11)) == request_
+
+
+def test_types_once_named_are_known_while_the_request_is_cleared() -> None:
+    """Slurm before 24.11 then accepts no untyped request, and does not show the types."""
+    row = a_queue_row(**HELD, gpus_otherwise=(("v100", 2),))
+    claim, _ = transition(Claim(state=State.HELD), Event(kind=Kind.PIN, row=row, request=PINNED))
+    assert claim.named_types(replace(row, request=Request(), gpus_otherwise=())) == {"v100"}
+    assert claim.named_types(a_queue_row(gpus_otherwise=(("gpu", 2),))) == set()
 
 
 # Releases that slurmctld may lose.
