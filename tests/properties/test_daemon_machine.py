@@ -583,7 +583,28 @@ class Daemon(RuleBasedStateMachine):
     @rule()
     def slurmctld_restarts(self) -> None:
         """slurmctld restarts, and its nodes report some seconds later."""
-        self.fake.restart()
+        self.restart_slurmctld(loses_s=0.0)
+
+    @rule()
+    def slurmctld_loses_releases(self) -> None:
+        """slurmctld goes away before it has saved the releases and starts of two rounds."""
+        self.one_round()
+        self.one_round()
+        self.restart_slurmctld(loses_s=15.0)
+
+    def restart_slurmctld(self, loses_s: float) -> None:
+        """Restart slurmctld, and note which holds are now of unknown origin."""
+        held = {job.key for job in self.fake.jobs if job.hold}
+        self.fake.restart(loses_s)
+        ledger = self.open_ledger()
+        for key, own in self.own.items():
+            [job] = self.fake.find(key)
+            claim = ledger[JobId(key)]
+            is_ours = claim.holds or claim.since_s > 0
+            # Under another slurmctld, an owner's hold after a release of hadard counts as hadard's,
+            # and a release that was lost may have been that of an owner's hold.
+            if own.is_held if is_ours else bool(job.hold) and key not in held:
+                own.is_held = None
 
     @rule()
     def ended_jobs_are_forgotten(self) -> None:
@@ -810,3 +831,16 @@ def test_a_typed_job_cut_in_two_is_restored_when_the_ledger_is_lost(steps: Daemo
     steps.released()
     steps.fake.advance(3.0)
     assert (job.state, dict(job.gpus)) == ("RUNNING", {("n3", "p100"): 2})
+
+
+def test_a_release_that_slurmctld_has_lost_is_done_again(steps: Daemon) -> None:
+    """The hold that it shows is hadard's, although hadard had seen the job without it."""
+    steps.submit("alice", "any", True, "main", False, 0, RATES)
+    steps.round()
+    [job] = steps.fake.jobs
+    steps.slurmctld_loses_releases()
+    assert (job.state, job.hold) == ("PENDING", "user")
+    steps.fake.advance(6.0)
+    steps.round()
+    steps.fake.advance(2.0)
+    assert (job.state, job.num_gpus) == ("RUNNING", 2)

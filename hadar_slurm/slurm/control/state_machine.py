@@ -154,10 +154,10 @@ def transition(claim: Claim, event: Event) -> tuple[Claim, tuple[Update, ...]]:
     target = TABLE[event.kind].get(claim.state)
     if target is None:
         raise RefusedTransition(f"job {event.row.key}: {event.kind!s} while {claim.state!s}")
-    after = _values(claim, event, target)
+    after = replace(_values(claim, event, target), state=target)
     if after.holds != claim.holds:
         after = replace(after, since_s=event.now_s, booted_s=event.booted_s)
-    return replace(after, state=target), _updates(after, event, target)
+    return after, _updates(event, target)
 
 
 def _values(claim: Claim, event: Event, target: State) -> Claim:
@@ -212,7 +212,7 @@ def _read_back(claim: Claim, row: QueueRow) -> Claim:
     return replace(claim, pinned=pinned, replaced=())
 
 
-def _updates(claim: Claim, event: Event, target: State) -> tuple[Update, ...]:
+def _updates(event: Event, target: State) -> tuple[Update, ...]:
     """Return the updates of an event, in their order; see docs/slurm.md for each."""
     row, job = event.row, event.row.key
     match event.kind:

@@ -92,6 +92,16 @@ def test_our_hold_ends_only_where_it_is_seen_to_be_gone(state: State) -> None:
     assert ends == {Kind.FREE, Kind.RUNNING, Kind.OPERATOR_HOLD}
 
 
+@pytest.mark.parametrize("state", sorted(HOLDS))
+def test_the_end_of_our_hold_is_dated(state: State) -> None:
+    """Until slurmctld has saved it, another one may show the hold again."""
+    claim = replace(a_claim(state), since_s=0.0, booted_s=0.0)
+    for row in (a_queue_row(), a_queue_row(priority=0, reason="JobHeldAdmin")):
+        after = seen(claim, row, now_s=1234.0)
+        assert (after.since_s, after.booted_s) == (1234.0, BOOTED_S)
+        assert seen(after, a_queue_row(**HELD), now_s=1240.0, booted_s=5000.0).holds
+
+
 def test_a_foreign_hold_becomes_ours_only_if_it_was_never_the_owners() -> None:
     """Slurm set it because of the pin, or shows a hold of hadard again that it had forgotten."""
     ours = {kind for kind in Kind if TABLE[kind].get(State.FOREIGN_HOLD) in HOLDS}
