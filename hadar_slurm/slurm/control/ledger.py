@@ -18,12 +18,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from hadar_slurm import untrusted_files
-from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -43,8 +43,8 @@ _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _MAX_NUMBER = 1e18
-_TIMES = ("since_s", "booted_s", "signalled_until_s")
-_COUNTS = ("requeued", "signalled_run", "ended_run")
+# The values of a claim apart from its state and the own request.
+_DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
 # What parsing a damaged file may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -246,19 +246,11 @@ class Ledger:
 
 def _claim(tree: Mapping[str, Any]) -> Claim:
     """Return a claim; raises one of `_DAMAGE` for anything that a ledger does not write."""
+    given = {key: _like(value, tree[key]) for key, value in _DEFAULTS.items() if key in tree}
     own = tree.get("own")
-    numbers: dict[str, Any] = {key: _number(tree.get(key, 0.0)) for key in _TIMES}
-    numbers |= {key: int(_number(tree.get(key, 0))) for key in _COUNTS}
-    return Claim(
-        state=State(tree["state"]),
-        # A request with unknown keys is a TypeError.
-        own=None if own is None else Request(**{k: _part(k, v) for k, v in own.items()}),
-        pinned=_nodes(tree.get("pinned", ())),
-        replaced=_nodes(tree.get("replaced", ())),
-        named=tuple(_nodes(tree.get("named", ()))),
-        preferred=_word(tree.get("preferred", "")),
-        **numbers,
-    )
+    # A request with unknown keys is a TypeError.
+    asks = None if own is None else Request(**{k: _part(k, v) for k, v in own.items()})
+    return Claim(state=State(tree["state"]), own=asks, **given)
 
 
 def _claim_of_version_1(tree: Mapping[str, Any]) -> Claim:
@@ -280,22 +272,16 @@ _PARSE = {1: _claim_of_version_1, VERSION: _claim}
 
 
 def _part(key: str, value: Any) -> Any:
-    return _nodes(value) if key == "nodes" else _word(value)
+    return _like((), value) if key == "nodes" else _like("", value)
 
 
-def _nodes(names: Iterable[Any]) -> tuple[NodeName, ...]:
-    if not isinstance(names, list | tuple):
-        raise TypeError(f"{names!r} is not a list of nodes")
-    return tuple(NodeName(_word(name)) for name in names)
-
-
-def _word(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _MAX_NUMBER:
-        raise ValueError(f"{value!r} is not a number from 0 to {_MAX_NUMBER:g}")
-    return float(value)
+def _like(default: object, value: Any) -> Any:
+    """Return a value of the type of `default`: a text, texts, or a number."""
+    if isinstance(default, tuple) and isinstance(value, list | tuple):
+        return tuple(_like("", each) for each in value)
+    if isinstance(default, str) and isinstance(value, str):
+        return value
+    is_number = type(value) in (int, float) and 0 <= value <= _MAX_NUMBER
+    if is_number and isinstance(default, int | float):
+        return type(default)(value)
+    raise TypeError(f"{value!r} is not like {default!r}")
