@@ -16,6 +16,8 @@ from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.journal import Line, gang_from_tree
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.updates import Request
 
 ROUND = Round(0, 0.0, 360.0)
 GOLDEN = Path(__file__).parent / "golden"
@@ -263,6 +265,32 @@ def _gang(nodes: Iterable[Node], gpu_types: Iterable[GpuType], shape: Shape) -> 
             for node, gpu_type in zip(nodes, gpu_types, strict=True)
         }
     )
+
+
+def a_queue_row(**given: object) -> QueueRow:
+    """Return a pending job of 2 GPUs that is neither held nor pinned."""
+    row = QueueRow(
+        key=JobId("7"),
+        raw_id="7",
+        state="PENDING",
+        reason="None",
+        user_id=1000,
+        user="alice",
+        partition="main",
+        priority=100,
+        dependency="",
+        nodes=(),
+        request=Request(per_job="gres/gpu:2"),
+        gpus_per_node=(),
+        gpus_otherwise=(("gpu", 2),),
+        restarts=0,
+        submitted_s=1.0,
+        started_s=0.0,
+        ended_s=0.0,
+        is_set_apart=False,
+        comment="",
+    )
+    return replace(row, **given)  # type: ignore[arg-type]
 
 
 def a_slot(text: str) -> Slot:

@@ -18,8 +18,8 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all, waiting_for_us
-from hadar_slurm.slurm.control.restore import Returned
+from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all
+from hadar_slurm.slurm.control.restore import Returned, changed_jobs
 from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock
@@ -63,7 +63,9 @@ def release(
                 typer.echo(f"hadar: released jobs cannot be counted: {error}", err=True)
     held = 0
     if kept_for and not expired:
-        held = len(waiting_for_us(slurm.queue().values(), Ledger(chosen.state_dir / FILE_NAME)))
+        ledger, rows = Ledger(chosen.state_dir / FILE_NAME), slurm.queue().values()
+        ledger.see(slurm, rows)
+        held = len(changed_jobs(ledger, rows))
     _print(answers, kept_for, held, as_json=as_json)
     if held or any(answer.fault for answer in answers):
         raise typer.Exit(1)

@@ -29,9 +29,14 @@ MAX_RESTART_S = 1e9
 MAX_LIMIT_S = 1e9
 MAX_COPIES = 1000
 _KEYS = frozenset(
-    "hadar workload rates steps limit_s gpus shape copies checkpoint restart_cost_s held leave "
-    "comment".split()
+    "hadar workload rates steps limit_s gpus asks shape copies checkpoint restart_cost_s held "
+    "leave comment".split()
 )
+# sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
+# They become part of a command, so nothing else may be in them.
+GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket")
+_GPUS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}(,[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}){0,7}")
+_NODES = re.compile("[0-9]{1,6}(-[0-9]{1,6})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,9 @@ class Description:
     # Time limit in seconds; 0: not known.
     limit_s: float = 0.0
     gpus: int = 1
+    # The user's own options of sbatch for GPUs and nodes, by name: what the job is to request again
+    # if hadard loses its ledger. Empty: any `gpus` in all.
+    asks: Mapping[str, str] = field(default_factory=dict)
     # A row of the throughput table, or other work whose throughput is to be measured.
     workload: str = ""
     # Throughput of the gang in steps/s per GPU type, as given by the user.
@@ -73,6 +81,8 @@ class Description:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 wanted = f"a whole number, {least} to {most}"
                 raise JobSpecError(f"{what} must be {wanted}, not {value!r}")
+        if not may_ask(self.asks):
+            raise JobSpecError(f"no request for GPUs and nodes: {dict(self.asks)!r}")
         if not self.workload and not self.throughputs:
             raise JobSpecError("neither a model nor a throughput per GPU type is given")
         if self.shape is not None and self.shape.num_gpus != self.gpus:
@@ -106,6 +116,7 @@ def encode(description: Description) -> str:
         "steps": description.steps or None,
         "limit_s": description.limit_s or None,
         "gpus": description.gpus,
+        "asks": dict(description.asks),
         "shape": str(description.shape) if description.shape else "",
         "copies": description.copies if description.copies > 1 else None,
         "checkpoint": description.checkpoint,
@@ -139,15 +150,19 @@ def decode(comment: str) -> Description | None:
     if unknown := sorted(set(tree) - _KEYS):
         raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
     throughputs, limit_s = tree.get("rates", {}), tree.get("limit_s", 0.0)
+    asks = tree.get("asks", {})
     restart = tree.get("restart_cost_s")
     numbers = isinstance(limit_s, int | float) and isinstance(restart, int | float | None)
     if not (numbers and isinstance(throughputs, dict)):
         text = "rates, limit_s or restart_cost_s of the job's description has the wrong form"
         raise JobSpecError(text)
+    if not isinstance(asks, dict):
+        raise JobSpecError(f"no request for GPUs and nodes: {asks!r}")
     return Description(
         steps=tree.get("steps", 0),
         limit_s=limit_s,
         gpus=tree.get("gpus", 1),
+        asks=asks,
         workload=str(tree.get("workload", "")),
         throughputs=throughputs,
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
@@ -157,6 +172,15 @@ def decode(comment: str) -> Description | None:
         is_held=tree.get("held") is True,
         leaves=tree.get("leave") is True,
         comment=str(tree.get("comment", "")),
+    )
+
+
+def may_ask(asks: Mapping[str, object]) -> bool:
+    """Return whether these are options of sbatch for GPUs and nodes, in a form that is known."""
+    forms = {**dict.fromkeys(GPU_OPTIONS, _GPUS), "nodes": _NODES}
+    return all(
+        name in forms and isinstance(value, str) and forms[name].fullmatch(value)
+        for name, value in asks.items()
     )
 
 

@@ -25,12 +25,12 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
 from hadar_slurm.slurm.control.advise import advise, features_by_type
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, message
-from hadar_slurm.slurm.control.ledger import Claim, Ledger
-from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
+from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.restore import NODES_REPORT_WITHIN_S, restore_jobs
 from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
+from hadar_slurm.slurm.control.state_machine import Event, Kind
 from hadar_slurm.slurm.observe.array_jobs import Fork
 from hadar_slurm.slurm.observe.copy_facts import copy_facts
 from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
@@ -76,7 +76,6 @@ class SlurmBackend:
     _assignments: Assignments | None = field(init=False)
     _state: SlurmState | None = None
     _observation: Observation | None = None
-    _lost: Mapping[JobId, Claim] = field(default_factory=dict)
     _restore_delayed_since_s: float = math.inf
     _plan_signature: frozenset[tuple[str, str]] = frozenset()
     _notified: frozenset[JobId] = frozenset()
@@ -105,7 +104,7 @@ class SlurmBackend:
         self.ledger.refresh()
         self.on_wait()
         self._state = state = self.slurm.read()
-        self._lost = lost_releases(self.slurm, self.ledger, state.queue)
+        self.ledger.see(self.slurm, state.queue.values())
         self._observation = self._builder.observe(state)
         self._plan_signature = self._builder.signature(state.queue, state.nodes)
         self._features = features_by_type(state.nodes)
@@ -120,16 +119,13 @@ class SlurmBackend:
         self.ledger.refresh()
         if self.profile is not None:
             self.profile.sync()
-        if self._lost:
-            self._records(partial(self.ledger.note, self._lost))
-            self._plan_signature = frozenset()  # observe again at once
         seen = self._observation
         if seen is not None:
             if self.mode is Mode.ENFORCE:
-                self._adopt(seen)
+                self._records(self.ledger.adopt)
                 self._requeue_ended(seen)
             self._restore(seen)
-            self._release_held_while_starting(seen)
+            self._take_back_raced_holds()
         outcomes = self._outcomes([self._on_task(action) for action in actions])
         if self.mode is Mode.ENFORCE and seen is not None:
             self._assign_quotas(actions, outcomes, seen.forks.by_parent)
@@ -140,7 +136,8 @@ class SlurmBackend:
         if self.mode is Mode.OBSERVE:
             return [Outcome(a, Status.SKIPPED, self.command_text(a)) for a in actions]
         if self.mode is Mode.ADVISE:
-            return advise(self.slurm, self.ledger, actions, self._features)
+            queue = self._state.queue if self._state is not None else {}
+            return advise(self.slurm, self.ledger, queue, actions, self._features)
         seen = self._observation
         not_ready = seen.signal_not_ready if seen is not None else {}
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
@@ -186,7 +183,7 @@ class SlurmBackend:
             if now_s >= next_read_s or next_read_s > now_s + self.settings.poll_s:
                 try:
                     queue = self.slurm.queue()
-                    self._note_released(queue)
+                    self._see(queue)
                     signature = self._builder.signature(queue, self.slurm.nodes())
                     if signature != self._plan_signature:
                         return Wake.CHANGE
@@ -266,12 +263,7 @@ class SlurmBackend:
                 return
         queue = self.slurm.queue()
         # Read again: a hold that a user has placed during planning must stay.
-        waiting = {
-            job: (queue[job], description)
-            for job, (_, description) in seen.to_restore.items()
-            if job in queue and queue[job].state == "PENDING"
-        }
-        for returned in restore_jobs(self.slurm, self.ledger, waiting):
+        for returned in restore_jobs(self.slurm, self.ledger, queue, seen.to_restore):
             if returned.fault:
                 log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
             else:
@@ -288,14 +280,14 @@ class SlurmBackend:
             for job in sorted(seen.ended_by_us)
             if job in queue and is_ended_by_us(queue[job], self.ledger[job])
         ]
-        restarts = {row.key: row.restarts for row in rows}
-        held = [row.key for row in rows if row.priority == 0]
-        expect = partial(self.ledger.record_intended_requeues, restarts, were_ended=True, held=held)
-        if not self._records(expect):
+        events = {row.key: self._requeue_event(row) for row in rows}
+        try:
+            faults = self.ledger.carry_out(self.slurm, events)
+        except LedgerError as error:
+            log.warning("%s", error)
             return
-        faults = self.slurm.change([updates.Requeue(row.key) for row in rows]) if rows else []
-        for row, fault in zip(rows, faults, strict=True):
-            result = "though it had said that it listens; requeued"
+        for row in rows:
+            fault, result = faults.get(row.key), "though it had said that it listens; requeued"
             if fault is not None:
                 result = f"and it cannot be requeued: {fault}"
             run = row.restarts + 1
@@ -317,25 +309,23 @@ class SlurmBackend:
                 log.warning("the output of jobs cannot be written to: %s", fault)
                 return
 
-    def _release_held_while_starting(self, seen: Observation) -> None:
+    def _requeue_event(self, row: QueueRow) -> Event:
+        """Return the requeue of an ended job; a priority of 0 shows that it was held as it ran."""
+        kind = Kind.REQUEUE_HELD if row.priority == 0 else Kind.REQUEUE
+        return Event(kind=kind, row=row, now_s=self.now_s())
+
+    def _take_back_raced_holds(self) -> None:
         """Release running jobs whose hold raced with their start; the next round checks it."""
-        held = sorted(seen.held_while_starting)
-        for fault in self.slurm.change([updates.Release(job) for job in held]) if held else ():
-            if fault is not None:
-                log.warning("cannot take back a hold: %s", fault)
+        raced = self.ledger.raced(self._state.queue.values() if self._state else ())
+        faults = self.ledger.carry_out(self.slurm, raced, must_be_written=False)
+        for fault in faults.values():
+            log.warning("cannot take back a hold: %s", fault)
 
-    def _adopt(self, seen: Observation) -> None:
-        is_known = self.ledger.was_read and not seen.found
-        if not is_known and self._records(partial(self.ledger.adopt, seen.found)):
-            # The ledger has these claims now.
-            self._observation = replace(seen, found={})
-
-    def _note_released(self, queue: Mapping[JobId, QueueRow]) -> None:
-        """Note which holds of hadard are gone, so that a later hold counts as the owner's."""
-        known = [job for job in self.ledger if job in queue]
-        now_s = self.ledger.now_s()
-        changed = {job: as_seen(self.ledger[job], queue[job], now_s) for job in known}
-        self._records(partial(self.ledger.note, changed))
+    def _see(self, queue: Mapping[JobId, QueueRow]) -> None:
+        """Record which holds of hadard are gone, so that a later hold counts as the owner's."""
+        self.ledger.see(self.slurm, queue.values())
+        if self.ledger.was_read:
+            self._records(partial(self.ledger.note, {}))
 
     def _records(self, write: Callable[[], None]) -> bool:
         try:
@@ -347,10 +337,11 @@ class SlurmBackend:
 
     def _names_type(self, action: Start) -> bool:
         state = self._state or self.slurm.read()
-        row, keeps = state.queue.get(action.job_id), self.slurm.abilities.keeps_types
-        if row is None:
+        if (row := state.queue.get(action.job_id)) is None:
             return False
-        return must_name_type(row, action.gang, state.cluster, keeps_types=keeps)
+        keeps_types = self.slurm.abilities.keeps_types
+        named = self.ledger[row.key].named_types(row) if keeps_types else frozenset()
+        return must_name_type(named, action.gang, state.cluster)
 
     def _pause(self, seconds: float) -> None:
         self.on_wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
 from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.jobspec.description import Description, parse_shape
+from hadar_slurm.jobspec.description import GPU_OPTIONS, Description, may_ask, parse_shape
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.gpu_options import PER_TASK
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
@@ -47,6 +48,7 @@ def describe(
         steps=_whole(given["steps"], "steps") if "steps" in given else 0,
         limit_s=request.limit_s,
         gpus=gpus,
+        asks=_asks(request, gpus),
         shape=shape,
         checkpoint=wants == "yes" and "no-requeue" not in request.values,
         restart_cost_s=None if cost is None else _number(cost, "restart-cost"),
@@ -92,6 +94,13 @@ def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
     if by_task and "gpus" not in asked:
         raise JobSpecError(f"--{by_task} is given: give the total number of GPUs with {PREFIX}gang")
     return asked.get("gpus", 1), None
+
+
+def _asks(request: SbatchRequest, gpus: int) -> Mapping[str, str]:
+    """Return the user's options for GPUs and nodes where `gpus` alone does not stand for them."""
+    given = {n: v for n, v in request.values.items() if n in (*GPU_OPTIONS, "nodes")}
+    is_plain = not request.gpus or given == {"gpus": str(gpus)}
+    return {} if is_plain or not may_ask(given) else given
 
 
 def _nodes(request: SbatchRequest) -> int:

@@ -15,7 +15,6 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import (
     ClearRequest,
-    DelayStart,
     Hold,
     Notify,
     Prefer,
@@ -183,7 +182,7 @@ def test_a_request_goes_back_to_what_it_was(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_running_job_is_asked_to_save_requeued_and_begins_soon(slurm_world: SlurmWorld) -> None:
-    """A requeued job has a user hold; `begins_soon` removes Slurm's delay of two minutes."""
+    """A requeued job has a user hold; `begins_in_s` removes Slurm's delay of two minutes."""
     job = slurm_world.submit()
     reading = slurm_world.slurm.read()
     own = reading.request(reading.queue[job])
@@ -195,7 +194,7 @@ def test_a_running_job_is_asked_to_save_requeued_and_begins_soon(slurm_world: Sl
     assert row(slurm_world, job).restarts == 1
     now_s = slurm_world.now_s()
     assert row(slurm_world, job).started_s > now_s + 60
-    make(slurm_world, ClearRequest(job), SetRequest(job, own, begins_soon=True))
+    make(slurm_world, ClearRequest(job), SetRequest(job, own, begins_in_s=1))
     assert row(slurm_world, job).started_s <= now_s + 10
     make(slurm_world, Release(job))
     until_state(slurm_world, job, "RUNNING")
@@ -268,15 +267,15 @@ def test_a_hold_may_come_when_the_job_runs(slurm_world: SlurmWorld) -> None:
 
 
 def test_a_job_that_is_put_off_does_not_start_for_a_minute(slurm_world: SlurmWorld) -> None:
-    """A job with a delayed start stays pending after its release; `begins_soon` ends the delay."""
+    """A job with a delayed start stays pending after its release; `begins_in_s` ends the delay."""
     job = slurm_world.sbatch("--gpus=1", "--hold")
     own = slurm_world.slurm.read().request(row(slurm_world, job))
     now_s = slurm_world.now_s()
-    make(slurm_world, DelayStart(job), ClearRequest(job), Release(job))
+    make(slurm_world, ClearRequest(job, delays_start=True), Release(job))
     assert now_s + 50 < row(slurm_world, job).started_s < now_s + 90
     slurm_world.until(lambda: row(slurm_world, job).reason == "BeginTime", "Slurm has looked at it")
     assert row(slurm_world, job).state == "PENDING"
-    make(slurm_world, SetRequest(job, own, begins_soon=True))
+    make(slurm_world, SetRequest(job, own, begins_in_s=1))
     until_state(slurm_world, job, "RUNNING")
 
 

@@ -124,6 +124,7 @@ class FakeJob:
     ignores_usr1: bool = False
     dies_of_usr1: bool = False
     hold: str = ""
+    released_s: float = -FOREVER_S
     reason: str = "None"
     state: str = "PENDING"
     after_leaving: str = ""
@@ -205,6 +206,8 @@ class FakeSlurm:
         self.jobs: list[FakeJob] = []
         self.shares: dict[str, float] = {}
         self.is_away = False
+        # When slurmctld started.
+        self.booted_s = now_s - 10_000.0
         # The limit of GPUs per user by QOS; 0 for none.
         self.gpus_per_user = 0
         self._by_key: dict[str, FakeJob] = {}
@@ -292,8 +295,19 @@ class FakeSlurm:
                     self.end(job, "NODE_FAIL")
                     self._left(job)
 
-    def restart(self) -> None:
-        """Restart slurmctld; its nodes report UNREPORTED_S later."""
+    def restart(self, loses_s: float = 0.0) -> None:
+        """Restart slurmctld; its nodes report UNREPORTED_S later.
+
+        It shows jobs that were released within the last `loses_s` under their user hold, pending
+        also if they have started.
+        """
+        self.booted_s = max(self.now_s, self.booted_s + 1.0)
+        for job in self.jobs:
+            is_live = job.state in ("PENDING", "RUNNING") and not job.hold
+            if is_live and job.released_s > self.now_s - loses_s:
+                job.run += job.state == "RUNNING"
+                job.state, job.held, job.started_s = "PENDING", {}, 0.0
+                job.hold, job.reason = "user", "JobHeldUser"
         for node in self.nodes.values():
             node.has_reported = False
             self._later(UNREPORTED_S, partial(setattr, node, "has_reported", True))
@@ -312,6 +326,7 @@ class FakeSlurm:
         if job.hold == "admin" and by is not None:
             raise Rejected("Access/permission denied")
         self.split(job)
+        job.released_s = self.now_s if job.hold == "user" else -FOREVER_S
         if job.hold:
             job.rank = next(self._ranks)
             job.hold, job.reason = "", "None"

@@ -128,7 +128,7 @@ class Tools:
             case ["--version"]:
                 return 0, f"slurm-wlm {version}\n", ""
             case ["show", "config"]:
-                return 0, _CONFIG, ""
+                return 0, f"{_CONFIG}BOOT_TIME = {int(self.slurm.booted_s)}\n", ""
             case ["-a", "show", "node", "-o"]:
                 nodes = self.slurm.nodes.values()
                 return 0, "".join(_node_line(self.slurm, node) + "\n" for node in nodes), ""

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hadar_slurm.lab.demo.runs import Daemon
 from hadar_slurm.policies.registry import DEFAULT_POLICY
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.updates import ClearRequest, Requeue
+from hadar_slurm.slurm.control.claim import State
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.state.heartbeat import read_heartbeat
 
@@ -63,7 +65,8 @@ def test_a_job_left_half_moved_is_placed_by_the_next_daemon(site: Site) -> None:
     site.once()
     site.until_running(job)
     eventually(lambda: site.steps(job) > 0, "first steps")
-    Ledger(site.state_dir / "ledger.json").record_intended_holds({job: ()})
+    ledger = Ledger(site.state_dir / "ledger.json")
+    ledger.note({job: replace(ledger[job], state=State.REQUEUING, requeued=1)})
     site.run(scontrol.command(Requeue(job)))
     eventually(lambda: site.queue()[job].is_held_by_user, lambda: site.told(job))
     site.run(scontrol.command(ClearRequest(job)))

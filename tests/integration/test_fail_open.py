@@ -26,8 +26,8 @@ from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.journal import Line, read_journal
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Request
+from hadar_slurm.slurm.control.claim import Claim, State
 from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.lost_releases import as_seen
 from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
 
 pytestmark = pytest.mark.slurm
@@ -478,11 +478,11 @@ def test_the_ledger_is_written_before_the_hold(site: Site) -> None:
     job = site.train(EQUAL, held=True, steps=LONG, script=script)
     with pytest.raises(Dead):
         carry_out(site, Mortal(site.cluster.slurm_conf, before="uhold"), job, N1)
-    entry = Ledger(site.state_dir / "ledger.json")[job]
-    assert entry.is_held
-    assert isinstance(entry.before, Request)
+    claim = Ledger(site.state_dir / "ledger.json")[job]
+    assert claim.state is State.PINNING
+    assert isinstance(claim.own, Request)
     # Written with a colon before 24.11.
-    assert (entry.before.per_job.replace("/", ":"), entry.before.nodes) == ("gres:gpu:2", ())
+    assert (claim.own.per_job.replace("/", ":"), claim.own.nodes) == ("gres:gpu:2", ())
     assert not wait_until(lambda: site.state(job) != "PENDING", 0.5)
 
 
@@ -496,8 +496,10 @@ def test_a_pin_goes_under_anothers_hold_and_the_hold_stays(site: Site, verb: str
     # The owner releases the job; it waits for the nodes of its pin, and is then held.
     site.occupy(**ALL_V100)
     site.run(["scontrol", "release", job])
-    ledger = Ledger(site.state_dir / "ledger.json")
-    ledger.note({job: as_seen(ledger[job], site.queue()[job], time.time())})
+    backend = site.backend()
+    backend.ledger.see(backend.slurm, [site.queue()[job]])
+    backend.ledger.note({})
+    assert backend.ledger[job].state is State.RELEASED
     site.run(["scontrol", verb, job])
     held = site.queue()[job]
     assert (held.is_held, held.requested_nodes) == (True, ("n1",))
@@ -515,7 +517,7 @@ def test_a_hold_that_comes_when_the_job_runs_is_taken_back(site: Site, by_hadard
     """A hold that raced with the job's start is released; a later hold of the owner stays."""
     configure(site)
     job = site.train(EQUAL, held=True, steps=LONG, script=site.script("rest", "exec sleep 600"))
-    site.backend().ledger.record_intended_holds({job: ()})
+    site.backend().ledger.note({job: Claim(state=State.HOLDING)})
     site.run(["scontrol", "release", job])
     site.until_running(job)
     site.run(["scontrol", "uhold", job])

@@ -243,7 +243,7 @@ def other_cluster(local_cluster: Callable[..., LocalCluster]) -> Iterator[LocalC
     for node in cluster.nodes:
         cluster.start_node(node.name, timeout_s=LIMIT_S)
     if controllers is not None:
-        # lost_releases distinguishes controllers by the second of their start.
+        # readings.py distinguishes controllers by the second of their start.
         started_s = int(time.time())
         eventually(lambda: int(time.time()) > started_s, "the next second")
         controllers.start("ctl2")

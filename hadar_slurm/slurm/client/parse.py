@@ -176,6 +176,12 @@ def exit_status(text: str) -> int:
     return (int(code) << 8 | int(number)) if colon else int(code or 0)
 
 
+def types_in(request: Request) -> frozenset[str]:
+    """Return the GPU types that a request names."""
+    texts = (request.per_node, request.per_job, request.per_task, request.per_socket)
+    return frozenset(name for text in texts for name, _ in asked_gpus(text) if name != UNTYPED)
+
+
 # Thousands of jobs have a few distinct values.
 @lru_cache(maxsize=4096)
 def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:

@@ -70,13 +70,16 @@ def command(change: Update) -> list[str]:
         case updates.Notify(job, text):
             # scontrol joins the words again.
             return ["scontrol", "notify", str(job), *text.split()]
-        case updates.SetStartNow(job) | updates.DelayStart(job):
-            delay_s = 1 if isinstance(change, updates.SetStartNow) else 60
-            return ["scontrol", "update", f"JobId={job}", f"StartTime=now+{delay_s}"]
-        case updates.ClearRequest(job):
+        case updates.SetStartNow(job):
+            return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
+        case updates.ClearRequest(job, delays_start):
             keys = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList")
-            return ["scontrol", "update", f"JobId={job}", *(f"{key}=" for key in keys)]
-        case updates.SetRequest(job, request, begins_soon):
+            # First: of an update that fails, Slurm may keep the keys before the wrong one.
+            words = [f"StartTime=now+{updates.DELAY_S}"] * delays_start + [
+                f"{key}=" for key in keys
+            ]
+            return ["scontrol", "update", f"JobId={job}", *words]
+        case updates.SetRequest(job, request, begins_in_s):
             given = {
                 "NumNodes": request.num_nodes,
                 "ReqNodeList": str(NodeSet.fromlist(list(request.nodes))),
@@ -84,7 +87,7 @@ def command(change: Update) -> list[str]:
                 "TresPerJob": request.per_job,
                 "TresPerTask": request.per_task,
                 "TresPerSocket": request.per_socket,
-                "StartTime": "now+1" if begins_soon else "",
+                "StartTime": "" if begins_in_s is None else f"now+{begins_in_s}",
             }
             words = [f"{key}={value}" for key, value in given.items() if value]
             return ["scontrol", "update", f"JobId={job}", *words]

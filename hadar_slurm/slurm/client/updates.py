@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId, NodeName
 
+# Longer than a job with a cleared request waits for the reaper, in seconds.
+DELAY_S = 60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -39,28 +42,30 @@ class Release(_JobChange):
     """Let a held job start."""
 
 
+@dataclass(frozen=True, slots=True)
 class ClearRequest(_JobChange):
-    """First half of changing a request: the job asks for no GPU and no node."""
+    """First half of changing a request: the job asks for no GPU and no node.
+
+    With `delays_start` it cannot start for DELAY_S, even if it is released.
+    """
+
+    delays_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SetRequest(_JobChange):
-    """Second half: the job asks for `request`; `begins_soon` replaces a later begin time.
+    """Second half: the job asks for `request`; `begins_in_s` replaces its begin time.
 
-    It then begins a second later: a job that begins in the second in which it ended fails ("Job
-    credential revoked").
+    A job that has run begins a second later at the earliest: one that begins in the second in which
+    it ended fails ("Job credential revoked").
     """
 
     request: Request
-    begins_soon: bool = False
+    begins_in_s: int | None = None
 
 
 class SetStartNow(_JobChange):
     """Let a requeued job begin now, not after Slurm's delay of two minutes."""
-
-
-class DelayStart(_JobChange):
-    """Keep a pending job from starting within the next minute, even if it is released."""
 
 
 class SignalCheckpoint(_JobChange):
@@ -88,5 +93,5 @@ class Notify(_JobChange):
     text: str
 
 
-_Simple = Hold | Release | ClearRequest | SetStartNow | DelayStart | SignalCheckpoint | Requeue
+_Simple = Hold | Release | ClearRequest | SetStartNow | SignalCheckpoint | Requeue
 Update = _Simple | SetRequest | Prefer | Notify

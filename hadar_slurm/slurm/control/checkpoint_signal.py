@@ -10,7 +10,7 @@ import signal
 
 from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.ledger import Claim
+from hadar_slurm.slurm.control.claim import Claim
 
 # A process that is suspended or waits for a file system handles a signal only when it resumes.
 _DIES_WITHIN_S = 600.0
@@ -20,9 +20,9 @@ _DEATHS = (int(signal.SIGUSR1), (128 + signal.SIGUSR1) << 8)
 TAKES_MESSAGES_AFTER_S = 2.0
 
 
-def why_not_migrated(row: QueueRow, report: ProgressReport | None, entry: Claim) -> str:
+def why_not_migrated(row: QueueRow, report: ProgressReport | None, claim: Claim) -> str:
     """Return why a running job must not be sent USR1; empty: it may."""
-    if n := entry.ended_run:
+    if n := claim.ended_run:
         why = f"USR1 from hadard ended its run {n}, though it had said that it listens"
     elif report is None or report.restart != row.restarts:
         why = "it has not said in this run that it listens for USR1"
@@ -36,29 +36,29 @@ def why_not_migrated(row: QueueRow, report: ProgressReport | None, entry: Claim)
     return f"not migrated: {why}"
 
 
-def is_ended_by_us(row: QueueRow, entry: Claim) -> bool:
+def is_ended_by_us(row: QueueRow, claim: Claim) -> bool:
     """Return whether a job has FAILED of USR1 in the run that we had signalled."""
     return (
         row.state == "FAILED"
         and row.exit_status in _DEATHS
-        and entry.signalled_run == row.restarts + 1
-        and row.ended_s <= entry.signalled_until_s + _DIES_WITHIN_S
+        and claim.signalled_run == row.restarts + 1
+        and row.ended_s <= claim.signalled_until_s + _DIES_WITHIN_S
     )
 
 
-def runs_again(row: QueueRow, entry: Claim, now_s: float) -> bool:
+def runs_again(row: QueueRow, claim: Claim, now_s: float) -> bool:
     """Return whether the first run after the one that our signal ended takes messages."""
     return (
         row.state == "RUNNING"
-        and 0 < entry.ended_run == row.restarts
+        and 0 < claim.ended_run == row.restarts
         and now_s >= row.started_s + TAKES_MESSAGES_AFTER_S
     )
 
 
-def message(entry: Claim) -> str:
+def message(claim: Claim) -> str:
     """Return the message for the output of a job that our signal ended."""
     return (
-        f"hadar: USR1 from hadard ended run {entry.ended_run} of this job, which had reported that "
+        f"hadar: USR1 from hadard ended run {claim.ended_run} of this job, which had reported that "
         "it listens for it. It was requeued to go on from its last checkpoint, and is not migrated "
         "any more."
     )

@@ -1,10 +1,12 @@
-"""The intent log: what hadard does to jobs, recorded before it is done, so that it can be undone.
+"""The write-ahead log of claims: what hadard does to jobs, recorded before it is done.
 
-The `Claim` of a job is written before hadard holds or pins it, and kept until the job is gone or
-restored. A job that hadar-sbatch has submitted held gets its claim in the first round that observes
-it; until then the description in Slurm's comment shows that the hold is hadard's.
-`hadar release` reads the ledger when hadard does not run. A restarted hadard reads it to tell its
-own holds from users'.
+A claim is written before the updates that it announces, confirmed or corrected by the next reading
+of Slurm, and kept while Slurm knows the job. `hadar release` reads the ledger when hadard does not
+run, and so does a restarted hadard, to distinguish its own holds from users'.
+
+What a reading shows changes claims at once and is written with the next one: any process that reads
+the same file and the same Slurm concludes the same. What hadard is about to do counts only once
+written.
 """
 
 from __future__ import annotations
@@ -14,86 +16,57 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from hadar_slurm import untrusted_files
-from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.errors import LedgerError
-from hadar_slurm.slurm.client.updates import Request
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.jobspec.description import decode_or_none
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.updates import Request, Update
+from hadar_slurm.slurm.control.claim import Claim, State
+from hadar_slurm.slurm.control.readings import first_sight, read_kind
+from hadar_slurm.slurm.control.state_machine import Event, Kind, changes, transition
 from hadar_slurm.state import locks
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 FILE_NAME = "ledger.json"
 # 10,000 jobs take 5 MB.
 _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _MAX_NUMBER = 1e18
-_TIMES = ("released_s", "booted_s", "signalled_until_s")
-_COUNTS = ("requeued", "signalled_run", "ended_run")
+# The values of a claim apart from its state and the own request.
+_DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
 # What parsing a damaged file may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What hadard has done, or is about to do, to one job.
-
-    Times are in seconds since the epoch, 0: never or long ago.
-    """
-
-    # hadard set the hold on the job.
-    is_held: bool = False
-    # When our hold was observed to be gone.
-    released_s: float = 0.0
-    # The start of the slurmctld that took the release, while another may have lost it
-    # (`lost_releases`).
-    booted_s: float = 0.0
-    # The job's number of restarts once our last requeue is done; until then it may still run.
-    requeued: int = 0
-    # The request before the first pin.
-    before: Request | None = None
-    pinned: tuple[NodeName, ...] = ()
-    preferred: str = ""
-    # The nodes that it requested just before hadard's last hold. A job that runs on these and shows
-    # a hold started while the hold was on its way: the hold is hadard's. None: no such hold.
-    asked_when_held: tuple[NodeName, ...] | None = None
-    # The run that we last sent USR1, counted from 1 (0: none), and the end of its grace period.
-    # These and `ended_run` are kept while Slurm knows the job.
-    signalled_run: int = 0
-    signalled_until_s: float = 0.0
-    # The run that our USR1 ended.
-    ended_run: int = 0
-
-    @property
-    def of_signals(self) -> Claim:
-        """Return an entry with only the facts about our signals."""
-        run, until_s, ended = self.signalled_run, self.signalled_until_s, self.ended_run
-        return Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
-
-
 class Ledger:
-    """The entries of one cluster, in a file that is replaced atomically."""
+    """The claims of one cluster, in a file that is replaced atomically."""
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
         self.path = path
         self.now_s = now_s
         self.opened_s = now_s()
-        # The last known start of slurmctld, in seconds since the epoch.
-        self.booted_s = 0.0
         # False: no file could be read, nor has `adopt` replaced it. Suspect holds and pins then
         # count as set by hadard, so that no job waits for a hadard that has lost its record.
         self.was_read = False
         # The last write error, empty after a success.
         self.fault = ""
-        self._entries: dict[JobId, Claim] = {}
+        # As written, and with what was seen since.
+        self._written: dict[JobId, Claim] = {}
+        self._claims: dict[JobId, Claim] = {}
         self._mark: object = None
+        # The last known start of slurmctld, in seconds since the epoch.
+        self._booted_s = 0.0
         self.refresh()
 
     def refresh(self) -> None:
@@ -106,13 +79,14 @@ class Ledger:
             with untrusted_files.directory(self.path.parent) as place:
                 text = untrusted_files.read(self.path.name, max_bytes=_MAX_BYTES, dir_fd=place)
             tree = json.loads(text)
-            if tree["version"] != VERSION:
+            if tree["version"] not in _PARSE:
                 return
-            entries = {JobId(job): _entry(entry) for job, entry in tree["jobs"].items()}
+            parse = _PARSE[tree["version"]]
+            claims = {JobId(job): parse(claim) for job, claim in tree["jobs"].items()}
         except (OSError, *_DAMAGE) as error:
             log.warning("%s: not a ledger that can be read: %r", self.path, error)
             return
-        self._entries, self.was_read = entries, True
+        self._written, self._claims, self.was_read = claims, dict(claims), True
 
     def _mark_of_file(self) -> object:
         with suppress(OSError):
@@ -121,85 +95,133 @@ class Ledger:
         return None
 
     def __contains__(self, job: JobId) -> bool:
-        return job in self._entries
+        return job in self._claims
 
     def __iter__(self) -> Iterator[JobId]:
-        return iter(self._entries)
+        return iter(self._claims)
 
     def __getitem__(self, job: JobId) -> Claim:
-        return self._entries.get(job, Claim())
+        return self._claims.get(job, Claim())
 
     @property
     def num_held(self) -> int:
         """Return the number of jobs under our hold."""
-        return sum(entry.is_held for entry in self._entries.values())
+        return sum(claim.holds for claim in self._claims.values())
 
-    def note(self, changed: Mapping[JobId, Claim]) -> None:
-        """Record entries; raises LedgerError, with nothing changed, where it cannot."""
-        if any(job not in self or self[job] != entry for job, entry in changed.items()):
-            self._write(changed)
+    def see(self, slurm: SlurmAdapter, rows: Iterable[QueueRow]) -> None:
+        """Let a reading of Slurm change the claims of live jobs; raises SlurmUnavailable.
 
-    def record_intended_holds(self, asked: Mapping[JobId, tuple[NodeName, ...]]) -> None:
-        """Record that we are about to hold these jobs, which request these nodes."""
-        self.note({j: replace(self[j], is_held=True, asked_when_held=asked[j]) for j in asked})
-
-    def record_intended_requeues(
-        self, restarts: Mapping[JobId, int], *, were_ended: bool = False, held: Sequence[JobId] = ()
-    ) -> None:
-        """Record that we are about to requeue and hold jobs, with their numbers of restarts.
-
-        `were_ended`: our signal ended their last run. `held` had a hold while they ran: its owner
-        stays the same.
+        A job with a description gets its claim when it is first seen under a hold or with a request
+        of hadard. A mark of hadar-sbatch says nothing of later holds.
         """
-        new = {}
-        for job, times in restarts.items():
-            is_held = job not in held or self[job].is_held
-            ended = times + 1 if were_ended else self[job].ended_run
-            entry = replace(self[job], is_held=is_held, requeued=times + 1, ended_run=ended)
-            new[job] = replace(entry, asked_when_held=None)
-        self.note(new)
+        rows = [row for row in rows if row.is_live]
+        if self._seen(slurm, rows):
+            # Which slurmctld took a release matters only where something has changed.
+            self._booted_s = slurm.site().booted_s
+            self._claims |= self._seen(slurm, rows)
 
-    def record_intended_signals(self, restarts: Mapping[JobId, int], until_s: float) -> None:
-        """Record that we are about to send USR1 to jobs, with their numbers of restarts."""
-        runs = {job: replace(self[job], signalled_run=n + 1) for job, n in restarts.items()}
-        self.note({job: replace(run, signalled_until_s=until_s) for job, run in runs.items()})
+    def _seen(self, slurm: SlurmAdapter, rows: Iterable[QueueRow]) -> dict[JobId, Claim]:
+        found: dict[JobId, Claim] = {}
+        for row in rows:
+            before = claim = self._claims.get(row.key)
+            if claim is None:
+                if (description := decode_or_none(row.comment)) is None:
+                    continue
+                version, was_read = slurm.version, self.was_read
+                first = first_sight(row, description, was_read=was_read, version=version)
+                claim, _ = transition(Claim(), first)
+                if claim == Claim() and not description.is_held:
+                    continue
+            kind, now_s = self._kind(claim, row), self.now_s()
+            if changes(claim, kind):
+                event = Event(kind=kind, row=row, now_s=now_s, booted_s=self._booted_s)
+                claim, _ = transition(claim, event)
+            if claim is not before:
+                found[row.key] = claim
+        return {job: claim for job, claim in found.items() if self._claims.get(job) != claim}
 
-    def adopt(self, found: Mapping[JobId, Claim]) -> None:
-        """Record what Slurm shows; the ledger then counts as read."""
-        self._write(found)
+    def _kind(self, claim: Claim, row: QueueRow) -> Kind:
+        now_s, booted_s, opened_s = self.now_s(), self._booted_s, self.opened_s
+        return read_kind(claim, row, now_s=now_s, booted_s=booted_s, opened_s=opened_s)
+
+    def raced(self, rows: Iterable[QueueRow]) -> dict[JobId, Event]:
+        """Return the events of our holds that raced with the start of their jobs."""
+        known = [row for row in rows if row.is_held_as_it_runs and row.key in self]
+        raced = [row for row in known if self._kind(self[row.key], row) is Kind.RACED]
+        return {row.key: Event(kind=Kind.RACED, row=row) for row in raced}
+
+    def carry_out(
+        self, slurm: SlurmAdapter, events: Mapping[JobId, Event], *, must_be_written: bool = True
+    ) -> dict[JobId, SlurmError]:
+        """Record events, then send their updates; return the first fault of each job.
+
+        Raises LedgerError, with nothing sent, where they cannot be recorded.
+        """
+        wished = self.intend(events, must_be_written=must_be_written)
+        batch = [(job, update) for job, updates in wished.items() for update in updates]
+        answers = slurm.change([update for _, update in batch]) if batch else ()
+        faults: dict[JobId, SlurmError] = {}
+        for (job, _), fault in zip(batch, answers, strict=True):
+            if fault is not None:
+                faults.setdefault(job, fault)
+        return faults
+
+    def intend(
+        self, events: Mapping[JobId, Event], *, must_be_written: bool = True
+    ) -> dict[JobId, tuple[Update, ...]]:
+        """Record what hadard is about to do, and return the updates that do it.
+
+        Raises LedgerError, with nothing changed, where it cannot be written.
+        """
+        after = {job: transition(self[job], event) for job, event in events.items()}
+        claims = {job: claim for job, (claim, _) in after.items()}
+        try:
+            self.note(claims)
+        except LedgerError:
+            if must_be_written:
+                raise
+            self._claims |= claims
+        return {job: updates for job, (_, updates) in after.items()}
+
+    def note(self, claims: Mapping[JobId, Claim]) -> None:
+        """Record claims, and what was seen; raises LedgerError where it cannot."""
+        if self._unwritten(claims):
+            self._write(claims)
+
+    def adopt(self) -> None:
+        """Record what was seen; the ledger then counts as read."""
+        if not self.was_read or self._unwritten({}):
+            self._write({})
         self.was_read = True
 
     def forget_all_but(self, jobs: Collection[JobId]) -> None:
-        """Remove the entries of all jobs but these."""
-        if gone := self._entries.keys() - set(jobs):
+        """Remove the claims of all jobs but these."""
+        if gone := (self._claims.keys() | self._written.keys()) - set(jobs):
             self._write({}, gone)
 
-    def _stamped(self, job: JobId, entry: Claim) -> Claim:
-        """Return an entry with the current time if it ends our hold."""
-        if entry.is_held:
-            return replace(entry, released_s=0.0, booted_s=0.0)
-        if self[job].is_held:
-            entry = replace(entry, released_s=self.now_s(), booted_s=self.booted_s)
-        return replace(entry, asked_when_held=None)
+    def _unwritten(self, more: Mapping[JobId, Claim]) -> dict[JobId, Claim]:
+        """Return the claims that the file lacks or has differently."""
+        claims = {**self._claims, **more}
+        return {job: claim for job, claim in claims.items() if self._written.get(job) != claim}
 
-    def _write(self, changed: Mapping[JobId, Claim], gone: Collection[JobId] = ()) -> None:
-        """Change these entries alone: another process may have changed others."""
+    def _write(self, more: Mapping[JobId, Claim], gone: Collection[JobId] = ()) -> None:
+        """Change single claims: another process may have changed others."""
+        changed = self._unwritten(more)
         try:
             with locks.lock(self.path.parent, locks.LEDGER, wait_s=_LOCK_WAIT_S) as is_locked:
                 if not is_locked:
                     raise OSError(errno.EWOULDBLOCK, "another program is writing to it")
                 self.refresh()
-                stamped = {job: self._stamped(job, entry) for job, entry in changed.items()}
-                merged = {**self._entries, **stamped}
-                entries = {job: entry for job, entry in merged.items() if job not in gone}
-                self._replace(entries)
+                merged = {**self._written, **changed}
+                claims = {job: claim for job, claim in merged.items() if job not in gone}
+                self._replace(claims)
                 self._mark = self._mark_of_file()
         except OSError as error:
             self.fault = f"{self.path}: cannot be written: {error.strerror}"
             raise LedgerError(self.fault) from error
-        self._entries, self.fault = entries, ""
+        self._written, self._claims, self.fault = claims, dict(claims), ""
 
-    def _replace(self, entries: Mapping[JobId, Claim]) -> None:
+    def _replace(self, claims: Mapping[JobId, Claim]) -> None:
         with untrusted_files.directory(self.path.parent) as place:
 
             def finish(descriptor: int) -> None:
@@ -207,10 +229,8 @@ class Ledger:
                 untrusted_files.give_to_owner_of(place, descriptor)
                 os.fsync(descriptor)
 
-            # An empty `asked_when_held` (no nodes requested) differs from None (no such hold).
             jobs = {
-                job: {k: v for k, v in asdict(c).items() if v or (k, v) == ("asked_when_held", ())}
-                for job, c in sorted(entries.items())
+                job: {k: v for k, v in asdict(c).items() if v} for job, c in sorted(claims.items())
             }
             text = json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
             untrusted_files.replace(
@@ -224,39 +244,44 @@ class Ledger:
                 self._write({})
 
 
-def _entry(tree: Mapping[str, Any]) -> Claim:
-    """Return an entry; raises one of `_DAMAGE` for anything that a ledger does not write."""
-    before, asked = tree.get("before"), tree.get("asked_when_held")
-    numbers: dict[str, Any] = {key: _number(tree.get(key, 0.0)) for key in _TIMES}
-    numbers |= {key: int(_number(tree.get(key, 0))) for key in _COUNTS}
-    return Claim(
-        is_held=tree.get("is_held") is True,
-        # A request with unknown keys is a TypeError.
-        before=None if before is None else Request(**{k: _part(k, v) for k, v in before.items()}),
-        pinned=_nodes(tree.get("pinned", ())),
-        preferred=_word(tree.get("preferred", "")),
-        asked_when_held=None if asked is None else _nodes(asked),
-        **numbers,
-    )
+def _claim(tree: Mapping[str, Any]) -> Claim:
+    """Return a claim; raises one of `_DAMAGE` for anything that a ledger does not write."""
+    given = {key: _like(value, tree[key]) for key, value in _DEFAULTS.items() if key in tree}
+    own = tree.get("own")
+    # A request with unknown keys is a TypeError.
+    asks = None if own is None else Request(**{k: _part(k, v) for k, v in own.items()})
+    return Claim(state=State(tree["state"]), own=asks, **given)
+
+
+def _claim_of_version_1(tree: Mapping[str, Any]) -> Claim:
+    """Return a claim of a ledger up to 0.2, which had flags in place of a state."""
+    is_asked, is_pinned = tree.get("asked_when_held") is not None, bool(tree.get("before"))
+    if tree.get("is_held") is True:
+        sent = State.PINNING if is_pinned else State.HOLDING
+        state = sent if is_asked else State.REQUEUING if tree.get("requeued") else State.HELD
+    elif tree.get("released_s") or is_pinned or tree.get("pinned"):
+        state = State.RELEASED
+    else:
+        state = State.STEERED if tree.get("preferred") else State.UNMANAGED
+    names = {"before": "own", "asked_when_held": "replaced", "released_s": "since_s"}
+    renamed = {names.get(key, key): value for key, value in tree.items() if value is not None}
+    return _claim({**renamed, "state": state})
+
+
+_PARSE = {1: _claim_of_version_1, VERSION: _claim}
 
 
 def _part(key: str, value: Any) -> Any:
-    return _nodes(value) if key == "nodes" else _word(value)
+    return _like((), value) if key == "nodes" else _like("", value)
 
 
-def _nodes(names: Iterable[Any]) -> tuple[NodeName, ...]:
-    if not isinstance(names, list | tuple):
-        raise TypeError(f"{names!r} is not a list of nodes")
-    return tuple(NodeName(_word(name)) for name in names)
-
-
-def _word(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= _MAX_NUMBER:
-        raise ValueError(f"{value!r} is not a number from 0 to {_MAX_NUMBER:g}")
-    return float(value)
+def _like(default: object, value: Any) -> Any:
+    """Return a value of the type of `default`: a text, texts, or a number."""
+    if isinstance(default, tuple) and isinstance(value, list | tuple):
+        return tuple(_like("", each) for each in value)
+    if isinstance(default, str) and isinstance(value, str):
+        return value
+    is_number = type(value) in (int, float) and 0 <= value <= _MAX_NUMBER
+    if is_number and isinstance(default, int | float):
+        return type(default)(value)
+    raise TypeError(f"{value!r} is not like {default!r}")

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError
-from hadar_slurm.jobspec.description import decode_or_none
-from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
-from hadar_slurm.slurm.client.updates import Release
-from hadar_slurm.slurm.control.disposition import is_changed_by_us, is_held_while_starting
 from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.lost_releases import as_seen, lost_releases
-from hadar_slurm.slurm.control.restore import Returned, Waiting, restore_jobs
+from hadar_slurm.slurm.control.restore import Returned, changed_jobs, restore_jobs
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import started_s
@@ -72,21 +67,24 @@ def release_all(
     """
     deadline_s = now_s() + limit_s
     answers: dict[JobId, Returned] = {}
-    raced: list[JobId] = []
     while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s - limit_s / 2:
         sleep(_POLL_S)
     while True:
         queue = slurm.queue()
-        raced = _release_raced(slurm, ledger, queue, raced)
-        waiting = waiting_for_us(queue.values(), ledger)
+        ledger.see(slurm, queue.values())
+        raced = ledger.raced(queue.values())
+        ledger.carry_out(slurm, raced, must_be_written=False)  # the next reading shows the result
+        waiting = changed_jobs(ledger, queue.values())
         # A job that had just started could not be changed, and no longer waits.
         answers = {job: a for job, a in answers.items() if not a.fault or job in waiting}
-        answers |= {answer.job: answer for answer in restore_jobs(slurm, ledger, waiting)}
-        held = [job for job in ledger if job in queue and ledger[job].is_held]
+        answers |= {a.job: a for a in restore_jobs(slurm, ledger, queue, waiting)}
+        held = [job for job in ledger if job in queue and ledger[job].holds]
         leaving = [job for job in held if queue[job].state == "COMPLETING"]
         has_failed = any(answer.fault for answer in answers.values())
         # Observe once more after a success: a throttled array may show its last task only then.
         if not (leaving or has_failed or waiting or raced):
+            with suppress(LedgerError):
+                ledger.note({})
             return tuple(answers.values())
         if now_s() >= deadline_s:
             late = [Returned(key, "it has not yet left its GPUs") for key in leaving]
@@ -94,33 +92,3 @@ def release_all(
             return (*answers.values(), *late)
         if leaving or has_failed or raced:
             sleep(_POLL_S)
-
-
-def _release_raced(
-    slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow], raced: Collection[JobId]
-) -> list[JobId]:
-    """Release jobs whose hold raced with their start; the next observation shows the result.
-
-    First, record lost releases, and the state of `raced` jobs and of jobs that an operator holds.
-    """
-    with suppress(LedgerError):
-        ledger.note(lost_releases(slurm, ledger, queue))
-        known = [queue[job] for job in ledger if job in queue]
-        rows = [row for row in known if row.key in raced or row.is_held_by_operator]
-        ledger.note({row.key: as_seen(ledger[row.key], row, ledger.now_s()) for row in rows})
-    known = [queue[job] for job in ledger if job in queue]
-    raced = [row.key for row in known if is_held_while_starting(row, ledger[row.key])]
-    if raced:
-        slurm.change([Release(job) for job in raced])
-    return raced
-
-
-def waiting_for_us(rows: Iterable[QueueRow], ledger: Ledger) -> dict[JobId, Waiting]:
-    """Return the pending jobs with a hold or pin of hadard, also those under a foreign hold."""
-    pending = [(row, decode_or_none(row.comment)) for row in rows if row.state == "PENDING"]
-    return {
-        row.key: (row, description)
-        for row, description in pending
-        if (description is not None or row.key in ledger)
-        and is_changed_by_us(row, description, ledger)
-    }

@@ -10,25 +10,22 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
+from hadar_slurm.core.cluster import Cluster, JobId, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.errors import LedgerError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, ReportError, read_report
-from hadar_slurm.jobspec.description import decode_or_none
-from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
-from hadar_slurm.slurm.control.disposition import has_foreign_hold, is_pinned_by_us
 from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.control.state_machine import Event, Kind
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
@@ -43,8 +40,6 @@ log = logging.getLogger(__name__)
 
 Outcomes = dict[Action, Outcome]
 Moved = TypeVar("Moved", Start, Stop)
-Value = TypeVar("Value")
-_ChangeKind = type[updates.Hold | updates.Release | updates.Requeue | updates.SignalCheckpoint]
 _FOREIGN_HOLD = "its owner or an operator holds it"
 
 
@@ -66,9 +61,10 @@ class Mover:
     def stop(self, stops: Sequence[Stop]) -> Outcomes:
         """Take jobs off their GPUs, all at once, and return the outcome of each."""
         reported = self._on_reported_nodes(stops)
-        queue = self._queue() if reported else {}
-        to_save: dict[Stop, int] = {}
-        to_hold: dict[Stop, tuple[NodeName, ...]] = {}
+        queue = self._queue([stop.job_id for stop in reported])
+        until_s = self.now_s() + self.grace_s
+        to_save: dict[Stop, Event] = {}
+        to_hold: dict[Stop, Event] = {}
         held: list[Stop] = []
         for stop in reported:
             row = queue.get(stop.job_id)
@@ -80,14 +76,13 @@ class Mover:
                 if why := why_not_migrated(row, self._report(row), self.ledger[stop.job_id]):
                     self._defer([stop], why)
                 else:
-                    to_save[stop] = row.restarts
+                    to_save[stop] = self._event(Kind.SAVE, row, until_s=until_s)
             elif row.is_held_by_user:
                 held.append(stop)
             else:
-                to_hold[stop] = row.requested_nodes
-        held += self._try(self._recorded(to_hold, self.ledger.record_intended_holds), updates.Hold)
-        signals = partial(self.ledger.record_intended_signals, until_s=self.now_s() + self.grace_s)
-        signalled = self._try(self._recorded(to_save, signals), updates.SignalCheckpoint)
+                to_hold[stop] = self._event(Kind.HOLD, row)
+        held += self._carry_out(to_hold)
+        signalled = self._carry_out(to_save)
         self._await_pending(held, self.now_s())
         requeued = self._requeue_when_saved({stop: to_save[stop] for stop in signalled})
         self._await_pending(requeued, self.now_s() + _LEAVE_S)
@@ -99,6 +94,8 @@ class Mover:
             return {}
         try:
             reading = self.slurm.read()
+            asked = (reading.queue.get(start.job_id) for start in starts)
+            self.ledger.see(self.slurm, [row for row in asked if row is not None])
         except SlurmUnavailable as error:
             return {start: Outcome(start, Status.DEFERRED, str(error)) for start in starts}
         self._release_if_pinned(self._pin(self._startable(starts, reading), reading))
@@ -106,20 +103,19 @@ class Mover:
 
     def hold_timed_out(self, jobs: Collection[JobId]) -> None:
         """Hold jobs whose pins have timed out; the next round retries failures."""
-        queue = self._queue() if jobs else {}
+        queue = self._queue(jobs)
         # A job may have started since, or have a foreign hold, which ours must not replace.
         waiting = [queue[job] for job in jobs if job in queue and not queue[job].is_held]
-        asked = {row.key: row.requested_nodes for row in waiting if row.state == "PENDING"}
+        holds = {r.key: self._event(Kind.HOLD, r) for r in waiting if r.state == "PENDING"}
         try:
-            self.ledger.record_intended_holds(asked)
+            faults = self.ledger.carry_out(self.slurm, holds)
         except LedgerError as error:
             log.warning("%s", error)
             return
-        faults = self.slurm.change([updates.Hold(job) for job in asked]) if asked else ()
-        for fault in filter(None, faults):
+        for fault in faults.values():
             log.warning("cannot hold: %s", fault)
 
-    def _requeue_when_saved(self, saving: dict[Stop, int]) -> list[Stop]:
+    def _requeue_when_saved(self, saving: dict[Stop, Event]) -> list[Stop]:
         """Requeue jobs as they acknowledge, or at the end of their grace; return those requeued."""
         asked_s = self.now_s()
         deadline_s = asked_s + self.grace_s
@@ -128,27 +124,28 @@ class Mover:
         while waiting:
             is_late = self.now_s() >= deadline_s
             queue, running, waiting = self._queue(), waiting, {}
-            ready: dict[Stop, bool] = {}
-            for stop, restarts in running.items():
+            ready: dict[Stop, Event] = {}
+            unsaved: set[Stop] = set()
+            for stop, signal in running.items():
                 row = queue.get(stop.job_id)
                 # A requeue would restart a job that was cancelled: check immediately before it.
-                if row is None or row.state not in _RUNS or row.restarts != restarts:
+                if row is None or row.state not in _RUNS or row.restarts != signal.row.restarts:
                     self._defer([stop], _state_now(row))
                 elif row.is_held_as_it_runs:
                     self._defer([stop], _FOREIGN_HOLD)
                 elif is_late or self._has_saved(row):
-                    ready[stop] = self._has_saved(row)
+                    ready[stop] = self._event(Kind.REQUEUE, row)
+                    unsaved |= set() if self._has_saved(row) else {stop}
                 else:
-                    waiting[stop] = restarts
-            sure = {stop: saving[stop] for stop in self._on_reported_nodes(ready)}
-            recorded = self._recorded(sure, self.ledger.record_intended_requeues)
-            for stop in self._try(recorded, updates.Requeue):
+                    waiting[stop] = signal
+            sure = {stop: ready[stop] for stop in self._on_reported_nodes(ready)}
+            for stop in self._carry_out(sure):
                 requeued.append(stop)
-                if not ready[stop]:
+                if stop in unsaved:
                     self._set(stop, Status.DONE, f"not saved within {self.grace_s:g} s")
             if waiting and self.now_s() >= asked_s + _ASK_EVERY_S:
                 asked_s = self.now_s()
-                waiting = {s: waiting[s] for s in self._try(waiting, updates.SignalCheckpoint)}
+                waiting = {stop: waiting[stop] for stop in self._carry_out(waiting)}
             if waiting:
                 self.pause(_POLL_S)
         return requeued
@@ -220,9 +217,10 @@ class Mover:
     ) -> str:
         """Return why a pending job must not be pinned now; empty: it may be."""
         # A user may have changed the job during the stops; that change stays.
-        if has_foreign_hold(row, decode_or_none(row.comment), self.ledger):
+        claim = self.ledger[row.key]
+        if row.is_held and not claim.holds:
             return _FOREIGN_HOLD
-        if row.requested_nodes and not is_pinned_by_us(row, self.ledger):
+        if row.requested_nodes and not claim.pins(row.requested_nodes):
             return "its owner has named nodes for it"
         if not all(cluster.by_name[name].is_schedulable for name in start.gang.gpus_by_node):
             return f"{start.gang} has a node that takes no work now"
@@ -232,36 +230,21 @@ class Mover:
 
     def _pin(self, rows: Mapping[Start, QueueRow], reading: SlurmState) -> dict[Start, bool]:
         """Make held jobs request their gangs; return the successes, and which name the GPU type."""
-        entries = {
-            start: replace(
-                self.ledger[start.job_id],
-                is_held=True,
-                # The request before the first pin; later ones are set by hadard.
-                before=self.ledger[start.job_id].before or reading.request(row),
-                pinned=tuple(start.gang.gpus_by_node),
-                asked_when_held=row.requested_nodes,
-            )
-            for start, row in rows.items()
-        }
         names: dict[Start, bool] = {}
-        batch: list[tuple[Start, updates.Update]] = []
-        for start in self._recorded(entries, self.ledger.note):
-            job, row = start.job_id, rows[start]
-            names[start] = must_name_type(
-                row, start.gang, reading.cluster, keeps_types=self.slurm.abilities.keeps_types
-            )
-            request = request_for(start.gang, self.slurm.version, names_type=names[start])
-            ask = updates.SetRequest(job, request, begins_soon=row.restarts > 0)
-            # Hold again: its owner may have released the job since the last read, and Slurm would
-            # then start it without a GPU between the other two changes.
-            batch += [(start, c) for c in (updates.Hold(job), updates.ClearRequest(job), ask)]
-        failed = self._change(batch)
-        return {start: name for start, name in names.items() if start not in failed}
+        pins: dict[Start, Event] = {}
+        keeps_types = self.slurm.abilities.keeps_types
+        for start, row in rows.items():
+            named = self.ledger[row.key].named_types(row) if keeps_types else frozenset()
+            names_type = must_name_type(named, start.gang, reading.cluster)
+            request = request_for(start.gang, self.slurm.version, names_type=names_type)
+            names[start] = names_type
+            pins[start] = self._event(Kind.PIN, row, own=reading.request(row), request=request)
+        return {start: names[start] for start in self._carry_out(pins)}
 
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:
         """Release the jobs whose request (`_pin`) Slurm shows: Slurm may ignore an update."""
         queue = self._queue() if pinned else {}
-        ready: list[Start] = []
+        ready: dict[Start, Event] = {}
         for start, names_type in pinned.items():
             row = queue.get(start.job_id)
             if row is None or row.state != "PENDING":
@@ -274,57 +257,41 @@ class Mover:
                 and row.gpus_per_node == requested_gpus(start.gang, names_type=names_type)
                 and not row.gpus_otherwise
             ):
-                ready.append(start)
+                ready[start] = self._event(Kind.RELEASE, row)
             else:
                 why = f"Slurm kept another request: nodes {','.join(row.requested_nodes)}, "
                 why += f"{row.gpus_per_node} a node, {row.gpus_otherwise} otherwise"
                 self._set(start, Status.REFUSED, why)
-        # Our hold is in place now. A job pinned to the nodes that it requested before must not keep
-        # them as `asked_when_held`: a hold that its owner sets right after the start would then
-        # count as ours.
-        known = {
-            start: replace(self.ledger[start.job_id], asked_when_held=None)
-            for start in ready
-            if set(self.ledger[start.job_id].asked_when_held or ()) == set(start.gang.gpus_by_node)
-        }
-        recorded = self._recorded(known, self.ledger.note)
-        ready = [start for start in ready if start not in known or start in recorded]
-        # The ledger keeps the holds until an observation shows that they are gone.
-        for start in self._try(ready, updates.Release):
+        # The ledger keeps the holds until a reading shows that they are gone.
+        for start in self._carry_out(ready):
             self._set(start, Status.DONE)
 
-    def _queue(self) -> dict[JobId, QueueRow]:
-        """Return the queue; an empty one while Slurm is not reachable, so that nothing is done."""
+    def _queue(self, jobs: Collection[JobId] = ()) -> dict[JobId, QueueRow]:
+        """Return the queue, and update the claims of these jobs.
+
+        It is empty while Slurm is not reachable, so that nothing is done.
+        """
         with suppress(SlurmUnavailable):
-            return self.slurm.queue()
+            queue = self.slurm.queue()
+            self.ledger.see(self.slurm, [queue[job] for job in jobs if job in queue])
+            return queue
         return {}
 
-    def _recorded(
-        self, values: Mapping[Moved, Value], record: Callable[[dict[JobId, Value]], None]
-    ) -> list[Moved]:
-        """Write the ledger with `record` and return the actions; if that fails, defer them all."""
+    def _event(self, kind: Kind, row: QueueRow, **values: Any) -> Event:
+        return Event(kind=kind, row=row, now_s=self.now_s(), **values)
+
+    def _carry_out(self, events: Mapping[Moved, Event]) -> list[Moved]:
+        """Record events and make their updates; return the actions that succeeded, defer others."""
         try:
-            record({action.job_id: value for action, value in values.items()})
+            faults = self.ledger.carry_out(self.slurm, {a.job_id: e for a, e in events.items()})
         except LedgerError as error:
-            self._defer(values, str(error))
+            self._defer(events, str(error))
             return []
-        return list(values)
-
-    def _try(self, actions: Collection[Moved], kind: _ChangeKind) -> list[Moved]:
-        """Make one kind of change for every action, and return those that succeeded."""
-        failed = self._change([(action, kind(action.job_id)) for action in actions])
-        return [action for action in actions if action not in failed]
-
-    def _change(self, batch: Sequence[tuple[Moved, updates.Update]]) -> set[Moved]:
-        """Make changes in one batch; return the actions one of whose changes failed."""
-        failed: set[Moved] = set()
-        faults = self.slurm.change([change for _, change in batch]) if batch else ()
-        for (action, _), fault in zip(batch, faults, strict=True):
-            if fault is not None and action not in failed:
-                failed.add(action)
+        for action in events:
+            if fault := faults.get(action.job_id):
                 is_refused = isinstance(fault, SlurmRefused)
                 self._set(action, Status.REFUSED if is_refused else Status.DEFERRED, str(fault))
-        return failed
+        return [action for action in events if action.job_id not in faults]
 
     def _defer(self, actions: Iterable[Action], why: str) -> None:
         for action in actions:
@@ -338,12 +305,11 @@ def _state_now(row: QueueRow | None) -> str:
     return f"it is {row.state if row else 'not in the queue'} now"
 
 
-def must_name_type(row: QueueRow, gang: Gang, cluster: Cluster, *, keeps_types: bool) -> bool:
+def must_name_type(named: frozenset[str], gang: Gang, cluster: Cluster) -> bool:
     """Return whether the request for `gang` has to name its GPU type.
 
     On a node with several types Slurm cannot know it otherwise; and where Slurm keeps types, a
-    request that has named one cannot become untyped again.
+    request that has `named` one cannot become untyped again.
     """
     is_ambiguous = any(not cluster.by_name[name].has_one_type for name in gang.gpus_by_node)
-    is_tied = keeps_types and bool(row.named_types)
-    return len(gang.gpus_by_type) == 1 and (is_ambiguous or is_tied)
+    return len(gang.gpus_by_type) == 1 and (is_ambiguous or bool(named))

@@ -9,7 +9,6 @@ from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.control.disposition import is_pinned_by_us
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.observe.array_jobs import Task
 from hadar_slurm.slurm.observe.throttles import ThrottleCandidate, Throttles, kind_of
@@ -28,7 +27,7 @@ class Limits:
             row.state == "PENDING"
             and not row.is_held
             and kind_of(row.reason) is not None
-            and is_pinned_by_us(row, self.ledger)
+            and self.ledger[row.key].pins(row.requested_nodes)
         )
 
     def learn(self, state: SlurmState, now_s: float) -> None:

@@ -27,19 +27,10 @@ from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, runs_again, why_not_migrated
-from hadar_slurm.slurm.control.disposition import (
-    Disposition,
-    disposition_of,
-    is_changed_by_us,
-    is_held_by_us,
-    is_held_while_starting,
-    is_pinned_by_us,
-)
-from hadar_slurm.slurm.control.ledger import Claim, Ledger
-from hadar_slurm.slurm.control.lost_releases import as_seen
+from hadar_slurm.slurm.control.disposition import Disposition, disposition_of
+from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
-from hadar_slurm.slurm.control.restore import Waiting, described_request
 from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, fastest, final_phase, parent_of
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
@@ -75,15 +66,11 @@ class Observation:
     # Running copies that must not get USR1 yet, and why; a plan stops no other such job.
     signal_not_ready: Mapping[JobId, str] = field(default_factory=dict)
     # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
-    to_restore: dict[JobId, Waiting] = field(default_factory=dict)
+    to_restore: set[JobId] = field(default_factory=set)
     # Pending on the nodes of a pin that cannot start them.
     pin_timed_out: set[JobId] = field(default_factory=set)
     # Jobs with a description or a claim that have not ended.
     alive: set[JobId] = field(default_factory=set)
-    # Claims that the ledger lacks, or has differently.
-    found: dict[JobId, Claim] = field(default_factory=dict)
-    # Running jobs under a hold of hadard that raced with their start.
-    held_while_starting: set[JobId] = field(default_factory=set)
     # Ended by USR1 from hadard, and to be requeued.
     ended_by_us: set[JobId] = field(default_factory=set)
     # Running again after that; their output is to report it.
@@ -92,7 +79,10 @@ class Observation:
 
 @dataclass
 class SnapshotBuilder:
-    """Turns Slurm's state into observations; remembers which descriptions it has warned of."""
+    """Turns Slurm's state, which `ledger` has seen, into observations.
+
+    It remembers which descriptions it has warned of.
+    """
 
     slurm: SlurmAdapter
     estimator: Estimator
@@ -153,13 +143,11 @@ class SnapshotBuilder:
             self._now.alive.add(row.key)
             if runs_again(row, claim, self.now_s()):
                 self._now.to_notify[row.key] = row
-            if is_held_while_starting(row, claim):
-                self._now.held_while_starting.add(row.key)
             if description is not None:
                 self._add_described(row, description)
-            elif is_changed_by_us(row, None, self.ledger):
+            elif claim.has_changed(row):
                 # It has no valid description any more.
-                self._now.to_restore[row.key] = (row, None)
+                self._now.to_restore.add(row.key)
 
     def _add_ended(self, row: QueueRow, description: Description | None) -> None:
         may_requeue = self.mode is Mode.ENFORCE and not self.is_off() and row.key not in self.lost
@@ -173,20 +161,16 @@ class SnapshotBuilder:
             self._ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
 
     def _add_described(self, row: QueueRow, description: Description) -> None:
-        """Add the claim of a live job with a description, and the job itself if it is managed."""
-        claim = self._claim(row, description)
-        # The mark of a submission says nothing of holds after the first.
-        is_new = description.is_held and row.key not in self.ledger
-        if claim != self.ledger[row.key] or is_new:
-            self._now.found[row.key] = claim
+        """Add a live job with a description if it is managed."""
+        claim = self.ledger[row.key]
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
         is_set_apart = row.key in self._state.set_apart_by_detail
         is_placeable = not is_set_apart and self._can_run(row, description)
         disposition = disposition_of(
-            row, description, self.ledger, mode=mode, plans_for=self.mode, is_placeable=is_placeable
+            row, description, claim, mode=mode, plans_for=self.mode, is_placeable=is_placeable
         )
         if disposition is Disposition.RESTORE:
-            self._now.to_restore[row.key] = (row, description)
+            self._now.to_restore.add(row.key)
         is_managed = disposition is Disposition.MANAGE
         parent = parent_of(row, description)
         report = self._report(row) if is_managed or parent is not None else None
@@ -205,9 +189,9 @@ class SnapshotBuilder:
         self.averages.observe(averages, self.now_s())
         self._now.forks = Forks(self._forks)
         self._now.to_restore |= {
-            task.row.key: (task.row, task.description)
+            task.row.key
             for task in self._now.forks.not_needed
-            if is_changed_by_us(task.row, task.description, self.ledger)
+            if self.ledger[task.row.key].has_changed(task.row)
         }
 
     def _add_snapshot(self) -> None:
@@ -236,17 +220,6 @@ class SnapshotBuilder:
             if job.job_id not in pending
             and (job.phase is Phase.STARTING or not job.spec.can_checkpoint)
         }
-
-    def _claim(self, row: QueueRow, description: Description) -> Claim:
-        """Return the claim that the ledger should have of a job, as far as Slurm shows it."""
-        if row.key in self.ledger:
-            # After the owner has released the job, a hold is the owner's.
-            return as_seen(self.ledger[row.key], row, self.ledger.now_s())
-        claim = Claim(is_held=is_held_by_us(row, description, self.ledger))
-        if not is_pinned_by_us(row, self.ledger):
-            return claim
-        own = described_request(description, self.slurm)
-        return replace(claim, before=own, pinned=row.requested_nodes)
 
     def signature(
         self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]
@@ -283,7 +256,8 @@ class SnapshotBuilder:
 
     def _bound_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that nodes of the job must have."""
-        return row.named_types if self.slurm.abilities.keeps_types else frozenset()
+        keeps_types = self.slurm.abilities.keeps_types
+        return self.ledger[row.key].named_types(row) if keeps_types else frozenset()
 
     def _throughputs(self, row: QueueRow, description: Description) -> Throughputs:
         gpus_by_type = self._state.cluster.gpus_by_type
@@ -427,8 +401,9 @@ class SnapshotBuilder:
 
     def _is_for_later(self, row: QueueRow) -> bool:
         """Return whether a pending job waits for another job or for a begin time of its user."""
-        # hadard changes the begin time that a requeue sets.
-        begins_later = row.restarts == 0 and row.started_s > self.now_s()
+        # hadard changes the begin time that a requeue sets, and that of a request which it clears.
+        may_be_own = row.restarts == 0 and not row.request.is_cleared
+        begins_later = may_be_own and row.started_s > self.now_s()
         return bool(row.dependency) or (row.is_held_by_user and begins_later)
 
     def _has_pin_timed_out(self, row: QueueRow, gang: Gang) -> bool:

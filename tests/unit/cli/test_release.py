@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from hadar_slurm.cli.main import commands
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.jobspec.description import Description, decode, encode
+from hadar_slurm.slurm.control.claim import Claim, State
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
 from hadar_slurm.state.reaper_count import FILE_NAME as EXPIRED
@@ -56,7 +57,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """Return a fake cluster with its commands on PATH."""
     fake = FakeSlurm("v100:4,v100:4")
     runner = FakeRunner(slurm=fake)
-    Ledger(tmp_path / FILE_NAME).adopt({})
+    Ledger(tmp_path / FILE_NAME).adopt()
     (tmp_path / "hadar.yaml").write_text(
         f"run_dir: {tmp_path}\nstate_dir: {tmp_path}\nadapter: command-line\n"
         "command_timeout_seconds: 10\n"
@@ -227,6 +228,6 @@ def test_without_a_slurm_it_is_one_line(
 def test_keys_of_the_ledger_are_those_of_slurm(bench: Bench) -> None:
     """An array task with a hold in the ledger is released by the id of the task."""
     bench.submit(mark=False, tasks=(0, 1))
-    Ledger(bench.directory / FILE_NAME).record_intended_holds({JobId("1_1"): ()})
+    Ledger(bench.directory / FILE_NAME).note({JobId("1_1"): Claim(state=State.HOLDING)})
     assert json.loads(bench.run("release", "--json").stdout)["released"] == ["1_1"]
     assert [task.hold for task in bench.fake.jobs] == ["user", ""]

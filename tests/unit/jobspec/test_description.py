@@ -44,6 +44,7 @@ def descriptions(draw: st.DrawFn) -> Description:
         shape=shape,
         checkpoint=draw(st.booleans()),
         restart_cost_s=draw(st.none() | st.floats(0, 1e9)),
+        asks=draw(st.sampled_from([{}, {"gpus": "v100:2,k80"}, {"gres": "gpu:2", "nodes": "1-3"}])),
         comment=draw(st.text(max_size=30)),
     )
 
@@ -109,6 +110,13 @@ def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
         ({"shape": "two"}, "expected GPUs per node x nodes"),
         ({"shape": [2, 2]}, "expected GPUs per node x nodes"),
         ({"shape": "1x0"}, "expected GPUs per node x nodes"),
+        ({"asks": [1]}, "no request for GPUs and nodes"),
+        ({"asks": {"gpus": 2}}, "no request for GPUs and nodes"),
+        ({"asks": {"gpus": "2 Priority=1"}}, "no request for GPUs and nodes"),
+        ({"asks": {"gpus": "2\nrelease 7"}}, "no request for GPUs and nodes"),
+        ({"asks": {"gpus": "2,"}}, "no request for GPUs and nodes"),
+        ({"asks": {"nodes": "2\n"}}, "no request for GPUs and nodes"),
+        ({"asks": {"priority": "1"}}, "no request for GPUs and nodes"),
         ({"rates": [1]}, "rates, limit_s or restart_cost_s .* has the wrong form"),
         ({"rates": None}, "rates, limit_s or restart_cost_s .* has the wrong form"),
         ({"rates": {"v100": "fast"}}, "throughput of v100 must be a number, not 'fast'"),
@@ -151,7 +159,9 @@ json_values = st.recursive(
 
 @given(
     tree=st.dictionaries(
-        st.sampled_from(["workload", "rates", "steps", "gpus", "shape", "checkpoint", "comment"])
+        st.sampled_from(
+            ["workload", "rates", "steps", "gpus", "asks", "shape", "checkpoint", "comment"]
+        )
         | st.just("restart_cost_s"),
         json_values | st.integers(min_value=10**300),
     )

@@ -18,8 +18,9 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
-from hadar_slurm.slurm.control.lost_releases import SAVED_AFTER_S
+from hadar_slurm.slurm.control.claim import Claim
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.control.readings import SAVED_AFTER_S
 from hadar_slurm.slurm.settings import BackendSettings
 
 GRACE_S = 10.0
@@ -137,7 +138,7 @@ def test_the_next_hadard_requeues_what_the_last_has_ended(bench: Bench) -> None:
         bench.begin_anew()
     assert (bench.job.state, bench.entry.ended_run) == ("FAILED", 1)
     bench.look()
-    assert (bench.job.state, bench.job.restarts, bench.entry.is_held) == ("PENDING", 1, True)
+    assert (bench.job.state, bench.job.restarts, bench.entry.holds) == ("PENDING", 1, True)
 
 
 @pytest.mark.parametrize(
@@ -210,4 +211,4 @@ def test_its_owners_hold_stays_on_a_job_that_our_signal_has_ended(bench: Bench) 
     bench.job.hold = "user"
     bench.look()
     assert (bench.job.state, bench.job.hold) == ("PENDING", "user")
-    assert not bench.entry.is_held
+    assert not bench.entry.holds

@@ -15,16 +15,19 @@ from hypothesis import strategies as st
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
+from hadar_slurm.slurm.control.claim import Claim, State
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.state.locks import LEDGER
 
 ONE, TWO, TASK = JobId("1"), JobId("2"), JobId("3_4")
 PINNED = Claim(
-    is_held=True,
-    before=Request(num_nodes="1-4", per_job="gres/gpu:v100:2", nodes=(NodeName("n1"),)),
+    state=State.PINNING,
+    own=Request(num_nodes="1-4", per_job="gres/gpu:v100:2", nodes=(NodeName("n1"),)),
+    named=("v100",),
     preferred="v100",
-    asked_when_held=(),
+    replaced=(NodeName("n2"),),
 )
+HELD, HOLDING = Claim(state=State.HELD), Claim(state=State.HOLDING)
 
 
 @pytest.fixture
@@ -36,13 +39,13 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_the_next_daemon_reads_what_was_written(ledger: Ledger) -> None:
     """A restarted hadard reads all fields of all entries."""
     ledger.note({ONE: PINNED, TASK: Claim()})
-    ledger.record_intended_holds({TWO: (), ONE: ()})
+    ledger.note({TWO: HOLDING})
     again = Ledger(ledger.path)
     assert again.was_read
     assert {job: again[job] for job in again} == {
         ONE: PINNED,
         TASK: Claim(),
-        TWO: Claim(is_held=True, asked_when_held=()),
+        TWO: HOLDING,
     }
 
 
@@ -56,7 +59,7 @@ def test_who_has_no_entry_was_left_alone(ledger: Ledger) -> None:
 
 def test_what_is_gone_is_forgotten_on_disk_too(ledger: Ledger) -> None:
     """Entries of other jobs stay."""
-    ledger.note({ONE: PINNED, TWO: Claim(is_held=True)})
+    ledger.note({ONE: PINNED, TWO: HELD})
     ledger.forget_all_but({TWO, TASK})
     assert list(Ledger(ledger.path)) == [TWO]
 
@@ -116,7 +119,6 @@ def test_nothing_is_written_where_nothing_changes(ledger: Ledger) -> None:
     ledger.note({ONE: PINNED})
     before = ledger.path.stat().st_mtime_ns, ledger.path.stat().st_ino
     ledger.note({ONE: PINNED})
-    ledger.record_intended_holds({ONE: ()})
     ledger.forget_all_but({ONE, TWO})
     assert (ledger.path.stat().st_mtime_ns, ledger.path.stat().st_ino) == before
 
@@ -128,7 +130,7 @@ def test_what_cannot_be_written_is_not_believed_either(ledger: Ledger) -> None:
         ledger.note({ONE: PINNED})
     assert ONE not in ledger
     with pytest.raises(LedgerError):
-        ledger.record_intended_holds({ONE: ()})
+        ledger.note({TWO: HOLDING})
     assert {path.name for path in ledger.path.parent.iterdir()} == {FILE_NAME, LEDGER}
 
 
@@ -154,9 +156,12 @@ def test_a_draft_that_is_a_link_is_not_followed(ledger: Ledger) -> None:
         "",
         "no json",
         "[]",
-        '{"version": 1}',
-        '{"version": 2, "jobs": {}}',
-        '{"version": 1, "jobs": {"1": 7}}',
+        '{"version": 2}',
+        '{"version": 3, "jobs": {}}',
+        '{"version": [], "jobs": {}}',
+        '{"version": 2, "jobs": {"1": 7}}',
+        '{"version": 2, "jobs": {"1": {"state": "asleep"}}}',
+        '{"version": 2, "jobs": {"1": {"state": "held", "own": {"colour": "red"}}}}',
         '{"version": 1, "jobs": {"1": {"before": {"colour": "red"}}}}',
     ],
 )
@@ -171,16 +176,46 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str
 def test_a_ledger_becomes_whole_by_what_is_found(ledger: Ledger) -> None:
     """What Slurm shows is written at once, even if empty, and merged with known entries."""
     ledger.note({ONE: PINNED})
-    ledger.adopt({TWO: Claim(is_held=True)})
+    ledger.adopt()
     again = Ledger(ledger.path)
     assert again.was_read
-    assert {job: again[job] for job in again} == {ONE: PINNED, TWO: Claim(is_held=True)}
+    assert {job: again[job] for job in again} == {ONE: PINNED}
 
 
 def test_the_file_can_be_read_by_people(ledger: Ledger) -> None:
     """Jobs are listed by id, without fields that have their default."""
-    ledger.note({ONE: Claim(is_held=True)})
-    assert json.loads(ledger.path.read_text()) == {"version": 1, "jobs": {"1": {"is_held": True}}}
+    ledger.note({ONE: HELD})
+    assert json.loads(ledger.path.read_text()) == {"version": 2, "jobs": {"1": {"state": "held"}}}
+
+
+@pytest.mark.parametrize(
+    ("flags", "state"),
+    [
+        ({"is_held": True}, State.HELD),
+        ({"is_held": True, "asked_when_held": []}, State.HOLDING),
+        ({"is_held": True, "asked_when_held": ["n2"], "before": {"nodes": []}}, State.PINNING),
+        ({"is_held": True, "requeued": 2}, State.REQUEUING),
+        ({"released_s": 5.0, "booted_s": 4.0, "pinned": ["n1"]}, State.RELEASED),
+        ({"before": {"per_job": "gres:gpu:2"}, "pinned": ["n1"]}, State.RELEASED),
+        ({"preferred": "v100"}, State.STEERED),
+        ({"signalled_run": 1, "signalled_until_s": 9.0, "ended_run": 1}, State.UNMANAGED),
+    ],
+    ids=str,
+)
+def test_a_ledger_of_version_1_is_read(
+    tmp_path: Path, flags: dict[str, object], state: State
+) -> None:
+    """After an upgrade hadard still knows its holds, and every value."""
+    (tmp_path / FILE_NAME).write_text(json.dumps({"version": 1, "jobs": {"1": flags}}))
+    claim = Ledger(tmp_path / FILE_NAME)[ONE]
+    assert claim.state is state
+    assert claim.replaced == tuple(flags.get("asked_when_held") or ())  # type: ignore[call-overload]
+    assert claim.pinned == tuple(flags.get("pinned") or ())  # type: ignore[call-overload]
+    assert (claim.own is None) == ("before" not in flags)
+    for name, value in flags.items():
+        if name in ("booted_s", "requeued", "preferred", "signalled_until_s", "ended_run"):
+            assert getattr(claim, name) == value
+    assert claim.since_s == flags.get("released_s", 0.0)
 
 
 _numbers = st.one_of(
@@ -192,7 +227,8 @@ _trees = st.recursive(
         st.lists(inner, max_size=3),
         st.dictionaries(
             st.sampled_from(
-                "jobs version is_held released_s requeued before pinned per_node nodes".split()
+                "jobs version is_held released_s requeued before pinned per_node nodes "
+                "state own replaced since_s".split()
             ),
             inner,
             max_size=4,
@@ -206,12 +242,16 @@ _trees = st.recursive(
     content=st.one_of(
         st.binary(max_size=300),
         _trees.map(lambda tree: json.dumps({"version": 1, "jobs": {"1": tree}}).encode()),
+        _trees.map(lambda tree: json.dumps({"version": 2, "jobs": {"1": tree}}).encode()),
         _trees.map(lambda tree: json.dumps(tree).encode()),
         st.sampled_from(
             [
                 b'{"version":1,"jobs":{"1":{"released_s":1e999}}}',
                 b'{"version":1,"jobs":{"1":{"requeued":1e999}}}',
                 b"[" * 200_000,
+                b'{"version":2,"jobs":{"1":{"state":"held","since_s":1e999}}}',
+                b'{"version":2,"jobs":{"1":{"state":["held"]}}}',
+                b'{"version":2,"jobs":{"1":{"state":"held","own":5}}}',
                 b'{"version":1,"jobs":{"1":{"before":' + b'{"nodes":' * 50_000 + b"}}}",
                 b'{"version":1,"jobs":{"1":{"before":{"per_node":5}}}}',
                 b'{"version":1,"jobs":{"1":{"before":{"colour":"red"}}}}',

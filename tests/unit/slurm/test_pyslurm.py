@@ -368,7 +368,7 @@ def test_changes_go_by_the_way_that_can_make_them_and_keep_their_order() -> None
         Requeue(a),
         Hold(b),
         ClearRequest(b),
-        SetRequest(b, request, begins_soon=True),
+        SetRequest(b, request, begins_in_s=1),
         Release(b),
         Release(task),
         Prefer(a, "v100"),

@@ -18,7 +18,8 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Site
 from hadar_slurm.slurm.client.updates import Hold, Request, Update
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
+from hadar_slurm.slurm.control.claim import Claim, State
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all
 from hadar_slurm.slurm.control.restore import Returned
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
@@ -26,6 +27,7 @@ from hadar_slurm.state.lease import Holder, Lease
 from hadar_slurm.state.locks import DAEMON, only_daemon
 
 NOW_S = 1000.0
+HOLDING = Claim(state=State.HOLDING)
 TWO = Asked(per_job=parse_gpus("gpu:2"))
 
 
@@ -99,7 +101,7 @@ class Bench:
         self.fake = FakeSlurm("v100:4,v100:4,v100:4")
         self.slurm = CommandLine(FakeRunner(slurm=self.fake))
         self.ledger = Ledger(directory / FILE_NAME)
-        self.ledger.adopt({})
+        self.ledger.adopt()
 
     def submit(self, *, mark: bool = False, hold: str = "user", text: str = "") -> FakeJob:
         """Submit a described job; `mark` says in the description that hadar-sbatch has held it."""
@@ -128,7 +130,7 @@ def test_what_is_ours_goes_and_nothing_else(bench: Bench) -> None:
     """Holds of hadard, marked at submission or recorded since, are released; all others stay."""
     marked, noted = bench.submit(mark=True), bench.submit()
     spoiled = bench.submit(text='{"hadar": 99}')
-    bench.ledger.record_intended_holds({JobId(noted.key): (), JobId(spoiled.key): ()})
+    bench.ledger.note({JobId(job.key): HOLDING for job in (noted, spoiled)})
     users, plain = bench.submit(), bench.submit(text="mine")
     operators = bench.submit(mark=True, hold="admin")
     operators.reason = "JobHeldAdmin"
@@ -143,7 +145,7 @@ def test_a_job_on_its_way_off_its_gpus_is_waited_for(bench: Bench) -> None:
     """A completing job is released once it is pending and held."""
     job = bench.submit(hold="")
     bench.fake.advance(1.0)
-    bench.ledger.record_intended_holds({JobId(job.key): ()})
+    bench.ledger.note({JobId(job.key): HOLDING})
     bench.fake.requeue(job, hold=True)
     assert job.state == "COMPLETING"
     assert bench.release() == {job.key: ""}
@@ -154,7 +156,7 @@ def test_what_does_not_leave_in_time_is_told(bench: Bench) -> None:
     """The limit is for all jobs together; the result names the job that is late."""
     job = bench.submit(hold="")
     bench.fake.advance(1.0)
-    bench.ledger.record_intended_holds({JobId(job.key): ()})
+    bench.ledger.note({JobId(job.key): HOLDING})
     bench.fake.requeue(job, hold=True)
     begun_s = bench.fake.now_s
     assert release_all(
@@ -216,7 +218,7 @@ def test_a_pin_of_ours_goes_with_the_hold(bench: Bench) -> None:
     key = JobId(job.key)
     reading = bench.slurm.read()
     own = reading.request(reading.queue[key])
-    bench.ledger.note({key: Claim(before=own, pinned=(NodeName("n2"),))})
+    bench.ledger.note({key: Claim(state=State.RELEASED, own=own, pinned=(NodeName("n2"),))})
     assert bench.slurm.change([Hold(key)]) == [None]
     job.asked.nodes, job.asked.per_job, job.asked.per_node = ("n2",), (), (("", 2),)
     bench.fake.release(job)
@@ -234,7 +236,7 @@ def test_a_job_that_starts_meanwhile_is_not_waited_for(
     job = bench.submit(mark=True)
     job.asked = replace(job.asked)
     before = Request(num_nodes="1-2", per_job="gres:gpu:2")
-    entry = Claim(is_held=True, before=before, pinned=(NodeName("n1"),))
+    entry = Claim(state=State.HELD, own=before, pinned=(NodeName("n1"),))
     bench.ledger.note({JobId(job.key): entry})
     job.asked.nodes = ("n1",)
     change, begun_s = CommandLine.change, bench.fake.now_s
@@ -255,7 +257,7 @@ def landed(bench: Bench) -> FakeJob:
     """Return a running job with a hold of hadard that raced with its start."""
     job = bench.submit(hold="")
     key = JobId(job.key)
-    bench.ledger.record_intended_holds({key: ()})
+    bench.ledger.note({key: HOLDING})
     bench.fake.advance(1.0)
     assert bench.slurm.change([Hold(key)]) == [None]
     assert (job.state, job.hold) == ("RUNNING", "user")
@@ -267,7 +269,7 @@ def test_a_hold_that_came_too_late_is_taken_back(bench: Bench) -> None:
     job = landed(bench)
     assert bench.release() == {}
     assert (job.state, job.hold) == ("RUNNING", "")
-    assert not bench.ledger[JobId(job.key)].is_held
+    assert not bench.ledger[JobId(job.key)].holds
     bench.fake.hold(job, "user")
     assert bench.release() == {}
     assert job.hold == "user"
@@ -295,7 +297,7 @@ def test_an_operators_hold_on_a_job_that_runs_stays(bench: Bench) -> None:
 def test_an_operators_hold_ends_ours_for_good(bench: Bench) -> None:
     """A later hold of the owner, after the operator's release, does not count as hadard's."""
     job = bench.submit(mark=True)
-    bench.ledger.record_intended_holds({JobId(job.key): ()})
+    bench.ledger.note({JobId(job.key): HOLDING})
     bench.fake.hold(job, "admin")
     job.reason = "JobHeldAdmin"
     assert bench.release() == {}

@@ -16,7 +16,6 @@ from hadar_slurm.slurm.client.scontrol import (
 )
 from hadar_slurm.slurm.client.updates import (
     ClearRequest,
-    DelayStart,
     Hold,
     Prefer,
     Release,
@@ -34,9 +33,13 @@ OLD, NEW = (22, 5), (24, 11)
 
 
 def ask(
-    gang: Gang, version: tuple[int, int], *, names_type: bool = False, begins_soon: bool = False
+    gang: Gang,
+    version: tuple[int, int],
+    *,
+    names_type: bool = False,
+    begins_in_s: int | None = None,
 ) -> SetRequest:
-    return SetRequest(JOB, request_for(gang, version, names_type=names_type), begins_soon)
+    return SetRequest(JOB, request_for(gang, version, names_type=names_type), begins_in_s)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,11 @@ def ask(
             ClearRequest(JOB),
             "scontrol update JobId=31_2 TresPerNode= TresPerJob= TresPerTask= TresPerSocket= "
             "ReqNodeList=",
+        ),
+        (
+            ClearRequest(JOB, delays_start=True),
+            "scontrol update JobId=31_2 StartTime=now+60 TresPerNode= TresPerJob= TresPerTask= "
+            "TresPerSocket= ReqNodeList=",
         ),
         (
             ask(TWO_NODES, OLD, names_type=True),
@@ -58,7 +66,7 @@ def ask(
             "TresPerNode=gres/gpu:v100:2",
         ),
         (
-            ask(TWO_NODES, OLD, begins_soon=True),
+            ask(TWO_NODES, OLD, begins_in_s=1),
             "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1-2] TresPerNode=gres:gpu:2 "
             "StartTime=now+1",
         ),
@@ -67,7 +75,7 @@ def ask(
             "scontrol update JobId=31_2 NumNodes=2-2 ReqNodeList=n[1,3] TresPerNode=gres:gpu:1",
         ),
         (
-            ask(a_gang("gpu7:k80:4"), NEW, begins_soon=True),
+            ask(a_gang("gpu7:k80:4"), NEW, begins_in_s=1),
             "scontrol update JobId=31_2 NumNodes=1-1 ReqNodeList=gpu7 TresPerNode=gres/gpu:4 "
             "StartTime=now+1",
         ),
@@ -81,9 +89,7 @@ def ask(
             "scontrol update JobId=31_2 NumNodes=1-4 TresPerJob=gres:gpu:4",
         ),
         (
-            SetRequest(
-                JOB, Request(per_task="gres:gpu:1", per_socket="gres:gpu:2"), begins_soon=True
-            ),
+            SetRequest(JOB, Request(per_task="gres:gpu:1", per_socket="gres:gpu:2"), begins_in_s=1),
             "scontrol update JobId=31_2 NumNodes=1 TresPerTask=gres:gpu:1 "
             "TresPerSocket=gres:gpu:2 StartTime=now+1",
         ),
@@ -91,7 +97,6 @@ def ask(
         (Release(JOB), "scontrol release 31_2"),
         (SignalCheckpoint(JOB), "scancel --signal=USR1 --batch 31_2"),
         (Requeue(JOB), "scontrol requeuehold 31_2"),
-        (DelayStart(JOB), "scontrol update JobId=31_2 StartTime=now+60"),
         (Prefer(JOB, "v100"), "scontrol update JobId=31_2 Prefer=v100"),
         (Prefer(JOB, ""), "scontrol update JobId=31_2 Prefer="),
     ],

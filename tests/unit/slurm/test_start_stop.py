@@ -15,6 +15,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Start, Status
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.control.claim import Claim, State
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.start_stop import Mover
 
@@ -31,7 +32,7 @@ class Bench:
         described = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, is_held=True)
         asked = Asked(per_job=parse_gpus("gpu:2"))
         self.job: FakeJob = self.fake.submit(asked, hold="user", comment=encode(described))
-        self.ledger.record_intended_holds({JobId(self.job.key): ()})
+        self.ledger.note({JobId(self.job.key): Claim(state=State.HOLDING)})
         slurm = CommandLine(self.runner)
         self.mover = Mover(
             slurm, self.ledger, directory, 1.0, self.fake.advance, lambda: self.fake.now_s
@@ -57,7 +58,7 @@ def test_a_job_under_our_hold_starts(bench: Bench) -> None:
 def test_a_hold_of_its_owner_stays(bench: Bench) -> None:
     """hadard has released the job before, so the hold is not hadard's."""
     key = JobId(bench.job.key)
-    bench.ledger.note({key: replace(bench.ledger[key], is_held=False)})
+    bench.ledger.note({key: Claim(state=State.RELEASED)})
     assert bench.start() is Status.DEFERRED
     assert bench.job.hold == "user"
 

@@ -21,7 +21,8 @@ from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Claim, Ledger
+from hadar_slurm.slurm.control.claim import Claim, State
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
 
@@ -151,7 +152,7 @@ def test_a_job_does_not_return_at_once_to_the_node_that_failed_under_it(
     pinned = Asked(nodes=("n2",), per_node=(("v100", 2),))
     job = slurm.submit(pinned, comment=comment, work_s=10_000.0, steps=100)
     slurm.advance(5.0)
-    entry = Claim(is_held=True, pinned=(NodeName("n2"),), requeued=int(is_ours))
+    entry = Claim(state=State.HELD, pinned=(NodeName("n2"),), requeued=int(is_ours))
     Ledger(tmp_path / FILE_NAME).note({JobId(job.key): entry})
     slurm.requeue(job, hold=True)
 

@@ -66,6 +66,23 @@ def fault_of(words: Sequence[str], script: str = "") -> str:
 # The description
 
 
+@pytest.mark.parametrize(
+    ("words", "asks"),
+    [
+        (["--gpus=2"], {}),
+        (["--nodes=2", "--hadar-gang=2"], {}),
+        (["--gpus=v100:2"], {"gpus": "v100:2"}),
+        (["-N1-2", "--gpus=2"], {"gpus": "2", "nodes": "1-2"}),
+        (["--gres=gpu:2"], {"gres": "gpu:2"}),
+        (["--gpus-per-task=1", "--hadar-gang=2"], {"gpus-per-task": "1"}),
+    ],
+    ids=str,
+)
+def test_the_users_own_request_is_in_the_description(words: list[str], asks: object) -> None:
+    """Unless the number of GPUs stands for it: hadard restores it even without its ledger."""
+    assert described([*OWN, *words, "job.sh"]).asks == asks
+
+
 def test_the_least_that_must_be_said() -> None:
     """A model and the steps describe a job of one GPU without checkpoints."""
     assert described([*OWN, "job.sh"]) == Description(workload="A3C", steps=100, gpus=1)

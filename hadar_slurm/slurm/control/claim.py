@@ -1,0 +1,110 @@
+"""The claim on a job: what hadard has done to it, and what has to be put back. Pure.
+
+`state_machine` is the only module that changes a claim's state; `ledger` keeps claims on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.updates import Request
+
+
+class State(StrEnum):
+    """Who holds a job, and how far hadard's last change of it has come."""
+
+    # hadard has changed nothing, or everything is undone: a hold is its owner's.
+    UNMANAGED = "unmanaged"
+    # Not held: hadard has set a preference only.
+    STEERED = "steered"
+    # A hold is sent and not yet read back: it may race with the job's start.
+    HOLDING = "holding"
+    # The hold is hadard's.
+    HELD = "held"
+    # A hold and a request for chosen nodes are sent: the job may request no GPU in between.
+    PINNING = "pinning"
+    # The chosen nodes are read back under our hold, and the release is sent.
+    PINNED = "pinned"
+    # The hold is gone since a short time: a slurmctld that goes away may forget that.
+    RELEASED = "released"
+    # The hold is gone for good. The job waits or runs on nodes that hadard chose.
+    PLACED = "placed"
+    # A running job has got USR1 and is expected to save.
+    SAVING = "saving"
+    # A requeue with a hold is sent: the job may still run.
+    REQUEUING = "requeuing"
+    # A hold and the job's own request are sent.
+    RESTORING = "restoring"
+    # Its owner or an operator holds the job, which hadard has changed before.
+    FOREIGN_HOLD = "foreign hold"
+
+
+# A user hold on a pending job in these states is hadard's.
+HOLDS = frozenset(
+    (
+        State.HOLDING,
+        State.HELD,
+        State.PINNING,
+        State.PINNED,
+        State.REQUEUING,
+        State.RESTORING,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What hadard has done, or is about to do, to one job; times in seconds since the epoch."""
+
+    state: State = State.UNMANAGED
+    # The owner's values, which are to be put back; None: hadard has not changed them.
+    own: Request | None = None
+    # The nodes that hadard chose.
+    pinned: tuple[NodeName, ...] = ()
+    # The nodes that the job requested when our last hold was sent. A job that runs on these under a
+    # hold started while that hold was on its way. Empty once the hold is read back.
+    replaced: tuple[NodeName, ...] = ()
+    # The GPU types that the job's request named before our last change of it: Slurm before 24.11
+    # keeps them, and does not show them while the request is cleared.
+    named: tuple[str, ...] = ()
+    # The features that hadard has made the job prefer.
+    preferred: str = ""
+    # When our hold was last sent or observed to be gone; 0: unknown, or slurmctld has saved it
+    # since.
+    since_s: float = 0.0
+    # The start of the slurmctld that then ran; 0: not known.
+    booted_s: float = 0.0
+    # The job's number of restarts once our last requeue is done.
+    requeued: int = 0
+    # The run that we last sent USR1, counted from 1 (0: none), and the end of its grace period.
+    # These and `ended_run` are kept while Slurm knows the job.
+    signalled_run: int = 0
+    signalled_until_s: float = 0.0
+    # The run that our USR1 ended.
+    ended_run: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether a user hold on the pending job is hadard's."""
+        return self.state in HOLDS
+
+    def pins(self, nodes: Iterable[NodeName]) -> bool:
+        """Return whether hadard chose these nodes; other nodes are the owner's later choice."""
+        return bool(self.pinned) and set(nodes) == set(self.pinned)
+
+    def named_types(self, row: QueueRow) -> frozenset[str]:
+        """Return the GPU types that the job's request names, or named before it was cleared."""
+        return frozenset(self.named) if row.request.is_cleared else row.named_types
+
+    def has_cleared(self, row: QueueRow) -> bool:
+        """Return whether the request is cleared, as between the two updates of a change."""
+        return row.request.is_cleared and self.own is not None and not self.own.is_cleared
+
+    def has_changed(self, row: QueueRow) -> bool:
+        """Return whether hadard holds, has pinned or has cleared a pending job."""
+        is_changed = self.holds or self.has_cleared(row) or self.pins(row.requested_nodes)
+        return row.state == "PENDING" and is_changed

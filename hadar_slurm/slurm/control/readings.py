@@ -1,0 +1,131 @@
+"""What a reading of Slurm shows of a job, as an event of the state machine. Pure."""
+
+from __future__ import annotations
+
+from hadar_slurm.jobspec.description import Description
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.scontrol import gres_prefix
+from hadar_slurm.slurm.client.updates import Request
+from hadar_slurm.slurm.control.claim import Claim, State
+from hadar_slurm.slurm.control.state_machine import TABLE, Event, Kind
+
+# slurmctld has saved a release after this long. 22.05.8 lost the last 15 s.
+SAVED_AFTER_S = 60.0
+# A hadard started after the release assumes a loss for no longer than this after it.
+_UNSEEN_S = 600.0
+# The part of a request that each of sbatch's options sets.
+_KEYS = {
+    "gpus": "per_job",
+    "gpus-per-node": "per_node",
+    "gres": "per_node",
+    "gpus-per-task": "per_task",
+    "gpus-per-socket": "per_socket",
+}
+
+
+def read_kind(
+    claim: Claim, row: QueueRow, *, now_s: float, booted_s: float, opened_s: float
+) -> Kind:
+    """Return what a reading shows of a live job; `opened_s` is the start of this process."""
+    kind = _pending_kind(claim, row) if row.state == "PENDING" else _running_kind(claim, row, now_s)
+    if kind is Kind.USER_HOLD and _is_release_lost(claim, now_s, booted_s, opened_s):
+        return Kind.RELEASE_LOST
+    is_free = kind in (Kind.FREE, Kind.RUNNING) and claim.state in (State.RELEASED, State.PLACED)
+    if is_free and not (claim.since_s and 0 <= now_s - claim.since_s < SAVED_AFTER_S):
+        is_placed = bool(row.requested_nodes) or claim.has_cleared(row)
+        return Kind.SAVED_PLACED if is_placed else Kind.SAVED_FREE
+    return kind
+
+
+def _pending_kind(claim: Claim, row: QueueRow) -> Kind:
+    if not row.is_held:
+        return Kind.FREE
+    # After a failed launch Slurm holds the job, so that an operator checks the node.
+    if row.is_held_by_operator or row.has_failed_to_launch:
+        return Kind.OPERATOR_HOLD
+    may_have_pin = claim.state in TABLE[Kind.BAD_PIN] and claim.pins(row.requested_nodes)
+    return Kind.BAD_PIN if may_have_pin and row.reason == "BadConstraints" else Kind.USER_HOLD
+
+
+def _running_kind(claim: Claim, row: QueueRow, now_s: float) -> Kind:
+    # A job that started with other nodes than it requested before our hold started after our
+    # release: the hold that it now shows is its owner's.
+    is_raced = (
+        claim.state in TABLE[Kind.RACED]
+        and row.is_held_as_it_runs
+        and row.reason != "JobHeldAdmin"
+        and set(row.requested_nodes) == set(claim.replaced)
+    )
+    is_coming = claim.state is State.REQUEUING and row.restarts < claim.requeued
+    is_saving = (
+        claim.state is State.SAVING
+        and claim.signalled_run == row.restarts + 1
+        and now_s <= claim.signalled_until_s
+    )
+    if is_raced:
+        return Kind.RACED
+    return Kind.UNSETTLED if row.state != "RUNNING" or is_coming or is_saving else Kind.RUNNING
+
+
+def _is_release_lost(claim: Claim, now_s: float, booted_s: float, opened_s: float) -> bool:
+    """Return whether a job that we released may be held again because slurmctld forgot that.
+
+    slurmctld saves its jobs every few seconds. Its successor, on the same machine or another, then
+    shows a released job, which may even have run, under its former hold and perhaps pin. If that
+    counted as the owner's hold, the job would stay held. An owner's hold set within that time
+    counts as hadard's. Controllers are distinguished by the second of their start.
+    """
+    if claim.state not in TABLE[Kind.RELEASE_LOST] or not claim.since_s:
+        return False
+    is_new = claim.since_s >= opened_s or now_s - claim.since_s < _UNSEEN_S
+    return is_new and 0.0 not in (booted_s, claim.booted_s) and booted_s != claim.booted_s
+
+
+def first_sight(
+    row: QueueRow, description: Description, *, was_read: bool, version: tuple[int, int]
+) -> Event:
+    """Return what the first reading of a job without a claim shows.
+
+    Without a ledger (`was_read` is false) a hold on a job that has run before or names nodes, and
+    nodes that hadard could have chosen, count as hadard's: no job may wait for a hadard that has
+    lost its record.
+    """
+    is_suspect = not was_read and (row.restarts > 0 or bool(row.requested_nodes))
+    is_held = row.is_held_by_user and not row.has_failed_to_launch
+    is_ours = is_held and (description.is_held or is_suspect)
+    # hadard requests GPUs per node, of one type or none.
+    could_be_pin = len(row.gpus_per_node) == 1 and not row.gpus_otherwise
+    is_pinned = not was_read and bool(row.requested_nodes) and could_be_pin
+    is_cleared = row.state == "PENDING" and row.request.is_cleared and (is_ours or not was_read)
+    own = described_request(description, version) if is_pinned or is_cleared else None
+    kind = Kind.FOUND_HELD if is_ours else Kind.FOUND_CHANGED if own else Kind.FOUND
+    return Event(kind=kind, row=row, own=own)
+
+
+def described_request(description: Description, version: tuple[int, int]) -> Request:
+    """Return the request that a description stands for, where the original is not known."""
+    gpu, shape, asks = f"{gres_prefix(version)}gpu", description.shape, description.asks
+    least = shape.nodes if shape else 1
+    num_nodes = asks.get("nodes", f"{least}-{least if shape else description.gpus}")
+    if "-" not in num_nodes:
+        num_nodes = f"{num_nodes}-{num_nodes}"
+    given = {_KEYS[name]: _gres(gpu, text) for name, text in asks.items() if name in _KEYS}
+    if not given and shape is not None:
+        given = {"per_node": f"{gpu}:{shape.gpus_per_node}"}
+    elif not given:
+        given = {"per_job": f"{gpu}:{description.gpus}"}
+    parts = ("per_job", "per_node", "per_task", "per_socket")
+    per_job, per_node, per_task, per_socket = (given.get(part, "") for part in parts)
+    return Request(
+        num_nodes=num_nodes,
+        per_job=per_job,
+        per_node=per_node,
+        per_task=per_task,
+        per_socket=per_socket,
+    )
+
+
+def _gres(gpu: str, text: str) -> str:
+    """Return `gres/gpu:v100:2,gres/gpu` for the value `v100:2,gpu` of one of sbatch's options."""
+    parts = (part.removeprefix("gpu").removeprefix(":") for part in text.split(","))
+    return ",".join(f"{gpu}:{part}" if part else gpu for part in parts)

@@ -1,0 +1,260 @@
+"""The states of a job under hadard and their transitions, as one table. Pure.
+
+An event is what a reading of Slurm shows of the job, what hadard is about to do, or what a command
+answered. `transition` returns the new claim, to be written before the updates are sent, and these
+updates. A pair of state and event that `TABLE` lacks cannot occur, and is refused.
+
+A command's answer changes no state: Slurm reports success of updates that it drops, and no answer
+for updates that it makes. The next reading decides. So hadard may be killed between any two steps.
+
+The table is about holds. Nodes and GPUs that a job requests are compared with the claim's values
+(`Claim.pins`, `Claim.has_cleared`): they may differ in every state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from hadar_slurm.errors import LedgerError
+from hadar_slurm.slurm.client import updates
+from hadar_slurm.slurm.client.parse import QueueRow, types_in
+from hadar_slurm.slurm.client.updates import Request, Update
+from hadar_slurm.slurm.control.claim import HOLDS, Claim, State
+
+
+class Kind(StrEnum):
+    """The kinds of events."""
+
+    # The first reading of a job without a claim shows a hold of hadar-sbatch, or one that was
+    # hadard's if the ledger is lost; a pin or a cleared request; nothing of hadard.
+    FOUND_HELD = "first seen under a hold of hadard"
+    FOUND_CHANGED = "first seen with a request of hadard"
+    FOUND = "first seen"
+    # A reading shows the job pending ...
+    FREE = "pending without a hold"
+    USER_HOLD = "pending under a hold that its owner can release"
+    OPERATOR_HOLD = "pending under a hold that its owner cannot or should not release"
+    BAD_PIN = "held by Slurm, which cannot start it on the nodes of its pin"
+    RELEASE_LOST = "under its former hold, as another slurmctld shows it"
+    # ... or running ...
+    RUNNING = "running"
+    RACED = "running under our hold, which came as it started"
+    # ... or neither, or still before our requeue.
+    UNSETTLED = "completing or between two states"
+    # It has been without a hold for so long that slurmctld has saved that.
+    SAVED_PLACED = "without a hold for long, on nodes of hadard"
+    SAVED_FREE = "without a hold for long, with its own request"
+    # hadard is about to do this.
+    HOLD = "hold"
+    PIN = "pin"
+    RELEASE = "release"
+    SAVE = "save"
+    REQUEUE = "requeue"
+    # The owner has held the job while it ran.
+    REQUEUE_HELD = "requeue under a foreign hold"
+    RESTORE = "restore"
+    PREFER = "prefer"
+    # A command was answered.
+    DONE = "done"
+    REFUSED = "refused"
+    NO_ANSWER = "no answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event of a job, as `row` showed it last."""
+
+    kind: Kind
+    row: QueueRow
+    now_s: float = 0.0
+    # The start of slurmctld, in seconds since the epoch; 0: not known.
+    booted_s: float = 0.0
+    # Of FOUND_HELD, FOUND_CHANGED and PIN: the owner's request, unless the claim has it.
+    own: Request | None = None
+    # Of PIN and RESTORE: the request to be set.
+    request: Request = field(default_factory=Request)
+    # Of SAVE: the end of the grace period.
+    until_s: float = 0.0
+    # Of PREFER, after it was set: the features.
+    features: str = ""
+
+
+def _to(state: State, *origins: State) -> dict[State, State]:
+    return dict.fromkeys(origins, state)
+
+
+def _stay(*states: State) -> dict[State, State]:
+    return {state: state for state in states}
+
+
+_S = State
+# hadard has never held these jobs, or no longer holds them.
+_NEVER = (_S.UNMANAGED, _S.STEERED)
+_FREED = (_S.RELEASED, _S.PLACED, _S.SAVING)
+_ALL_BUT_FOREIGN = (*_NEVER, *HOLDS, *_FREED)
+
+# By event and state before: the state after.
+TABLE: Mapping[Kind, Mapping[State, State]] = {
+    Kind.FOUND_HELD: _to(_S.HELD, _S.UNMANAGED),
+    Kind.FOUND_CHANGED: _to(_S.RELEASED, _S.UNMANAGED),
+    Kind.FOUND: _stay(_S.UNMANAGED),
+    # Our hold is gone; it may come back if slurmctld goes away.
+    Kind.FREE: {
+        **_stay(*_NEVER, _S.RELEASED, _S.PLACED),
+        **_to(_S.RELEASED, *HOLDS, _S.SAVING, _S.FOREIGN_HOLD),
+    },
+    Kind.USER_HOLD: {
+        **_stay(*_NEVER, _S.FOREIGN_HOLD),
+        **_to(_S.HELD, *HOLDS),
+        **_to(_S.FOREIGN_HOLD, *_FREED),
+    },
+    # A job has one hold: an operator's replaces ours.
+    Kind.OPERATOR_HOLD: {
+        **_stay(*_NEVER, _S.FOREIGN_HOLD),
+        **_to(_S.FOREIGN_HOLD, *HOLDS, *_FREED),
+    },
+    Kind.BAD_PIN: _to(_S.HELD, *HOLDS, *_FREED, _S.FOREIGN_HOLD),
+    Kind.RELEASE_LOST: _to(_S.HELD, _S.RELEASED, _S.SAVING, _S.FOREIGN_HOLD),
+    # A hold on a running job is foreign unless it raced with the start.
+    Kind.RUNNING: {
+        **_stay(*_NEVER, _S.RELEASED, _S.PLACED),
+        **_to(_S.RELEASED, *HOLDS, _S.SAVING, _S.FOREIGN_HOLD),
+    },
+    Kind.RACED: _stay(_S.HOLDING, _S.PINNING, _S.RESTORING),
+    Kind.UNSETTLED: _stay(*State),
+    Kind.SAVED_PLACED: _to(_S.PLACED, _S.RELEASED, _S.PLACED),
+    Kind.SAVED_FREE: _to(_S.UNMANAGED, _S.RELEASED, _S.PLACED),
+    # hadard never replaces a foreign hold, except where it only puts back the request under it.
+    Kind.HOLD: _to(_S.HOLDING, *_ALL_BUT_FOREIGN),
+    Kind.PIN: _to(_S.PINNING, *_ALL_BUT_FOREIGN),
+    Kind.RELEASE: {**_stay(*_ALL_BUT_FOREIGN), **_to(_S.PINNED, _S.PINNING)},
+    # A requeue without an answer may still come: its hold stays ours.
+    Kind.SAVE: {**_to(_S.SAVING, *_NEVER, *_FREED), **_stay(*HOLDS)},
+    Kind.REQUEUE: _to(_S.REQUEUING, *_ALL_BUT_FOREIGN),
+    Kind.REQUEUE_HELD: {
+        **_to(_S.REQUEUING, *HOLDS),
+        **_to(_S.FOREIGN_HOLD, *_NEVER, *_FREED, _S.FOREIGN_HOLD),
+    },
+    Kind.RESTORE: {**_to(_S.RESTORING, *_ALL_BUT_FOREIGN), **_stay(_S.FOREIGN_HOLD)},
+    Kind.PREFER: {**_stay(*State), **_to(_S.STEERED, _S.UNMANAGED)},
+    Kind.DONE: _stay(*State),
+    Kind.REFUSED: _stay(*State),
+    Kind.NO_ANSWER: _stay(*State),
+}
+
+
+class RefusedTransition(LedgerError):
+    """An event that cannot occur in a state."""
+
+
+def transition(claim: Claim, event: Event) -> tuple[Claim, tuple[Update, ...]]:
+    """Return a job's claim after an event, and the updates that carry out a wish of hadard."""
+    target = TABLE[event.kind].get(claim.state)
+    if target is None:
+        raise RefusedTransition(f"job {event.row.key}: {event.kind!s} while {claim.state!s}")
+    after = replace(_values(claim, event, target), state=target)
+    if after.holds != claim.holds:
+        after = replace(after, since_s=event.now_s, booted_s=event.booted_s)
+    return after, _updates(event, target)
+
+
+def _values(claim: Claim, event: Event, target: State) -> Claim:
+    """Return the claim's values after an event."""
+    row, restarts = event.row, event.row.restarts
+    match event.kind:
+        case Kind.FOUND_HELD | Kind.FOUND_CHANGED if event.own is not None:
+            named = tuple(sorted(types_in(event.own)))
+            return replace(claim, own=event.own, pinned=row.requested_nodes, named=named)
+        case Kind.FREE | Kind.RUNNING:
+            return replace(_read_back(claim, row), requeued=0)
+        case Kind.USER_HOLD if target is State.FOREIGN_HOLD:
+            # Set under the slurmctld that took our release, which is no longer in doubt.
+            return replace(claim, since_s=0.0, booted_s=0.0)
+        case Kind.USER_HOLD | Kind.OPERATOR_HOLD | Kind.BAD_PIN | Kind.RELEASE_LOST:
+            return _read_back(claim, row)
+        case Kind.SAVED_PLACED:
+            return replace(claim, since_s=0.0, booted_s=0.0)
+        case Kind.SAVED_FREE:
+            run, until_s, ended = claim.signalled_run, claim.signalled_until_s, claim.ended_run
+            kept = Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
+            return replace(kept, preferred=claim.preferred)
+        case Kind.HOLD:
+            return replace(claim, replaced=row.requested_nodes)
+        case Kind.PIN:
+            own, nodes = claim.own or event.own, event.request.nodes
+            pinned = replace(claim, own=own, pinned=nodes, replaced=row.requested_nodes)
+            return replace(pinned, named=tuple(sorted(claim.named_types(row))))
+        case Kind.RELEASE:
+            return replace(claim, replaced=())
+        case Kind.SAVE:
+            return replace(claim, signalled_run=restarts + 1, signalled_until_s=event.until_s)
+        case Kind.REQUEUE | Kind.REQUEUE_HELD:
+            ended = restarts + 1 if row.state == "FAILED" else claim.ended_run
+            return replace(claim, requeued=restarts + 1, ended_run=ended, replaced=())
+        case Kind.RESTORE:
+            replaced = () if target is State.FOREIGN_HOLD else row.requested_nodes
+            restored = replace(claim, own=event.request, replaced=replaced)
+            return replace(restored, named=tuple(sorted(claim.named_types(row))))
+        case Kind.PREFER:
+            return replace(claim, preferred=event.features)
+    return claim
+
+
+def _read_back(claim: Claim, row: QueueRow) -> Claim:
+    """Return a claim whose last hold has been read back, or the lack of it.
+
+    A job that still requests what it did before our last change has its former pin.
+    """
+    is_former = bool(claim.replaced) and set(row.requested_nodes) == set(claim.replaced)
+    pinned = claim.replaced if is_former and claim.state is State.PINNING else claim.pinned
+    return replace(claim, pinned=pinned, replaced=())
+
+
+def _updates(event: Event, target: State) -> tuple[Update, ...]:
+    """Return the updates of an event, in their order; see docs/slurm.md for each."""
+    row, job = event.row, event.row.key
+    match event.kind:
+        case Kind.RACED:
+            return (updates.Release(job),)
+        case Kind.HOLD:
+            return (updates.Hold(job),)
+        case Kind.PIN:
+            # Hold again: its owner may have released the job since the last read.
+            return (updates.Hold(job), *_request_updates(event))
+        case Kind.RELEASE if target is State.PINNED or row.restarts == 0:
+            return (updates.Release(job),)
+        case Kind.RELEASE:
+            return (updates.SetStartNow(job), updates.Release(job))
+        case Kind.SAVE:
+            return (updates.SignalCheckpoint(job),)
+        case Kind.REQUEUE | Kind.REQUEUE_HELD:
+            return (updates.Requeue(job),)
+        case Kind.RESTORE if target is State.FOREIGN_HOLD:
+            # Our hold would replace the foreign one, and Slurm does not show which user set a hold.
+            return _request_updates(event)
+        case Kind.RESTORE:
+            return (updates.Hold(job), *_request_updates(event))
+    return ()
+
+
+def _request_updates(event: Event) -> tuple[Update, ...]:
+    """Return the two updates that change a request.
+
+    In between the job requests no GPU. If it is released then, or hadard is killed and its owner
+    releases it, its begin time keeps it from starting until it is restored.
+    """
+    job, row = event.row.key, event.row
+    ours_until_s = event.now_s + (updates.DELAY_S if row.request.is_cleared else 0)
+    if row.restarts == 0 and row.started_s > ours_until_s:  # its owner chose that time
+        return (updates.ClearRequest(job), updates.SetRequest(job, event.request))
+    soon_s = 1 if row.restarts > 0 else 0
+    clear = updates.ClearRequest(job, delays_start=True)
+    return (clear, updates.SetRequest(job, event.request, begins_in_s=soon_s))
+
+
+def changes(claim: Claim, kind: Kind) -> bool:
+    """Return whether a reading of this kind may change a claim; most change none."""
+    has_values = bool(claim.replaced or claim.requeued or (claim.since_s and not claim.holds))
+    return has_values or TABLE[kind].get(claim.state) is not claim.state
