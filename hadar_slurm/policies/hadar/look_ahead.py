@@ -19,10 +19,10 @@ another is no better, and while no job comes, where another is not better by `_K
 
 Candidates are the orders of the peers (shortest remaining service, shortest remaining time, and
 the mean of both) with types by comparative advantage; service and the mean also with the fastest
-type first; the makespan program's critical jobs first, with its prices; the way in use; variants
-of the best in which the jobs that end last go first, or those that the primal-dual decision runs
-now, on its types; and where jobs cannot move, variants in which these wait longer or less long for
-a better type.
+type first; the makespan program's critical jobs first, with its prices, and when nearly all jobs run
+also with types by comparative advantage; the way in use; variants of the best in which the jobs
+that end last go first, or those that the primal-dual decision runs now, on its types; and where
+jobs cannot move, variants in which these wait longer or less long for a better type.
 
 Our own. The choice among rules by simulating each from the present state is that of rollout
 algorithms (Bertsekas, Rollout, Policy Iteration, and Distributed Reinforcement Learning, 2020).
@@ -57,6 +57,9 @@ _PROMOTED, _LEADING = (1, 2, 4, 8), 3
 # Where no job has come since the way in use was chosen, another must be better by this share: all
 # that has happened since was foreseen then.
 _KEEPS = 0.03
+# Not at the end, when no job is expected and this many times the GPUs would serve all: then little
+# of what a play foresees is still to be decided.
+_FEW_WAIT = 1.2
 # The way is chosen again after arrivals or ends, and anyway after a time: in rounds or, if that is
 # longer, in this share of the time that the last choice foresaw until the last end.
 _LEAST_ROUNDS, _MOST_ROUNDS, _FORESEEN = 2.0, 5.0, 0.005
@@ -112,6 +115,12 @@ class View:
     horizon: Horizon | None = None
     # Every `step`th job is played.
     step: int = 1
+
+    @property
+    def is_end(self) -> bool:
+        """Return whether nearly all jobs fit the GPUs, and no others are expected."""
+        size = sum(job.spec.num_gpus for job in self.jobs)
+        return not self.expected and size <= _FEW_WAIT * sum(map(sum, self.nodes))
 
     @classmethod
     def of(
@@ -280,6 +289,8 @@ def choose(
         fastest = [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
         others, bases = others + fastest, bases + fastest
     trial.play(first, Way(critical_first=True), *others)
+    if view.is_end:
+        trial.play(Way(typing=Typing.ADVANTAGE, critical_first=True))
     if False in may_move:
         for way in trial.best(trial.outlooks):
             trial.play(*(replace(way, wait_factor=factor) for factor in _WAIT_FACTORS))
@@ -291,7 +302,7 @@ def choose(
     scores = trial.scores()
     if not scores:
         return incumbent or first, 0.0, 0
-    if incumbent in scores and not is_news:
+    if incumbent in scores and not (is_news or view.is_end):
         scores[incumbent] -= _KEEPS
     best = min(scores, key=scores.__getitem__)
     return best, trial.outlooks[best].makespan_s, len(scores)
