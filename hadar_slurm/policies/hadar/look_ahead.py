@@ -19,10 +19,10 @@ another is no better, and while no job comes, where another is not better by `_K
 
 Candidates are the orders of the peers (shortest remaining service, shortest remaining time, and
 the mean of both) with types by comparative advantage; service and the mean also with the fastest
-type first; the makespan program's critical jobs first, with its prices, and when nearly all jobs run
-also with types by comparative advantage; the way in use; variants of the best in which the jobs
-that end last go first, or those that the primal-dual decision runs now, on its types; and where
-jobs cannot move, variants in which these wait longer or less long for a better type.
+type first; the makespan program's critical jobs first, with its prices, and when nearly all jobs
+run also with types by comparative advantage; the way in use; variants of the best in which the
+jobs that end last go first, or those that the primal-dual decision runs now, on its types; and
+where jobs cannot move, variants in which these wait longer or less long for a better type.
 
 Our own. The choice among rules by simulating each from the present state is that of rollout
 algorithms (Bertsekas, Rollout, Policy Iteration, and Distributed Reinforcement Learning, 2020).
