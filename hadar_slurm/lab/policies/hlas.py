@@ -18,7 +18,7 @@ The policy uses no step counts (`unknown_lengths`). On identical GPUs it equals 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -28,9 +28,11 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.lengths import normalised_service, unknown_lengths
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.placement.comparative_advantage import advantages
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.policy import without_options
+
+# Bonus factor for the type on which a job runs: a migration costs a restart.
+_STAYS = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def _serve(allocator: Allocator, jobs: Iterable[Job]) -> None:
     """Reserve types for jobs of one queue, the pair of greatest advantage first."""
     pairs = []
     for place, job in enumerate(jobs):
-        suits = advantages(allocator, job)
+        suits = _advantages(allocator, job)
         if allocator.runs_on(job) not in suits and allocator.keep(job):
             continue
         pairs += [(-advantage, place, gpu_type, job) for gpu_type, advantage in suits.items()]
@@ -74,6 +76,18 @@ def _serve(allocator: Allocator, jobs: Iterable[Job]) -> None:
             or (allocator.runs_on(job) == gpu_type and allocator.keep(job))
         ):
             served.add(place)
+
+
+def _advantages(allocator: Allocator, job: Job) -> Mapping[GpuType, float]:
+    """Return a job's throughput on each type where it trains, over its mean on all types."""
+    speeds = {gpu_type: allocator.throughput(job, gpu_type) for gpu_type in allocator.by_speed(job)}
+    mean = sum(speeds.values()) / max(1, len(allocator.gpu_types))
+    held = allocator.runs_on(job)
+    return {
+        gpu_type: speed / mean * (_STAYS if gpu_type == held else 1.0)
+        for gpu_type, speed in speeds.items()
+        if speed > 0
+    }
 
 
 make = without_options(Hlas)

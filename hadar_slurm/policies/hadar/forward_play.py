@@ -26,8 +26,8 @@ from typing import TypeAlias
 
 from hadar_slurm.core.cluster import TypeIndex
 from hadar_slurm.core.job import Shape
-from hadar_slurm.placement.comparative_advantage import STAYS
 from hadar_slurm.policies.hadar.kinds import Kind
+from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import FIRST
 
 # The gangs of a type on its nodes: type, number of nodes, GPUs on each.
@@ -237,8 +237,9 @@ class Play:
     rank: Callable[[PlayedJob, float], None]
     pace: Pace = field(default_factory=Pace)
     may_mix_types: bool = True
-    # Whether the jobs that the order lets run share the types by comparative advantage.
-    by_advantage: bool = False
+    # The urgency with which the jobs that the order lets run share the types by regret
+    # (type_sharing.py); None: each takes the first of its types with room.
+    urgency: float | None = None
     # Whether the rank of a job without GPUs changes with time.
     ranks_change: bool = False
     # The factor on the wait for GPUs of a job that cannot move.
@@ -319,7 +320,7 @@ class Play:
                 self._running.append(job)
         self._ends = None
         jobs = [job for job in self._active if not job.parts]
-        self._place_by_advantage(self._place_in_order(jobs))
+        self._share_types(self._place_in_order(jobs))
         late, left = [], sum(self._free.room)
         for job in jobs:
             if not left:
@@ -338,7 +339,7 @@ class Play:
             job.held, job.mixed = None, ()
 
     def _place_in_order(self, jobs: Sequence[PlayedJob]) -> list[PlayedJob]:
-        """Serve jobs in order; return those left for `_place_by_advantage`.
+        """Serve jobs in order; return those left for `_share_types`.
 
         Only their number of GPUs is kept for them.
         """
@@ -349,7 +350,7 @@ class Play:
             if not job.can_move:
                 if self._start_at_first_end(job):
                     left -= job.kind.num_gpus
-            elif self.by_advantage and job.rank != FIRST:
+            elif self.urgency is not None and job.rank != FIRST:
                 if job.kind.num_gpus <= left:
                     left -= job.kind.num_gpus
                     later.append(job)
@@ -357,20 +358,27 @@ class Play:
                 left -= job.kind.num_gpus
         return later
 
-    def _place_by_advantage(self, jobs: Sequence[PlayedJob]) -> None:
-        """Place the jobs that there are GPUs for, the greatest comparative advantage first."""
-        pairs = []
-        for position, job in enumerate(jobs):
-            kind = job.kind
-            mean = sum(kind.speeds) / len(kind.speeds)
-            for gpu_type in job.types:
-                stays = STAYS if gpu_type == job.held else 1.0
-                pairs.append((-kind.speeds[gpu_type] / mean * stays, position, gpu_type))
-        pairs.sort()
-        for _, position, gpu_type in pairs:
-            job = jobs[position]
-            if not job.parts:
-                self._start(job, (gpu_type,))
+    def _share_types(self, jobs: Sequence[PlayedJob]) -> None:
+        """Place the jobs that there are GPUs for, by regret."""
+        if self.urgency is None:
+            return
+        room = self._free.room
+        share_types(
+            [
+                worths(
+                    job.kind.speeds,
+                    job.types,
+                    job.kind.num_gpus,
+                    job.left_s,
+                    self.urgency,
+                    held=job.held,
+                    restart_s=job.restart_s,
+                )
+                for job in jobs
+            ],
+            lambda position, gpu_type: self._start(jobs[position], (gpu_type,)),
+            lambda gpu_type: not room[gpu_type],
+        )
 
     def _place_waiting(self, jobs: Sequence[PlayedJob]) -> None:
         """Start jobs in order on any type with room, the fastest first, or on several types."""

@@ -5,11 +5,16 @@ From the jobs in view and the arrivals to be expected, every candidate is played
 
     (mean completion time) * (makespan) ** w * (mean slow-down) ** `_SLOWDOWN`
 
-where w is `_MAKESPAN` if further jobs are expected, else `_LAST_MAKESPAN`: what is idle at the end
-is lost then. Mean and makespan are meant of the whole workload, of which a play shows the rest. The
-sum of all completion times is the mean number L of jobs times the makespan (Little's law), so to
-first order one second of makespan weighs as much as w * L seconds of completion times: with N jobs
-in the play and the mean m of the first way played, the logarithm of the above is
+where w is `_LAST_MAKESPAN` if no further jobs are expected, since what is idle at the end is lost
+then. Otherwise it is `_MAKESPAN` times the probability that arrivals end within the play: a shorter
+makespan is of use only if no later job comes. Arrivals that have gone on for the time t go on for M
+more with probability t / (t + M), where nothing but t is known (Gott, Nature 363, 1993). So with
+the makespan M of the first way played, w = `_MAKESPAN` * M / (t + M).
+
+Mean and makespan are meant of the whole workload, of which a play shows the rest. The sum of all
+completion times is the mean number L of jobs times the makespan (Little's law), so to first order
+one second of makespan weighs as much as w * L seconds of completion times: with N jobs in the play
+and the mean m of the first way played, the logarithm of the above is
 
     log(mean) + w * L / (N * m) * makespan + `_SLOWDOWN` * log(mean slow-down).
 
@@ -18,11 +23,12 @@ the way pays for the restarts that it causes, since plays count them; the way in
 another is no better, and while no job comes, where another is not better by `_KEEPS`.
 
 Candidates are the orders of the peers (shortest remaining service, shortest remaining time, and
-the mean of both) with types by comparative advantage; service and the mean also with the fastest
-type first; the makespan program's critical jobs first, with its prices, and when nearly all jobs
-run also with types by comparative advantage; the way in use; variants of the best in which the
-jobs that end last go first, or those that the primal-dual decision runs now, on its types; and
-where jobs cannot move, variants in which these wait longer or less long for a better type.
+the mean of both) with types by regret (`type_sharing.py`), while no jobs are expected also with
+less urgency; service and the mean also with the fastest type first; the makespan program's critical
+jobs first, with its prices, and when nearly all jobs run also with types by regret; the way in use;
+variants of the best in which the jobs that end last go first, or those that the primal-dual
+decision runs now, on its types; and where jobs cannot move, variants in which these wait longer or
+less long for a better type.
 
 Our own. The choice among rules by simulating each from the present state is that of rollout
 algorithms (Bertsekas, Rollout, Policy Iteration, and Distributed Reinforcement Learning, 2020).
@@ -45,9 +51,11 @@ from hadar_slurm.policies.hadar.makespan_lp import Horizon, Planned
 from hadar_slurm.policies.hadar.ways import Typing, Way
 
 # The weights of the makespan and of the slow-down beside the mean completion time.
-_MAKESPAN, _LAST_MAKESPAN, _SLOWDOWN = 0.13, 0.5, 0.15
-# The orders with types by comparative advantage, and with the fastest type first.
+_MAKESPAN, _LAST_MAKESPAN, _SLOWDOWN = 0.35, 0.5, 0.15
+# The orders with types by regret, and with the fastest type first.
 _ORDERS, _FASTEST_ORDERS = (0.5, 1.0, 0.0), (0.5, 1.0)
+# The urgency that is a candidate as well while no jobs are expected.
+_LITTLE_URGENCY = 0.25
 # The factors on the wait of jobs that cannot move, beside 2, in variants of as many of the best.
 _WAIT_FACTORS = (1.0, 4.0)
 # Jobs of less than this many seconds count as that long in the slow-down.
@@ -185,7 +193,7 @@ class View:
             rank,
             pace,
             self.kinds.allocator.rules.may_mix_types,
-            by_advantage=way.typing is Typing.ADVANTAGE,
+            urgency=way.urgency if way.typing is Typing.REGRET else None,
             ranks_change=way.critical_first,
             wait_factor=way.wait_factor,
         )
@@ -284,13 +292,16 @@ def choose(
         incumbent = replace(incumbent, promoted=incumbent.promoted & present)
         trial.play(incumbent)
     may_move = {job.spec.can_checkpoint for job in view.jobs}
-    first, *others = bases = [Way(exponent, Typing.ADVANTAGE) for exponent in _ORDERS]
+    first, *others = [Way(exponent, Typing.REGRET) for exponent in _ORDERS]
+    if not view.expected:
+        others.append(Way(_ORDERS[0], Typing.REGRET, urgency=_LITTLE_URGENCY))
     if True in may_move:
         fastest = [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
-        others, bases = others + fastest, bases + fastest
+        others += fastest
+    bases = [first, *others]
     trial.play(first, Way(critical_first=True), *others)
     if view.is_end:
-        trial.play(Way(typing=Typing.ADVANTAGE, critical_first=True))
+        trial.play(Way(typing=Typing.REGRET, critical_first=True))
     if False in may_move:
         for way in trial.best(trial.outlooks):
             trial.play(*(replace(way, wait_factor=factor) for factor in _WAIT_FACTORS))
@@ -350,7 +361,10 @@ class _Trial:
         first = next(iter(self.outlooks.values()), None)
         if first is None:
             return 0.0
-        view, weight = self._view, _MAKESPAN if self._view.expected else _LAST_MAKESPAN
+        view, weight = self._view, _LAST_MAKESPAN
+        if view.expected:
+            gone_on_s = view.history.seen_s - view.history.since_s
+            weight = _MAKESPAN * first.makespan_s / max(_LEAST, gone_on_s + first.makespan_s)
         num_jobs = view.history.mean_num_jobs(view.step * first.job_seconds, first.makespan_s)
         return weight * num_jobs / max(_LEAST, view.step * first.num_jobs * first.mean_jct_s)
 

@@ -9,6 +9,8 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
 * Prices are the duals of the makespan program over all jobs in view (`makespan_lp.py`), exact for
   the horizon; the paper's rise with use. Under a priced way a job may take any type that does its
   work at the lowest priced cost. Where GPUs cost nothing, that is its fastest.
+* Under other ways the jobs that run share the types by regret: comparative advantage, priced by
+  remaining time (`type_sharing.py`).
 * Jobs whose planned time fills the horizon are critical; there are ways under which they go first,
   on the types planned for them: delaying any of these jobs delays the makespan.
 * Starvation guard: jobs that have spent in total more than 2 days and 20 times their time alone
@@ -36,7 +38,6 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.placement.comparative_advantage import advantages
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_on_nodes, non_preemptible
 from hadar_slurm.policies.hadar.history import History
@@ -44,6 +45,7 @@ from hadar_slurm.policies.hadar.kinds import Kind, Kinds
 from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.look_ahead import Choice, View, choose, is_due
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
+from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, Way
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits, open_gpus
@@ -96,7 +98,7 @@ class Hadar:
             map(_Ranking(kinds, horizon, way, dict(way.decided)).entry, count(), allocator.jobs)
         )
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
-        selection = _TypeSelection(allocator, queue, immovable, way)
+        selection = _TypeSelection(kinds, queue, immovable, way)
         refits = selection.run()
         _reserve(allocator, queue, selection.chosen, immovable)
         for job in assign_nodes(allocator):
@@ -289,20 +291,20 @@ class _TypeSelection:
 
     def __init__(
         self,
-        allocator: Allocator,
+        kinds: Kinds,
         queue: Sequence[_Entry],
         immovable: Set[JobId],
         way: Way,
     ) -> None:
-        self._allocator, self._queue, self._immovable = allocator, queue, immovable
-        self._way = way
+        self._kinds, self._queue, self._immovable, self._way = kinds, queue, immovable, way
+        self._allocator = allocator = kinds.allocator
         self._room = [allocator.room(gpu_type) for gpu_type in allocator.gpu_types]
         # The type of each entry.
         self.chosen: list[TypeIndex | None] = [None] * len(queue)
 
     def run(self) -> int:
         """Make the passes; return on how many types a better fit was found."""
-        self._by_advantage(self._in_order())
+        self._share_types(self._in_order())
         return sum(self._refit(index) for index, free in enumerate(self._room) if free > 0)
 
     def _take(self, position: int, types: Sequence[TypeIndex]) -> TypeIndex | None:
@@ -315,14 +317,14 @@ class _TypeSelection:
         return found
 
     def _in_order(self) -> list[int]:
-        """Serve the queue in order; return the positions left for `_by_advantage`.
+        """Serve the queue in order; return the positions left for `_share_types`.
 
-        A non-preemptible job takes the type on which it ends first. Where types go by comparative
-        advantage, jobs ranked by remaining work are left for `_by_advantage`, and only their number
-        of GPUs is reserved; the forecast ignores them, since they may migrate.
+        A non-preemptible job takes the type on which it ends first. Where types go by regret, jobs
+        ranked by remaining work are left for `_share_types`, and only their number of GPUs is
+        reserved; the forecast ignores them, since they may migrate.
         """
         queue, immovable, gpu_types = self._queue, self._immovable, self._allocator.gpu_types
-        left, by_advantage = sum(self._room), self._way.typing is Typing.ADVANTAGE
+        left, by_regret = sum(self._room), self._way.typing is Typing.REGRET
         forecast = Forecast(
             self._allocator, [e.job for e in queue] if immovable else [], self._way.wait_factor
         )
@@ -334,7 +336,7 @@ class _TypeSelection:
             if job.job_id in immovable:
                 first = forecast.first_end(job)
                 types = () if first is None else (gpu_types.index(first),)
-            elif by_advantage and rank == BY_WORK and types and size <= left:
+            elif by_regret and rank == BY_WORK and types and size <= left:
                 later.append(position)
                 left -= size
                 continue
@@ -345,17 +347,28 @@ class _TypeSelection:
                     forecast.give(job, gpu_types[index])
         return later
 
-    def _by_advantage(self, positions: Sequence[int]) -> None:
-        """Give entries one of their types, the greatest comparative advantage first."""
-        pairs = [
-            (-suits[self._allocator.gpu_types[index]], position, index)
-            for position in positions
-            for suits in [advantages(self._allocator, self._queue[position].job)]
-            for index in self._queue[position].types
-        ]
-        for _, position, index in sorted(pairs):
-            if self.chosen[position] is None:
-                self._take(position, [index])
+    def _share_types(self, positions: Sequence[int]) -> None:
+        """Give entries one of their types, by regret (type_sharing.py)."""
+        indices = {gpu_type: index for index, gpu_type in enumerate(self._allocator.gpu_types)}
+        found = []
+        for entry in (self._queue[position] for position in positions):
+            kind, held = self._kinds.of(entry.job), self._allocator.runs_on(entry.job)
+            found.append(
+                worths(
+                    kind.speeds,
+                    entry.types,
+                    kind.num_gpus,
+                    entry.left_s,
+                    self._way.urgency,
+                    held=None if held is None else indices[held],
+                    restart_s=entry.job.spec.restart_cost_s,
+                )
+            )
+        share_types(
+            found,
+            lambda at, gpu_type: self._take(positions[at], [gpu_type]) is not None,
+            lambda gpu_type: not self._room[gpu_type],
+        )
 
     def _refit(self, index: TypeIndex) -> bool:
         """Use idle GPUs of a type by exchanging preemptible jobs (knapsack.py)."""

@@ -27,8 +27,9 @@ class Typing(StrEnum):
 
     # The fastest type with room.
     FASTEST = "fastest"
-    # To the jobs that the order lets run, by comparative advantage.
-    ADVANTAGE = "advantage"
+    # To the jobs that the order lets run, by what each would lose without its best type
+    # (type_sharing.py).
+    REGRET = "regret"
     # The fastest with room of the types that do the work at the least cost, at the prices of the
     # makespan program.
     PRICED = "priced"
@@ -42,6 +43,8 @@ class Way:
     # shortest remaining service first, 0 the shortest remaining time.
     exponent: float = 1.0
     typing: Typing = Typing.PRICED
+    # The exponent on the time left in the worth of a type, where types go by regret.
+    urgency: float = 0.5
     # Jobs that go before all others, the longest first.
     promoted: frozenset[JobId] = frozenset()
     # Jobs that go first as well, each on a type: those that the primal-dual decision runs.

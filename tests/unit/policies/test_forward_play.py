@@ -37,9 +37,9 @@ def shortest(job: PlayedJob, _: float) -> None:
     job.types, job.rank, job.key = job.own_types, BY_WORK, job.left_s
 
 
-def ends(nodes: list[list[int]], *jobs: PlayedJob, by_advantage: bool = False) -> list[float]:
+def ends(nodes: list[list[int]], *jobs: PlayedJob, urgency: float | None = None) -> list[float]:
     """Return the ends of the jobs, the shortest first, on nodes by type."""
-    play = Play(jobs, Pools(nodes), shortest, EXACT, by_advantage=by_advantage)
+    play = Play(jobs, Pools(nodes), shortest, EXACT, urgency=urgency)
     assert play.run()
     return [each.end_s for each in jobs]
 
@@ -108,11 +108,11 @@ def test_jobs_that_cannot_move_are_placed_once_where_they_end_first() -> None:
     assert ends([[1], [1]], *fixed, comes) == [100.0, 900.0, 400.0]
 
 
-def test_types_by_comparative_advantage() -> None:
+def test_types_by_regret() -> None:
     """The job that gains more from the fast type gets it, though the other is shorter."""
     gains, hardly = kind(speeds=(1.0, 0.1)), kind(speeds=(1.0, 0.9))
     jobs = job(200.0, gains), job(90.0, hardly)
-    assert ends([[1], [1]], *jobs, by_advantage=True) == [200.0, 100.0]
+    assert ends([[1], [1]], *jobs, urgency=0.5) == [200.0, 100.0]
     jobs = job(200.0, gains), job(90.0, hardly)
     assert ends([[1], [1]], *jobs) == [pytest.approx(290.0, abs=10.0), 90.0]
 

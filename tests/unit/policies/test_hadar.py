@@ -181,7 +181,7 @@ def test_without_a_solution_the_shortest_go_first() -> None:
     }
 
 
-def test_types_go_by_comparative_advantage() -> None:
+def test_types_go_by_regret() -> None:
     """The shorter job gains little from the V100, so the other job gets it.
 
     A third job, far longer, makes GPUs cost nothing; by size alone the shorter would choose first.
@@ -189,7 +189,7 @@ def test_types_go_by_comparative_advantage() -> None:
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     hardly = a_job("2", steps=1000, throughputs=some_rates(V100=10.0, K80=9.0))
     gains = a_job("3", steps=2000, throughputs=some_rates(V100=10.0, K80=1.0))
-    way = Way(typing=Typing.ADVANTAGE)
+    way = Way(typing=Typing.REGRET)
     placed = plan("1xV100,1xK80,1xV100", long, hardly, gains, way=way)
     assert placed == {"1": "n3:V100:1", "2": "n2:K80:1", "3": "n1:V100:1"}
 
@@ -210,7 +210,7 @@ def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     here = a_job("2", steps=2000, on="n1:V100:1", throughputs=some_rates(V100=10.0, K80=5.0))
     other = a_job("3", steps=1000, throughputs=some_rates(V100=10.0, K80=4.8))
-    way = Way(typing=Typing.ADVANTAGE)
+    way = Way(typing=Typing.REGRET)
     assert plan("1xV100,1xK80,1xV100", long, here, other, way=way)["2"] == "n1:V100:1"
 
 

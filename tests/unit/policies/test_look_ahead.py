@@ -87,7 +87,7 @@ def test_a_choice_for_long_is_made_less_often() -> None:
 def test_the_way_in_use_is_kept_unless_another_is_better() -> None:
     """Ways that come to the same are not exchanged."""
     jobs = [a_job(str(number), steps=1000, throughputs=V100) for number in range(3)]
-    for way in (Way(0.0, Typing.ADVANTAGE), Way(0.5, Typing.FASTEST)):
+    for way in (Way(0.0, Typing.REGRET), Way(0.5, Typing.FASTEST)):
         assert choose(view("1xV100", *jobs), way, 360.0)[0] == way
 
 
@@ -95,7 +95,7 @@ def test_while_no_job_comes_the_way_is_kept_unless_another_is_better_by_more() -
     """The longer job first loses 0.7 % here: too little without news, enough with it."""
     jobs = [a_job("1", steps=100_000, throughputs=V100), a_job("2", steps=98_000, throughputs=V100)]
     seen = view("1xV100", *jobs)
-    longest_first = Way(0.0, Typing.ADVANTAGE, promoted=frozenset({JobId("1")}))
+    longest_first = Way(0.0, Typing.REGRET, promoted=frozenset({JobId("1")}))
     assert choose(seen, longest_first, 360.0, is_news=False)[0] == longest_first
     assert choose(seen, longest_first, 360.0, is_news=True)[0].promoted == frozenset()
 
@@ -125,7 +125,7 @@ def test_jobs_that_cannot_move_wait_for_the_type_on_which_they_end_first() -> No
     seen = view("1xV100,1xK80", runs, waits)
     ends = {}
     for factor in (1.0, 2.0):
-        way = Way(1.0, Typing.ADVANTAGE, wait_factor=factor)
+        way = Way(1.0, Typing.REGRET, wait_factor=factor)
         ends[factor] = [round(job.end_s) for job in seen.play(way, ROUND_PACE)[1]]
     assert ends == {1.0: [1000, 2000], 2.0: [1000, 2500]}
     assert choose(seen, None, 360.0)[0].wait_factor == 1.0
@@ -156,7 +156,7 @@ def test_without_any_outlook_the_first_way_is_used(monkeypatch: pytest.MonkeyPat
     """Also among jobs that cannot move, for which more ways are made of those played."""
     monkeypatch.setattr(look_ahead, "_MOST_STEPS", 0)
     job = a_job("1", throughputs=V100, can_checkpoint=False)
-    assert choose(view("1xV100", job), None, 360.0) == (Way(0.5, Typing.ADVANTAGE), 0.0, 0)
+    assert choose(view("1xV100", job), None, 360.0) == (Way(0.5, Typing.REGRET), 0.0, 0)
 
 
 def test_the_choice_is_remembered_and_may_be_lost() -> None:
@@ -182,7 +182,7 @@ def test_jobs_that_hold_gpus_are_played_from_there() -> None:
     """A running job that cannot move keeps its GPUs in every play."""
     fixed = a_job("1", on="n1:V100:1", steps=100_000, throughputs=V100, can_checkpoint=False)
     found = view("1xV100", fixed, a_job("2", steps=1000, throughputs=V100))
-    outlook, jobs, _ = found.play(Way(0.5, Typing.ADVANTAGE), ROUND_PACE)
+    outlook, jobs, _ = found.play(Way(0.5, Typing.REGRET), ROUND_PACE)
     assert outlook is not None
     assert sorted(job.end_s for job in jobs) == [10_000.0, 10_100.0]
 

@@ -1,0 +1,99 @@
+"""Shares GPU types among jobs by what each would lose without its best type.
+
+The *worth* of a type to a job is how much of the rest of the job it does in a second, per GPU:
+
+    speed / (time left ** u * (number of GPUs) ** 0.5)
+
+with the speed relative to the job's fastest type and u the urgency. So comparative advantage is
+priced by remaining time: a job of five minutes does not give up a type on which it runs ten times
+as fast because a job of a week gains a little more from it. With u = 1 the sum of worths is the
+number of jobs done per second; smaller values let long jobs, which hold their types for long, count
+for more. To a running job, another type than its own is worth what its speed is over the whole rest
+with `_RESTARTS` restarts, since it will probably have to migrate again, and `_STAYS` times less.
+
+Which types the jobs get is a transportation problem. Vogel's approximation (Reinfeld and Vogel,
+Mathematical Programming, Prentice-Hall 1958) solves it: the job whose *regret*, the worth of its
+best type less that of the next, is largest takes its best type; once a type is full, regrets are
+computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from hadar_slurm.core.cluster import TypeIndex
+
+# The worth of a type to a job, and the type.
+Worth: TypeAlias = tuple[float, TypeIndex]
+
+# A change of type counts as this many restarts, and must gain this factor beside them.
+_RESTARTS, _STAYS = 3.0, 1.05
+# The exponent on the number of GPUs.
+_PER_GPU = 0.5
+
+
+def worths(
+    speeds: Sequence[float],
+    types: Sequence[TypeIndex],
+    num_gpus: int,
+    left_s: float,
+    urgency: float,
+    *,
+    held: TypeIndex | None = None,
+    restart_s: float = 0.0,
+) -> list[Worth]:
+    """Return the worth of each of `types` to a job, the best first; of equals the first in `types`.
+
+    `speeds`: by type, relative to the job's fastest; `left_s`: seconds on that; `held`: the type on
+    which it runs; `restart_s`: what a migration costs, in seconds.
+    """
+    left_s = max(1.0, left_s)
+    unit = 1.0 / (left_s**urgency * num_gpus**_PER_GPU)
+    if held is None:
+        found = [(unit * speeds[index], index) for index in types]
+    else:
+        moved = unit / _STAYS / (1.0 + _RESTARTS * restart_s / left_s)
+        found = [((unit if index == held else moved) * speeds[index], index) for index in types]
+    found.sort(key=_descending)
+    return found
+
+
+def share_types(
+    jobs: Sequence[Sequence[Worth]],
+    take: Callable[[int, TypeIndex], bool],
+    is_full: Callable[[TypeIndex], bool],
+) -> None:
+    """Give each job one of its types, the job with the largest regret first.
+
+    `jobs`: the worths of each job's types, the best first. `take` gives a type to the job at a
+    position, and returns whether there was room for its gang; `is_full` says whether a type has no
+    free GPUs left.
+    """
+    left = [(position, list(pairs)) for position, pairs in enumerate(jobs) if pairs]
+    while left:
+        queue, left = sorted(left, key=_regret), []
+        for at, (position, pairs) in enumerate(queue):
+            gpu_type = pairs[0][1]
+            if not take(position, gpu_type):
+                del pairs[0]
+                left.append((position, pairs))
+            elif is_full(gpu_type):
+                left += queue[at + 1 :]
+                break
+        left = [(position, open_) for position, pairs in left if (open_ := _open(pairs, is_full))]
+
+
+def _open(pairs: list[Worth], is_full: Callable[[TypeIndex], bool]) -> list[Worth]:
+    return [pair for pair in pairs if not is_full(pair[1])]
+
+
+def _regret(job: tuple[int, list[Worth]]) -> tuple[float, int]:
+    """Sort by what a job would lose without its best type, the most first, then by position."""
+    position, pairs = job
+    second = pairs[1][0] if len(pairs) > 1 else 0.0
+    return second - pairs[0][0], position
+
+
+def _descending(worth: Worth) -> float:
+    return -worth[0]
