@@ -14,11 +14,12 @@ with `_RESTARTS` restarts, since it will probably have to migrate again, and `_S
 Which types the jobs get is a transportation problem. Vogel's approximation (Reinfeld and Vogel,
 Mathematical Programming, Prentice-Hall 1958) solves it: the job whose *regret*, the worth of its
 best type less that of the next, is largest takes its best type; once a type is full, regrets are
-computed again.
+computed again. A job that can use one type only comes first, since the order lets it run.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -45,9 +46,12 @@ def worths(
 ) -> list[Worth]:
     """Return the worth of each of `types` to a job, the best first; of equals the first in `types`.
 
-    `speeds`: by type, relative to the job's fastest; `left_s`: seconds on that; `held`: the type on
-    which it runs; `restart_s`: what a migration costs, in seconds.
+    The worth of an only type is infinite. `speeds`: by type, relative to the job's fastest;
+    `left_s`: seconds on that; `held`: the type on which it runs; `restart_s`: what a migration
+    costs, in seconds.
     """
+    if len(types) == 1:
+        return [(math.inf, types[0])]
     left_s = max(1.0, left_s)
     unit = 1.0 / (left_s**urgency * num_gpus**_PER_GPU)
     if held is None:

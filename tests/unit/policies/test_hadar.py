@@ -206,10 +206,10 @@ def test_where_types_cost_the_same_the_shortest_choose_first() -> None:
 
 
 def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
-    """A running job does not move for an advantage of less than a tenth."""
+    """A running job does not move for a gain less than three restarts and a twentieth."""
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     here = a_job("2", steps=2000, on="n1:V100:1", throughputs=some_rates(V100=10.0, K80=5.0))
-    other = a_job("3", steps=1000, throughputs=some_rates(V100=10.0, K80=4.8))
+    other = a_job("3", steps=2000, throughputs=some_rates(V100=10.0, K80=4.8))
     way = Way(typing=Typing.REGRET)
     assert plan("1xV100,1xK80,1xV100", long, here, other, way=way)["2"] == "n1:V100:1"
 

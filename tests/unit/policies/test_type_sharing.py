@@ -56,6 +56,12 @@ def test_a_running_job_moves_if_it_pays_with_three_restarts(left_s: float, moves
     assert (best[1] == FAST) is moves
 
 
+def test_a_job_that_runs_on_one_type_only_gets_it() -> None:
+    """The short job would gain a little from the fast type, the long one can use no other."""
+    short, long = worth(60.0, 1.0, 0.9), worth(168 * HOUR_S, 1.0)
+    assert shared([short, long], [1, 1], [1, 1]) == [SLOW, FAST]
+
+
 def test_a_gang_without_room_takes_its_next_type_or_none() -> None:
     """The gang of four has the largest regret, but fits the slow type only."""
     gang, single = worth(60.0, 1.0, 0.1, num_gpus=4), worth(HOUR_S, 1.0, 0.5)
