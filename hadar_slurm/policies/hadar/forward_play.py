@@ -363,6 +363,8 @@ class Play:
         if self.urgency is None:
             return
         room = self._free.room
+        # Sharing costs about as much again as placing in order.
+        self.steps += len(jobs)
         share_types(
             [
                 worths(
