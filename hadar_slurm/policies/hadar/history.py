@@ -27,6 +27,11 @@ class History:
     recent: tuple[Job, ...] = ()
     longest_gap_s: float = 0.0
 
+    @property
+    def observed_s(self) -> float:
+        """Return how long jobs have been observed."""
+        return self.seen_s - self.since_s
+
     @classmethod
     def begin(cls, jobs: Sequence[Job], now_s: float) -> History:
         """Return the history of a first sight; its jobs do not count as arrivals."""
@@ -57,12 +62,12 @@ class History:
         ages = [(self.seen_s - job.spec.submitted_s, job) for job in self.recent]
         if not ages or ages[-1][0] > max(_WINDOW_S, self.longest_gap_s):
             return []
-        window_s = self.seen_s - self.since_s
+        window_s = self.observed_s
         if len(ages) > _FEW:
             window_s = min(window_s, max(_WINDOW_S, ages[0][0]))
         return [(window_s - age_s, job) for age_s, job in ages if age_s < window_s]
 
     def mean_num_jobs(self, job_seconds: float, for_s: float) -> float:
         """Return the mean number of jobs, with those of the next `for_s` seconds."""
-        time_s = max(1.0, self.seen_s - self.since_s + for_s)
+        time_s = max(1.0, self.observed_s + for_s)
         return (self.job_seconds + job_seconds) / time_s

@@ -363,8 +363,8 @@ class _Trial:
             return 0.0
         view, weight = self._view, _LAST_MAKESPAN
         if view.expected:
-            gone_on_s = view.history.seen_s - view.history.since_s
-            weight = _MAKESPAN * first.makespan_s / max(_LEAST, gone_on_s + first.makespan_s)
+            ends_s = view.history.observed_s + first.makespan_s
+            weight = _MAKESPAN * first.makespan_s / max(_LEAST, ends_s)
         num_jobs = view.history.mean_num_jobs(view.step * first.job_seconds, first.makespan_s)
         return weight * num_jobs / max(_LEAST, view.step * first.num_jobs * first.mean_jct_s)
 

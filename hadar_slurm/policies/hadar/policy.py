@@ -349,8 +349,7 @@ class _TypeSelection:
 
     def _share_types(self, positions: Sequence[int]) -> None:
         """Give entries one of their types, by regret (type_sharing.py)."""
-        indices = {gpu_type: index for index, gpu_type in enumerate(self._allocator.gpu_types)}
-        found = []
+        gpu_types, found = self._allocator.gpu_types, []
         for entry in (self._queue[position] for position in positions):
             kind, held = self._kinds.of(entry.job), self._allocator.runs_on(entry.job)
             found.append(
@@ -360,7 +359,7 @@ class _TypeSelection:
                     kind.num_gpus,
                     entry.left_s,
                     self._way.urgency,
-                    held=None if held is None else indices[held],
+                    held=None if held is None else gpu_types.index(held),
                     restart_s=entry.job.spec.restart_cost_s,
                 )
             )

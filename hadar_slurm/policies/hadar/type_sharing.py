@@ -1,15 +1,16 @@
 """Shares GPU types among jobs by what each would lose without its best type.
 
-The *worth* of a type to a job is how much of the rest of the job it does in a second, per GPU:
+The *worth* of a type to a job is
 
     speed / (time left ** u * (number of GPUs) ** 0.5)
 
-with the speed relative to the job's fastest type and u the urgency. So comparative advantage is
-priced by remaining time: a job of five minutes does not give up a type on which it runs ten times
-as fast because a job of a week gains a little more from it. With u = 1 the sum of worths is the
-number of jobs done per second; smaller values let long jobs, which hold their types for long, count
-for more. To a running job, another type than its own is worth what its speed is over the whole rest
-with `_RESTARTS` restarts, since it will probably have to migrate again, and `_STAYS` times less.
+with the speed and the time left relative to the job's fastest type, and u the urgency. So
+comparative advantage is priced by remaining time: a job of five minutes does not give up a type on
+which it runs ten times as fast because a job of a week gains a little more from it. For u = 1 and
+single GPUs the worth is the share of its rest that the job does in a second; a smaller u lets long
+jobs count for more. To a running job, another type than its own is worth what its speed is over
+the whole rest with `_RESTARTS` restarts, since it will probably have to migrate again, divided by
+`_STAYS`.
 
 Which types the jobs get is a transportation problem. Vogel's approximation (Reinfeld and Vogel,
 Mathematical Programming, Prentice-Hall 1958) solves it: the job whose *regret*, the worth of its
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TypeAlias
 
 from hadar_slurm.core.cluster import TypeIndex
@@ -59,7 +61,7 @@ def worths(
     else:
         moved = unit / _STAYS / (1.0 + _RESTARTS * restart_s / left_s)
         found = [((unit if index == held else moved) * speeds[index], index) for index in types]
-    found.sort(key=_descending)
+    found.sort(key=itemgetter(0), reverse=True)
     return found
 
 
@@ -97,7 +99,3 @@ def _regret(job: tuple[int, list[Worth]]) -> tuple[float, int]:
     position, pairs = job
     second = pairs[1][0] if len(pairs) > 1 else 0.0
     return second - pairs[0][0], position
-
-
-def _descending(worth: Worth) -> float:
-    return -worth[0]
