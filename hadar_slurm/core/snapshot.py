@@ -25,9 +25,17 @@ class Round:
 
     index: int
     start_s: float
+    # As configured, for a plan within a round too.
     length_s: float
     may_move: bool = True
     memory: object = field(default=None, compare=False)
+    # When jobs may migrate again; None: `length_s` after the start.
+    ends_s: float | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Return how long it is from the start until jobs may migrate again."""
+        return self.length_s if self.ends_s is None else max(0.0, self.ends_s - self.start_s)
 
 
 @dataclass(frozen=True, slots=True)

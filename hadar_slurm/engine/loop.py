@@ -112,7 +112,7 @@ def run_rounds(
         # A backend may end a round early when no job runs.
         may_move = begun_s >= ends_s or wake == Wake.ROUND_END
         ends_s = begun_s + length_s if may_move else ends_s
-        round_ = Round(index, begun_s, length_s, may_move, memory)
+        round_ = Round(index, begun_s, length_s, may_move, memory, ends_s)
         result = run_round(backend, policy, round_, wake=str(wake), clock=clock, renewals=renewals)
         memory = result.plan.memory if result.plan else memory
         _log(result)

@@ -156,7 +156,7 @@ def _releases(allocator: Allocator) -> dict[Slot, _Pool]:
         throughput = sum(rules.throughput(gang, job.spec.throughputs) for gang in allocation.gangs)
         left_s = job.steps_left / throughput if throughput > 0 else math.inf
         if job.spec.can_checkpoint and not allocator.round.may_move:
-            left_s = min(left_s, allocator.round.length_s)
+            left_s = min(left_s, allocator.round.left_s)
         for gang in allocation.gangs:
             for slot, count in gang.slots:
                 found.setdefault(slot, []).append(_Release(left_s, count))

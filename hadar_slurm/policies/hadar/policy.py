@@ -21,6 +21,8 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
   the horizon comes near.
 * A non-preemptible job takes the type on which it ends first, the wait included, and does not start
   elsewhere meanwhile (`completion_forecast.py`): it could not migrate afterwards.
+* A preemptible job is not started on a slow type if GPUs of a faster type become free in the same
+  round, early enough for it to end sooner (`short_waits.py`).
 * Where all queued gangs exceed what is left of a type, jobs of nearly the same worth are exchanged
   so that it is used (`knapsack.py`). GPUs left over go to any job that can use them, types mixed.
 """
@@ -45,6 +47,7 @@ from hadar_slurm.policies.hadar.kinds import Kind, Kinds
 from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.look_ahead import Choice, View, choose, is_due
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
+from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, Way
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
@@ -106,7 +109,11 @@ class Hadar:
                 first := first_on_nodes(allocator, job, way.wait_factor)
             ):
                 allocator.start(job, [first])
-        allocator.fill(entry.job for entry in queue if entry.job.job_id not in immovable)
+        movable = [entry.job for entry in queue if entry.job.job_id not in immovable]
+        allocator.fill(movable)
+        late = take_back_slow_starts(allocator, movable)
+        if late:
+            allocator.fill(job for job in movable if job.job_id not in late)
         figures = {"solved": float(is_new), "refitted": float(refits)}
         if horizon:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
@@ -114,7 +121,7 @@ class Hadar:
                 figures[f"price.{gpu_type}"] = price
         figures["ways"] = float(num_ways)
         memory = Memory(horizon, choice, history)
-        return allocator.plan(figures=figures, memory=memory, patient=immovable)
+        return allocator.plan(figures=figures, memory=memory, patient=immovable | late)
 
     def _choice(
         self,

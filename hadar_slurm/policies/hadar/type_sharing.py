@@ -76,26 +76,27 @@ def share_types(
     position, and returns whether there was room for its gang; `is_full` says whether a type has no
     free GPUs left.
     """
-    left = [(position, list(pairs)) for position, pairs in enumerate(jobs) if pairs]
+    left = [_entry(position, list(pairs)) for position, pairs in enumerate(jobs) if pairs]
     while left:
-        queue, left = sorted(left, key=_regret), []
-        for at, (position, pairs) in enumerate(queue):
+        left.sort()
+        queue, left = left, []
+        for at, (_, position, pairs) in enumerate(queue):
             gpu_type = pairs[0][1]
             if not take(position, gpu_type):
                 del pairs[0]
-                left.append((position, pairs))
+                left.append((0.0, position, pairs))
             elif is_full(gpu_type):
                 left += queue[at + 1 :]
                 break
-        left = [(position, open_) for position, pairs in left if (open_ := _open(pairs, is_full))]
+        full = {pair[1] for _, _, pairs in left for pair in pairs if is_full(pair[1])}
+        left = [
+            _entry(position, open_)
+            for _, position, pairs in left
+            if (open_ := [pair for pair in pairs if pair[1] not in full])
+        ]
 
 
-def _open(pairs: list[Worth], is_full: Callable[[TypeIndex], bool]) -> list[Worth]:
-    return [pair for pair in pairs if not is_full(pair[1])]
-
-
-def _regret(job: tuple[int, list[Worth]]) -> tuple[float, int]:
-    """Sort by what a job would lose without its best type, the most first, then by position."""
-    position, pairs = job
+def _entry(position: int, pairs: list[Worth]) -> tuple[float, int, list[Worth]]:
+    """Return a tuple that sorts by what a job would lose without its best type, the most first."""
     second = pairs[1][0] if len(pairs) > 1 else 0.0
-    return second - pairs[0][0], position
+    return second - pairs[0][0], position, pairs

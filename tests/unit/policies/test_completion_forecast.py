@@ -50,8 +50,8 @@ def test_it_begins_on_a_slow_gpu_where_the_fast_one_is_long_in_use() -> None:
     assert placed == {"1": "n1:V100:1", "2": "n2:K80:1"}
 
 
-def test_a_job_that_can_be_moved_does_not_wait() -> None:
-    runs = fixed("1", steps=1000, on="n1:V100:1")
+def test_a_job_that_can_be_moved_does_not_wait_beyond_the_round() -> None:
+    runs = fixed("1", steps=4000, on="n1:V100:1")
     other = a_job("2", steps=1000, throughputs=BOTH)
     assert plan("1xV100,1xK80", runs, other)["2"] == "n2:K80:1"
 

@@ -1,0 +1,100 @@
+"""A preemptible job waits within a round for GPUs of a faster type that are soon free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from builders import ROUND, a_job, a_snapshot, placed_by, reasons_of, some_rates
+
+from hadar_slurm.core.job import Job, Shape
+from hadar_slurm.core.plan import Plan, WaitReason
+from hadar_slurm.core.snapshot import Round
+from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.policies.hadar.policy import Hadar
+from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
+
+BOTH = some_rates(V100=10.0, K80=1.0)
+CLUSTER = "1xV100,1xK80"
+# Started 200 s ago: jobs may migrate in 160 s.
+WITHIN = replace(ROUND, start_s=200.0, ends_s=360.0, may_move=False)
+
+
+def job(name: str, steps: int, on: str = "", **changes: object) -> Job:
+    """Return a job of one GPU, ten times as fast on a V100."""
+    return a_job(name, steps=steps, throughputs=BOTH, **({"on": on} if on else {}), **changes)  # type: ignore[arg-type]
+
+
+def planned(cluster: str, *jobs: Job, round_: Round = WITHIN) -> Plan:
+    return Hadar().plan(a_snapshot(cluster, *jobs, now_s=round_.start_s), round_)
+
+
+def test_a_short_job_waits_for_the_end_of_another() -> None:
+    """100 s on the K80, or a wait of 50 s and 10 s on the V100."""
+    found = planned(CLUSTER, job("1", 500, "n1:V100:1"), job("2", 100))
+    assert placed_by(found) == {"1": "n1:V100:1"}
+    assert reasons_of(found) == {"2": WaitReason.BETTER_LATER}
+
+
+def test_it_starts_where_the_wait_is_too_long() -> None:
+    """100 s on the K80 now, or a wait of 95 s and 10 s on the V100."""
+    found = planned(CLUSTER, job("1", 950, "n1:V100:1"), job("2", 100))
+    assert placed_by(found)["2"] == "n2:K80:1"
+
+
+def test_it_does_not_wait_for_more_than_the_round() -> None:
+    """A job of 300 s on the K80 migrates after 160 s, and ends after 174 s."""
+    found = planned(CLUSTER, job("1", 1650, "n1:V100:1"), job("2", 300))
+    assert placed_by(found)["2"] == "n2:K80:1"
+    found = planned(CLUSTER, job("1", 1430, "n1:V100:1"), job("2", 300))
+    assert "2" not in placed_by(found)
+    found = planned(CLUSTER, job("1", 1450, "n1:V100:1"), job("2", 300))
+    assert placed_by(found)["2"] == "n2:K80:1"
+
+
+def test_restarts_make_a_longer_wait_worth_while() -> None:
+    found = planned(CLUSTER, job("1", 1450, "n1:V100:1"), job("2", 300, restart_cost_s=5.0))
+    assert "2" not in placed_by(found)
+
+
+def test_gpus_that_become_free_are_given_once() -> None:
+    """The second would end after 50 + 10 + 10 s: later than on the K80, with only one wait."""
+    found = planned("1xV100,2xK80", job("1", 500, "n1:V100:1"), job("2", 100), job("3", 100))
+    assert placed_by(found) == {"1": "n1:V100:1", "3": "n2:K80:1"}
+
+
+def test_a_job_ahead_without_gpus_takes_them_first() -> None:
+    """Job 2 runs on a V100 only."""
+    only = a_job("2", steps=100, throughputs=some_rates(V100=10.0))
+    snapshot = a_snapshot(CLUSTER, job("1", 500, "n1:V100:1"), only, job("3", 100), now_s=200.0)
+    for queue, waits in (((only, job("3", 100)), False), ((job("3", 100), only), True)):
+        allocator = Allocator(snapshot, WITHIN)
+        assert allocator.start(job("3", 100), ["K80"])
+        late = take_back_slow_starts(allocator, queue)
+        assert late == (frozenset("3") if waits else frozenset())
+        assert ("3" in allocator.placed) is not waits
+
+
+def test_a_gang_counts_the_nodes() -> None:
+    """Two V100s on one node become free, or one on each of two nodes and another is in use."""
+    gang = a_job("9", 2, steps=200, throughputs=BOTH, shapes=[Shape(1, 2)])
+    near = [job("1", 500, "n1:V100:1"), job("2", 500, "n1:V100:1")]
+    assert "9" not in placed_by(planned("2xV100,2xK80", *near, gang))
+    apart = [
+        job("1", 500, "n1:V100:1"),
+        job("2", 50_000, "n1:V100:1"),
+        job("3", 500, "n2:V100:1"),
+        job("4", 50_000, "n2:V100:1"),
+    ]
+    assert placed_by(planned("2xV100,2xV100,2xK80", *apart, gang))["9"].startswith("n3:K80")
+
+
+def test_the_gpus_left_go_to_another_job() -> None:
+    """Of two jobs the longer one has the K80."""
+    found = planned(CLUSTER, job("1", 500, "n1:V100:1"), job("2", 100), job("3", 3000))
+    assert placed_by(found) == {"1": "n1:V100:1", "3": "n2:K80:1"}
+
+
+def test_a_node_that_the_job_may_not_use_does_not_count() -> None:
+    barred = job("2", 100, allowed=["n2"])
+    found = planned(CLUSTER, job("1", 500, "n1:V100:1"), barred)
+    assert placed_by(found)["2"] == "n2:K80:1"
