@@ -34,13 +34,15 @@ class Plan:
     """Allocations for the round, and a reason for every job without one.
 
     `figures` are for the journal. `memory` goes to the policy's next round (`Round.memory`),
-    is private to the policy, and may be lost at any time.
+    is private to the policy, and may be lost at any time. `next_round_s` is when jobs are to
+    migrate again, if that is before the round would end.
     """
 
     allocations: tuple[tuple[JobId, Allocation], ...] = ()
     waiting: tuple[tuple[JobId, WaitReason], ...] = ()
     figures: tuple[tuple[str, float], ...] = ()
     memory: object = field(default=None, compare=False)
+    next_round_s: float | None = None
 
     @classmethod
     def of(

@@ -100,7 +100,7 @@ def run_rounds(
 
     `now_s` returns the backend's time, in which rounds are measured; `clock` times the loop's work.
     Every round goes to `record` before the wait. A plan's `memory` goes to the policy's next round;
-    a round without a plan keeps the previous one.
+    a round without a plan keeps the previous one. A plan may end the round early.
     """
     index = 0
     wake: str = "start"
@@ -114,7 +114,9 @@ def run_rounds(
         ends_s = begun_s + length_s if may_move else ends_s
         round_ = Round(index, begun_s, length_s, may_move, memory, ends_s)
         result = run_round(backend, policy, round_, wake=str(wake), clock=clock, renewals=renewals)
-        memory = result.plan.memory if result.plan else memory
+        if result.plan:
+            memory = result.plan.memory
+            ends_s = min(ends_s, result.plan.next_round_s or ends_s)
         _log(result)
         record(result)
         index += 1

@@ -295,8 +295,10 @@ class Play:
 
     def _next_end_s(self, next_s: float, round_ends_s: float) -> float:
         """Return when the next job ends, `next_s` at the latest; far ahead, when to look next."""
+        now_s = self._now_s
         for job in self._running:
-            end_s = max(job.ready_s, self._now_s) + job.left_s / job.speed
+            begins_s = job.ready_s if job.ready_s > now_s else now_s
+            end_s = begins_s + job.left_s / job.speed
             if end_s < next_s:
                 next_s = end_s
         if self.pace.growth * self._now_s > self.pace.round_s:

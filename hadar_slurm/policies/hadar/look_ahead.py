@@ -78,7 +78,7 @@ _MOST_JOBS = 600
 # Below this, times are equal.
 _LEAST = 1e-9
 # Jobs considered in all plays of one choice: about a third of a second.
-_MOST_STEPS = 250_000
+_MOST_STEPS = 170_000
 # If these do not suffice for this number of ways, fewer jobs are played.
 _LEAST_WAYS = 8
 

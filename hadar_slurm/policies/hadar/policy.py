@@ -22,7 +22,8 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
 * A non-preemptible job takes the type on which it ends first, the wait included, and does not start
   elsewhere meanwhile (`completion_forecast.py`): it could not migrate afterwards.
 * A preemptible job is not started on a slow type if GPUs of a faster type become free in the same
-  round, early enough for it to end sooner (`short_waits.py`).
+  round, early enough for it to end sooner (`short_waits.py`). Where a short job waits for GPUs, the
+  round ends early.
 * Where all queued gangs exceed what is left of a type, jobs of nearly the same worth are exchanged
   so that it is used (`knapsack.py`). GPUs left over go to any job that can use them, types mixed.
 """
@@ -64,6 +65,9 @@ _URGENT = 1e6
 # The primal-dual decision is a candidate for at most this many jobs, with gangs of one type, and in
 # these limits at most: its ILP is slow.
 _MOST_DECIDED, _DECIDED_TIME_S, _DECIDED_GAP = 200, 0.3, 0.01
+# A round ends early, after this share of its length, where that spares a job without GPUs this many
+# times its time left.
+_LEAST_ROUND, _TIMES_TOO_LONG = 1 / 3, 4.0
 # The longest total time without GPUs before a job goes first: this, plus this many times its time
 # alone on its fastest type.
 _LONGEST_WAIT_S, _LONGEST_WAIT_TIMES = 172800.0, 20.0
@@ -121,7 +125,8 @@ class Hadar:
                 figures[f"price.{gpu_type}"] = price
         figures["ways"] = float(num_ways)
         memory = Memory(horizon, choice, history)
-        return allocator.plan(figures=figures, memory=memory, patient=immovable | late)
+        plan = allocator.plan(figures=figures, memory=memory, patient=immovable | late)
+        return replace(plan, next_round_s=_next_round_s(allocator, queue))
 
     def _choice(
         self,
@@ -286,6 +291,24 @@ class _Ranking:
         if max(longer_s, dearer_s) > job.spec.restart_cost_s:
             return types
         return (own, *(i for i in types if i != own))
+
+
+def _next_round_s(allocator: Allocator, queue: Sequence[_Entry]) -> float | None:
+    """Return when the next round is to begin if a new short job would wait too long for it."""
+    round_, now_s = allocator.round, allocator.snapshot.now_s
+    passed_s = round_.length_s - round_.left_s
+    begins_in_s = max(0.0, _LEAST_ROUND * round_.length_s - passed_s)
+    spared_s = round_.left_s - begins_in_s
+    if round_.may_move or spared_s <= 0:
+        return None
+    is_due = any(
+        _TIMES_TOO_LONG * entry.left_s <= spared_s
+        for entry in queue
+        if entry.types
+        and entry.job.job_id not in allocator.placed
+        and entry.job.spec.submitted_s >= now_s - passed_s
+    )
+    return now_s + begins_in_s if is_due else None
 
 
 def _waited_s(job: Job, now_s: float) -> float:

@@ -35,6 +35,8 @@ _RESTARTS, _STAYS = 3.0, 1.05
 # The exponent on the number of GPUs.
 _PER_GPU = 0.5
 
+_worth = itemgetter(0)
+
 
 def worths(
     speeds: Sequence[float],
@@ -61,7 +63,7 @@ def worths(
     else:
         moved = unit / _STAYS / (1.0 + _RESTARTS * restart_s / left_s)
         found = [((unit if index == held else moved) * speeds[index], index) for index in types]
-    found.sort(key=itemgetter(0), reverse=True)
+    found.sort(key=_worth, reverse=True)
     return found
 
 
