@@ -35,18 +35,26 @@ class Node:
     """A machine with `gpus` of each type.
 
     `is_schedulable` is false while the node is down, drained or reserved: what runs there may
-    stay, nothing new may start.
+    stay, nothing new may start. A node that `is_asleep` is powered up for a job: others go first.
     """
 
     name: NodeName
     gpus: tuple[tuple[GpuType, int], ...]
     is_schedulable: bool = True
+    is_asleep: bool = False
 
     @classmethod
-    def of(cls, name: str, gpus: Mapping[str, int], *, is_schedulable: bool = True) -> Node:
+    def of(
+        cls,
+        name: str,
+        gpus: Mapping[str, int],
+        *,
+        is_schedulable: bool = True,
+        is_asleep: bool = False,
+    ) -> Node:
         """Return a node from a mapping of GPU type to count."""
         counts = sorted((GpuType(gpu_type), count) for gpu_type, count in gpus.items() if count)
-        return cls(NodeName(name), tuple(counts), is_schedulable)
+        return cls(NodeName(name), tuple(counts), is_schedulable, is_asleep)
 
     @cached_property
     def by_type(self) -> Mapping[GpuType, int]:

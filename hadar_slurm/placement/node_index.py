@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from hadar_slurm.core.cluster import Cluster, GpuType, Node, NodeName, Slot
 
-# Sorts nodes: those of a single type first, among equals the cluster's order.
+# Sorts nodes: those of a single type first, then those that are awake, then in the cluster's order.
 Rank = tuple[bool, int, NodeName]
 
 
@@ -16,7 +17,7 @@ class NodeIndex:
     """Open nodes with GPUs of one type.
 
     Nodes of a single type go before all others, so that a request need not name the type; among
-    equals the order is the cluster's.
+    equals those that are powered up go first, then the order is the cluster's.
     """
 
     def __init__(self, ranks: Mapping[NodeName, Rank], free: Mapping[NodeName, int]) -> None:
@@ -112,7 +113,8 @@ class NodeIndex:
 
 def ranked(nodes: Iterable[Node]) -> dict[NodeName, Rank]:
     """Return the rank of each node, in rising order."""
-    ranks = ((not node.has_one_type, index, node.name) for index, node in enumerate(nodes))
+    awake_first = sorted(nodes, key=attrgetter("is_asleep"))
+    ranks = ((not node.has_one_type, index, node.name) for index, node in enumerate(awake_first))
     return {rank[2]: rank for rank in sorted(ranks)}
 
 

@@ -80,7 +80,7 @@ _LEAST = 1e-9
 # Jobs considered in all plays of one choice: about a third of a second.
 _MOST_STEPS = 170_000
 # If these do not suffice for this number of ways, fewer jobs are played.
-_LEAST_WAYS = 8
+_LEAST_WAYS = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,12 @@ FAILED_STATES = frozenset(
 )
 
 _OPEN_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+# Flags of a node that Slurm has powered down, and powers up for a job.
+_ASLEEP_FLAGS = frozenset(("POWERED_DOWN", "POWERING_UP"))
 # Flags of a node's state that do not exclude new work.
-_HARMLESS_FLAGS = frozenset("COMPLETING PLANNED CLOUD DYNAMIC_NORM DYNAMIC_FUTURE".split())
+_HARMLESS_FLAGS = _ASLEEP_FLAGS | set(
+    "COMPLETING PLANNED CLOUD DYNAMIC_NORM DYNAMIC_FUTURE".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +261,11 @@ def node_row(
 
     After a restart of slurmctld a node has no SlurmdStartTime until it has reported. 22.05.8 may
     start a job there without any of its GPUs when another job ended in between; 24.11.5 does not.
+    A node that is powered down reports before its job starts.
     """
-    node = Node.of(name, gpus, is_schedulable=has_reported and takes_work(state))
+    is_asleep = not _ASLEEP_FLAGS.isdisjoint(state.split("+"))
+    is_schedulable = (has_reported or is_asleep) and takes_work(state)
+    node = Node.of(name, gpus, is_schedulable=is_schedulable, is_asleep=is_asleep)
     return NodeRow(node, state, tuple(partitions), frozenset(features), has_reported)
 
 

@@ -76,8 +76,9 @@ class SlurmState:
 
 
 def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
-    """Return whether a node that takes work has not reported since slurmctld's start."""
-    return any(not row.has_reported and parse.takes_work(row.state) for row in nodes)
+    """Return whether a node that takes work and is awake has not reported to slurmctld."""
+    silent = (row for row in nodes if not row.has_reported and not row.node.is_asleep)
+    return any(parse.takes_work(row.state) for row in silent)
 
 
 def read_queue(runner: Runner) -> dict[JobId, QueueRow]:

@@ -19,13 +19,14 @@ from hadar_slurm.slurm.client.parse import (
     fold_out,
     held_gang,
     is_set_apart_by_detail,
+    node_row,
     parse_nodes,
     parse_queue,
     split_job_details,
     takes_work,
 )
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.state import read_all
+from hadar_slurm.slurm.client.state import read_all, waits_for_nodes
 
 MARK = "#0123"
 QUEUE = (
@@ -240,8 +241,12 @@ def test_nodes_are_read() -> None:
         ("MIXED+MAINTENANCE", False),
         ("IDLE+MAINTENANCE+RESERVED", False),
         ("IDLE+RESERVED", False),
-        ("IDLE+POWERED_DOWN", False),
-        ("IDLE+POWERING_UP", False),
+        ("IDLE+POWERED_DOWN", True),
+        ("IDLE+CLOUD+POWERED_DOWN", True),
+        ("MIXED+POWERING_UP", True),
+        ("IDLE+POWER_DOWN", False),
+        ("IDLE+POWERING_DOWN", False),
+        ("DOWN+POWERED_DOWN", False),
         ("IDLE+REBOOT_REQUESTED", False),
         ("FUTURE", False),
         ("UNKNOWN", False),
@@ -254,6 +259,17 @@ def test_nodes_are_read() -> None:
 def test_which_nodes_take_work(state: str, *, is_open: bool) -> None:
     """A node gets jobs only if its state certainly allows it."""
     assert takes_work(state) is is_open
+
+
+def test_a_node_that_is_powered_down_need_not_report() -> None:
+    rows = {
+        state: node_row("n1", {"V100": 2}, state, (), (), has_reported=False)
+        for state in ("IDLE", "IDLE+POWERED_DOWN", "IDLE+POWERING_DOWN")
+    }
+    assert [row.node.is_schedulable for row in rows.values()] == [False, True, False]
+    assert [row.node.is_asleep for row in rows.values()] == [False, True, False]
+    assert waits_for_nodes([rows["IDLE"]])
+    assert not waits_for_nodes([rows["IDLE+POWERED_DOWN"], rows["IDLE+POWERING_DOWN"]])
 
 
 @pytest.mark.parametrize(
