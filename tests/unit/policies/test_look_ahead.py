@@ -108,6 +108,8 @@ def test_a_choice_takes_no_more_steps_than_it_may(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(look_ahead, "_MOST_STEPS", 0)
     assert choose(seen, incumbent, 360.0) == (incumbent, 0.0, 0)
     monkeypatch.setattr(look_ahead, "_MOST_STEPS", 3000)
+    assert look_ahead._LEAST_WAYS <= choose(seen, incumbent, 360.0)[2] < every
+    monkeypatch.setattr(look_ahead, "_LEAST_WAYS", 8)
     assert choose(seen, incumbent, 360.0)[2] == every
     monkeypatch.setattr(look_ahead, "_LEAST_WAYS", 1)
     assert 0 < choose(seen, incumbent, 360.0)[2] < every
