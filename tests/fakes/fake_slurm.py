@@ -210,6 +210,8 @@ class FakeSlurm:
         self.booted_s = now_s - 10_000.0
         # The limit of GPUs per user by QOS; 0 for none.
         self.gpus_per_user = 0
+        # The nodes of reservations that begin before any job would end.
+        self.reserved: set[str] = set()
         self._by_key: dict[str, FakeJob] = {}
         self._numbers = count(1)
         self._ranks = count(1)
@@ -537,6 +539,8 @@ class FakeSlurm:
                 job.reason = "JobArrayTaskLimit"
             elif job.reason == "None" and self._is_over_limit(job):
                 job.reason = "QOSMaxGRESPerUser"
+            elif job.reason == "None" and self.reserved & set(job.asked.nodes):
+                job.reason = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
             if job.reason != "None":
                 continue
             place = self._place(job, free, only_open=True)
@@ -631,7 +635,7 @@ class FakeSlurm:
 
     def _candidates(self, job: FakeJob, *, only_open: bool) -> Iterator[str]:
         for node in self.nodes.values():
-            is_open = node.takes_work or not only_open
+            is_open = (node.takes_work and node.name not in self.reserved) or not only_open
             is_listed = set(job.partition.split(",")) & set(node.partitions)
             # A type that the job has once named must exist on every node, even with a count of 0.
             has_types = not self.keeps_types or job.kept_types <= node.gpus.keys()

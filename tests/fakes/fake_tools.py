@@ -132,6 +132,8 @@ class Tools:
             case ["-a", "show", "node", "-o"]:
                 nodes = self.slurm.nodes.values()
                 return 0, "".join(_node_line(self.slurm, node) + "\n" for node in nodes), ""
+            case ["-a", "show", "reservation", "-o"]:
+                return 0, _reservations(self.slurm), ""
             case ["-a", "show", "job", "-d", "-o", *keys]:
                 return self._show_jobs(keys)
             case ["release" | "uhold" | "hold" | "requeue" | "requeuehold" as verb, *keys]:
@@ -502,3 +504,10 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
         f"Contiguous=0 Licenses={_or(job.licenses)} Network=(null) Command=(null) WorkDir=/tmp "
         f"{comment}StdErr=/dev/null StdIn=/dev/null StdOut=/dev/null{tres}"
     )
+
+
+def _reservations(slurm: FakeSlurm) -> str:
+    if not slurm.reserved:
+        return "No reservations in the system\n"
+    names = ",".join(sorted(slurm.reserved))
+    return f"ReservationName=repair Nodes={names} NodeCnt={len(slurm.reserved)} Flags=MAINT\n"

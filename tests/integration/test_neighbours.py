@@ -112,6 +112,20 @@ def test_a_node_that_lacks_something_else_is_given_up(site: Site) -> None:
     assert list(only["gpus"]) == ["n2"]
 
 
+def test_nodes_that_are_soon_reserved_are_given_up(site: Site) -> None:
+    """A job that would meet a reservation is pinned elsewhere long before its pin times out."""
+    words = ["starttime=now+600", "duration=60", "users=root", "flags=maint", "nodes=n1,n2"]
+    site.run(["scontrol", "create", "reservation=repair", *words])
+    try:
+        site.start(round_seconds=60, pin_timeout_seconds=600)
+        job = site.train({"v100": 20.0, "p100": 19.0}, "--time=30", steps=20)
+        site.until_completed(job)
+    finally:
+        site.run(["scontrol", "delete", "reservation=repair"])
+    [only] = site.check_training(job, 20)
+    assert set(only["gpus"]) <= {"n3", "n4"}
+
+
 def test_a_feature_that_the_job_needs_is_found(site: Site) -> None:
     """A job that Slurm does not start for a missing feature is placed on other nodes."""
     job = site.train({"v100": 20.0, "p100": 19.0}, held=True, steps=20)

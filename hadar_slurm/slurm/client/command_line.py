@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.fairshare import parse_fair_shares
-from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
+from hadar_slurm.slurm.client.parse import NodeRow, QueueRow, parse_reserved_nodes
 from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Site
 from hadar_slurm.slurm.client.runner import Runner, fault_of, is_unreachable
 from hadar_slurm.slurm.client.state import SlurmState, read_all, read_nodes, read_queue
@@ -85,6 +85,11 @@ class CommandLine:
             return parse_fair_shares(self.runner.run(argv))
         except SlurmError:
             return {}
+
+    def reserved_nodes(self) -> frozenset[NodeName]:
+        """Return the nodes of all reservations, also of those that have not begun."""
+        text = self.runner.run(["scontrol", "-a", "show", "reservation", "-o"])
+        return parse_reserved_nodes(text)
 
     def partitions(self) -> Partitions:
         """Return the partitions that sinfo lists, hidden ones included."""

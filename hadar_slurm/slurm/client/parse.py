@@ -278,6 +278,15 @@ def takes_work(state: str) -> bool:
     return base in _OPEN_STATES and _HARMLESS_FLAGS.issuperset(flags)
 
 
+_RESERVED = re.compile(r"^ReservationName=.* Nodes=(\S+) NodeCnt=", re.MULTILINE)
+
+
+def parse_reserved_nodes(text: str) -> frozenset[NodeName]:
+    """Return the nodes in the output of `scontrol show reservation -o`."""
+    listed = set(_RESERVED.findall(text)) - {"(null)"}
+    return frozenset(name for names in listed for name in fold_out(names))
+
+
 _JOB_LINE = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
@@ -88,6 +88,9 @@ class SlurmAdapter(Protocol):
 
     def fair_shares(self) -> Mapping[str, float]:
         """Return the fair-share factor by user, from 0 to 1; empty where Slurm has none."""
+
+    def reserved_nodes(self) -> frozenset[NodeName]:
+        """Return the nodes of all reservations, also of those that have not begun."""
 
     def partitions(self) -> Partitions:
         """Return the names of all partitions, and the default one."""

@@ -232,6 +232,7 @@ class SnapshotBuilder:
             # The start of a job changes no plan.
             elif row.is_live and (row.state != "PENDING" or self._description(row) is not None):
                 limited = "limited" if self.limits.denies(row) else "there"
+                limited = "reserved" if _may_meet_reservation(row) else limited
                 marks.add((str(row.key), "later" if self._is_for_later(row) else limited))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
@@ -415,6 +416,11 @@ class SnapshotBuilder:
             return True  # foreign jobs have taken the GPUs
         if row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
             self.pins.avoid(row.key, gang.gpus_by_node, now_s)
+        if _may_meet_reservation(row):
+            # It would not end before a reservation of these nodes begins, or others with it.
+            reserved = self.slurm.reserved_nodes()
+            if not reserved.isdisjoint(gang.gpus_by_node):
+                self.pins.avoid(row.key, reserved, now_s)
         return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
 
     def _allowed_nodes(self, row: QueueRow, phase: Phase) -> frozenset[NodeName] | None:
@@ -452,3 +458,8 @@ class SnapshotBuilder:
         except ReportError as error:
             log.warning("job %s: its report is ignored: %s", row.key, error)
         return None
+
+
+def _may_meet_reservation(row: QueueRow) -> bool:
+    """Return whether Slurm says of a pending job that its nodes are or will be reserved."""
+    return row.state == "PENDING" and "reserved" in row.reason.lower()

@@ -232,6 +232,26 @@ def test_the_partitions(text: str, told: Partitions) -> None:
     assert slurm.partitions() == told
 
 
+RESERVATION = (
+    "ReservationName=repair StartTime=2026-11-24T16:52:32 EndTime=2026-11-24T17:52:32 "
+    "Duration=01:00:00 Nodes={} NodeCnt=1 CoreCnt=16 Features=(null) PartitionName=(null) "
+    "Flags=MAINT,SPEC_NODES TRES=cpu=16 Users=root Groups=(null) State=INACTIVE\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("No reservations in the system\n", set()),
+        (RESERVATION.format("n[1-2]") + RESERVATION.format("(null)"), {"n1", "n2"}),
+        (RESERVATION.format("n1") + RESERVATION.format("gpu7,n1"), {"n1", "gpu7"}),
+    ],
+)
+def test_the_reserved_nodes(text: str, told: set[str]) -> None:
+    slurm = CommandLine(Scripted(answer=lambda argv, stdin: (0, text, "")))
+    assert slurm.reserved_nodes() == told
+
+
 def test_without_accounts_there_are_no_shares() -> None:
     """Without accounting the fair shares are empty, without an error."""
     slurm = FakeSlurm("v100:4")
