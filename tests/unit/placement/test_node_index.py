@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import a_cluster
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +76,12 @@ def test_a_node_that_takes_no_work_is_not_on_the_shelf() -> None:
     shelf.change(NodeName("elsewhere"), 4)
     assert shelf.total == 2
     assert shelf.scatter(3, None) is None
+
+
+def test_among_equals_nodes_that_are_powered_up_go_first() -> None:
+    """A node that is powered down waits until its job has come up."""
+    asleep, awake, mixed = a_cluster("2xV100,2xV100,2xV100+2xK80").nodes
+    nodes = (replace(asleep, is_asleep=True), awake, mixed)
+    shelf = NodeIndex(ranked(nodes), {node.name: 2 for node in nodes})
+    assert shelf.with_room(2, None, 3) == ["n2", "n1", "n3"]
+    assert shelf.with_room(2, {"n1", "n2"}, 1) == ["n2"]
