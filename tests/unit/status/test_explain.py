@@ -79,11 +79,11 @@ def test_jobs_that_start_at_the_same_time_are_not_ahead() -> None:
 
 
 def test_what_moving_would_change_is_told_of_who_cannot() -> None:
-    """A preemptible job could start on the K80 at once."""
-    runs = fixed(a_job("1", on="n1:V100:1", throughputs=BOTH))
+    """A preemptible job could start on the K80 at once: the wait is longer than a round."""
+    runs = fixed(a_job("1", on="n1:V100:1", steps=4000, throughputs=BOTH))
     found = explained("2", runs, fixed(a_job("2", throughputs=BOTH)))
     assert found is not None
-    assert found.expected == Expected(100.0, 200.0, {"n1": {"V100": 1}})
+    assert found.expected == Expected(400.0, 500.0, {"n1": {"V100": 1}})
     assert found.if_moved is not None
     assert found.if_moved.begins_in_s == 0.0
     movable = explained("2", runs, a_job("2", throughputs=BOTH))
